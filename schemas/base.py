@@ -1,0 +1,109 @@
+"""Shared ground of the contract: immutable events, bounded strings, finite numbers."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    model_serializer,
+)
+
+MAX_EVENT_BYTES = 16 * 1024
+"""Largest query event in bytes; anything larger is refused unread."""
+
+MAX_DEFINITION_BYTES = 512 * 1024
+"""Largest request, control or ledger event in bytes; table domains make these longer than queries."""
+
+MAX_MAGNITUDE = 1e15
+"""Largest absolute value of any number on the wire: doubles below it still resolve 1/8."""
+
+
+class Event(BaseModel):
+    """An immutable event: unknown fields are refused, numbers are finite, types are strict."""
+
+    wire_omits_defaults: ClassVar[bool] = False
+    """Whether fields at their defaults are left out of the JSON."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="null",
+        hide_input_in_errors=True,
+    )
+
+
+Identifier = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+\-]*$"),
+]
+"""A source's or a stream's name: it becomes a Kafka key, part of a file name and a log field."""
+
+EventId = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+"""An asker's own id for a query or a request; opaque, echoed in the answer."""
+
+Reason = Annotated[str, StringConstraints(max_length=1024)]
+"""Why something was refused, halted or closed, for a person to read; never holds private data."""
+
+Number = Annotated[float, Field(ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
+"""A finite number within the contract's range."""
+
+Epsilon = Annotated[float, Field(ge=1e-6, le=1000.0)]
+"""A privacy-loss parameter ε; 10⁻⁶ to 1000."""
+
+Delta = Annotated[float, Field(ge=0.0, lt=0.5)]
+"""A failure probability δ of the privacy guarantee."""
+
+Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
+"""A probability strictly between 0 and 1."""
+
+Count = Annotated[int, Field(ge=0, le=2**62)]
+"""A non-negative integer."""
+
+Incarnation = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+"""128 random bits in hexadecimal, minted when a stream is opened: a name used again is another stream."""
+
+Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+"""A table's fingerprint: a keyed digest of a table's rows and schema; without the key it tells nothing about them."""
+
+
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+"""A 256-bit digest in hexadecimal."""
+
+KeyId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+"""The public name of a noise key."""
+
+
+class Amount(Event):
+    """A quantity of privacy budget.
+
+    ``rho`` is set for sources under zero-concentrated differential privacy; ``epsilon`` and ``delta`` then
+    say which (ε, δ) guarantee that ``rho`` implies at the source's δ.
+    """
+
+    wire_omits_defaults: ClassVar[bool] = True
+
+    epsilon: float
+    delta: float
+    rho: float | None = None
+
+    @model_serializer(mode="wrap")
+    def _omit_rho(self, serialise: SerializerFunctionWrapHandler) -> dict[str, float]:
+        fields: dict[str, float] = serialise(self)
+        if self.rho is None:
+            fields.pop("rho", None)
+        return fields
+
+
+class Position(Event):
+    """Where an event stands in Kafka."""
+
+    topic: str
+    partition: int
+    offset: int

@@ -1,0 +1,66 @@
+"""The ledger: the budget service's own record, and everyone's view of budgets, grants and refunds.
+
+The topic is compacted; a source's record, each grant and each receipt have keys of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from schemas.base import Amount, Count, Event, EventId, Fingerprint, Identifier, Reason
+from schemas.charges import StreamState
+from schemas.sources import Source
+from schemas.streams import Calibration, StreamIdentity, StreamSpec
+
+
+class SourceRecord(Event):
+    """A source with its totals: ``granted`` less ``refunded`` is what counts against the budget."""
+
+    kind: Literal["source"] = "source"
+    source: Source
+    fingerprint: Fingerprint | None
+    state: Literal["open", "halted"]
+    reason: Reason | None = None
+    granted: Amount
+    spent: Amount
+    refunded: Amount
+    left: Amount
+    streams: Count
+
+
+class GrantRecord(Event):
+    """A stream's grant: its cost, what is known to be spent of it, and what went back."""
+
+    kind: Literal["grant"] = "grant"
+    spec: StreamSpec
+    calibration: Calibration
+    identity: StreamIdentity
+    state: StreamState
+    ending: Literal["halted", "closed"] | None = None
+    settled: bool = False
+    reason: Reason | None = None
+    cost: Amount
+    spent: Amount
+    refunded: Amount
+    answered: Count
+    tops: Count
+
+
+class Receipt(Event):
+    """What became of one request; ``asked`` and ``left`` are set where budget was the question."""
+
+    kind: Literal["receipt"] = "receipt"
+    request: EventId
+    sequence: Count
+    source: Identifier
+    stream: Identifier | None = None
+    outcome: Literal["registered", "opened", "closing", "halted", "refused"]
+    reason: Reason | None = None
+    asked: Amount | None = None
+    left: Amount | None = None
+
+
+LedgerRecord = Annotated[SourceRecord | GrantRecord | Receipt, Field(discriminator="kind")]
+"""Any record of the ledger."""

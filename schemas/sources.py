@@ -1,0 +1,144 @@
+"""Sources: what has a privacy budget."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
+
+from schemas.base import Delta, Epsilon, Event, Identifier, Number
+
+AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+Category = Annotated[str, StringConstraints(max_length=256)]
+
+MAX_DOMAIN_SIZE = 1 << 20
+"""Most values that one attribute's domain may have."""
+
+
+class Categories(Event):
+    """A closed list of category names.
+
+    A row holding any other value takes the category ``other``, or is left out of the table where ``other`` is
+    not given. Both rules look at one row at a time, so that they keep the neighbouring relation.
+    """
+
+    kind: Literal["categories"] = "categories"
+    values: Annotated[tuple[Category, ...], Field(min_length=1, max_length=MAX_DOMAIN_SIZE, strict=False)]
+    other: Category | None = None
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Categories:
+        if len(set(self.values)) != len(self.values):
+            raise ValueError("values must be distinct; remove the repeated category")
+        if self.other is not None and self.other not in self.values:
+            raise ValueError("other must be one of values; add it there")
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many values the domain has."""
+        return len(self.values)
+
+
+class Integers(Event):
+    """Whole numbers from ``minimum`` to ``maximum``, both included.
+
+    A value outside is clamped to the nearer end, or its row is left out (``reject``).
+    """
+
+    kind: Literal["integers"] = "integers"
+    minimum: Annotated[int, Field(ge=-(2**53), le=2**53)]
+    maximum: Annotated[int, Field(ge=-(2**53), le=2**53)]
+    outside: Literal["clamp", "reject"] = "clamp"
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Integers:
+        if self.maximum < self.minimum:
+            raise ValueError("maximum must not be below minimum; swap them")
+        if self.size > MAX_DOMAIN_SIZE:
+            raise ValueError(f"the range has more than {MAX_DOMAIN_SIZE} values; declare bins instead")
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many values the domain has."""
+        return self.maximum - self.minimum + 1
+
+
+class Bins(Event):
+    """Real numbers, known only by the half-open bin ``[edges[i], edges[i+1])`` that holds them.
+
+    The last bin includes its upper edge. Predicates compare with edges only. A value outside is put into the
+    nearer end bin, or its row is left out (``reject``).
+    """
+
+    kind: Literal["bins"] = "bins"
+    edges: Annotated[tuple[Number, ...], Field(min_length=2, max_length=MAX_DOMAIN_SIZE, strict=False)]
+    outside: Literal["clamp", "reject"] = "clamp"
+
+    @field_validator("edges")
+    @classmethod
+    def _increasing(cls, edges: tuple[float, ...]) -> tuple[float, ...]:
+        if any(low >= high for low, high in pairwise(edges)):
+            raise ValueError("edges must increase strictly; sort them and remove repeats")
+        return edges
+
+    @property
+    def size(self) -> int:
+        """How many bins the domain has."""
+        return len(self.edges) - 1
+
+
+def _from_shorthand(value: Any) -> Any:
+    """Read ``85`` as the integers 0..84 and ``["F", "M"]`` as categories, as domain files commonly put it."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"kind": "integers", "minimum": 0, "maximum": value - 1, "outside": "clamp"}
+    if isinstance(value, list | tuple):
+        return {"kind": "categories", "values": value}
+    return value
+
+
+Domain = Annotated[
+    Annotated[Categories | Integers | Bins, Field(discriminator="kind")],
+    BeforeValidator(_from_shorthand),
+]
+"""The declared values of one attribute."""
+
+
+class _Source(Event):
+    source: Identifier
+    neighbors: Literal["add-remove", "replace"]
+    epsilon: Epsilon
+    delta: Delta = 0.0
+    accountant: Literal["pure", "zcdp"] = "pure"
+
+    @model_validator(mode="after")
+    def _accountant_has_delta(self) -> _Source:
+        if self.accountant == "zcdp" and self.delta <= 0.0:
+            raise ValueError("delta must be above 0 with accountant 'zcdp'; give one, or use accountant 'pure'")
+        return self
+
+
+class ValuesSource(_Source):
+    """A trusted feed: each query event carries its own private value.
+
+    ``sensitivity`` bounds how far one person moves any value; values are rounded to multiples of ``grid`` before
+    they meet noise.
+    """
+
+    kind: Literal["values"]
+    sensitivity: Annotated[float, Field(ge=1e-12, le=1e12)]
+    grid: Annotated[float, Field(ge=1e-12, le=1e12)] = 1.0
+
+
+class TableSource(_Source):
+    """A table with declared attribute domains, one row a person; queries are predicates that count rows."""
+
+    kind: Literal["table"]
+    path: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+    attributes: Annotated[dict[AttributeName, Domain], Field(min_length=1, max_length=1024)]
+
+
+Source = Annotated[ValuesSource | TableSource, Field(discriminator="kind")]
+"""What has a budget: a feed of trusted values or a table."""

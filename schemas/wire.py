@@ -1,0 +1,127 @@
+"""The fast path between events and bytes: msgspec structs derived from the pydantic models.
+
+The models are the one definition. Hot events (queries in, answers and checkpoints out) pass through structs built
+from their fields and constraints; whatever the fast path refuses is read again by the model, whose error names the
+field. A property test holds the two equal.
+"""
+
+from __future__ import annotations
+
+import types
+from functools import cache
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
+
+import annotated_types
+import msgspec
+from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+ModelType = TypeVar("ModelType", bound=BaseModel)
+
+_LIMITS: dict[type, str] = {
+    annotated_types.Ge: "ge",
+    annotated_types.Gt: "gt",
+    annotated_types.Le: "le",
+    annotated_types.Lt: "lt",
+}
+_LENGTHS: dict[type, str] = {annotated_types.MinLen: "min_length", annotated_types.MaxLen: "max_length"}
+
+
+class MalformedEventError(ValueError):
+    """Bytes that are no valid event; the message names field and remedy and never quotes a value."""
+
+
+def _limits(metadata: tuple[Any, ...] | list[Any]) -> dict[str, Any]:
+    limits: dict[str, Any] = {}
+    for item in metadata:
+        if isinstance(item, FieldInfo):
+            limits |= _limits(item.metadata)
+        elif isinstance(item, StringConstraints):
+            given = {"min_length": item.min_length, "max_length": item.max_length, "pattern": item.pattern}
+            limits |= {name: value for name, value in given.items() if value is not None}
+        elif type(item) in _LIMITS:
+            name = _LIMITS[type(item)]
+            limits[name] = getattr(item, name)
+        elif type(item) in _LENGTHS:
+            name = _LENGTHS[type(item)]
+            limits[name] = getattr(item, name)
+        elif type(item).__name__ == "_PydanticGeneralMetadata":
+            limits |= {k: v for k, v in vars(item).items() if k == "pattern"}
+    return limits
+
+
+def _struct_type(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -> Any:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *more = get_args(annotation)
+        return _struct_type(inner, [*more, *metadata])
+    if origin in {Union, types.UnionType}:
+        members = [
+            _struct_type(member, metadata if member is not type(None) else ()) for member in get_args(annotation)
+        ]
+        return Union[tuple(members)]  # noqa: UP007  (built at run time)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return struct(annotation)
+    if origin is Literal or annotation in {bool, type(None)}:
+        return annotation
+    if annotation in {str, int, float}:
+        limits = _limits(metadata)
+        return Annotated[annotation, msgspec.Meta(**limits)] if limits else annotation
+    raise TypeError(f"no fast path for {annotation!r}")
+
+
+@cache
+def struct(model: type[BaseModel]) -> type[msgspec.Struct]:
+    """The struct with a model's fields, constraints and defaults; unknown fields are refused as there."""
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    for name, info in model.model_fields.items():
+        kind = _struct_type(info.annotation, info.metadata)
+        fields.append((name, kind) if info.is_required() else (name, kind, info.default))
+    return msgspec.defstruct(
+        model.__name__,
+        fields,
+        frozen=True,
+        forbid_unknown_fields=True,
+        omit_defaults=getattr(model, "wire_omits_defaults", False),
+        gc=False,
+    )
+
+
+class Codec(Generic[ModelType]):
+    """Bytes to events and back, for one model or union of models.
+
+    ``decode`` gives the pydantic event; an error message has at most 500 characters.
+    """
+
+    def __init__(self, model: Any, *, limit: int) -> None:
+        self._adapter: TypeAdapter[ModelType] = TypeAdapter(model)
+        self._limit = limit
+
+    def decode(self, data: bytes | None) -> ModelType:
+        """Read one event, or raise MalformedEventError."""
+        if data is None:
+            raise MalformedEventError("event: has no value; send a JSON object")
+        if len(data) > self._limit:
+            raise MalformedEventError(f"event: {len(data)} bytes; send at most {self._limit}")
+        try:
+            return self._adapter.validate_json(data)
+        except ValidationError as error:
+            raise MalformedEventError(describe(error)) from None
+
+    def encode(self, event: ModelType) -> bytes:
+        """The event as compact JSON."""
+        return self._adapter.dump_json(event)
+
+
+def describe(error: ValidationError) -> str:
+    """Say which fields are wrong and why, without quoting any value."""
+    parts = []
+    for detail in error.errors(include_input=False, include_context=False, include_url=False)[:3]:
+        place = ".".join(str(step) for step in detail["loc"]) or "event"
+        known = "unknown field; remove it" if detail["type"] == "extra_forbidden" else detail["msg"]
+        parts.append(f"{place[:80]}: {known[:120]}")
+    return "; ".join(parts)[:500]
+
+
+encode = msgspec.json.Encoder().encode
+"""Encode a struct of the fast path as compact JSON."""
