@@ -1,0 +1,1 @@
+"""Sotto: differentially private answers on a Kafka query stream."""

@@ -1,0 +1,129 @@
+"""AboveThreshold with any cutoff, for a batch over many streams at once.
+
+A query is ⊤ iff f + ν ≥ T + ρ + s, all in whole grid steps, ν fresh per query, ρ per stream (or per round, where the
+calibration says so), s the public shift. The stream stops after its cutoff of ⊤s. Privacy: the master lemma of
+docs/above-threshold.md. Nothing here draws noise or does any I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import Calibration
+from stream.noise import Sampler, sampler
+
+Integers = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.uint8]
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+BELOW, ABOVE, HALTED = 0, 1, 2
+
+NextBarrier = Callable[[int, int], int]
+"""Given a stream's row and the round that begins, ρ + s of that round."""
+
+
+def threshold_sampler(calibration: Calibration) -> Sampler:
+    """The law of ρ: rate ε₁/Δ per step."""
+    rate = Fraction(calibration.epsilon_threshold) / calibration.sensitivity_steps
+    return sampler(calibration.noise, rate)
+
+
+def query_sampler(calibration: Calibration) -> Sampler:
+    """The law of ν: rate ε₂/(2cΔ) per step, ε₂/(cΔ) for monotone queries; c = 1 where each round has its own ρ."""
+    tops = 1 if calibration.fresh_threshold else calibration.cutoff
+    width = tops * calibration.sensitivity_steps * (1 if calibration.monotone else 2)
+    return sampler(calibration.noise, Fraction(calibration.epsilon_query) / width)
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What became of a batch: per query its code, its place and the ⊤s before it; per stream the ⊤s left."""
+
+    codes: Codes
+    place: Integers
+    tops_before: Integers
+    tops_left: Integers
+
+
+def decide(
+    margin: Integers,
+    stream: npt.NDArray[np.intp],
+    barrier: Integers,
+    tops_left: Integers,
+    next_barrier: NextBarrier | None = None,
+    fresh: npt.NDArray[np.bool_] | None = None,
+) -> Decisions:
+    """Answer a batch of queries in order.
+
+    Args:
+        margin: f + ν − T of each query, in steps.
+        stream: each query's row in the two arrays below.
+        barrier: ρ + s of each stream's current round.
+        tops_left: how many ⊤s each stream may still show; none left means halted.
+        next_barrier: called with a row and how many ⊤s of this batch came before, when a new round begins there.
+        fresh: which streams draw a new ρ after each ⊤; none if not given.
+
+    Returns:
+        A code per query (BELOW, ABOVE or HALTED), how many queries and how many ⊤s of its stream came before it in
+        this batch, and the ⊤s left per stream. The inputs are not changed.
+    """
+    order = np.argsort(stream, kind="stable")
+    rows = stream[order]
+    sorted_margin = margin[order]
+    starts = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]]) if len(rows) else np.zeros(0, dtype=np.intp)
+    lengths = np.diff(np.r_[starts, len(rows)])
+    above = sorted_margin >= barrier[rows]
+    if fresh is not None and next_barrier is not None:
+        _redraw(above, sorted_margin, rows, starts, tops_left, fresh, next_barrier)
+    cumulated = np.cumsum(above)
+    before: Integers = cumulated - above - np.repeat(cumulated[starts] - above[starts], lengths)
+    allowed = before < tops_left[rows]
+    shown = np.bincount(rows[above & allowed], minlength=len(tops_left)).astype(np.int64)
+
+    def unsorted(values: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
+        result = np.empty_like(values)
+        result[order] = values
+        return result
+
+    return Decisions(
+        codes=unsorted(np.where(allowed, above.astype(np.uint8), np.uint8(HALTED))),
+        place=unsorted(np.arange(len(rows)) - np.repeat(starts, lengths)),
+        tops_before=unsorted(np.minimum(before, tops_left[rows])),
+        tops_left=tops_left - shown,
+    )
+
+
+def _redraw(
+    above: npt.NDArray[np.bool_],
+    margin: Integers,
+    rows: npt.NDArray[np.intp],
+    starts: npt.NDArray[np.intp],
+    tops_left: Integers,
+    fresh: npt.NDArray[np.bool_],
+    next_barrier: NextBarrier,
+) -> None:
+    """Decide again, round by round, what follows a ⊤ in streams whose threshold noise is drawn anew."""
+    ends = np.r_[starts[1:], len(rows)]
+    for start, end in zip(starts, ends, strict=True):
+        row = int(rows[start])
+        if not fresh[row]:
+            continue
+        tops = 0
+        position = int(start)
+        while position < end:
+            hits = np.flatnonzero(above[position:end])
+            if not len(hits):
+                break
+            position += int(hits[0]) + 1
+            tops += 1
+            if tops >= tops_left[row] or position >= end:
+                above[position:end] = False
+                break
+            above[position:end] = margin[position:end] >= next_barrier(row, tops)

@@ -1,0 +1,31 @@
+"""Keyed, exact, vectorised noise on the integers."""
+
+from stream.noise.geometric import (
+    DELTA_PER_DRAW,
+    MAX_DIGITS,
+    Geometric,
+    NoiseScaleError,
+    Sampler,
+    TwoSidedGeometric,
+    sampler,
+)
+from stream.noise.keys import KEY_FILE_VARIABLE, KEY_VARIABLE, NoiseKey, NoiseKeyError
+from stream.noise.words import Role, event_words, round_draw, stream_subkey
+
+__all__ = [
+    "DELTA_PER_DRAW",
+    "KEY_FILE_VARIABLE",
+    "KEY_VARIABLE",
+    "MAX_DIGITS",
+    "Geometric",
+    "NoiseKey",
+    "NoiseKeyError",
+    "NoiseScaleError",
+    "Role",
+    "Sampler",
+    "TwoSidedGeometric",
+    "event_words",
+    "round_draw",
+    "sampler",
+    "stream_subkey",
+]

@@ -1,0 +1,85 @@
+"""Uniform words derived from the key: the same event in the same place gives the same words, for ever.
+
+Every input is length-prefixed or of fixed length, so that no two different inputs spell the same bytes. A stream's
+subkey binds the version, the key's id, the stream's incarnation, the whole definition (mechanism, calibration, source
+with its fingerprint) and the role of the noise; an event's words bind its position and its bytes as well. Being a
+function of the position, the noise of two events with equal private values is still independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import numpy as np
+from blake3 import blake3
+
+from stream.noise.geometric import LowWords, Sampler, Words
+from stream.noise.keys import NoiseKey
+
+_VERSION = b"sotto noise v1"
+_WORD_BYTES = 8
+_LITTLE_ENDIAN_WORD = "<u8"
+
+
+class Role(StrEnum):
+    """What a draw is for; draws of different roles are independent."""
+
+    THRESHOLD = "threshold"
+    QUERY = "query"
+
+
+def _prefixed(*parts: bytes) -> bytes:
+    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+
+
+def stream_subkey(key: NoiseKey, *, incarnation: str, definition: bytes, role: Role) -> bytes:
+    """The 32-byte key from which all of one stream's noise in one role is derived.
+
+    ``definition`` is the canonical encoding of everything that is public about the stream.
+    """
+    context = _prefixed(_VERSION, key.key_id.encode(), incarnation.encode(), definition, role.encode())
+    return blake3(context, key=key.secret).digest()
+
+
+def round_draw(subkey: bytes, round_number: int, sampler: Sampler) -> int:
+    """One draw that depends on the stream and the round alone, such as a threshold's noise."""
+    message = round_number.to_bytes(8, "big")
+    count = sampler.words
+
+    def low(_: int) -> Words:
+        longer = blake3(message, key=subkey).digest(2 * count * _WORD_BYTES)
+        return np.frombuffer(longer, dtype=_LITTLE_ENDIAN_WORD)[count:]
+
+    high = np.frombuffer(blake3(message, key=subkey).digest(count * _WORD_BYTES), dtype=_LITTLE_ENDIAN_WORD)
+    return int(sampler.draw(high.reshape(1, count), low)[0])
+
+
+def event_words(
+    subkeys: Sequence[bytes],
+    topic: str,
+    partition: int,
+    offsets: Sequence[int],
+    payloads: Sequence[bytes],
+    count: int,
+) -> tuple[Words, LowWords]:
+    """Words for a batch of events of one partition, each under its own stream's subkey.
+
+    Returns:
+        The high words, of shape (n, count), and a function that derives a row's low words when they are needed.
+    """
+    place = _prefixed(topic.encode(), partition.to_bytes(4, "big"))
+    width = count * _WORD_BYTES
+    digests = b"".join(
+        [
+            blake3(place + offset.to_bytes(8, "big") + payload, key=subkey).digest(width)
+            for subkey, offset, payload in zip(subkeys, offsets, payloads, strict=True)
+        ],
+    )
+
+    def low(row: int) -> Words:
+        message = place + offsets[row].to_bytes(8, "big") + payloads[row]
+        longer = blake3(message, key=subkeys[row]).digest(2 * width)
+        return np.frombuffer(longer, dtype=_LITTLE_ENDIAN_WORD)[count:]
+
+    return np.frombuffer(digests, dtype=_LITTLE_ENDIAN_WORD).reshape(len(offsets), count), low
