@@ -1,0 +1,1 @@
+"""Budgets and accuracy: costs, the ledger, composition, the planner."""

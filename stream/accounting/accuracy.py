@@ -1,0 +1,243 @@
+"""Exact accuracy of AboveThreshold on the integer grid, as rigorous upper bounds on the failure probability.
+
+A run fails at α if a query at T − α or lower is answered ⊤, or one at T + α or higher is answered ⊥. The bounds hold
+for every adaptive asker, even one who sees the threshold noise; the derivation is in ``docs/above-threshold.md``,
+"Accuracy". They refine the union bounds of Dwork & Roth 2014, Theorems 3.24 and 3.26.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.streams import Calibration
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+LARGEST_STEPS = 2**60
+"""Largest error, shift or noise in steps that 64-bit integers are trusted with."""
+
+DEFAULT_BLOCKS = 1024
+"""How many blocks the threshold noise is cut into; more blocks, tighter bounds."""
+
+_IMPOSSIBLE = -1e30
+"""Stands for the logarithm of 0 where minus infinity would turn differences into nonsense."""
+_ROUNDING = 1.0 + 1e-7
+"""Raises the bound by more than all rounding errors: of 16 digits, cancellation costs at most the 4 below."""
+_LINEAR_BELOW = 1e-4
+"""Conditional failure below which a block's worse end is used, because 1 minus success would cancel."""
+_ALPHA_RESOLUTION = 2**20
+
+
+class AccuracyError(ValueError):
+    """No error that fits 64-bit integers meets the failure probability asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What decides how accurate a run is.
+
+    The rates are λ in P(|noise| = x) ∝ e^{−λx}, per step. ``fresh`` says that the threshold noise is drawn anew after
+    each of at most ``tops`` ⊤s. At most ``queries`` queries are asked, ⊤s included.
+    """
+
+    one_sided: bool
+    threshold_rate: float
+    query_rate: float
+    fresh: bool
+    tops: int
+    queries: int
+
+
+def rates_of(calibration: Calibration) -> tuple[float, float]:
+    """The rates (threshold noise, query noise) per step that the calibration prescribes."""
+    per_round = 1 if calibration.fresh_threshold else calibration.cutoff
+    width = (1 if calibration.monotone else 2) * per_round * calibration.sensitivity_steps
+    return calibration.epsilon_threshold / calibration.sensitivity_steps, calibration.epsilon_query / width
+
+
+def layout_of(calibration: Calibration) -> Layout:
+    """The accuracy view of a calibration, for the number of queries it was planned for."""
+    threshold_rate, query_rate = rates_of(calibration)
+    tops = min(calibration.cutoff, calibration.expected_queries)
+    return Layout(
+        one_sided=calibration.noise == "one_sided",
+        threshold_rate=threshold_rate,
+        query_rate=query_rate,
+        fresh=calibration.fresh_threshold and tops > 1,
+        tops=tops,
+        queries=calibration.expected_queries,
+    )
+
+
+def exact_alpha(calibration: Calibration) -> float:
+    """The least error, in the query's unit, that the calibrated noise keeps to with probability 1 − β.
+
+    For the textbook's constants this is far below the theorem's error that ``calibration.alpha`` holds.
+    """
+    steps = alpha_of(layout_of(calibration), calibration.shift, calibration.beta)
+    return steps * calibration.grid
+
+
+def alpha_of(
+    layout: Layout,
+    shift: int,
+    beta: float,
+    *,
+    blocks: int = DEFAULT_BLOCKS,
+    resolution: int = _ALPHA_RESOLUTION,
+) -> int:
+    """The least α in steps with ``failure_bound`` at most ``beta``, rounded up by at most one part in ``resolution``.
+
+    Raises:
+        AccuracyError: no α below 2^60 steps will do.
+    """
+    tail = negligible(layout, beta)
+
+    def fails(alpha: int) -> bool:
+        return failure_bound(layout, alpha, shift, blocks=blocks, tail=tail) > beta
+
+    low, high = 0, max(1, abs(shift))
+    while fails(high):
+        low, high = high, 2 * high
+        if high > LARGEST_STEPS:
+            raise AccuracyError(
+                f"no error below 2^60 grid steps keeps failures under β = {beta:g}; use a coarser grid"
+            )
+    while high - low > 1 + high // resolution:
+        middle = (low + high) // 2
+        if fails(middle):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def negligible(layout: Layout, beta: float) -> float:
+    """The mass of threshold noise that may be counted as failure without being felt at ``beta``."""
+    return max(1e-6 * beta / (layout.tops if layout.fresh else 1), 1e-305)
+
+
+def failure_bound(
+    layout: Layout,
+    alpha: int,
+    shift: int,
+    *,
+    blocks: int = DEFAULT_BLOCKS,
+    tail: float = 1e-18,
+) -> float:
+    """An upper bound on the probability that a run of the layout errs by more than allowed at ``alpha`` steps.
+
+    With ρ, ν the threshold's and a query's noise, F(x) = P(ν < x), S(x) = P(ν >= x), k queries and h = min(c, k) ⊤s,
+    it bounds from above
+
+    * 1 − E[F(α+ρ+s)^{k−h} · min(F(α+ρ+s), S(−α+ρ+s))^h] if one threshold serves the whole run,
+    * 1 − E[F(α+ρ_min+s)^k · Π_r S(−α+ρ_r+s)] over h independent thresholds if each ⊤ is followed by a new one.
+
+    Both are exact up to the cutting of ρ into ``blocks`` and the ``tail`` mass, which counts as failure.
+    """
+    nodes = _nodes(layout, alpha, shift, blocks, tail)
+    log_low = _log_below(layout, nodes + (alpha + shift))
+    log_high = _log_at_least(layout, nodes + (shift - alpha))
+    if layout.fresh:
+        total = _fresh_failure(layout, nodes, log_low, log_high)
+    else:
+        worst = (layout.queries - layout.tops) * log_low + layout.tops * np.minimum(log_low, log_high)
+        _, failures = _block_failures(layout, nodes, worst)
+        total = sum(_tails(layout, nodes)) + float(np.sum(failures))
+    return min(1.0, total * _ROUNDING)
+
+
+def _fresh_failure(layout: Layout, nodes: Integers, log_low: Floats, log_high: Floats) -> float:
+    """The bound over independent thresholds, through the law of the least of them."""
+    mass_below, mass_above = _tails(layout, nodes)
+    mass, failures = _block_failures(layout, nodes, log_high)
+    # missing[i] = 1 − W(z_i), where W(z) = E[S(−α+ρ+s); ρ >= z] bounds "ρ >= z and the high query passes".
+    missed_above = np.append(np.cumsum(failures[::-1])[::-1], 0.0) + mass_above
+    before = np.append(0.0, np.cumsum(mass)) + mass_below
+    missing = np.minimum(missed_above + before, 1.0)
+    log_all_above = np.log1p(-np.minimum(missing[:-1], 1.0 - 2.0**-53))
+    drop = np.minimum((mass - failures) / np.exp(log_all_above), 1.0)
+    drop[-1] = 1.0
+    with np.errstate(divide="ignore"):
+        least_here = np.exp(layout.tops * log_all_above) * -np.expm1(layout.tops * np.log1p(-drop))
+    false_alarm = -np.expm1(layout.queries * log_low[:-1])
+    return float(-np.expm1(layout.tops * log_all_above[0]) + np.sum(least_here * false_alarm))
+
+
+def _nodes(layout: Layout, alpha: int, shift: int, blocks: int, tail: float) -> Integers:
+    """Where the threshold noise is cut: evenly, and wherever a logarithm below bends sharply."""
+    reach = math.ceil(-math.log(tail) / layout.threshold_rate) + 1
+    if reach > LARGEST_STEPS:
+        raise AccuracyError("the threshold noise needs more than 2^60 grid steps at this β; use a coarser grid")
+    low = 0 if layout.one_sided else -reach
+    if reach - low <= blocks:
+        return np.arange(low, reach + 1, dtype=np.int64)
+    even = np.rint(np.linspace(low, reach, blocks + 1)).astype(np.int64)
+    kinks = [z for z in (0, 1 - alpha - shift, alpha - shift) if low < z < reach]
+    return np.unique(np.append(even, np.array(kinks, dtype=np.int64)))
+
+
+def _log_at_least(layout: Layout, x: Integers) -> Floats:
+    """Logarithm of P(ν >= x); concave in x."""
+    scaled = layout.query_rate * x.astype(np.float64)
+    if layout.one_sided:
+        return -np.maximum(scaled, 0.0)
+    q = math.exp(-layout.query_rate)
+    upper = -np.maximum(scaled, 0.0) - math.log1p(q)
+    lower = np.log1p(-np.exp(np.minimum(scaled, 0.0)) * (q / (1.0 + q)))
+    return np.where(x >= 1, upper, lower)
+
+
+def _log_below(layout: Layout, x: Integers) -> Floats:
+    """Logarithm of P(ν < x), −10^30 where that is impossible; concave in x."""
+    if not layout.one_sided:
+        return _log_at_least(layout, 1 - x)
+    scaled = layout.query_rate * np.maximum(x, 1).astype(np.float64)
+    # Each form is exact to the last digits where it is used: the first for small, the second for large x.
+    near = np.log(-np.expm1(-np.minimum(scaled, 1.0)))
+    far = np.log1p(-np.exp(-scaled))
+    return np.where(x >= 1, np.where(scaled < 1.0, near, far), _IMPOSSIBLE)
+
+
+def _tails(layout: Layout, nodes: Integers) -> tuple[float, float]:
+    """P(ρ < first node) and P(ρ >= last node)."""
+    rate = layout.threshold_rate
+    above = math.exp(-rate * float(nodes[-1]))
+    if layout.one_sided:
+        return 0.0, above
+    norm = 1.0 + math.exp(-rate)
+    return math.exp(-rate * (1.0 - float(nodes[0]))) / norm, above / norm
+
+
+def _block_failures(layout: Layout, nodes: Integers, log_success: Floats) -> tuple[Floats, Floats]:
+    """Per block [z_i, z_{i+1}): P(ρ in it), and an upper bound on E[1 − e^{ψ(ρ)}; ρ in it].
+
+    ψ is concave, so it lies above its chord over each block, and ρ is geometric on each block: the chord's expectation
+    is a finite geometric sum.
+    """
+    rate = layout.threshold_rate
+    left, right = nodes[:-1], nodes[1:]
+    count = (right - left).astype(np.float64)
+    rising = left < 0
+    nearest = np.where(rising, 1 - right, left).astype(np.float64)
+    log_norm = 0.0 if layout.one_sided else -math.log1p(math.exp(-rate))
+    mass = np.exp(log_norm - rate * nearest) * -np.expm1(-rate * count)
+
+    slope = (log_success[1:] - log_success[:-1]) / count
+    growth = slope + np.where(rising, rate, -rate)
+    log_unit = log_norm + math.log(-math.expm1(-rate))
+    first = log_unit - rate * np.abs(left).astype(np.float64) + log_success[:-1]
+    at_last = log_success[1:] - slope
+    final = log_unit - rate * np.abs(right - 1).astype(np.float64) + at_last
+    decay = np.maximum(np.abs(growth), 1e-290)
+    success = np.exp(np.maximum(first, final)) * np.expm1(-decay * count) / np.expm1(-decay)
+
+    worst = mass * -np.expm1(np.minimum(log_success[:-1], at_last))
+    # Where failures are rare the difference would cancel; the block's worst point is near enough there.
+    failures = np.where(worst < _LINEAR_BELOW * mass, worst, np.clip(mass - success, 0.0, worst))
+    return mass, failures

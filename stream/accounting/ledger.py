@@ -1,0 +1,255 @@
+"""The ledger: a privacy filter per source, as a pure state machine.
+
+Every request takes constant time. A reservation that does not fit is refused and changes nothing. All figures are
+exact integers (see costs), and everything can be rebuilt from the last record of each source and grant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from schemas import Amount, Calibration, GrantRecord, Source, SourceRecord, StreamIdentity, StreamSpec, StreamState
+from stream.accounting.costs import NOTHING, Cost, realised_cost, stream_cost, to_amount, total_budget
+
+
+class RefusedError(Exception):
+    """A request that the ledger refuses; nothing has changed."""
+
+    def __init__(self, reason: str, asked: Amount | None = None, left: Amount | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.asked = asked
+        self.left = left
+
+
+@dataclass(slots=True)
+class Grant:
+    """One stream's reservation and what is known of its spending."""
+
+    spec: StreamSpec
+    calibration: Calibration
+    identity: StreamIdentity
+    cost: Cost
+    state: StreamState = "open"
+    ending: Literal["halted", "closed"] | None = None
+    settled: bool = False
+    reason: str | None = None
+    spent: Cost = NOTHING
+    refunded: Cost = NOTHING
+    answered: int = 0
+    tops: int = 0
+
+
+@dataclass(slots=True)
+class Account:
+    """One source and its totals; ``granted`` less ``refunded`` never exceeds ``total``."""
+
+    source: Source
+    fingerprint: str | None
+    total: Cost
+    state: Literal["open", "halted"] = "open"
+    reason: str | None = None
+    granted: Cost = NOTHING
+    spent: Cost = NOTHING
+    refunded: Cost = NOTHING
+    grants: dict[str, Grant] = field(default_factory=dict)
+
+    @property
+    def left(self) -> Cost:
+        """What may still be granted."""
+        return self.total - self.granted + self.refunded
+
+    def record(self) -> SourceRecord:
+        """The account as the ledger topic shows it."""
+        return SourceRecord(
+            source=self.source,
+            fingerprint=self.fingerprint,
+            state=self.state,
+            reason=self.reason,
+            granted=to_amount(self.granted, self.source),
+            spent=to_amount(self.spent, self.source),
+            refunded=to_amount(self.refunded, self.source),
+            left=to_amount(self.left, self.source),
+            streams=len(self.grants),
+        )
+
+    def grant_record(self, grant: Grant) -> GrantRecord:
+        """A grant as the ledger topic shows it."""
+        return GrantRecord(
+            spec=grant.spec,
+            calibration=grant.calibration,
+            identity=grant.identity,
+            state=grant.state,
+            ending=grant.ending,
+            settled=grant.settled,
+            reason=grant.reason,
+            cost=to_amount(grant.cost, self.source),
+            spent=to_amount(grant.spent, self.source),
+            refunded=to_amount(grant.refunded, self.source),
+            answered=grant.answered,
+            tops=grant.tops,
+        )
+
+
+class Ledger:
+    """All accounts, with the operations of the budget service."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[str, Account] = {}
+        self._source_of: dict[str, str] = {}
+
+    def account(self, source: str) -> Account:
+        """A source's account; RefusedError if there is none."""
+        if source not in self.accounts:
+            raise RefusedError(f"source '{source}' is not registered; register it first")
+        return self.accounts[source]
+
+    def find(self, source: str, stream: str) -> tuple[Account, Grant]:
+        """A stream's account and grant; RefusedError if there is none."""
+        account = self.account(source)
+        if stream not in account.grants:
+            raise RefusedError(f"stream '{stream}' is not open on source '{source}'")
+        return account, account.grants[stream]
+
+    def register(self, source: Source, fingerprint: str | None) -> Account:
+        """Make a source known. The same definition again changes nothing; another one is refused."""
+        known = self.accounts.get(source.source)
+        if known is not None:
+            if known.source != source or known.fingerprint != fingerprint:
+                raise RefusedError(f"source '{source.source}' is registered otherwise; choose another name")
+            return known
+        account = Account(source=source, fingerprint=fingerprint, total=total_budget(source))
+        self.accounts[source.source] = account
+        return account
+
+    def reserve(self, spec: StreamSpec, calibration: Calibration, identity: StreamIdentity) -> Grant:
+        """Take a stream's cost from its source's budget, all or nothing."""
+        account = self.account(spec.source)
+        if account.state == "halted":
+            raise RefusedError(f"source '{spec.source}' is halted: {account.reason}")
+        if (owner := self._source_of.get(spec.stream)) is not None:
+            raise RefusedError(f"stream name '{spec.stream}' was used before, on source '{owner}'; choose another")
+        cost = stream_cost(calibration, account.source.accountant)
+        if not cost <= account.left:
+            asked, left = to_amount(cost, account.source), to_amount(account.left, account.source)
+            raise RefusedError(
+                f"source '{spec.source}' cannot pay: {_show(asked)} asked, {_show(left)} left; "
+                "ask for less, or close streams that did not use theirs up",
+                asked,
+                left,
+            )
+        grant = Grant(spec=spec, calibration=calibration, identity=identity, cost=cost)
+        account.grants[spec.stream] = grant
+        account.granted += cost
+        self._source_of[spec.stream] = spec.source
+        return grant
+
+    def charge(
+        self,
+        source: str,
+        stream: str,
+        incarnation: str,
+        *,
+        answered: int,
+        tops: int,
+        state: StreamState,
+        reason: str | None = None,
+    ) -> bool:
+        """Take note of a stream's totals; totals that are not news change nothing.
+
+        A final state settles the grant: if the stream was closed, what it did not spend goes back.
+
+        Returns:
+            Whether anything changed.
+        """
+        account, grant = self.find(source, stream)
+        if grant.identity.incarnation != incarnation:
+            return False
+        stale = answered < grant.answered or tops < grant.tops
+        news = answered > grant.answered or tops > grant.tops or (state != "open" and not grant.settled)
+        news = news or (state == "closed" and grant.state != "closed")
+        if stale or not news:
+            return False
+        grant.answered, grant.tops = answered, tops
+        spent = realised_cost(grant.calibration, account.source.accountant, answered, tops).least(grant.cost)
+        account.spent += spent - grant.spent
+        grant.spent = spent
+        if state != "open":
+            grant.settled = True
+            grant.state, grant.reason = state, reason or grant.reason
+        if state == "closed":
+            self._refund(account, grant)
+        return True
+
+    def end(self, source: str, stream: str, ending: Literal["halted", "closed"], reason: str) -> bool:
+        """Stop a stream. A closed one is refunded once its worker has reported its last totals.
+
+        Returns:
+            Whether the stream's worker must be told: not if it has ended that way before.
+        """
+        _, grant = self.find(source, stream)
+        if grant.ending in {"closed", ending}:
+            return False
+        grant.ending, grant.reason = ending, reason
+        return True
+
+    def halt_source(self, source: str, reason: str) -> list[Grant]:
+        """Refuse new streams for good and give the streams that are still to be halted."""
+        account = self.account(source)
+        account.state, account.reason = "halted", reason
+        return [grant for name, grant in account.grants.items() if self.end(source, name, "halted", reason)]
+
+    def restore_source(self, record: SourceRecord) -> None:
+        """Take a source from the changelog; its totals come from its grants."""
+        name = record.source.source
+        known = self.accounts.get(name)
+        account = Account(
+            record.source, record.fingerprint, total_budget(record.source), record.state, record.reason
+        )
+        if known is not None:
+            account.granted, account.spent, account.refunded = known.granted, known.spent, known.refunded
+            account.grants = known.grants
+        self.accounts[name] = account
+
+    def restore_grant(self, record: GrantRecord) -> None:
+        """Take a grant from the changelog, in place of an earlier record of the same stream."""
+        account = self.accounts[record.spec.source]
+        accountant = account.source.accountant
+        cost = stream_cost(record.calibration, accountant)
+        spent = realised_cost(record.calibration, accountant, record.answered, record.tops).least(cost)
+        grant = Grant(
+            spec=record.spec,
+            calibration=record.calibration,
+            identity=record.identity,
+            cost=cost,
+            state=record.state,
+            ending=record.ending,
+            settled=record.settled,
+            reason=record.reason,
+            spent=spent,
+            refunded=cost - spent if record.state == "closed" else NOTHING,
+            answered=record.answered,
+            tops=record.tops,
+        )
+        if (old := account.grants.get(record.spec.stream)) is not None:
+            account.granted -= old.cost
+            account.spent -= old.spent
+            account.refunded -= old.refunded
+        account.grants[record.spec.stream] = grant
+        account.granted += grant.cost
+        account.spent += grant.spent
+        account.refunded += grant.refunded
+        self._source_of[record.spec.stream] = record.spec.source
+
+    @staticmethod
+    def _refund(account: Account, grant: Grant) -> None:
+        back = grant.cost - grant.spent
+        account.refunded += back - grant.refunded
+        grant.refunded = back
+
+
+def _show(amount: Amount) -> str:
+    if amount.rho is not None:
+        return f"ρ = {amount.rho:.6g}"
+    return f"ε = {amount.epsilon:.6g}" + (f", δ = {amount.delta:.3g}" if amount.delta else "")
