@@ -1,0 +1,58 @@
+"""A bounded cache."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+def _one(_: object) -> int:
+    return 1
+
+
+class BoundedCache(Generic[Key, Value]):
+    """Keeps what was used last, up to a total weight of ``capacity`` (by default each value weighs 1).
+
+    Safe to share between threads. A value heavier than the whole capacity is not kept.
+    """
+
+    def __init__(self, capacity: int, weigh: Callable[[Value], int] = _one) -> None:
+        self._capacity = capacity
+        self._weigh = weigh
+        self._weight = 0
+        self._values: OrderedDict[Key, Value] = OrderedDict()
+        self._lock = Lock()
+
+    @property
+    def weight(self) -> int:
+        """The total weight of what is kept."""
+        return self._weight
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: Key) -> Value | None:
+        """The value kept under the key, which thereby counts as used last, or None."""
+        with self._lock:
+            value = self._values.get(key)
+            if value is not None:
+                self._values.move_to_end(key)
+            return value
+
+    def put(self, key: Key, value: Value) -> None:
+        """Keep a value, letting go of those that were unused for longest until it fits."""
+        weight = self._weigh(value)
+        with self._lock:
+            if key in self._values:
+                self._weight -= self._weigh(self._values.pop(key))
+            if weight > self._capacity:
+                return
+            self._values[key] = value
+            self._weight += weight
+            while self._weight > self._capacity:
+                self._weight -= self._weigh(self._values.popitem(last=False)[1])

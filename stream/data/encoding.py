@@ -1,0 +1,96 @@
+"""From cells to codes, one row at a time.
+
+Each cell is judged by itself against the declared domain, never against other cells: otherwise one person's row
+could change how another's is read, and a count could move by more than 1.
+
+- A category that is not declared, or is missing, becomes ``other``, or its row is left out if there is none.
+- A number outside is clamped to the nearer end, or its row is left out (``reject``); infinities are outside.
+- A number that is missing, is not a number, or is not whole where whole numbers are declared has no nearer end:
+  its row is left out, under either rule.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from schemas import Bins, Categories, Domain, Integers
+from stream.data.errors import DataError, shown
+
+CodeArray = npt.NDArray[np.unsignedinteger[Any]]
+Mask = npt.NDArray[np.bool_]
+
+_LARGEST_EXACT = 2.0**53
+
+
+def code_type(size: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """The narrowest unsigned integer that holds codes 0 … size − 1, in little-endian order."""
+    if size <= 1 << 8:
+        return np.dtype("<u1")
+    return np.dtype("<u2") if size <= 1 << 16 else np.dtype("<u4")
+
+
+def encode(name: str, domain: Domain, column: pl.Series) -> tuple[CodeArray, Mask]:
+    """The code of each row, and which rows have one; the code of a row that has none means nothing.
+
+    DataError if the column's type, which the file declares for all rows, is neither text nor numbers.
+    """
+    match domain:
+        case Categories():
+            found, known = _category_codes(domain, _as_text(name, column))
+        case Integers():
+            found, known = _integer_codes(domain, _as_numbers(name, column))
+        case Bins():
+            found, known = _bin_codes(domain, _as_numbers(name, column))
+    return found.astype(code_type(domain.size)), known
+
+
+def _category_codes(domain: Categories, cells: pl.Series) -> tuple[npt.NDArray[np.int64], Mask]:
+    matched = cells.cast(pl.Enum(domain.values), strict=False).to_physical().cast(pl.Int64)
+    if domain.other is not None:
+        matched = matched.fill_null(domain.values.index(domain.other))
+    return matched.fill_null(0).to_numpy(), matched.is_not_null().to_numpy()
+
+
+def _integer_codes(domain: Integers, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], Mask]:
+    known = cells == np.floor(cells)
+    if domain.outside == "reject":
+        known &= (cells >= domain.minimum) & (cells <= domain.maximum)
+    inside = np.clip(np.where(known, cells, domain.minimum), domain.minimum, domain.maximum)
+    return (inside - domain.minimum).astype(np.int64), known
+
+
+def _bin_codes(domain: Bins, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], Mask]:
+    edges = np.array(domain.edges, dtype=np.float64)
+    known = ~np.isnan(cells)
+    if domain.outside == "reject":
+        known &= (cells >= edges[0]) & (cells <= edges[-1])
+    found = np.searchsorted(edges, cells, side="right").astype(np.int64) - 1
+    return np.clip(found, 0, domain.size - 1), known
+
+
+def _as_text(name: str, column: pl.Series) -> pl.Series:
+    kind = column.dtype
+    if kind.is_float():
+        # Some writers turn whole numbers into floats as soon as one row has none: 1.0 is still the category '1'.
+        whole = (column == column.floor()) & (column.abs() <= _LARGEST_EXACT)
+        return (
+            column.cast(pl.Int64, strict=False)
+            .cast(pl.String)
+            .zip_with(whole.fill_null(value=False), column.cast(pl.String))
+        )
+    if kind in (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null) or kind.is_integer():
+        return column.cast(pl.String)
+    raise DataError(f"column {shown(name)} has type {kind}, not text or whole numbers; write it as text")
+
+
+def _as_numbers(name: str, column: pl.Series) -> npt.NDArray[np.float64]:
+    kind = column.dtype
+    if kind in (pl.String, pl.Categorical, pl.Enum):
+        column = column.cast(pl.String).str.strip_chars()
+    elif not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
+        raise DataError(f"column {shown(name)} has type {kind}, not numbers; write it as numbers")
+    return column.cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()

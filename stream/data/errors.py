@@ -1,0 +1,35 @@
+"""What goes wrong with tables and predicates, told without a word of private data."""
+
+from __future__ import annotations
+
+MAX_MESSAGE_LENGTH = 300
+_SHOWN_LENGTH = 60
+
+
+def one_line(text: str, length: int = MAX_MESSAGE_LENGTH) -> str:
+    """The text on one printable line of at most ``length`` characters."""
+    line = "".join(character if character.isprintable() else " " for character in text)
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def shown(text: str) -> str:
+    """A name or a literal in quotes, cut to a length that fits a message."""
+    return f"'{one_line(text, _SHOWN_LENGTH)}'"
+
+
+class DataError(ValueError):
+    """A table cannot be used as declared.
+
+    Messages are one printable line of at most 300 characters. They name attributes, paths and declared values,
+    which are public, and never a cell, a row or a number of rows.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
+
+
+class PredicateError(DataError):
+    """A predicate is not in the accepted part of SQL, or does not fit the declared attributes.
+
+    It depends on the text and the schema alone, so that it can be shown to whoever asked.
+    """

@@ -1,0 +1,97 @@
+"""Reading tables without letting a cell decide how other cells are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from stream.data.errors import DataError, shown
+
+Frame = pl.DataFrame | Mapping[str, Sequence[object]]
+"""A table in memory: a data frame, or columns of cells of any kind."""
+
+_FARTHEST_INTEGER: Final = 10**30
+
+
+def read_columns(path: Path, names: Sequence[str]) -> pl.DataFrame:
+    """The named columns of a .csv, .csv.gz or .parquet file; other columns are ignored.
+
+    CSV cells are text and a missing one is the empty text. A CSV file has a line of column names and must be well
+    formed, that is, its writer put cells that hold quotes, commas or newlines in quotes. DataError if the file
+    cannot be read or lacks a column.
+    """
+    kind = "".join(path.suffixes[-2:]).lower()
+    if not (kind.endswith((".csv", ".parquet")) or kind == ".csv.gz"):
+        raise DataError(f"cannot tell what {path.name!r} is; give a .csv, .csv.gz or .parquet file")
+    if not path.is_file():
+        raise DataError(f"there is no file {str(path)!r}; correct the source's path")
+    try:
+        if kind.endswith(".parquet"):
+            require(names, pl.read_parquet_schema(path))
+            return pl.read_parquet(path, columns=list(names), glob=False)
+        return _read_csv(path, names)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError):
+        # What the reader says may quote cells, so it is not passed on.
+        remedy = "check its format, its rights and, in CSV, that cells with quotes or newlines are quoted"
+        raise DataError(f"cannot read {str(path)!r}; {remedy}") from None
+
+
+def in_memory(frame: Frame, names: Sequence[str]) -> pl.DataFrame:
+    """The named columns of a table in memory; DataError if one is missing or their lengths differ."""
+    if isinstance(frame, pl.DataFrame):
+        require(names, frame.columns)
+        return frame.select(names)
+    require(names, frame)
+    try:
+        return pl.DataFrame([_column(name, frame[name]) for name in names])
+    except pl.exceptions.PolarsError:
+        raise DataError(
+            "the table's columns have different lengths; give each row a cell in every column"
+        ) from None
+
+
+def require(names: Sequence[str], available: Sequence[str] | Mapping[str, object]) -> None:
+    """DataError naming the first column that is not available."""
+    for name in names:
+        if name not in available:
+            raise DataError(f"the table has no column {shown(name)}; add it or leave the attribute out")
+
+
+def _read_csv(path: Path, names: Sequence[str]) -> pl.DataFrame:
+    try:
+        header = pl.read_csv(path, n_rows=0, infer_schema=False, encoding="utf8-lossy", glob=False)
+    except pl.exceptions.NoDataError:
+        raise DataError(f"{str(path)!r} has no line of column names; add one") from None
+    require(names, header.columns)
+    cells = pl.read_csv(
+        path,
+        columns=list(names),
+        infer_schema=False,
+        encoding="utf8-lossy",
+        truncate_ragged_lines=True,
+        glob=False,
+    )
+    return cells.select(pl.col(name).fill_null("") for name in names)
+
+
+def _column(name: str, values: Sequence[object]) -> pl.Series:
+    if isinstance(values, pl.Series):
+        return values.alias(name)
+    return pl.Series(name, [_text(value) for value in values], dtype=pl.String)
+
+
+def _text(cell: object) -> str | None:
+    match cell:
+        case str():
+            return cell.encode(errors="replace").decode()
+        case bool():
+            return str(cell).lower()
+        case int():
+            return str(min(max(cell, -_FARTHEST_INTEGER), _FARTHEST_INTEGER))
+        case float():
+            return str(int(cell)) if cell.is_integer() and abs(cell) < _FARTHEST_INTEGER else repr(cell)
+        case _:
+            return None

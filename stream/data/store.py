@@ -1,0 +1,129 @@
+"""The tables and predicates that a process holds, each read once for all streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from threading import RLock
+from typing import Final
+
+from schemas import Domain, TableSource
+from stream.data.cache import BoundedCache
+from stream.data.errors import DataError, PredicateError, shown
+from stream.data.expressions import Predicate
+from stream.data.files import Frame
+from stream.data.predicates import PredicateParser
+from stream.data.tables import Table, fingerprint
+
+PREDICATE_CACHE_SIZE: Final = 1 << 14
+
+_Stamp = tuple[object, ...]
+"""What changes when the data behind a source may have changed."""
+
+
+@dataclass(frozen=True)
+class _Current:
+    stamp: _Stamp
+    table: Table
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class _Parser:
+    attributes: Mapping[str, Domain]
+    parser: PredicateParser
+    number: int
+
+
+class TableStore:
+    """Loads tables once and keeps them; tables in memory stand in for the files of the sources of their name.
+
+    ``fingerprint_key`` has 32 bytes and must be the same wherever fingerprints are to agree. Safe to share between
+    threads.
+    """
+
+    def __init__(self, fingerprint_key: bytes, overrides: Mapping[str, Frame] | None = None) -> None:
+        self._key = fingerprint_key
+        self._lock = RLock()
+        self._numbers = count()
+        self._frames: dict[str, tuple[int, Frame]] = {}
+        self._current: dict[str, _Current] = {}
+        self._tables: dict[tuple[str, str], Table] = {}
+        self._parsers: dict[str, _Parser] = {}
+        self._predicates: BoundedCache[tuple[int, str], Predicate | PredicateError] = BoundedCache(
+            PREDICATE_CACHE_SIZE,
+        )
+        for name, frame in (overrides or {}).items():
+            self.put(name, frame)
+
+    def put(self, source_name: str, frame: Frame) -> None:
+        """Use a table in memory for the source of this name from now on, whatever path the source gives."""
+        with self._lock:
+            self._frames[source_name] = (next(self._numbers), frame)
+
+    def get(self, source: TableSource, expected_fingerprint: str | None = None) -> Table:
+        """The source's table.
+
+        With an expected fingerprint it is the table that has it, even if the file has changed since it was loaded;
+        DataError if the data is another. Without one it is the table as it is now.
+        """
+        with self._lock:
+            if expected_fingerprint is not None:
+                known = self._tables.get((source.source, expected_fingerprint))
+                if known is not None and known.attributes == source.attributes:
+                    return known
+            current = self._load(source)
+        if expected_fingerprint not in (None, current.fingerprint):
+            raise DataError(
+                f"source data differs from what was registered for {shown(source.source)}; "
+                "restore that data, or register the new data under another name",
+            )
+        return current.table
+
+    def fingerprint(self, source: TableSource) -> str:
+        """The fingerprint of the source's table as it is now."""
+        with self._lock:
+            return self._load(source).fingerprint
+
+    def predicate(self, source: TableSource, text: str) -> Predicate:
+        """Parse a predicate over the source's attributes, or recall it; PredicateError as from parsing."""
+        parser = self._parsers.get(source.source)
+        if parser is None or not (
+            parser.attributes is source.attributes or parser.attributes == source.attributes
+        ):
+            with self._lock:
+                parser = _Parser(source.attributes, PredicateParser(source.attributes), next(self._numbers))
+                self._parsers[source.source] = parser
+        key = (parser.number, text)
+        known = self._predicates.get(key)
+        if known is None:
+            try:
+                known = parser.parser.parse(text)
+            except PredicateError as error:
+                known = PredicateError(str(error))
+            self._predicates.put(key, known)
+        if isinstance(known, PredicateError):
+            raise PredicateError(str(known))
+        return known
+
+    def _load(self, source: TableSource) -> _Current:
+        number, frame = self._frames.get(source.source, (None, None))
+        stamp = (number,) if frame is not None else _file_stamp(Path(source.path))
+        current = self._current.get(source.source)
+        if current is None or current.stamp != stamp or current.table.attributes != source.attributes:
+            table = Table.load(source, frame)
+            current = _Current(stamp, table, fingerprint(table, source, self._key))
+            self._current[source.source] = current
+            self._tables[source.source, current.fingerprint] = table
+        return current
+
+
+def _file_stamp(path: Path) -> _Stamp:
+    try:
+        status = path.stat()
+    except OSError:
+        # Loading says what is wrong with the path.
+        return (str(path),)
+    return (str(path), status.st_mtime_ns, status.st_size, status.st_ino)
