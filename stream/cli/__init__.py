@@ -1,0 +1,5 @@
+"""The ``sotto`` command."""
+
+from stream.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,79 @@
+"""``sotto demo``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import rich.progress
+import typer
+from rich.console import Console
+
+from stream.cli.output import console, show_json, show_table
+from stream.demo import run_demo
+
+MIN_QUERIES = 20_000
+
+
+class _Bar:
+    """A progress bar on standard error, so that standard output holds the result alone."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._progress = rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}"),
+            rich.progress.BarColumn(),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TimeElapsedColumn(),
+            console=self._console,
+        )
+        self._task: rich.progress.TaskID | None = None
+
+    def step(self, message: str) -> None:
+        self._console.print(f"· {message}", highlight=False)
+
+    def advance(self, published: int, answered: int, total: int) -> None:
+        if self._task is None:
+            self._progress.start()
+            self._task = self._progress.add_task("answered", total=total)
+        self._progress.update(self._task, completed=answered, description=f"{published:,} asked, answered")
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+
+def demo(
+    queries: Annotated[int, typer.Option(help="How many queries to ask.", min=1000)] = MIN_QUERIES,
+    folder: Annotated[Path, typer.Option(help="Where the run's data goes.")] = Path(".sotto/demo"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run the main job on the Adult table and check every claim; exit status 0 only if all hold.
+
+    SOTTO_BOOTSTRAP names a Kafka to use in place of a local one.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    bar = _Bar()
+    try:
+        report = run_demo(folder, bar, queries=queries, bootstrap=os.environ.get("SOTTO_BOOTSTRAP"))
+    finally:
+        bar.stop()
+    if as_json:
+        show_json(report.to_json())
+    else:
+        show_table(
+            f"{report.figures['queries_asked']:,} queries at {report.figures['queries_per_second']:,}/s, "
+            "one worker killed half-way",
+            ["claim", "seen", ""],
+            [[check.claim, check.seen, "holds" if check.held else "FAILS"] for check in report.checks],
+        )
+        figures = report.figures
+        console.print(
+            f"{figures['streams_halted']} of {figures['streams']} streams reached their cutoff and were halted; "
+            f"{figures['above']:,} ⊤, {figures['below']:,} ⊥, {figures['halted_answers']:,} 'halted'",
+            highlight=False,
+        )
+    if not report.held:
+        raise typer.Exit(1)

@@ -1,0 +1,67 @@
+"""What commands print: tables for people, JSON for programs, one line for errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+
+from schemas import Amount
+
+console = Console()
+
+
+class CommandError(Exception):
+    """A command cannot go on; the message says what to do."""
+
+
+def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
+    """Print one JSON value on one line."""
+    typer.echo(json.dumps(_plain(value), ensure_ascii=False))
+
+
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table."""
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def amount(value: Amount) -> str:
+    """An amount of budget for people."""
+    shown = f"ε {value.epsilon:.6g}"
+    if value.delta:
+        shown += f", δ {value.delta:.2g}"
+    return shown if value.rho is None else f"{shown} (ρ {value.rho:.4g})"
+
+
+def read_document(argument: str) -> str:
+    """A JSON document given inline, as a file's path, or as ``-`` for standard input."""
+    if argument == "-":
+        return sys.stdin.read()
+    if argument.lstrip().startswith("{"):
+        return argument
+    try:
+        return Path(argument).read_text()
+    except OSError as error:
+        raise CommandError(f"cannot read {argument}: {error.strerror}; give a file, '-' or inline JSON") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

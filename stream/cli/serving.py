@@ -1,0 +1,76 @@
+"""``sotto serve`` and ``sotto up``."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stream import log
+from stream.cli.output import CommandError, console
+from stream.kafka.broker import DEFAULT_FOLDER, LocalBroker
+from stream.kafka.processes import RoleName as ServiceRole
+from stream.kafka.processes import Service
+from stream.kafka.services import serve as serve_role
+from stream.kafka.topics import create_topics
+from stream.noise import NoiseKey
+from stream.settings import Settings
+
+
+class RoleName(StrEnum):
+    """The services there are."""
+
+    WORKER = "worker"
+    BUDGET = "budget"
+
+
+def serve(
+    role: Annotated[RoleName, typer.Argument(help="worker answers queries; budget grants, records and halts.")],
+    key_file: Annotated[Path | None, typer.Option(help="Noise key file; else SOTTO_NOISE_KEY[_FILE].")] = None,
+    json_logs: Annotated[bool, typer.Option(help="Log JSON.")] = False,
+    stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Run a service until SIGTERM or Ctrl-C."""
+    log.configure(as_json=json_logs)
+    key = NoiseKey.load(key_file) if key_file else NoiseKey.from_environment()
+    asyncio.run(serve_role(role.value, Settings(), key, stop_with_stdin=stop_with_stdin))
+
+
+def up(
+    workers: Annotated[int, typer.Option(help="Worker processes.", min=1)] = 1,
+    folder: Annotated[Path, typer.Option(help="Where data, logs and a generated key go.")] = DEFAULT_FOLDER.parent,
+    key_file: Annotated[Path | None, typer.Option(help="Noise key file; made in the folder if not given.")] = None,
+) -> None:
+    """Start broker, budget service and workers on this machine, and stop them at Ctrl-C."""
+    key_file = key_file or folder / "noise.key"
+    if not key_file.exists():
+        key_file.parent.mkdir(parents=True, exist_ok=True)
+        NoiseKey.generate().save(key_file)
+    NoiseKey.load(key_file)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with ExitStack() as stack:
+        broker = stack.enter_context(LocalBroker(folder / "broker"))
+        running = broker.status()
+        if running is None:
+            raise CommandError("the broker ended right after its start; see its log in " + str(broker.log))
+        settings = Settings(bootstrap=running.bootstrap)
+        asyncio.run(create_topics(settings))
+        roles: list[tuple[ServiceRole, int]] = [("budget", 0), *(("worker", number) for number in range(workers))]
+        services = [
+            stack.enter_context(Service(role, settings, key_file, folder / "logs" / f"{role}-{number}.log"))
+            for role, number in roles
+        ]
+        console.print(
+            f"Sotto is up: SOTTO_BOOTSTRAP={running.bootstrap}, logs in {folder / 'logs'}; Ctrl-C stops it"
+        )
+        while all(service.exit_status is None for service in services):
+            time.sleep(0.5)
+        ended = next(service for service in services if service.exit_status is not None)
+        raise CommandError(f"the {ended.role} service ended; see {ended.log}")

@@ -1,0 +1,71 @@
+"""``sotto source``: sources and their budgets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+from pydantic import TypeAdapter
+
+from schemas import GrantRecord, Receipt, Source, SourceRecord
+from stream.cli.output import amount, console, read_document, show_json, show_table
+from stream.client import Client
+
+app = typer.Typer(help="Sources and their budgets.", no_args_is_help=True)
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_sources: TypeAdapter[Source] = TypeAdapter(Source)
+
+
+@app.command("add")
+def add(
+    source: Annotated[str, typer.Argument(help="The source as JSON: inline, a file, or - for standard input.")],
+    as_json: AsJson = False,
+) -> None:
+    """Register a source with its budget."""
+    wanted = _sources.validate_json(read_document(source))
+    receipt = asyncio.run(_register(wanted))
+    if as_json:
+        show_json(receipt)
+    else:
+        console.print(f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}")
+
+
+@app.command("show")
+def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> None:
+    """Show a source's budget and its streams."""
+    record, grants = asyncio.run(_budget(source))
+    if as_json:
+        show_json({"source": record, "grants": grants})
+        return
+    show_table(
+        f"{source} ({record.state})",
+        ["granted", "spent", "refunded", "left"],
+        [[amount(value) for value in (record.granted, record.spent, record.refunded, record.left)]],
+    )
+    show_table(
+        f"{len(grants)} streams",
+        ["stream", "state", "cost", "spent", "refunded", "answered", "⊤ / cutoff"],
+        [
+            [
+                grant.spec.stream,
+                grant.state,
+                amount(grant.cost),
+                amount(grant.spent),
+                amount(grant.refunded),
+                str(grant.answered),
+                f"{grant.tops} / {grant.calibration.cutoff}",
+            ]
+            for grant in grants
+        ],
+    )
+
+
+async def _register(source: Source) -> Receipt:
+    async with Client() as client:
+        return await client.register(source)
+
+
+async def _budget(source: str) -> tuple[SourceRecord, list[GrantRecord]]:
+    async with Client() as client:
+        return await client.budget(source)

@@ -1,0 +1,102 @@
+"""``sotto stream``: opening, closing, halting and showing streams."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Literal
+
+import typer
+
+from schemas import GrantRecord, Receipt, StreamSpec
+from stream.cli.output import CommandError, amount, console, read_document, show_json, show_table
+from stream.client import Client
+
+app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SourceName = Annotated[str, typer.Argument(help="The stream's source.")]
+StreamName = Annotated[str, typer.Argument(help="The stream.")]
+
+
+@app.command("open")
+def open_stream(
+    stream: Annotated[str, typer.Argument(help="The stream as JSON: inline, a file, or - for standard input.")],
+    as_json: AsJson = False,
+) -> None:
+    """Reserve a stream's cost and open it."""
+    spec = StreamSpec.model_validate_json(read_document(stream))
+    grant = asyncio.run(_open(spec))
+    if as_json:
+        show_json(grant)
+        return
+    calibration = grant.calibration
+    console.print(
+        f"stream {spec.stream} is open at {amount(grant.cost)} ({calibration.method}): within ±{calibration.alpha:g} "
+        f"of the threshold with probability {1 - calibration.beta:g} over {calibration.expected_queries} queries",
+    )
+
+
+@app.command("close")
+def close(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
+    """End a stream; what it provably did not spend goes back to its source."""
+    _end("close", source, stream, as_json=as_json)
+
+
+@app.command("halt")
+def halt(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
+    """Stop a stream from answering, for good."""
+    _end("halt", source, stream, as_json=as_json)
+
+
+@app.command("show")
+def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
+    """Show a stream's grant."""
+    grant = asyncio.run(_grant(source, stream))
+    if as_json:
+        show_json(grant)
+        return
+    show_table(
+        f"{stream} on {source}: {grant.state}{f' ({grant.reason})' if grant.reason else ''}",
+        ["method", "α", "cost", "spent", "refunded", "answered", "⊤ / cutoff"],
+        [
+            [
+                grant.calibration.method,
+                f"{grant.calibration.alpha:g}",
+                amount(grant.cost),
+                amount(grant.spent),
+                amount(grant.refunded),
+                str(grant.answered),
+                f"{grant.tops} / {grant.calibration.cutoff}",
+            ],
+        ],
+    )
+
+
+def _end(how: Literal["close", "halt"], source: str, stream: str, *, as_json: bool) -> None:
+    receipt = asyncio.run(_ended(how, source, stream))
+    if as_json:
+        show_json(receipt)
+    else:
+        console.print(f"stream {stream}: {receipt.outcome}")
+
+
+async def _open(spec: StreamSpec) -> GrantRecord:
+    async with Client() as client:
+        await client.open(spec)
+        return _find(await client.budget(spec.source), spec.stream)
+
+
+async def _ended(how: Literal["close", "halt"], source: str, stream: str) -> Receipt:
+    async with Client() as client:
+        return await (client.close(source, stream) if how == "close" else client.halt(source, stream))
+
+
+async def _grant(source: str, stream: str) -> GrantRecord:
+    async with Client() as client:
+        return _find(await client.budget(source), stream)
+
+
+def _find(budget: tuple[object, list[GrantRecord]], stream: str) -> GrantRecord:
+    for grant in budget[1]:
+        if grant.spec.stream == stream:
+            return grant
+    raise CommandError(f"stream '{stream}' is not known; see 'sotto source show SOURCE'")

@@ -1,0 +1,257 @@
+"""The asynchronous SDK: register sources, open streams, ask, read answers, watch budgets."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Self
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from pydantic import TypeAdapter
+
+from schemas import (
+    MAX_DEFINITION_BYTES,
+    MAX_EVENT_BYTES,
+    Answer,
+    CloseStream,
+    GrantRecord,
+    HaltSource,
+    HaltStream,
+    LedgerRecord,
+    OpenStream,
+    Query,
+    Receipt,
+    RegisterSource,
+    Request,
+    Source,
+    SourceRecord,
+    StreamSpec,
+    subject_of,
+)
+from schemas.wire import Codec, struct
+from stream.accounting.ledger import RefusedError
+from stream.kafka.restore import read_to_end, reader
+from stream.kafka.topics import find_topics
+from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
+from stream.settings import Settings
+
+REQUEST_TIMEOUT = 30.0
+"""Seconds that a request waits for its receipt: some budget service must be running."""
+
+_sources: TypeAdapter[Source] = TypeAdapter(Source)
+_requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=4 * MAX_DEFINITION_BYTES)
+_queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
+_answers: Codec[Answer] = Codec(Answer, limit=MAX_EVENT_BYTES)
+_decode_address: Any = msgspec.json.Decoder(struct(Answer)).decode
+
+
+class Client:
+    """One connection to an installation. Use it as an asynchronous context manager.
+
+    The producer is idempotent and partitions by murmur2 of the stream; all readers see committed records only.
+    """
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self._settings = settings or Settings()
+        self._producer: AIOKafkaProducer | None = None
+        self._topics = Topics(self._settings.prefix)
+        self._waiting: dict[tuple[str, str], list[asyncio.Future[Answer]]] = {}
+        self._listener: asyncio.Task[None] | None = None
+        self._answers_consumer: AIOKafkaConsumer | None = None
+
+    async def __aenter__(self) -> Self:
+        self._topics = await find_topics(self._settings, attempts=25)
+        self._producer = AIOKafkaProducer(
+            bootstrap_servers=self._settings.bootstrap,
+            enable_idempotence=True,
+            linger_ms=2,
+            max_batch_size=256 * 1024,
+        )
+        await self._producer.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+        if self._answers_consumer is not None:
+            await self._answers_consumer.stop()
+        for futures in self._waiting.values():
+            for future in futures:
+                future.cancel()
+        if self._producer is not None:
+            await self._producer.stop()
+
+    @property
+    def topics(self) -> Topics:
+        """The installation's topics."""
+        return self._topics
+
+    async def register(self, source: Source | Mapping[str, Any]) -> Receipt:
+        """Register a source. RefusedError if the name stands for something else already."""
+        return await self.request(RegisterSource(request=_new_id(), source=_sources.validate_python(source)))
+
+    async def open(self, stream: StreamSpec | Mapping[str, Any]) -> Receipt:
+        """Open a stream; once this returns it answers. RefusedError says what was asked and what is left."""
+        return await self.request(OpenStream(request=_new_id(), stream=StreamSpec.model_validate(stream)))
+
+    async def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
+        """Close a stream; the refund follows once its worker has reported its last totals."""
+        return await self.request(CloseStream(request=_new_id(), source=source, stream=stream, reason=reason))
+
+    async def halt(self, source: str, stream: str | None = None, reason: str = "halted on request") -> Receipt:
+        """Halt a stream, or a source with all its streams."""
+        if stream is None:
+            return await self.request(HaltSource(request=_new_id(), source=source, reason=reason))
+        return await self.request(HaltStream(request=_new_id(), source=source, stream=stream, reason=reason))
+
+    async def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:  # noqa: ASYNC109
+        """Send a request and wait for its receipt. Sending the same id again is safe and gives the same receipt."""
+        receipts = await self.requests([request], timeout)
+        receipt = receipts[0]
+        if receipt.outcome == "refused":
+            raise RefusedError(receipt.reason or "refused", receipt.asked, receipt.left)
+        return receipt
+
+    async def requests(
+        self,
+        requests: Iterable[Request],
+        timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109
+    ) -> list[Receipt]:
+        """Send many requests at once and give their receipts in the same order, refusals among them.
+
+        TimeoutError if not all have come within ``timeout`` seconds: is a budget service running?
+        """
+        wanted = list(requests)
+        receipts: dict[str, Receipt] = {}
+        consumer = reader(self._settings)
+        await consumer.start()
+        try:
+            partitions = [TopicPartition(self._topics.ledger, number) for number in range(LEDGER_PARTITIONS)]
+            consumer.assign(partitions)
+            await consumer.seek_to_end(*partitions)
+            for partition in partitions:
+                await consumer.position(partition)
+            for request in wanted:
+                await self._send(self._topics.requests, subject_of(request)[0], _requests.encode(request))
+            await self._require_producer().flush()
+            missing = {request.request for request in wanted}
+            deadline = time.monotonic() + timeout
+            while missing:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"{len(missing)} requests without receipt; is 'sotto serve budget' running?"
+                    )
+                fetched = await consumer.getmany(timeout_ms=200)
+                for record in (record for records in fetched.values() for record in records):
+                    if not record.key.startswith(b"receipt|") or record.value is None:
+                        continue
+                    entry = _ledger.decode(record.value)
+                    if isinstance(entry, Receipt) and entry.request in missing:
+                        receipts[entry.request] = entry
+                        missing.discard(entry.request)
+        finally:
+            await consumer.stop()
+        return [receipts[request.request] for request in wanted]
+
+    async def ask(self, query: Query | Mapping[str, Any]) -> Answer:
+        """Ask one query and wait for its answer; an ``id`` is made up where none is given."""
+        if not isinstance(query, Query):
+            query = Query.model_validate({"id": _new_id(), **query})
+        await self._listen()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault((query.stream, query.id), [])
+        waiting.append(future)
+        try:
+            await self.publish(query)
+            return await future
+        finally:
+            waiting.remove(future)
+            if not waiting:
+                self._waiting.pop((query.stream, query.id), None)
+
+    async def publish(self, query: Query) -> asyncio.Future[Any]:
+        """Hand one query to the producer and return at once; the future resolves when Kafka has it."""
+        return await self._send(self._topics.queries, query.stream, _queries.encode(query))
+
+    async def flush(self) -> None:
+        """Wait until Kafka has everything published."""
+        await self._require_producer().flush()
+
+    async def answers(self, *, from_beginning: bool = False) -> AsyncIterator[Answer]:
+        """Committed answers of all streams, as they come; without end."""
+        consumer = await self._answer_reader(from_beginning=from_beginning)
+        try:
+            while True:
+                fetched = await consumer.getmany(timeout_ms=500, max_records=self._settings.batch_events)
+                for records in fetched.values():
+                    for record in records:
+                        yield _answers.decode(record.value)
+        finally:
+            await consumer.stop()
+
+    async def budget(self, source: str) -> tuple[SourceRecord, list[GrantRecord]]:
+        """A source's totals and its grants as of now; KeyError if it is not registered."""
+        found: SourceRecord | None = None
+        grants: dict[str, GrantRecord] = {}
+        partition = TopicPartition(self._topics.ledger, partition_of(source.encode(), LEDGER_PARTITIONS))
+        wanted, of_source = f"source|{source}".encode(), f"grant|{source}|".encode()
+        consumer = reader(self._settings)
+        await consumer.start()
+        try:
+            async for records in read_to_end(consumer, partition, self._settings.batch_events):
+                for record in records:
+                    if record.value is None or not (record.key == wanted or record.key.startswith(of_source)):
+                        continue
+                    entry = _ledger.decode(record.value)
+                    if isinstance(entry, SourceRecord):
+                        found = entry
+                    elif isinstance(entry, GrantRecord):
+                        grants[entry.spec.stream] = entry
+        finally:
+            await consumer.stop()
+        if found is None:
+            raise KeyError(f"source '{source}' is not registered; register it with 'sotto source add'")
+        return found, list(grants.values())
+
+    async def _listen(self) -> None:
+        if self._answers_consumer is None:
+            self._answers_consumer = await self._answer_reader(from_beginning=False)
+            self._listener = asyncio.create_task(self._deliver(self._answers_consumer))
+
+    async def _deliver(self, consumer: AIOKafkaConsumer) -> None:
+        while True:
+            fetched = await consumer.getmany(timeout_ms=500, max_records=self._settings.batch_events)
+            for record in (record for records in fetched.values() for record in records):
+                brief = _decode_address(record.value)
+                for future in self._waiting.get((brief.stream, brief.id), ()):
+                    if not future.done():
+                        future.set_result(_answers.decode(record.value))
+
+    async def _answer_reader(self, *, from_beginning: bool) -> AIOKafkaConsumer:
+        consumer = reader(self._settings, fetch_max_wait_ms=50)
+        await consumer.start()
+        partitions = [TopicPartition(self._topics.answers, number) for number in range(self._topics.partitions)]
+        consumer.assign(partitions)
+        seek = consumer.seek_to_beginning if from_beginning else consumer.seek_to_end
+        await seek(*partitions)
+        for partition in partitions:
+            await consumer.position(partition)
+        return consumer
+
+    async def _send(self, topic: str, key: str, value: bytes) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = await self._require_producer().send(topic, key=key.encode(), value=value)
+        return future
+
+    def _require_producer(self) -> AIOKafkaProducer:
+        if self._producer is None:
+            raise RuntimeError("the client is not open; use 'async with Client() as client'")
+        return self._producer
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex

@@ -1,0 +1,1 @@
+"""Kafka: the engine, its topics, the local broker."""

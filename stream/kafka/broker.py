@@ -1,0 +1,250 @@
+"""A real Apache Kafka on this machine, for demos, tests and benchmarks: nothing but Python packages is needed.
+
+One node in KRaft mode, broker and controller in one process, reachable from this machine only. Needs Linux or macOS.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from stream.kafka.broker_config import HOST, LOG4J, Ports, choose_ports, server_properties
+from stream.kafka.broker_errors import BrokerError
+from stream.kafka.broker_java import java, java_classpath, prepare
+from stream.kafka.broker_probe import cluster_at
+from stream.kafka.broker_process import Process, end, file_lock, is_alive, launch
+from stream.kafka.broker_server import cluster_id, error_lines, format_data, server_command
+
+__all__ = ["BrokerError", "BrokerInfo", "LocalBroker", "java", "java_classpath", "prepare"]
+
+DEFAULT_FOLDER: Final = Path(".sotto/broker")
+
+_START_SECONDS: Final = 60.0
+_START_ATTEMPTS: Final = 3
+_SHUTDOWN_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """A running broker."""
+
+    bootstrap: str
+    """The address for clients, `host:port`."""
+    pid: int
+    """The number of its Java process."""
+    folder: Path
+    """Where its data, configuration and logs are."""
+
+    @property
+    def port(self) -> int:
+        """The port for clients."""
+        return int(self.bootstrap.rpartition(":")[2])
+
+
+class _State(msgspec.Struct, frozen=True):
+    """What the folder remembers of the broker started last."""
+
+    pid: int
+    mark: str
+    port: int
+
+    @property
+    def process(self) -> Process:
+        return Process(self.pid, self.mark)
+
+
+class LocalBroker:
+    """The one broker of a folder.
+
+    Several objects, in several processes, may stand for the same folder: they see and end the same broker. Data and
+    cluster id are kept between starts. Used as a context manager, it starts on entry and stops on exit.
+
+    Args:
+        folder: Where data, configuration and logs go; made when missing.
+        detached: Whether the broker outlives this process. If not, it is ended (SIGTERM) as soon as this process
+            ends, by kill -9 too. Ctrl-C reaches it in neither case, so that clients can finish their work first.
+        heap_megabytes: The most memory Java may use for objects.
+        properties: Further Kafka server properties, which go before the ones set here.
+    """
+
+    def __init__(
+        self,
+        folder: Path = DEFAULT_FOLDER,
+        *,
+        detached: bool = False,
+        heap_megabytes: int = 1024,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = Path(folder).absolute()
+        self.detached = detached
+        self._heap_megabytes = heap_megabytes
+        self._properties = dict(properties or {})
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def start(
+        self,
+        port: int | None = None,
+        timeout: float = _START_SECONDS,
+        progress: Callable[[str], None] | None = None,
+    ) -> BrokerInfo:
+        """Starts the broker unless it runs, and returns once it answers.
+
+        Args:
+            port: The port for clients; None takes 9092, or a free one when that is taken.
+            timeout: Seconds until it must answer, not counting the download that the first start ever needs.
+            progress: Is told, in one line each, what takes its time.
+
+        Raises:
+            BrokerError: If it cannot be started, or runs on a port other than the one asked for.
+        """
+        jars = prepare(progress)
+        deadline = time.monotonic() + timeout
+        with self._locked(timeout):
+            running = self.status()
+            if running is not None:
+                if port not in {None, running.port}:
+                    raise BrokerError(f"The broker in {self.folder} runs on port {running.port}; stop it first")
+                return running
+            self._forget()
+            for attempt in range(1, _START_ATTEMPTS + 1):
+                try:
+                    return self._start(choose_ports(port), jars, deadline)
+                except _PortTakenError:
+                    # Between our look at the port and Java's, somebody else was faster.
+                    if port is not None or attempt == _START_ATTEMPTS:
+                        raise
+        raise AssertionError
+
+    def stop(self, timeout: float = _SHUTDOWN_SECONDS) -> bool:
+        """Stops the broker in good order, and by force after the timeout (seconds); returns whether one ran."""
+        return self._end(grace_seconds=timeout)
+
+    def kill(self) -> bool:
+        """Ends the broker at once, as a power cut would (SIGKILL); returns whether one ran."""
+        return self._end(grace_seconds=0)
+
+    def status(self) -> BrokerInfo | None:
+        """The running broker, or None."""
+        state = self._read_state()
+        if state is None or not is_alive(state.process):
+            return None
+        return BrokerInfo(f"{HOST}:{state.port}", state.pid, self.folder)
+
+    @property
+    def log(self) -> Path:
+        """The log of the broker started last."""
+        return self.folder / "logs" / "server.log"
+
+    @property
+    def _console(self) -> Path:
+        return self.folder / "logs" / "console.log"
+
+    @property
+    def _state_file(self) -> Path:
+        return self.folder / "broker.json"
+
+    @contextmanager
+    def _locked(self, timeout: float) -> Iterator[None]:
+        with file_lock(self.folder / "broker.lock", timeout):
+            try:
+                yield
+            except OSError as error:
+                raise BrokerError(f"Cannot work in {self.folder} ({error}); choose another folder") from error
+
+    def _end(self, grace_seconds: float) -> bool:
+        if not self._state_file.exists():
+            return False
+        # A broker on its way up is waited for, then ended.
+        with self._locked(_START_SECONDS + grace_seconds):
+            state = self._read_state()
+            ran = state is not None and is_alive(state.process)
+            if state is not None:
+                end(state.process, grace_seconds=grace_seconds)
+            self._state_file.unlink(missing_ok=True)
+            return ran
+
+    def _start(self, ports: Ports, jars: Path, deadline: float) -> BrokerInfo:
+        for folder in ("logs", "tmp"):
+            (self.folder / folder).mkdir(exist_ok=True)
+        self._console.unlink(missing_ok=True)
+        if self.log.exists():
+            self.log.replace(self.log.with_name("server.previous.log"))
+        (self.folder / "log4j2.properties").write_text(LOG4J)
+        data = self.folder / "data"
+        if not data.exists():
+            self._format(ports, jars, deadline)
+        self._write_properties("server.properties", ports, data.name)
+        cluster = cluster_id(data)
+        command = server_command(jars, heap_megabytes=self._heap_megabytes)
+        process = launch(command, folder=self.folder, console=self._console, detached=self.detached)
+        try:
+            self._write_state(_State(process.pid, process.mark, ports.clients))
+            self._await(process, ports.clients, cluster, deadline)
+        except BaseException:
+            end(process, grace_seconds=0)
+            self._state_file.unlink(missing_ok=True)
+            raise
+        return BrokerInfo(f"{HOST}:{ports.clients}", process.pid, self.folder)
+
+    def _await(self, process: Process, port: int, cluster: str, deadline: float) -> None:
+        # The id is compared, for another broker may have been faster to take the port.
+        while cluster_at(HOST, port) != cluster:
+            if not is_alive(process):
+                errors = error_lines([self._console, self.log])
+                taken = any("Address already in use" in line for line in errors)
+                kind = _PortTakenError if taken else BrokerError
+                raise kind(f"Kafka ended while starting: {errors[-1]} (see {self.log})")
+            if time.monotonic() > deadline:
+                raise BrokerError(f"Kafka did not answer in time; allow more, or see {self.log}")
+            time.sleep(0.05)
+
+    def _format(self, ports: Ports, jars: Path, deadline: float) -> None:
+        # Into a folder that is renamed when complete: an interrupted format leaves nothing that looks like data.
+        fresh = self.folder / "formatting"
+        shutil.rmtree(fresh, ignore_errors=True)
+        self._write_properties("format.properties", ports, fresh.name)
+        format_data(
+            jars,
+            folder=self.folder,
+            properties="format.properties",
+            console=self._console,
+            timeout_seconds=max(1.0, deadline - time.monotonic()),
+        )
+        fresh.rename(self.folder / "data")
+
+    def _write_properties(self, name: str, ports: Ports, data_folder: str) -> None:
+        text = server_properties(ports, data_folder=data_folder, extra=self._properties)
+        (self.folder / name).write_text(text)
+
+    def _forget(self) -> None:
+        state = self._read_state()
+        if state is not None:
+            # It is dead; what is left to end is the shell that watched over it.
+            end(state.process, grace_seconds=0)
+        self._state_file.unlink(missing_ok=True)
+
+    def _read_state(self) -> _State | None:
+        try:
+            return msgspec.json.decode(self._state_file.read_bytes(), type=_State)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def _write_state(self, state: _State) -> None:
+        draft = self._state_file.with_suffix(".draft")
+        draft.write_bytes(msgspec.json.encode(state))
+        draft.replace(self._state_file)
+
+
+class _PortTakenError(BrokerError):
+    """Another process listens on the port."""

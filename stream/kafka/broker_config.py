@@ -1,0 +1,116 @@
+"""What the local broker is told: ports, server properties, logging."""
+
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from stream.kafka.broker_errors import BrokerError
+
+__all__ = ["HOST", "LOG4J", "USUAL_PORT", "Ports", "choose_ports", "server_properties"]
+
+HOST: Final = "127.0.0.1"
+USUAL_PORT: Final = 9092
+_PARTITIONS_OF_INTERNAL_TOPICS: Final = 8
+
+# Below the range from which systems take the local ends of outgoing connections: in there a client that retries
+# a stopped broker can end up connected to itself, and hold the port.
+_FREE_PORTS: Final = range(20_000, 32_000)
+
+LOG4J: Final = """\
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = logs/server.log
+appender.file.filePattern = logs/server-%i.log.gz
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{ISO8601} %p %c{1}: %m%n
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 10MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 3
+rootLogger.level = info
+rootLogger.appenderRef.file.ref = file
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where one node listens: for clients, and for its own controller."""
+
+    clients: int
+    controller: int
+
+
+def choose_ports(wanted: int | None) -> Ports:
+    """The wanted port, or the usual one, or a free one; the controller's is the next, or a free one.
+
+    Raises:
+        BrokerError: If a port is wanted that cannot be had.
+    """
+    if wanted is None:
+        clients = USUAL_PORT if _refusal(USUAL_PORT) is None else _free_port()
+    else:
+        refusal = _refusal(wanted)
+        if refusal is not None:
+            raise BrokerError(
+                f"Port {wanted} cannot be used ({refusal}); choose another, or none to get a free one"
+            )
+        clients = wanted
+    controller = clients + 1
+    while controller == clients or _refusal(controller) is not None:
+        controller = _free_port()
+    return Ports(clients, controller)
+
+
+def server_properties(ports: Ports, *, data_folder: str, extra: Mapping[str, str]) -> str:
+    """The text of `server.properties` for a single node that is broker and controller, on this machine only."""
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "listeners": f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "controller.quorum.bootstrap.servers": f"{HOST}:{ports.controller}",
+        "log.dirs": data_folder,
+        "auto.create.topics.enable": "false",
+        "group.initial.rebalance.delay.ms": "0",
+        # A killed broker may come back only once its old session is over; the default is 9 s.
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
+        "offsets.topic.num.partitions": str(_PARTITIONS_OF_INTERNAL_TOPICS),
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.num.partitions": str(_PARTITIONS_OF_INTERNAL_TOPICS),
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.num.partitions": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        # The default of 128 MB would be an eighth of the heap.
+        "log.cleaner.dedupe.buffer.size": str(32 * 1024 * 1024),
+        **extra,
+    }
+    return "".join(f"{name}={value}\n" for name, value in properties.items())
+
+
+def _free_port() -> int:
+    for _attempt in range(200):
+        port = secrets.choice(_FREE_PORTS)
+        if _refusal(port) is None:
+            return port
+    raise BrokerError(f"No free port on {HOST}; end some of the programs that listen there")
+
+
+def _refusal(port: int) -> str | None:
+    if not 1 <= port <= 65_535:
+        return "not between 1 and 65535"
+    try:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((HOST, port))
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

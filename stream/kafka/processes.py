@@ -1,0 +1,83 @@
+"""Running Sotto's own services as child processes that never outlive their parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal, Self
+
+from stream.noise import KEY_FILE_VARIABLE, KEY_VARIABLE
+from stream.settings import Settings
+
+RoleName = Literal["worker", "budget"]
+
+STOP_SECONDS = 15.0
+"""How long a service may take to finish its batch and leave its group."""
+
+
+class Service:
+    """A service in a process of its own.
+
+    It stops when its standard input closes, which happens however this process ends; Ctrl-C does not reach it, so
+    that the parent can stop everything in order.
+    """
+
+    def __init__(self, role: RoleName, settings: Settings, key_file: Path, log: Path) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != KEY_VARIABLE}
+        environment |= {f"SOTTO_{name.upper()}": str(value) for name, value in settings.model_dump().items()}
+        environment[KEY_FILE_VARIABLE] = str(key_file)
+        self.role = role
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603  (our own interpreter and module)
+                [sys.executable, "-m", "stream.cli", "serve", role, "--stop-with-stdin", "--json-logs"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """The exit status, None while it runs."""
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self._process.kill()
+        self._process.wait()
+
+    def suspend(self) -> None:
+        """Stop it in its tracks (SIGSTOP)."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """Let it go on (SIGCONT)."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Ask it to finish, and end it by force if it does not."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -1,0 +1,75 @@
+"""The two services: workers and the budget service, ready to run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+
+from stream.data import TableStore
+from stream.kafka.engine import Engine
+from stream.kafka.partition import Role
+from stream.kafka.topics import find_topics
+from stream.noise import NoiseKey
+from stream.processors.budget import BudgetProcessor
+from stream.processors.queries import QueryProcessor
+from stream.processors.topics import Topics
+from stream.settings import Settings
+
+FINGERPRINT_PURPOSE = "sotto table fingerprint v1"
+
+
+def table_store(key: NoiseKey) -> TableStore:
+    """Tables whose fingerprints are keyed by a subkey of the noise key."""
+    return TableStore(key.subkey(FINGERPRINT_PURPOSE))
+
+
+def worker(settings: Settings, topics: Topics, key: NoiseKey) -> Engine:
+    """An engine that answers queries."""
+    tables = table_store(key)
+    role = Role(
+        name="worker",
+        group=f"{settings.prefix}-workers",
+        make=lambda partition: QueryProcessor(topics, partition, key, tables),
+    )
+    return Engine(role, settings, [topics.queries, topics.control])
+
+
+def budget(settings: Settings, topics: Topics, key: NoiseKey) -> Engine:
+    """An engine that grants, records and halts."""
+    tables = table_store(key)
+    role = Role(
+        name="budget",
+        group=f"{settings.prefix}-budget",
+        make=lambda partition: BudgetProcessor(
+            topics,
+            partition,
+            key_id=key.key_id,
+            tables=tables,
+            mint=lambda _: secrets.token_bytes(16),
+        ),
+    )
+    return Engine(role, settings, [topics.requests, topics.charges])
+
+
+async def serve(role: str, settings: Settings, key: NoiseKey, *, stop_with_stdin: bool = False) -> None:
+    """Run a service until SIGTERM or SIGINT, then hand over: batches in hand are finished, the group is left.
+
+    With ``stop_with_stdin`` the end of standard input is such an order too, so that a service ends with its parent.
+    """
+    topics = await find_topics(settings, attempts=50)
+    engine = worker(settings, topics, key) if role == "worker" else budget(settings, topics, key)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, engine.stop)
+    if stop_with_stdin:
+        loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, engine)
+    await engine.run()
+
+
+def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, engine: Engine) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        loop.remove_reader(sys.stdin.fileno())
+        engine.stop()

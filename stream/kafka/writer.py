@@ -1,0 +1,86 @@
+"""The transactional writer of one partition."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Any, Self
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+
+from stream.processors.base import Message, Outputs
+from stream.settings import Settings
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds that a producer gets to flush before its connections are cut."""
+
+_NO_HEADERS: list[tuple[str, bytes]] = []
+
+
+class Writer:
+    """Writes outputs and input positions in one transaction.
+
+    The transactional id belongs to the input partition, not to the process: opening a writer fences whoever wrote for
+    that partition before and aborts what it left open. (aiokafka sends no group metadata with offsets, KIP-447, so
+    the id is the only fence there is.) After any error a writer is good for nothing but ``close``.
+    """
+
+    def __init__(self, producer: AIOKafkaProducer, group: str) -> None:
+        self._producer = producer
+        self._group = group
+
+    @classmethod
+    async def fence(cls, settings: Settings, transactional_id: str, group: str) -> Self:
+        """Open the writer of a partition; when this returns, the predecessor's last transaction has ended."""
+        producer = AIOKafkaProducer(
+            bootstrap_servers=settings.bootstrap,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=settings.transaction_timeout_ms,
+            acks="all",
+            max_batch_size=settings.batch_bytes,
+            max_request_size=16 * settings.batch_bytes,
+        )
+        try:
+            await producer.start()
+        except BaseException:
+            await producer.stop()
+            raise
+        return cls(producer, group)
+
+    async def commit(self, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
+        """Write everything or nothing; returns once the transaction is committed."""
+        producer = self._producer
+        await producer.begin_transaction()
+        await _all(self._send(topic, partition, messages) for topic, partition, messages in outputs)
+        if positions:
+            await producer.send_offsets_to_transaction(dict(positions), self._group)
+        await producer.commit_transaction()
+
+    async def close(self) -> None:
+        """Let go of the connections; an open transaction is left for the successor's fence to abort."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                await self._producer.stop()
+        except TimeoutError:
+            await self._producer.client.close()
+
+    async def _send(self, topic: str, partition: int, messages: list[Message]) -> None:
+        now = int(time.time() * 1000)
+        deliveries = []
+        batch = self._producer.create_batch()
+        for key, value, headers in messages:
+            listed = list(headers) if headers else _NO_HEADERS
+            if batch.append(timestamp=now, key=key, value=value, headers=listed) is None:
+                deliveries.append(await self._producer.send_batch(batch, topic, partition=partition))
+                batch = self._producer.create_batch()
+                batch.append(timestamp=now, key=key, value=value, headers=listed)
+        deliveries.append(await self._producer.send_batch(batch, topic, partition=partition))
+        await _all(deliveries)
+
+
+async def _all(awaitables: Iterable[Awaitable[Any]]) -> None:
+    """Await all of them, then raise the first error: none is left to fail unseen."""
+    for result in await asyncio.gather(*awaitables, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

@@ -1,0 +1,33 @@
+"""Structured logs on standard error. Nothing private is ever logged: events are named by position, not by content."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+
+def configure(*, as_json: bool, level: str = "INFO") -> None:
+    """Send structured records, and the libraries' warnings, to standard error."""
+    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=False)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.ERROR, format="%(asctime)s %(name)s %(levelname)s %(message)s"
+    )
+
+
+def get_logger(component: str) -> Any:
+    """A logger that says which component speaks."""
+    return structlog.get_logger(component=component)

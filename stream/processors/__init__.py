@@ -1,0 +1,1 @@
+"""The processors: batches of records in, changes and outputs out, no Kafka."""

@@ -1,0 +1,108 @@
+"""What processors and the engines that run them have in common.
+
+A processor is a deterministic state machine over one partition: restored from changelogs, fed batches of records,
+it changes its state and says what to write. It knows nothing of Kafka. An engine writes the outputs and the input
+positions of a batch in one transaction, and on any failure throws the processor away and restores another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+class RecordLike(Protocol):
+    """What a processor reads of a Kafka record."""
+
+    @property
+    def topic(self) -> str: ...  # noqa: D102
+    @property
+    def partition(self) -> int: ...  # noqa: D102
+    @property
+    def offset(self) -> int: ...  # noqa: D102
+    @property
+    def timestamp(self) -> int: ...  # noqa: D102
+    @property
+    def key(self) -> bytes | None: ...  # noqa: D102
+    @property
+    def value(self) -> bytes | None: ...  # noqa: D102
+    @property
+    def headers(self) -> Headers: ...  # noqa: D102
+
+
+class Record(NamedTuple):
+    """A record outside Kafka, for the in-memory driver."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class Message(NamedTuple):
+    """A record to be written; ``value`` None deletes the key from a compacted topic."""
+
+    key: bytes
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass(slots=True)
+class Outputs:
+    """What one step writes, by topic and partition, in order."""
+
+    messages: dict[tuple[str, int], list[Message]] = field(default_factory=dict)
+
+    def add(self, topic: str, partition: int, message: Message) -> None:
+        """Write one message."""
+        self.messages.setdefault((topic, partition), []).append(message)
+
+    def extend(self, topic: str, partition: int, messages: Iterable[Message]) -> None:
+        """Write several messages to one partition."""
+        self.messages.setdefault((topic, partition), []).extend(messages)
+
+    def __iter__(self) -> Iterator[tuple[str, int, list[Message]]]:
+        return ((topic, partition, messages) for (topic, partition), messages in self.messages.items() if messages)
+
+    def __bool__(self) -> bool:
+        return any(self.messages.values())
+
+
+class Processor(Protocol):
+    """One partition's state machine."""
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """Topics whose positions are committed with the outputs."""
+
+    @property
+    def tables(self) -> Sequence[str]:
+        """Compacted topics read from the beginning at restore and followed from there, never committed."""
+
+    @property
+    def changelog(self) -> str:
+        """The compacted topic that this processor writes and is restored from."""
+
+    def restore(self, records: Iterable[RecordLike]) -> None:
+        """Take in records of a table or of the changelog; all tables come before the changelog."""
+
+    def restored(self) -> int | None:
+        """End the restore. Gives the changelog's next offset of the first input, where it holds one."""
+
+    def follow(self, records: Sequence[RecordLike]) -> Outputs:
+        """Take in new records of the tables."""
+
+    def process(self, records: Sequence[RecordLike]) -> Outputs:
+        """Answer a batch of input records of one topic; empty batches are allowed."""
+
+    def idle(self, now: float) -> Outputs:
+        """What is due by the clock, in seconds since the epoch; called between batches."""
+
+    def needs_tables(self, records: Sequence[RecordLike]) -> bool:
+        """Whether the tables must be up to date before this batch: it names keys they do not hold yet."""

@@ -1,0 +1,307 @@
+"""The budget service's processor: requests and charges in, ledger and control out.
+
+The first record of truth is the ledger topic, which is this processor's changelog. Requests are idempotent by id: a
+request seen before gets its first receipt again and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+from blake3 import blake3
+
+from schemas import (
+    MAX_DEFINITION_BYTES,
+    Calibration,
+    Charge,
+    CloseStream,
+    Control,
+    GrantRecord,
+    HaltSource,
+    HaltStream,
+    LedgerRecord,
+    OpenStream,
+    Receipt,
+    RegisterSource,
+    Request,
+    Source,
+    SourceRecord,
+    StreamClosed,
+    StreamHalted,
+    StreamIdentity,
+    StreamOpened,
+    StreamSpec,
+    TableSource,
+    ValuesSource,
+    subject_of,
+)
+from schemas.wire import Codec, MalformedEventError
+from stream.accounting.ledger import Account, Grant, Ledger, RefusedError
+from stream.accounting.planner import PlanError, plan_stream, sensitivity_steps
+from stream.data import TableStore
+from stream.processors.base import Message, Outputs, RecordLike
+from stream.processors.rejections import Rejection, dead_letter
+from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
+
+MAX_RECEIPTS = 100_000
+"""Receipts kept for requests that are sent again; the oldest is dropped, and deleted from the ledger, beyond that."""
+
+_request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+_charge_codec: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
+_ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=4 * MAX_DEFINITION_BYTES)
+_control_codec: Codec[Control] = Codec(Control, limit=4 * MAX_DEFINITION_BYTES)
+
+
+class BudgetProcessor:
+    """The ledger of all sources, with its receipts."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        partition: int,
+        *,
+        key_id: str,
+        tables: TableStore,
+        mint: Callable[[RecordLike], bytes],
+    ) -> None:
+        """Take ``mint``, which gives 16 unpredictable bytes for the request that opens a stream."""
+        self.inputs = (topics.requests, topics.charges)
+        self.tables: tuple[str, ...] = ()
+        self.changelog = topics.ledger
+        self.ledger = Ledger()
+        self._topics = topics
+        self._partition = partition
+        self._key_id = key_id
+        self._tables = tables
+        self._mint = mint
+        self._receipts: OrderedDict[str, Receipt] = OrderedDict()
+        self._sequence = 0
+        self._restoring: dict[bytes, LedgerRecord] = {}
+        self._changed_accounts: dict[str, Account] = {}
+        self._changed_grants: dict[str, tuple[Account, Grant]] = {}
+
+    def restore(self, records: Iterable[RecordLike]) -> None:
+        """Collect the ledger's records; the latest of each key wins."""
+        for record in records:
+            key = record.key or b""
+            if record.value is None:
+                self._restoring.pop(key, None)
+            else:
+                self._restoring[key] = _ledger_codec.decode(record.value)
+
+    def restored(self) -> int | None:
+        """Rebuild the accounts: sources first, whatever order compaction left."""
+        records = self._restoring.values()
+        for record in records:
+            if isinstance(record, SourceRecord):
+                self.ledger.restore_source(record)
+        for record in records:
+            if isinstance(record, GrantRecord):
+                self.ledger.restore_grant(record)
+        receipts = sorted((r for r in records if isinstance(r, Receipt)), key=lambda receipt: receipt.sequence)
+        self._receipts = OrderedDict((receipt.request, receipt) for receipt in receipts)
+        self._sequence = receipts[-1].sequence + 1 if receipts else 0
+        self._restoring = {}
+        return None
+
+    def follow(self, records: Sequence[RecordLike]) -> Outputs:
+        """There are no tables to follow."""
+        del records
+        return Outputs()
+
+    def needs_tables(self, records: Sequence[RecordLike]) -> bool:
+        """There are no tables."""
+        del records
+        return False
+
+    def idle(self, now: float) -> Outputs:
+        """Nothing is due by the clock."""
+        del now
+        return Outputs()
+
+    def process(self, records: Sequence[RecordLike]) -> Outputs:
+        """Handle requests or charges in order."""
+        outputs = Outputs()
+        for record in records:
+            try:
+                if record.topic == self._topics.charges:
+                    self._charge(_charge_codec.decode(record.value), outputs)
+                else:
+                    self._request(record, _request_codec.decode(record.value), outputs)
+            except MalformedEventError as error:
+                self._reject(outputs, record, Rejection("malformed", str(error)))
+            except RefusedError as refused:
+                self._reject(outputs, record, Rejection("refused", refused.reason))
+        self._write_changes(outputs)
+        return outputs
+
+    def _reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> None:
+        partition = partition_of(record.key or b"", self._topics.partitions)
+        outputs.add(self._topics.rejected, partition, dead_letter(record, rejection))
+
+    def _request(self, record: RecordLike, request: Request, outputs: Outputs) -> None:
+        if (known := self._receipts.get(request.request)) is not None:
+            self._write(outputs, known.source, _receipt_key(known.request), known)
+            return
+        source, stream = subject_of(request)
+        outcome: Literal["registered", "opened", "closing", "halted", "refused"]
+        try:
+            match request:
+                case RegisterSource():
+                    outcome = self._register(request)
+                case OpenStream():
+                    outcome = self._open(record, request, outputs)
+                case CloseStream():
+                    outcome = self._end(request, "closed", outputs)
+                case HaltStream():
+                    outcome = self._end(request, "halted", outputs)
+                case HaltSource():
+                    outcome = self._halt_source(request, outputs)
+            receipt = self._receipt(request.request, source, stream, outcome)
+        except (RefusedError, PlanError, ValueError) as error:
+            asked, left = (error.asked, error.left) if isinstance(error, RefusedError) else (None, None)
+            receipt = self._receipt(request.request, source, stream, "refused").model_copy(
+                update={"reason": str(error)[:1024], "asked": asked, "left": left},
+            )
+        self._keep(receipt, outputs)
+
+    def _register(self, request: RegisterSource) -> Literal["registered"]:
+        source = request.source
+        fingerprint = self._tables.fingerprint(source) if isinstance(source, TableSource) else None
+        self._touch(self.ledger.register(source, fingerprint))
+        return "registered"
+
+    def _open(self, record: RecordLike, request: OpenStream, outputs: Outputs) -> Literal["opened"]:
+        spec = request.stream
+        account = self.ledger.account(spec.source)
+        calibration = _plan(spec, account.source)
+        digest = _definition_digest(spec, account, calibration)
+        identity = StreamIdentity(incarnation=self._mint(record).hex(), digest=digest, key_id=self._key_id)
+        grant = self.ledger.reserve(spec, calibration, identity)
+        self._touch(account, grant)
+        self._tell(account, grant, outputs)
+        return "opened"
+
+    def _end(
+        self,
+        request: CloseStream | HaltStream,
+        ending: Literal["halted", "closed"],
+        outputs: Outputs,
+    ) -> Literal["closing", "halted"]:
+        account, grant = self.ledger.find(request.source, request.stream)
+        if self.ledger.end(request.source, request.stream, ending, request.reason):
+            self._touch(account, grant)
+            self._tell(account, grant, outputs)
+        return "closing" if ending == "closed" else "halted"
+
+    def _halt_source(self, request: HaltSource, outputs: Outputs) -> Literal["halted"]:
+        account = self.ledger.account(request.source)
+        for grant in self.ledger.halt_source(request.source, request.reason):
+            self._touch(account, grant)
+            self._tell(account, grant, outputs)
+        self._touch(account)
+        return "halted"
+
+    def _charge(self, charge: Charge, outputs: Outputs) -> None:
+        account, grant = self.ledger.find(charge.source, charge.stream)
+        changed = self.ledger.charge(
+            charge.source,
+            charge.stream,
+            charge.incarnation,
+            answered=charge.answered,
+            tops=charge.tops,
+            state=charge.state,
+            reason=charge.reason,
+        )
+        if not changed:
+            return
+        if charge.state == "exhausted" and self.ledger.end(
+            charge.source, charge.stream, "halted", f"exhausted: all {charge.tops} ⊤s of the cutoff are out"
+        ):
+            self._tell(account, grant, outputs)
+        self._touch(account, grant)
+
+    def _tell(self, account: Account, grant: Grant, outputs: Outputs) -> None:
+        """Tell the stream's worker what it may do now."""
+        control: Control = StreamOpened(
+            spec=grant.spec,
+            source=account.source,
+            identity=grant.identity,
+            fingerprint=account.fingerprint,
+            calibration=grant.calibration,
+        )
+        if grant.ending is not None:
+            ended = StreamClosed if grant.ending == "closed" else StreamHalted
+            control = ended(**{**dict(control), "kind": grant.ending, "reason": grant.reason or grant.ending})
+        key = grant.spec.stream.encode()
+        message = Message(key, _control_codec.encode(control))
+        outputs.add(self._topics.control, partition_of(key, self._topics.partitions), message)
+
+    def _receipt(
+        self,
+        request: str,
+        source: str,
+        stream: str | None,
+        outcome: Literal["registered", "opened", "closing", "halted", "refused"],
+    ) -> Receipt:
+        return Receipt(request=request, sequence=self._sequence, source=source, stream=stream, outcome=outcome)
+
+    def _keep(self, receipt: Receipt, outputs: Outputs) -> None:
+        self._sequence += 1
+        self._receipts[receipt.request] = receipt
+        self._write(outputs, receipt.source, _receipt_key(receipt.request), receipt)
+        if len(self._receipts) > MAX_RECEIPTS:
+            oldest, dropped = self._receipts.popitem(last=False)
+            self._write(outputs, dropped.source, _receipt_key(oldest), None)
+
+    def _write_changes(self, outputs: Outputs) -> None:
+        """Write each changed account and grant once per batch: records are absolute, the last one counts."""
+        for name, account in self._changed_accounts.items():
+            self._write(outputs, name, f"source|{name}", account.record())
+        for stream, (account, grant) in self._changed_grants.items():
+            name = account.source.source
+            self._write(outputs, name, f"grant|{name}|{stream}", account.grant_record(grant))
+        self._changed_accounts.clear()
+        self._changed_grants.clear()
+
+    def _touch(self, account: Account, grant: Grant | None = None) -> None:
+        self._changed_accounts[account.source.source] = account
+        if grant is not None:
+            self._changed_grants[grant.spec.stream] = (account, grant)
+
+    def _write(self, outputs: Outputs, source: str, key: str, record: LedgerRecord | None) -> None:
+        value = None if record is None else _ledger_codec.encode(record)
+        partition = partition_of(source.encode(), LEDGER_PARTITIONS)
+        outputs.add(self._topics.ledger, partition, Message(key.encode(), value))
+
+
+def _receipt_key(request: str) -> str:
+    return f"receipt|{request}"
+
+
+def _plan(spec: StreamSpec, source: Source) -> Calibration:
+    """Fix a stream's constants from public parameters only."""
+    if isinstance(source, ValuesSource):
+        return plan_stream(
+            spec,
+            sensitivity_steps=sensitivity_steps(source.sensitivity, source.grid),
+            grid=source.grid,
+        )
+    if spec.mechanism.monotone and source.neighbors == "replace":
+        raise RefusedError(
+            "mechanism.monotone: counts are not monotone when neighbours replace a row; leave it false, or register "
+            "the source with neighbors 'add-remove'",
+        )
+    return plan_stream(spec, sensitivity_steps=1, grid=1.0)
+
+
+def _definition_digest(spec: StreamSpec, account: Account, calibration: Calibration) -> str:
+    parts = [
+        spec.model_dump_json().encode(),
+        account.source.model_dump_json().encode(),
+        (account.fingerprint or "").encode(),
+        calibration.model_dump_json().encode(),
+    ]
+    return blake3(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()

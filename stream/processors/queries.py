@@ -1,0 +1,361 @@
+"""The workers' processor: queries in, answers out, for one partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Checkpoint, Control, Query, TableSource
+from schemas.wire import Codec, MalformedEventError, encode, struct
+from stream.data import TableStore
+from stream.mechanisms.above_threshold import ABOVE, Decisions, decide
+from stream.mechanisms.above_threshold import HALTED as QUERY_HALTED
+from stream.mechanisms.grid import to_steps
+from stream.noise import NoiseKey, Sampler, event_words
+from stream.processors.base import Message, Outputs, RecordLike
+from stream.processors.hosted import CLOSED, EXHAUSTED, HALTED, OPEN, HostedStreams, Terms
+from stream.processors.rejections import Rejection, address_of
+from stream.processors.replies import PROGRESS_KEY, Replies, WireAnswer
+from stream.processors.topics import Topics, partition_of
+
+STATUS_INTERVAL = 2.0
+"""Seconds between two digests of one stream."""
+
+_decode_query: Any = msgspec.json.Decoder(struct(Query)).decode
+_query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
+_control_codec: Codec[Control] = Codec(Control, limit=MAX_DEFINITION_BYTES)
+_checkpoint_codec: Codec[Checkpoint] = Codec(Checkpoint, limit=MAX_EVENT_BYTES)
+_progress = msgspec.json.Decoder(dict[str, int])
+_OUTCOMES = ("below", "above", "halted")
+
+
+class QueryProcessor:
+    """AboveThreshold for every stream of one partition."""
+
+    def __init__(self, topics: Topics, partition: int, key: NoiseKey, tables: TableStore) -> None:
+        self.inputs = (topics.queries,)
+        self.tables = (topics.control,)
+        self.changelog = topics.state
+        self.streams = HostedStreams(key)
+        self._topics = topics
+        self._partition = partition
+        self._key_id = key.key_id
+        self._tables = tables
+        self._replies = Replies(topics, partition, self.streams)
+        self._next_offset: int | None = None
+        self._pending: dict[int, Control] = {}
+        self._checkpoints: dict[str, Checkpoint] = {}
+        self._status_due = 0.0
+
+    def restore(self, records: Iterable[RecordLike]) -> None:
+        """Take in control events, then the changelog's checkpoints; the latest of each key wins."""
+        for record in records:
+            if record.topic == self._topics.control:
+                self._define(record)
+            elif record.key == PROGRESS_KEY:
+                self._next_offset = _progress.decode(record.value or b"{}").get("offset")
+            elif record.value is not None:
+                self.streams.resume((record.key or b"").decode(), _checkpoint_codec.decode(record.value))
+
+    def restored(self) -> int | None:
+        """End the restore and give the next query offset that the changelog holds."""
+        return self._next_offset
+
+    def follow(self, records: Sequence[RecordLike]) -> Outputs:
+        """Take in definitions; a stream that control ends reports its last totals, once."""
+        for record in records:
+            self._define(record)
+        return self._settle()
+
+    def needs_tables(self, records: Sequence[RecordLike]) -> bool:
+        """Whether a query names a stream that no control event has defined yet."""
+        slots = self.streams.slots
+        for record in records:
+            address = address_of(record.value)
+            if address is not None and address[1] not in slots:
+                return True
+        return False
+
+    def idle(self, now: float) -> Outputs:
+        """Finish what control ended, and show digests of the streams that changed since the last interval."""
+        outputs = self._settle()
+        if now >= self._status_due:
+            self._status_due = now + STATUS_INTERVAL
+            changed = np.flatnonzero(self.streams.changed[: len(self.streams)])
+            self._replies.status(outputs, changed)
+            self.streams.changed[changed] = False
+        return outputs
+
+    def process(self, records: Sequence[RecordLike]) -> Outputs:
+        """Answer queries in order: each gets one answer, and whatever is wrong with one stops no other."""
+        outputs = Outputs()
+        if not records:
+            return outputs
+        batch = _Batch()
+        answers: list[Message | None] = [None] * len(records)
+        for place, record in enumerate(records):
+            try:
+                self._admit(place, record, batch)
+            except Rejection as rejection:
+                answers[place] = self._replies.reject(outputs, record, rejection)
+        if batch.slots:
+            self._answer(batch, answers, outputs)
+        written = [answer for answer in answers if answer is not None]
+        outputs.extend(self._topics.answers, self._partition, written)
+        self._next_offset = records[-1].offset + 1
+        self._replies.progress(outputs, self._next_offset)
+        return outputs
+
+    def _define(self, record: RecordLike) -> None:
+        if record.value is None:
+            return
+        definition = _control_codec.decode(record.value)
+        slot = self.streams.host(definition)
+        if definition.identity.key_id != self._key_id:
+            self.streams.refuse(
+                slot, f"this worker lacks noise key {definition.identity.key_id}; give it that key"
+            )
+        elif isinstance(definition.source, TableSource):
+            try:
+                self._tables.get(definition.source, definition.fingerprint)
+            except ValueError as error:
+                self.streams.refuse(slot, f"table: {error}")
+        if definition.kind != "opened":
+            self._pending[slot] = definition
+
+    def _settle(self) -> Outputs:
+        outputs = Outputs()
+        ended = []
+        for slot, definition in self._pending.items():
+            if definition.kind == "opened":
+                continue
+            state = CLOSED if definition.kind == "closed" else HALTED
+            known = self.streams.state[slot]
+            if known == CLOSED or (known != OPEN and state == HALTED):
+                continue
+            self.streams.end(slot, state, definition.reason)
+            ended.append(slot)
+        self._pending.clear()
+        if ended:
+            slots = np.array(ended, dtype=np.intp)
+            self._replies.checkpoints(outputs, slots)
+            self._replies.charges(outputs, slots)
+        return outputs
+
+    def _admit(self, place: int, record: RecordLike, batch: _Batch) -> None:
+        value = record.value
+        if value is None or len(value) > MAX_EVENT_BYTES:
+            raise _malformed(value)
+        try:
+            query = _decode_query(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise _malformed(value) from None
+        slot = self.streams.slots.get(query.stream)
+        if slot is None:
+            raise self._unknown(query.stream)
+        number, where = query.value, query.where
+        if (number is None) == (where is None):
+            raise Rejection("malformed", "value, where: give exactly one of them")
+        if number is None:
+            number = self._count(slot, where)
+        elif self.streams.terms_at(slot).source.kind != "values":
+            raise Rejection(
+                "malformed", "value: this stream's source is a table; send a 'where' predicate instead"
+            )
+        batch.add(place, query.id, query.stream, slot, number, query.threshold, record.offset, value)
+
+    def _count(self, slot: int, where: str) -> float:
+        terms = self.streams.terms_at(slot)
+        if not isinstance(terms.source, TableSource):
+            raise Rejection("malformed", "where: this stream's source has no table; send a 'value' instead")
+        if self.streams.refused[slot]:
+            return 0.0
+        try:
+            table = self._tables.get(terms.source, terms.fingerprint)
+            return float(table.count(self._tables.predicate(terms.source, where)))
+        except ValueError as error:
+            raise Rejection("predicate", f"where: {error}") from None
+
+    def _unknown(self, stream: str) -> Rejection:
+        home = partition_of(stream.encode(), self._topics.partitions)
+        if home != self._partition:
+            return Rejection(
+                "wrong-partition",
+                f"stream: belongs in partition {home}, came in {self._partition}; "
+                "key events by stream with the murmur2 partitioner (librdkafka: partitioner=murmur2_random)",
+            )
+        return Rejection("unknown-stream", "stream: no such stream is open; open it first")
+
+    def _answer(self, batch: _Batch, answers: list[Message | None], outputs: Outputs) -> None:
+        streams = self.streams
+        slots = np.array(batch.slots, dtype=np.intp)
+        replayed = self._halt_replayed(slots, np.array(batch.offsets, dtype=np.int64))
+        rows, row_of = np.unique(slots, return_inverse=True)
+        open_rows = (streams.state[rows] == OPEN) & ~streams.refused[rows]
+        streams.prepare(rows)
+        tops_before = streams.tops[rows]
+        decisions = decide(
+            self._margins(batch, slots),
+            row_of,
+            streams.barrier[rows],
+            np.where(open_rows, streams.tops_left[rows], 0),
+            lambda row, tops: streams.barrier_of_round(int(rows[row]), int(tops_before[row]) + tops),
+            streams.fresh[rows],
+        )
+        self._write_answers(batch, row_of, rows, open_rows, decisions, answers)
+        self._install(batch, row_of, rows, open_rows, decisions, outputs)
+        self._replies.checkpoints(outputs, replayed)
+        self._replies.charges(outputs, replayed)
+
+    def _halt_replayed(self, slots: npt.NDArray[np.intp], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+        """An offset that a stream has passed already means that the input topic went back: never answer it again."""
+        replayed = (offsets <= self.streams.last_offset[slots]) & (self.streams.state[slots] == OPEN)
+        halted = np.unique(slots[replayed])
+        for slot in halted.tolist():
+            self.streams.end(
+                slot,
+                HALTED,
+                f"replayed: {self._topics.queries} went back behind offset {self.streams.last_offset[slot]} of this "
+                "stream (topic recreated or offsets reset); open a new stream",
+            )
+        return halted
+
+    def _margins(self, batch: _Batch, slots: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+        """f + ν − T in steps, with all noise of one law drawn at once."""
+        margin = np.empty(len(slots), dtype=np.int64)
+        values = np.array(batch.values, dtype=np.float64)
+        asked = np.array(batch.thresholds, dtype=np.float64)
+        threshold = self.streams.threshold[slots]
+        laws: dict[Sampler, list[npt.NDArray[np.intp]]] = {}
+        for terms, members in self._by_terms(self.streams.terms_of[slots]):
+            laws.setdefault(terms.query_noise, []).append(members)
+            grid = terms.calibration.grid
+            own = ~np.isnan(asked[members])
+            threshold[members[own]] = to_steps(asked[members[own]], grid)
+            margin[members] = to_steps(values[members], grid)
+        query_keys = self.streams.query_keys
+        for law, parts in laws.items():
+            members = np.concatenate(parts)
+            picked = members.tolist()
+            words, low = event_words(
+                [query_keys[slot] for slot in slots[members].tolist()],
+                self._topics.queries,
+                self._partition,
+                [batch.offsets[i] for i in picked],
+                [batch.payloads[i] for i in picked],
+                law.words,
+            )
+            margin[members] += law.draw(words, low)
+        return margin - threshold
+
+    def _by_terms(self, terms_of: npt.NDArray[np.int32]) -> list[tuple[Terms, npt.NDArray[np.intp]]]:
+        return [
+            (self.streams.terms[index], np.flatnonzero(terms_of == index))
+            for index in np.unique(terms_of).tolist()
+        ]
+
+    def _write_answers(
+        self,
+        batch: _Batch,
+        row_of: npt.NDArray[np.intp],
+        rows: npt.NDArray[np.intp],
+        open_rows: npt.NDArray[np.bool_],
+        decisions: Decisions,
+        answers: list[Message | None],
+    ) -> None:
+        streams = self.streams
+        tops_after = streams.tops[rows][row_of] + decisions.tops_before + (decisions.codes == ABOVE)
+        index = streams.answered[rows][row_of] + np.where(open_rows[row_of], decisions.place, 0)
+        cutoff = (streams.tops + streams.tops_left)[rows][row_of]
+        columns = (decisions.codes, index, tops_after, cutoff - tops_after)
+        spent_of: dict[tuple[int, int], Any] = {}
+        for where, query_id, name, slot, code, place, tops, left in zip(
+            batch.places,
+            batch.ids,
+            batch.streams,
+            batch.slots,
+            *(column.tolist() for column in columns),
+            strict=True,
+        ):
+            if code == QUERY_HALTED:
+                spent = streams.terms_at(slot).spent(place, tops)
+                answer = WireAnswer(query_id, name, None, "halted", None, None, streams.reason(slot), spent, left)
+            else:
+                if (spent := spent_of.get((slot, tops))) is None:
+                    spent = spent_of[slot, tops] = streams.terms_at(slot).spent(place + 1, tops)
+                answer = WireAnswer(query_id, name, place, _OUTCOMES[code], None, None, None, spent, left)
+            answers[where] = Message(streams.keys[slot], encode(answer))
+
+    def _install(
+        self,
+        batch: _Batch,
+        row_of: npt.NDArray[np.intp],
+        rows: npt.NDArray[np.intp],
+        open_rows: npt.NDArray[np.bool_],
+        decisions: Decisions,
+        outputs: Outputs,
+    ) -> None:
+        """Move the columns on and write what must outlive this worker."""
+        streams = self.streams
+        answers = decisions.codes != QUERY_HALTED
+        answered = np.bincount(row_of[answers], minlength=len(rows))
+        last = np.full(len(rows), -1, dtype=np.int64)
+        np.maximum.at(last, row_of[answers], np.array(batch.offsets, dtype=np.int64)[answers])
+        shown = np.where(open_rows, streams.tops_left[rows] - decisions.tops_left, 0)
+        streams.answered[rows] += answered
+        streams.advance(rows, shown)
+        streams.last_offset[rows[answered > 0]] = last[answered > 0]
+        ended = open_rows & (streams.tops_left[rows] == 0)
+        streams.state[rows[ended]] = EXHAUSTED
+        streams.changed[rows[(answered > 0) | ended]] = True
+        self._replies.checkpoints(outputs, rows[(answered > 0) | ended])
+        self._replies.charges(outputs, rows[(shown > 0) | ended])
+
+
+class _Batch:
+    """The admitted queries of one batch, as parallel lists."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self.ids: list[str] = []
+        self.streams: list[str] = []
+        self.slots: list[int] = []
+        self.values: list[float] = []
+        self.thresholds: list[float | None] = []
+        self.offsets: list[int] = []
+        self.payloads: list[bytes] = []
+
+    def add(
+        self,
+        place: int,
+        query_id: str,
+        stream: str,
+        slot: int,
+        value: float,
+        threshold: float | None,
+        offset: int,
+        payload: bytes,
+    ) -> None:
+        """Take in one query."""
+        self.places.append(place)
+        self.ids.append(query_id)
+        self.streams.append(stream)
+        self.slots.append(slot)
+        self.values.append(value)
+        self.thresholds.append(threshold)
+        self.offsets.append(offset)
+        self.payloads.append(payload)
+
+
+def _malformed(value: bytes | None) -> Rejection:
+    """What the contract's own model says is wrong with an event that the fast path refused."""
+    try:
+        _query_codec.decode(value)
+    except MalformedEventError as error:
+        code = "too-large" if value is not None and len(value) > MAX_EVENT_BYTES else "malformed"
+        return Rejection(code, str(error))
+    return Rejection("malformed", "event: not valid JSON in UTF-8")

@@ -1,0 +1,56 @@
+"""Refusing one event without stopping the others."""
+
+from __future__ import annotations
+
+import msgspec
+
+from schemas import RejectedHeaders
+from stream.processors.base import Message, RecordLike
+
+MAX_REASON = 512
+
+
+class Rejection(Exception):  # noqa: N818  (a verdict on an event, not a fault of ours)
+    """Why an event is refused: a code from a fixed list, and a message that names the field and the remedy."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message[:MAX_REASON]
+
+    @property
+    def reason(self) -> str:
+        """Code and message in one line, as an answer carries them."""
+        return f"{self.code}: {self.message}"
+
+
+class _Address(msgspec.Struct):
+    id: str
+    stream: str
+
+
+_decode_address = msgspec.json.Decoder(_Address).decode
+
+
+def address_of(value: bytes | None) -> tuple[str, str] | None:
+    """The id and stream of an event that may be wrong in any other way, if they can be read and are in bounds."""
+    if value is None:
+        return None
+    try:
+        address = _decode_address(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    bounded = 0 < len(address.id) <= 128 and 0 < len(address.stream) <= 128
+    return (address.id, address.stream) if bounded else None
+
+
+def dead_letter(record: RecordLike, rejection: Rejection) -> Message:
+    """The original bytes and headers, with the reason in headers of Kafka Connect's naming."""
+    facts = RejectedHeaders(
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        code=rejection.code,
+        message=rejection.message,
+    )
+    return Message(record.key or b"", record.value, [*record.headers, *facts.to_kafka()])

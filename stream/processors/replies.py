@@ -1,0 +1,110 @@
+"""Encoding what a batch of queries writes: answers, checkpoints, charges, status and dead letters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import Answer, Charge, Checkpoint, Position, Progress, StreamStatus
+from schemas.wire import encode, struct
+from stream.processors.base import Message, Outputs, RecordLike
+from stream.processors.hosted import STATES, HostedStreams
+from stream.processors.rejections import Rejection, address_of, dead_letter
+from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
+
+WireAnswer: Any = struct(Answer)
+_WireCheckpoint: Any = struct(Checkpoint)
+_WireProgress: Any = struct(Progress)
+_WireCharge: Any = struct(Charge)
+_WireStatus: Any = struct(StreamStatus)
+_WirePosition: Any = struct(Position)
+
+PROGRESS_KEY = b"@progress"
+"""Key of a partition's progress in the changelog; no stream's name starts with an at-sign."""
+
+
+class Replies:
+    """Writes for one partition. All methods only add to ``outputs``."""
+
+    def __init__(self, topics: Topics, partition: int, streams: HostedStreams) -> None:
+        self._topics = topics
+        self._partition = partition
+        self._streams = streams
+
+    def checkpoints(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
+        """One changelog record per touched stream."""
+        streams = self._streams
+        columns = (streams.state, streams.answered, streams.tops, streams.last_offset)
+        rows = zip(slots.tolist(), *(column[slots].tolist() for column in columns), strict=True)
+        keys, incarnations, reasons = streams.keys, streams.incarnations, streams.reasons
+        outputs.extend(
+            self._topics.state,
+            self._partition,
+            [
+                Message(
+                    keys[slot],
+                    encode(
+                        _WireCheckpoint(
+                            incarnations[slot], STATES[state], answered, tops, offset, reasons.get(slot)
+                        )
+                    ),
+                )
+                for slot, state, answered, tops, offset in rows
+            ],
+        )
+
+    def progress(self, outputs: Outputs, next_offset: int) -> None:
+        """How far this partition's queries are answered."""
+        outputs.add(self._topics.state, self._partition, Message(PROGRESS_KEY, encode(_WireProgress(next_offset))))
+
+    def charges(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
+        """One charge per stream with news for the ledger."""
+        streams = self._streams
+        for slot in slots.tolist():
+            source = streams.terms_at(slot).source.source
+            charge = _WireCharge(
+                streams.names[slot],
+                source,
+                streams.incarnations[slot],
+                STATES[streams.state[slot]],
+                int(streams.answered[slot]),
+                int(streams.tops[slot]),
+                streams.spent(slot),
+                streams.reasons.get(slot),
+            )
+            key = source.encode()
+            outputs.add(self._topics.charges, partition_of(key, LEDGER_PARTITIONS), Message(key, encode(charge)))
+
+    def status(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
+        """One digest per stream that changed since the last time."""
+        streams = self._streams
+        for slot in slots.tolist():
+            position = _WirePosition(self._topics.queries, self._partition, int(streams.last_offset[slot]))
+            terms = streams.terms_at(slot)
+            digest = _WireStatus(
+                streams.names[slot],
+                terms.source.source,
+                streams.incarnations[slot],
+                STATES[streams.state[slot]],
+                int(streams.answered[slot]),
+                int(streams.tops[slot]),
+                int(streams.tops_left[slot]),
+                streams.spent(slot),
+                terms.calibration.alpha,
+                position,
+            )
+            outputs.add(self._topics.status, self._partition, Message(streams.keys[slot], encode(digest)))
+
+    def reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> Message | None:
+        """Write a dead letter, always; give an answer where the event has an id and a stream."""
+        outputs.add(self._topics.rejected, self._partition, dead_letter(record, rejection))
+        if (address := address_of(record.value)) is None:
+            return None
+        query_id, name = address
+        slot = self._streams.slots.get(name)
+        spent = None if slot is None else self._streams.spent(slot)
+        left = None if slot is None else int(self._streams.tops_left[slot])
+        answer = WireAnswer(query_id, name, None, "rejected", None, None, rejection.reason, spent, left)
+        return Message(name.encode(), encode(answer))

@@ -1,0 +1,71 @@
+"""Topic names and the partitioner that all producers share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from aiokafka.partitioner import murmur2
+
+LEDGER_PARTITIONS = 1
+"""Requests, charges and ledger have one partition: stream names are unique across all sources, and a privacy ledger
+is serial by nature. See docs/architecture.md."""
+
+
+@dataclass(frozen=True)
+class Topics:
+    """The topics of one installation; ``partitions`` is the count of the co-partitioned ones."""
+
+    prefix: str = "sotto"
+    partitions: int = 4
+
+    @property
+    def queries(self) -> str:
+        """Queries from producers, by stream."""
+        return f"{self.prefix}.queries"
+
+    @property
+    def control(self) -> str:
+        """Definitions and halts from the budget service, by stream; compacted."""
+        return f"{self.prefix}.control"
+
+    @property
+    def answers(self) -> str:
+        """Answers from workers, by stream."""
+        return f"{self.prefix}.answers"
+
+    @property
+    def state(self) -> str:
+        """The workers' changelog, by stream; compacted."""
+        return f"{self.prefix}.state"
+
+    @property
+    def requests(self) -> str:
+        """Requests from operators, by source."""
+        return f"{self.prefix}.requests"
+
+    @property
+    def charges(self) -> str:
+        """What streams have spent, by source."""
+        return f"{self.prefix}.charges"
+
+    @property
+    def ledger(self) -> str:
+        """The budget service's record, by source; compacted."""
+        return f"{self.prefix}.ledger"
+
+    @property
+    def rejected(self) -> str:
+        """Dead letters, by stream."""
+        return f"{self.prefix}.rejected"
+
+    @property
+    def status(self) -> str:
+        """Digests per stream, by stream; compacted."""
+        return f"{self.prefix}.status"
+
+
+@lru_cache(maxsize=65536)
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition that Kafka's default partitioner (murmur2) gives a key."""
+    return int(murmur2(key) & 0x7FFFFFFF) % partitions
