@@ -1,0 +1,63 @@
+# Needs Python 3.11 or later and nothing else. `make demo ARGS=--json` hands arguments on.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test bench lint develop clean
+.DEFAULT_GOAL := help
+
+help: ## List what can be made
+	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; \
+		do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+demo: $(VENV)/.runtime ## Run the demo on a real local Kafka
+	@$(BIN)/sotto demo $(ARGS)
+
+test: $(VENV)/.developer ## Run all tests
+	@$(BIN)/pytest $(ARGS)
+
+bench: $(VENV)/.runtime ## Measure throughput beside other stream processors
+	@$(BIN)/python -m benchmarks.throughput $(ARGS)
+
+lint: $(VENV)/.developer ## Check style, types and the direction of imports
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+develop: $(VENV)/.developer ## Only set up the environment
+
+clean: ## Remove the environment, caches and benchmark data; keep data and keys in .sotto
+	@if [ -x $(BIN)/sotto ]; then $(BIN)/sotto broker stop; fi
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	@rm -rf .sotto/bench .sotto/bench-venv .sotto/cache
+	@find schemas stream tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.python:
+	@command -v "$(PYTHON)" >/dev/null || \
+		{ echo "There is no '$(PYTHON)'; install Python 3.11 or later, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "'$(PYTHON)' is older than Python 3.11; say make PYTHON=/path/to/a/later/python" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "'$(PYTHON)' lacks venv or ensurepip; install them (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@"$(PYTHON)" -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.runtime: $(VENV)/.python pyproject.toml
+	@$(call install,-e .)
+
+$(VENV)/.developer: $(VENV)/.python pyproject.toml
+	@$(call install,-e '.[dev]')
+	@touch $(VENV)/.runtime
+
+# Silent unless it fails.
+define install
+echo "Installing into $(VENV) (once)" >&2; \
+$(BIN)/python -m pip install --quiet $(1) >$(VENV)/install.log 2>&1 || { cat $(VENV)/install.log >&2; \
+	echo "The installation failed; is the network reachable?" >&2; exit 1; }; \
+touch $@
+endef

@@ -1,0 +1,62 @@
+"""A real broker for the whole run, and an installation of its own for each test."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from stream.client import Client
+from stream.kafka.broker import LocalBroker
+from stream.kafka.processes import RoleName, Service
+from stream.kafka.topics import create_topics
+from stream.noise import NoiseKey
+from stream.settings import Settings
+
+StartService = Callable[[RoleName], Service]
+
+
+@pytest.fixture(scope="session")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with LocalBroker(tmp_path_factory.mktemp("broker")) as broker:
+        running = broker.status()
+        assert running is not None
+        yield running.bootstrap
+
+
+@pytest.fixture
+async def settings(bootstrap: str) -> Settings:
+    installation = Settings(bootstrap=bootstrap, prefix=f"test-{uuid.uuid4().hex[:8]}", session_timeout_ms=6000)
+    await create_topics(installation)
+    return installation
+
+
+@pytest.fixture
+def key() -> NoiseKey:
+    return NoiseKey.generate()
+
+
+@pytest.fixture
+def start(settings: Settings, key: NoiseKey, tmp_path: Path) -> Iterator[StartService]:
+    """Start services as processes; all are stopped at the end of the test."""
+    key_file = tmp_path / "noise.key"
+    key.save(key_file)
+    with ExitStack() as stack:
+        started: list[Service] = []
+
+        def start_service(role: RoleName) -> Service:
+            log = tmp_path / f"{role}-{len(started)}.log"
+            service = stack.enter_context(Service(role, settings, key_file, log))
+            started.append(service)
+            return service
+
+        yield start_service
+
+
+@pytest.fixture
+async def client(settings: Settings) -> AsyncIterator[Client]:
+    async with Client(settings) as connected:
+        yield connected

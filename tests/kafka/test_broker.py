@@ -1,0 +1,264 @@
+"""The local broker is a real Kafka that starts, stops, dies and comes back as told."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from stream.kafka import broker_java
+from stream.kafka.broker import BrokerError, LocalBroker, java, java_classpath, prepare
+from stream.kafka.broker_config import Ports, choose_ports
+from stream.kafka.broker_process import Process, is_alive, start_mark
+
+pytestmark = pytest.mark.kafka
+
+MAKER = """
+import sys, time
+from pathlib import Path
+from stream.kafka.broker import LocalBroker
+broker = LocalBroker(Path(sys.argv[1]), detached=sys.argv[2] == "detached", heap_megabytes=256)
+print(broker.start().pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    broker = LocalBroker(tmp_path_factory.mktemp("broker"), heap_megabytes=256)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def broker(shared: LocalBroker) -> LocalBroker:
+    shared.start()
+    return shared
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def wait_until(claim: Callable[[], bool], seconds: float = 15.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not claim() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return claim()
+
+
+async def write(bootstrap: str, topic: str, *values: bytes) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])
+    finally:
+        await admin.close()
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        for value in values:
+            await producer.send_and_wait(topic, value)
+
+
+async def read(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+    consumer.assign([TopicPartition(topic, 0)])
+    async with consumer:
+        return [(await consumer.getone()).value for _ in range(count)]
+
+
+async def test_records_written_are_read(broker: LocalBroker) -> None:
+    info = broker.start()
+    await write(info.bootstrap, "greetings", b"hello", b"again")
+    assert await read(info.bootstrap, "greetings", 2) == [b"hello", b"again"]
+
+
+async def test_data_outlives_a_stop_and_a_kill_on_the_same_port(broker: LocalBroker) -> None:
+    first = broker.start()
+    await write(first.bootstrap, "kept", b"one")
+    assert broker.stop()
+    second = broker.start(port=first.port)
+    assert await read(second.bootstrap, "kept", 1) == [b"one"]
+    assert broker.kill()
+    third = broker.start(port=first.port)
+    assert await read(third.bootstrap, "kept", 1) == [b"one"]
+    assert first.bootstrap == second.bootstrap == third.bootstrap
+    assert len({first.pid, second.pid, third.pid}) == 3
+
+
+def test_starting_a_running_broker_changes_nothing(broker: LocalBroker) -> None:
+    running = broker.status()
+    assert running is not None
+    assert broker.start() == running
+    assert LocalBroker(broker.folder).start() == running
+
+
+def test_a_running_broker_refuses_to_move_to_another_port(broker: LocalBroker) -> None:
+    port = broker.start().port
+    with pytest.raises(BrokerError, match=f"runs on port {port}; stop it first"):
+        broker.start(port=port + 2)
+
+
+async def test_a_stop_from_elsewhere_leaves_no_process_behind_and_the_next_start_needs_no_tidying(
+    broker: LocalBroker,
+) -> None:
+    before = broker.start()
+    mark = start_mark(before.pid)
+    assert mark is not None
+    assert LocalBroker(broker.folder).stop()
+    assert not is_alive(Process(before.pid, mark))
+    assert broker.status() is None
+    assert not broker.stop()
+    assert broker.start().pid != before.pid
+
+
+@pytest.mark.parametrize(
+    "left_behind",
+    [
+        pytest.param(
+            f'{{"pid": {os.getpid()}, "mark": "other/1", "port": 9092}}', id="number now another process's"
+        ),
+        pytest.param('{"pid": 4194999, "mark": "boot/1", "port": 9092}', id="process gone"),
+        pytest.param('{"pid": ', id="cut short"),
+    ],
+)
+def test_a_stale_state_file_is_taken_for_no_broker_and_ends_no_process(tmp_path: Path, left_behind: str) -> None:
+    broker = LocalBroker(tmp_path)
+    (tmp_path / "broker.json").write_text(left_behind)
+    assert broker.status() is None
+    assert not broker.kill()
+    assert not (tmp_path / "broker.json").exists()
+
+
+async def test_two_brokers_live_side_by_side_and_a_stale_state_file_hinders_no_start(
+    broker: LocalBroker, tmp_path: Path
+) -> None:
+    (tmp_path / "broker.json").write_text(f'{{"pid": {os.getpid()}, "mark": "other/1", "port": 9092}}')
+    with LocalBroker(tmp_path, heap_megabytes=256) as other:
+        here, there = broker.start(), other.start()
+        assert here.port != there.port
+        await write(there.bootstrap, "theirs", b"there")
+        assert await read(there.bootstrap, "theirs", 1) == [b"there"]
+        await write(here.bootstrap, "theirs", b"here")
+        assert await read(here.bootstrap, "theirs", 1) == [b"here"]
+    assert other.status() is None
+    assert broker.status() == here
+
+
+def test_the_usual_port_gives_way_to_a_free_one_when_taken(
+    shared: LocalBroker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = listener.getsockname()[1]
+    monkeypatch.setattr("stream.kafka.broker_config.USUAL_PORT", taken)
+    shared.stop()
+    assert shared.start().port != taken
+
+
+def test_losing_the_race_for_a_port_is_followed_by_another_try(
+    shared: LocalBroker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = listener.getsockname()[1]
+    answers = iter([Ports(choose_ports(None).clients, controller=taken)])
+    monkeypatch.setattr("stream.kafka.broker.choose_ports", lambda port: next(answers, None) or choose_ports(port))
+    shared.stop()
+    assert shared.start() == shared.status()
+    assert next(answers, None) is None
+
+
+@pytest.mark.parametrize("port", [-1, 0, 70_000, None])
+def test_a_port_that_cannot_be_had_is_refused_in_one_line(
+    tmp_path: Path, listener: socket.socket, port: int | None
+) -> None:
+    wanted = listener.getsockname()[1] if port is None else port
+    with pytest.raises(BrokerError, match=rf"^Port {wanted} cannot be used \([^\n]+$"):
+        LocalBroker(tmp_path).start(port=wanted)
+
+
+def test_what_kafka_refuses_is_told_in_kafkas_words(tmp_path: Path) -> None:
+    broken = LocalBroker(tmp_path, properties={"num.io.threads": "many"})
+    with pytest.raises(BrokerError, match=r"^Kafka could not format.+num\.io\.threads[^\n]+$"):
+        broken.start()
+    assert broken.status() is None
+
+
+def test_a_crash_while_starting_is_told_at_once_and_leaves_no_process(broker: LocalBroker) -> None:
+    broker.stop()
+    identity = broker.folder / "data" / "meta.properties"
+    honest = identity.read_text()
+    identity.write_text(honest.replace("node.id=1", "node.id=7"))
+    try:
+        with pytest.raises(BrokerError, match=r"^Kafka ended while starting: [^\n]+node[^\n]+$"):
+            broker.start()
+    finally:
+        identity.write_text(honest)
+    assert broker.status() is None
+
+
+@pytest.mark.parametrize("tie", ["attached", "detached"])
+def test_a_broker_dies_with_its_maker_unless_detached(shared: LocalBroker, tie: str) -> None:
+    shared.stop()
+    maker = subprocess.Popen([sys.executable, "-c", MAKER, str(shared.folder), tie], stdout=subprocess.PIPE)
+    with maker:
+        assert maker.stdout is not None
+        pid = int(maker.stdout.readline())
+        maker.send_signal(signal.SIGKILL)
+    if tie == "attached":
+        assert wait_until(lambda: start_mark(pid) is None)
+        assert shared.status() is None
+    else:
+        time.sleep(0.5)
+        running = shared.status()
+        assert running is not None
+        assert running.pid == pid
+        assert shared.stop()
+
+
+def test_without_a_network_one_line_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOTTO_CACHE", str(tmp_path))
+    for name in ("HTTPS_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(BrokerError, match=r"^Cannot fetch [^\n]+SOTTO_BOOTSTRAP$"):
+        prepare()
+    assert not list(tmp_path.glob("*/*.jar"))
+
+
+def test_a_file_that_is_not_the_pinned_one_is_never_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forged(_artifact: object) -> Path:
+        path = tmp_path / f"forged-{time.monotonic_ns()}"
+        path.write_bytes(b"not Kafka")
+        return path
+
+    monkeypatch.setenv("SOTTO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(broker_java, "_download", forged)
+    with pytest.raises(BrokerError, match=r"is not the pinned one"):
+        prepare()
+    assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []
+
+
+def test_the_cache_falls_back_to_the_project_where_there_is_no_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("SOTTO_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    project = tmp_path / ".sotto" / "cache"
+    monkeypatch.setenv("HOME", "")
+    assert broker_java._caches() == [project]
+    monkeypatch.setenv("HOME", "/proc/nowhere")
+    assert broker_java._first_writable(broker_java._caches()) == project
+
+
+def test_other_java_programs_run_from_the_same_jars() -> None:
+    command = [str(java()), "-cp", java_classpath(), "kafka.Kafka", "--version"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("4.3.1")

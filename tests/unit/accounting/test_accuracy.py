@@ -1,0 +1,248 @@
+"""The failure bound is the failure probability against the worst asker, and a fine grid costs nothing."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.accounting.accuracy import AccuracyError, Layout, alpha_of, failure_bound
+from stream.accounting.search import stated_split
+
+STEPS = 1024
+"""Steps per unit of sensitivity on the fine grid of the check values."""
+
+
+def laid_out(fraction: float, cutoff: int, queries: int, *, one_sided: bool, monotone: bool = False) -> Layout:
+    """One threshold for the whole run, ε = 1, the given fraction of it on the threshold."""
+    width = cutoff if monotone else 2 * cutoff
+    return Layout(
+        one_sided=one_sided,
+        threshold_rate=fraction / STEPS,
+        query_rate=(1.0 - fraction) / (width * STEPS),
+        fresh=False,
+        tops=cutoff,
+        queries=queries,
+    )
+
+
+class Direct:
+    """Sums over the noise as it is defined, without any of the module's shortcuts."""
+
+    def __init__(self, layout: Layout, alpha: int, shift: int) -> None:
+        self.layout, self.alpha, self.shift = layout, alpha, shift
+        reach = math.ceil(45.0 / layout.threshold_rate)
+        self.values = range(0 if layout.one_sided else -reach, reach)
+
+    def mass(self, rate: float, z: int) -> float:
+        if self.layout.one_sided:
+            return -math.expm1(-rate) * math.exp(-rate * z) if z >= 0 else 0.0
+        return math.tanh(rate / 2.0) * math.exp(-rate * abs(z))
+
+    def low_passes(self, z: int) -> float:
+        """P(ν < α + z + s)."""
+        return 1.0 - self.at_least(self.alpha + z + self.shift)
+
+    def high_passes(self, z: int) -> float:
+        """P(ν >= −α + z + s)."""
+        return self.at_least(-self.alpha + z + self.shift)
+
+    @lru_cache  # noqa: B019
+    def at_least(self, x: int) -> float:
+        rate = self.layout.query_rate
+        bottom = 0 if self.layout.one_sided else -math.ceil(60.0 / rate)
+        return math.fsum(self.mass(rate, v) for v in range(max(x, bottom), math.ceil(60.0 / rate) + max(x, 0)))
+
+    def worst_asker(self) -> float:
+        """The failure probability against the asker who sees each ρ as it is drawn, by dynamic programming."""
+        if self.layout.fresh:
+            return 1.0 - self._rounds_left(self.layout.queries, self.layout.tops)
+        laws = [(self.mass(self.layout.threshold_rate, z), z) for z in self.values]
+        return 1.0 - math.fsum(p * self._same_threshold(z, self.layout.queries, self.layout.tops) for p, z in laws)
+
+    @lru_cache  # noqa: B019
+    def _same_threshold(self, z: int, queries: int, tops: int) -> float:
+        if queries == 0 or tops == 0:
+            return 1.0
+        return min(
+            self.low_passes(z) * self._same_threshold(z, queries - 1, tops),
+            self.high_passes(z) * self._same_threshold(z, queries - 1, tops - 1),
+        )
+
+    @lru_cache  # noqa: B019
+    def _rounds_left(self, queries: int, tops: int) -> float:
+        if queries == 0 or tops == 0:
+            return 1.0
+        laws = ((self.mass(self.layout.threshold_rate, z), z) for z in self.values)
+        return math.fsum(p * self._within_round(z, queries, tops) for p, z in laws)
+
+    @lru_cache  # noqa: B019
+    def _within_round(self, z: int, queries: int, tops: int) -> float:
+        if queries == 0:
+            return 1.0
+        return min(
+            self.low_passes(z) * self._within_round(z, queries - 1, tops),
+            self.high_passes(z) * self._rounds_left(queries - 1, tops - 1),
+        )
+
+
+small_layouts = st.builds(
+    Layout,
+    one_sided=st.booleans(),
+    threshold_rate=st.floats(0.3, 3.0),
+    query_rate=st.floats(0.3, 3.0),
+    fresh=st.just(value=False),
+    tops=st.integers(1, 4),
+    queries=st.integers(4, 9),
+)
+
+
+@given(layout=small_layouts, alpha=st.integers(1, 25), shift=st.integers(-8, 12))
+@settings(deadline=None, max_examples=60)
+def test_with_one_threshold_the_bound_is_the_worst_askers_success_exactly(
+    layout: Layout, alpha: int, shift: int
+) -> None:
+    direct = Direct(layout, alpha, shift).worst_asker()
+    assert failure_bound(layout, alpha, shift) == pytest.approx(direct, rel=1e-6, abs=1e-11)
+
+
+@given(layout=small_layouts, alpha=st.integers(1, 25), shift=st.integers(-8, 12), blocks=st.integers(1, 40))
+@settings(deadline=None, max_examples=60)
+def test_coarse_blocks_only_raise_the_bound(layout: Layout, alpha: int, shift: int, blocks: int) -> None:
+    every_step = failure_bound(layout, alpha, shift, blocks=10**5)
+    assert failure_bound(layout, alpha, shift, blocks=blocks) >= every_step * (1.0 - 1e-6)
+
+
+@given(
+    one_sided=st.booleans(),
+    threshold_rate=st.floats(0.4, 3.0),
+    query_rate=st.floats(0.4, 3.0),
+    tops=st.integers(2, 3),
+    queries=st.integers(3, 7),
+    alpha=st.integers(1, 20),
+    shift=st.integers(-5, 8),
+    blocks=st.sampled_from([5, 10**5]),
+)
+@settings(deadline=None, max_examples=40)
+def test_with_new_thresholds_no_asker_who_sees_them_beats_the_bound(
+    *,
+    one_sided: bool,
+    threshold_rate: float,
+    query_rate: float,
+    tops: int,
+    queries: int,
+    alpha: int,
+    shift: int,
+    blocks: int,
+) -> None:
+    layout = Layout(
+        one_sided=one_sided,
+        threshold_rate=threshold_rate,
+        query_rate=query_rate,
+        fresh=True,
+        tops=tops,
+        queries=queries,
+    )
+    direct = Direct(layout, alpha, shift).worst_asker()
+    assert failure_bound(layout, alpha, shift, blocks=blocks) >= direct * (1.0 - 1e-6) - 1e-11
+
+
+@pytest.mark.parametrize("one_sided", [True, False])
+def test_with_new_thresholds_the_bound_is_its_stated_expectation(*, one_sided: bool) -> None:
+    layout = Layout(one_sided=one_sided, threshold_rate=0.5, query_rate=0.4, fresh=True, tops=2, queries=9)
+    alpha, shift = 11, 3
+    direct = Direct(layout, alpha, shift)
+    expectation = math.fsum(
+        direct.mass(0.5, y)
+        * direct.mass(0.5, z)
+        * direct.low_passes(min(y, z)) ** 9
+        * direct.high_passes(y)
+        * direct.high_passes(z)
+        for y in direct.values
+        for z in direct.values
+    )
+    assert failure_bound(layout, alpha, shift) == pytest.approx(1.0 - expectation, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cutoff", "fraction", "shift", "expected"),
+    [
+        (1, 0.5, 0.0, 37.7),
+        (1, 0.5, 13.72, 26.8),
+        (20, stated_split(40), 0.0, 402.0),
+        (20, stated_split(40), 84.5, 347.0),
+    ],
+)
+def test_two_sided_check_values(cutoff: int, fraction: float, shift: float, expected: float) -> None:
+    layout = laid_out(fraction, cutoff, 1000, one_sided=False)
+    assert alpha_of(layout, round(shift * STEPS), 0.05) / STEPS == pytest.approx(expected, rel=0.005)
+
+
+@pytest.mark.parametrize("one_sided", [True, False])
+def test_a_thousand_times_finer_grid_gives_the_same_error(*, one_sided: bool) -> None:
+    coarse = laid_out(0.3, 3, 1000, one_sided=one_sided)
+    fine = Layout(
+        one_sided=one_sided,
+        threshold_rate=coarse.threshold_rate / 2**20,
+        query_rate=coarse.query_rate / 2**20,
+        fresh=False,
+        tops=3,
+        queries=1000,
+    )
+    error = alpha_of(coarse, 10 * STEPS, 0.05)
+    assert alpha_of(fine, 10 * STEPS * 2**20, 0.05) / 2**20 == pytest.approx(error, rel=1e-3)
+
+
+@given(
+    one_sided=st.booleans(),
+    fresh=st.booleans(),
+    scale=st.floats(1.0, 1e12),
+    ratio=st.floats(0.1, 10.0),
+    queries=st.integers(1, 10**12),
+    tops=st.integers(1, 10**6),
+    beta=st.floats(1e-12, 0.9),
+    lean=st.floats(-2.0, 5.0),
+)
+@settings(deadline=None, max_examples=80)
+def test_the_error_found_satisfies_beta_at_every_size(
+    *,
+    one_sided: bool,
+    fresh: bool,
+    scale: float,
+    ratio: float,
+    queries: int,
+    tops: int,
+    beta: float,
+    lean: float,
+) -> None:
+    layout = Layout(
+        one_sided=one_sided,
+        threshold_rate=1.0 / scale,
+        query_rate=ratio / scale,
+        fresh=fresh,
+        tops=min(tops, queries),
+        queries=queries,
+    )
+    shift = round(lean * scale)
+    alpha = alpha_of(layout, shift, beta)
+    assert failure_bound(layout, alpha, shift, blocks=8192, tail=1e-9 * beta / tops) <= beta
+    less = min(alpha - 1, int(0.97 * alpha))
+    assert failure_bound(layout, less, shift, blocks=8192, tail=1e-20) > 0.9 * beta or alpha == 1
+
+
+def test_two_queries_exactly_at_the_edges_are_ties_resolved_as_stated() -> None:
+    # q = e^-1, one query, no block error: at T − α a run fails iff ν >= α + ρ.
+    layout = Layout(one_sided=True, threshold_rate=1.0, query_rate=1.0, fresh=False, tops=1, queries=1)
+    q = math.exp(-1.0)
+    false_alarm = sum((1 - q) * q**z * q ** (4 + z) for z in range(60))
+    miss = sum((1 - q) * q**z * (1.0 - q ** max(0, z - 4)) for z in range(60))
+    assert failure_bound(layout, 4, 0) >= max(false_alarm, miss)
+
+
+def test_an_impossible_request_is_refused_with_advice() -> None:
+    layout = Layout(one_sided=True, threshold_rate=1e-17, query_rate=1e-17, fresh=False, tops=1, queries=10)
+    with pytest.raises(AccuracyError, match="coarser grid"):
+        alpha_of(layout, 0, 1e-9)

@@ -1,0 +1,91 @@
+"""Optimal composition is what Kairouz, Oh & Viswanath say, and its rounding never flatters."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.accounting.composition import optimal_delta, optimal_round_epsilon, rounded_down
+
+epsilons = st.floats(min_value=1e-3, max_value=20.0)
+
+
+def exact_delta(epsilon_round: float, rounds: int, epsilon: float) -> Decimal:
+    """The theorem's sum as it stands, in 120 digits."""
+    with localcontext(prec=120):
+        one = Decimal(epsilon_round)
+        total = Decimal(0)
+        for l in range(rounds + 1):  # noqa: E741
+            gain = (one * (rounds - l)).exp() - (Decimal(epsilon) + one * l).exp()
+            total += math.comb(rounds, l) * max(Decimal(0), gain)
+        return min(Decimal(1), total / (1 + one.exp()) ** rounds)
+
+
+@given(epsilon_round=epsilons, rounds=st.integers(1, 40), epsilon=epsilons)
+@settings(deadline=None)
+def test_delta_is_the_theorems_sum_rounded_up(epsilon_round: float, rounds: int, epsilon: float) -> None:
+    exact = exact_delta(epsilon_round, rounds, epsilon)
+    ours = Decimal(optimal_delta(epsilon_round, rounds, epsilon))
+    assert exact <= ours <= exact * Decimal("1.000001") + Decimal("1e-13")
+
+
+@pytest.mark.parametrize(("rounds", "epsilon_round"), [(300, 0.02), (1000, 0.0075), (2000, 0.05)])
+def test_the_window_of_a_long_sum_loses_nothing(rounds: int, epsilon_round: float) -> None:
+    exact = exact_delta(epsilon_round, rounds, 1.0)
+    assert exact <= Decimal(optimal_delta(epsilon_round, rounds, 1.0)) <= exact * Decimal("1.000001")
+
+
+@pytest.mark.parametrize(("rounds", "sigma"), [(5, 10.00), (20, 35.12)])
+def test_sigma_for_epsilon_1_and_delta_1e_6(rounds: int, sigma: float) -> None:
+    assert 2.0 / optimal_round_epsilon(1.0, 1e-6, rounds) == pytest.approx(sigma, abs=0.005)
+
+
+@given(
+    epsilon=epsilons,
+    delta=st.floats(min_value=1e-15, max_value=0.4),
+    rounds=st.integers(1, 5000),
+)
+@settings(deadline=None, max_examples=60)
+def test_the_round_epsilon_found_satisfies_delta_and_hardly_more_would(
+    epsilon: float, delta: float, rounds: int
+) -> None:
+    found = optimal_round_epsilon(epsilon, delta, rounds)
+    assert optimal_delta(found, rounds, epsilon) <= delta
+    assert optimal_delta(found * (1.0 + 1e-8), rounds, epsilon) > delta * (1.0 - 1e-6)
+    assert found >= rounded_down(Fraction(epsilon) / rounds)
+
+
+@given(epsilon=epsilons, rounds=st.integers(1, 10**6))
+def test_without_delta_rounds_add_up_to_epsilon_exactly(epsilon: float, rounds: int) -> None:
+    found = optimal_round_epsilon(epsilon, 0.0, rounds)
+    assert Fraction(found) * rounds <= Fraction(epsilon)
+    assert Fraction(math.nextafter(found, math.inf)) * rounds > Fraction(epsilon)
+
+
+def test_a_million_rounds_stay_near_the_gaussian_limit() -> None:
+    # For many small rounds the optimum tends to the Gaussian mechanism's with mu = ε0 √c (Dong, Roth & Su 2022).
+    mu = optimal_round_epsilon(1.0, 1e-6, 10**6) * 1000.0
+
+    def normal(x: float) -> float:
+        return 0.5 * math.erfc(-x / math.sqrt(2.0))
+
+    gaussian = normal(mu / 2.0 - 1.0 / mu) - math.e * normal(-mu / 2.0 - 1.0 / mu)
+    assert gaussian == pytest.approx(1e-6, rel=0.01)
+
+
+def test_one_round_may_exceed_epsilon_by_what_delta_buys() -> None:
+    epsilon, delta = 1.0, 0.01
+    # One round's δ is (e^ε0 − e^ε)/(1 + e^ε0): solved for ε0 by hand.
+    by_hand = math.log((math.exp(epsilon) + delta) / (1.0 - delta))
+    assert optimal_round_epsilon(epsilon, delta, 1) == pytest.approx(by_hand, rel=1e-9)
+
+
+@given(st.fractions(min_value=Fraction(1, 10**6), max_value=1000))
+def test_rounding_down_gives_the_nearest_double_below(value: Fraction) -> None:
+    double = rounded_down(value)
+    assert Fraction(double) <= value < Fraction(math.nextafter(double, math.inf))

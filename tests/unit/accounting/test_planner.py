@@ -1,0 +1,288 @@
+"""A plan never spends more than ε, is never worse than the textbook, and is computed once."""
+
+from __future__ import annotations
+
+import math
+import time
+from fractions import Fraction
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.streams import AboveThreshold, Calibration, StreamSpec
+from stream.accounting.accuracy import exact_alpha, failure_bound, layout_of, rates_of
+from stream.accounting.composition import optimal_delta
+from stream.accounting.planner import (
+    TIE,
+    PlanError,
+    candidates,
+    plan,
+    plan_stream,
+    sensitivity_steps,
+)
+from stream.noise import sampler
+
+FINE = 1024
+SEARCH_TOLERANCE = 1.003
+"""Twice what the search and the tie rule may each leave on the table, and a little more."""
+
+
+def mechanism(cutoff: int = 1, *, monotone: bool = False, threshold: float = 0.0) -> AboveThreshold:
+    return AboveThreshold(kind="above_threshold", threshold=threshold, cutoff=cutoff, monotone=monotone)
+
+
+def planned(
+    cutoff: int,
+    queries: int,
+    *,
+    epsilon: float = 1.0,
+    delta: float = 0.0,
+    beta: float = 0.05,
+    monotone: bool = False,
+    steps: int = FINE,
+    calibration: Literal["best", "textbook"] = "best",
+) -> Calibration:
+    """A plan for queries of sensitivity 1 on a grid of 1/steps."""
+    return plan(
+        mechanism(cutoff, monotone=monotone),
+        calibration=calibration,
+        epsilon=epsilon,
+        delta=delta,
+        expected_queries=queries,
+        beta=beta,
+        sensitivity_steps=steps,
+        grid=1.0 / steps,
+    )
+
+
+def every(
+    cutoff: int,
+    queries: int,
+    *,
+    epsilon: float = 1.0,
+    delta: float = 0.0,
+    beta: float = 0.05,
+    monotone: bool = False,
+    steps: int = FINE,
+) -> dict[str, Calibration]:
+    """All candidates by method."""
+    found = candidates(
+        mechanism(cutoff, monotone=monotone),
+        epsilon=epsilon,
+        delta=delta,
+        expected_queries=queries,
+        beta=beta,
+        sensitivity_steps=steps,
+        grid=1.0 / steps,
+    )
+    return {one.method: one for one in found}
+
+
+@pytest.mark.parametrize(
+    ("cutoff", "textbook", "one_sided", "one_sided_monotone"),
+    [(1, 84.8, 19.1, 11.9), (20, 2175.0, 241.0, 129.5)],
+)
+def test_check_values(cutoff: int, textbook: float, one_sided: float, one_sided_monotone: float) -> None:
+    found = every(cutoff, 1000)
+    assert found["textbook"].alpha == pytest.approx(textbook, rel=0.005)
+    assert found["one_sided"].alpha == pytest.approx(one_sided, rel=0.005)
+    monotone = every(cutoff, 1000, monotone=True)["one_sided"]
+    assert monotone.alpha == pytest.approx(one_sided_monotone, rel=0.005)
+
+
+def test_the_two_sided_methods_at_cutoff_20() -> None:
+    found = every(20, 1000)
+    assert found["two_sided"].alpha == pytest.approx(402.0, rel=0.005)
+    assert found["two_sided_shifted"].alpha == pytest.approx(347.4, rel=1e-3)
+
+
+def test_the_textbooks_exact_error_at_cutoff_1_is_less_than_half_its_theorems() -> None:
+    assert exact_alpha(every(1, 1000)["textbook"]) == pytest.approx(37.7, rel=0.005)
+
+
+@pytest.mark.parametrize(("cutoff", "queries"), [(1, 1000), (20, 1000)])
+def test_a_grid_as_coarse_as_the_sensitivity_costs_about_one_step(cutoff: int, queries: int) -> None:
+    coarse, fine = planned(cutoff, queries, steps=1), planned(cutoff, queries)
+    assert fine.alpha <= coarse.alpha <= fine.alpha + 1.5
+
+
+def test_rounds_win_at_large_cutoffs_if_delta_is_allowed() -> None:
+    assert planned(20, 10_000, delta=1e-6).method == "one_sided"
+    assert planned(200, 10_000, delta=1e-6).method == "one_sided_rounds"
+    assert planned(200, 10_000).method == "one_sided"
+
+
+def test_textbook_sigma_for_delta_is_used_only_where_it_is_better_and_sound() -> None:
+    delta = 1e-6
+    turning_point = 8.0 * math.log(1.0 / delta)
+    below = planned(100, 1000, delta=delta, calibration="textbook")
+    above = planned(200, 1000, delta=delta, calibration="textbook")
+    assert 100 < turning_point < 200
+    assert below.epsilon_threshold == pytest.approx(1.0 / 200)
+    assert below.delta == 0.0
+    assert above.epsilon_threshold == pytest.approx(1.0 / math.sqrt(32.0 * 200 * math.log(1e6)))
+    assert above.delta == delta
+    logs = math.log(1000) + math.log(2 * 200 / 0.05)
+    assert above.alpha == pytest.approx(math.sqrt(512.0 * 200 * math.log(1e6)) * logs)
+
+
+def test_textbook_sigma_falls_back_to_pure_where_its_derivation_does_not_hold() -> None:
+    # At ε = 100 and δ = 0.1 the claimed σ = √(32 c ln(1/δ))/ε is smaller than composition allows.
+    cutoff, epsilon, delta = 2000, 100.0, 0.1
+    claimed = 2.0 * epsilon / math.sqrt(32.0 * cutoff * math.log(1.0 / delta))
+    assert optimal_delta(claimed, cutoff, epsilon) > delta
+    fallen_back = planned(cutoff, 1000, epsilon=epsilon, delta=delta, calibration="textbook")
+    assert 2.0 * fallen_back.epsilon_threshold == pytest.approx(epsilon / cutoff)
+    assert fallen_back.delta == 0.0
+
+
+def test_textbook_noise_does_not_use_a_promise_of_monotone_queries() -> None:
+    promised = planned(3, 1000, monotone=True, calibration="textbook")
+    assert promised == planned(3, 1000, calibration="textbook")
+    assert rates_of(promised)[1] == pytest.approx(rates_of(promised)[0] / 2.0)
+
+
+def test_on_a_coarse_grid_the_textbooks_error_is_never_below_the_exact_one() -> None:
+    coarse = planned(3, 10, epsilon=1000.0, steps=1, calibration="textbook")
+    assert coarse.alpha == exact_alpha(coarse) == 1.0
+
+
+problems = st.fixed_dictionaries(
+    {
+        "cutoff": st.integers(1, 3000),
+        "queries": st.integers(1, 10**9),
+        "epsilon": st.floats(0.01, 30.0),
+        "delta": st.sampled_from([0.0, 1e-9, 1e-6, 1e-3]),
+        "beta": st.floats(1e-9, 0.5),
+        "monotone": st.booleans(),
+        "steps": st.sampled_from([1, 8, 1024, 2**20]),
+    }
+)
+
+
+@given(problem=problems)
+@settings(deadline=None, max_examples=40)
+def test_no_candidate_spends_more_than_epsilon_and_delta(problem: dict[str, float]) -> None:
+    for one in every(**problem).values():  # type: ignore[arg-type]
+        per_round = Fraction(one.epsilon_threshold) + Fraction(one.epsilon_query)
+        rounds = one.cutoff if one.fresh_threshold else 1
+        if one.delta == 0.0:
+            assert per_round * rounds <= Fraction(one.epsilon)
+        else:
+            assert one.delta == problem["delta"]
+            upwards = math.nextafter(float(per_round), math.inf)
+            assert optimal_delta(upwards, rounds, one.epsilon) <= one.delta * (1.0 + 1e-9)
+
+
+@given(problem=problems)
+@settings(deadline=None, max_examples=40)
+def test_the_error_stated_is_kept_to_with_probability_one_minus_beta(problem: dict[str, float]) -> None:
+    for one in every(**problem).values():  # type: ignore[arg-type]
+        steps = math.floor(one.alpha / one.grid)
+        finer = failure_bound(layout_of(one), steps, one.shift, blocks=8192, tail=1e-9 * one.beta / one.cutoff)
+        assert finer <= one.beta
+
+
+@given(problem=problems)
+@settings(deadline=None, max_examples=40)
+def test_the_plan_is_never_worse_than_any_candidate_nor_than_the_textbooks_exact_error(
+    problem: dict[str, float],
+) -> None:
+    chosen = exact_alpha(planned(**problem))  # type: ignore[arg-type]
+    found = every(**problem)  # type: ignore[arg-type]
+    assert chosen <= exact_alpha(found["textbook"])
+    assert all(chosen <= TIE * one.alpha * (1.0 + 1e-5) for one in found.values())
+
+
+@given(problem=problems, factor=st.floats(1.1, 4.0))
+@settings(deadline=None, max_examples=25)
+def test_a_larger_epsilon_never_costs_accuracy(problem: dict[str, float], factor: float) -> None:
+    richer = {**problem, "epsilon": problem["epsilon"] * factor}
+    before, after = exact_alpha(planned(**problem)), exact_alpha(planned(**richer))  # type: ignore[arg-type]
+    assert after <= before * SEARCH_TOLERANCE + 1.0 / problem["steps"]
+
+
+@given(problem=problems, factor=st.integers(2, 10), what=st.sampled_from(["cutoff", "queries"]))
+@settings(deadline=None, max_examples=25)
+def test_more_tops_or_more_queries_never_gain_accuracy(problem: dict[str, float], factor: int, what: str) -> None:
+    harder = {**problem, what: problem[what] * factor}
+    before, after = exact_alpha(planned(**problem)), exact_alpha(planned(**harder))  # type: ignore[arg-type]
+    assert before <= after * SEARCH_TOLERANCE + 1.0 / problem["steps"]
+
+
+@given(
+    sensitivity=st.floats(1e-6, 1e6),
+    grid=st.floats(1e-9, 1e3),
+)
+def test_sensitivity_in_steps_is_the_least_integer_that_covers_it(sensitivity: float, grid: float) -> None:
+    steps = sensitivity_steps(sensitivity, grid)
+    assert (steps - 1) * Fraction(grid) < Fraction(sensitivity) <= steps * Fraction(grid)
+
+
+@pytest.mark.parametrize(("sensitivity", "grid"), [(0.0, 1.0), (1.0, 0.0), (math.inf, 1.0), (1.0, math.nan)])
+def test_a_sensitivity_or_grid_that_is_no_positive_number_is_refused(sensitivity: float, grid: float) -> None:
+    with pytest.raises(PlanError, match="positive and finite"):
+        sensitivity_steps(sensitivity, grid)
+
+
+def test_a_sensitivity_of_too_many_steps_is_refused() -> None:
+    with pytest.raises(PlanError, match="coarser grid"):
+        sensitivity_steps(1e15, 1e-9)
+
+
+def test_noise_too_wide_for_the_grid_is_refused_with_the_factor_that_helps() -> None:
+    with pytest.raises(PlanError, match="times coarser"):
+        planned(10**6, 1000, epsilon=1e-6, steps=2**30)
+    with pytest.raises(PlanError, match="times coarser"):
+        planned(10**6, 1000, epsilon=1e-6, steps=2**30, calibration="textbook")
+
+
+def test_a_method_whose_noise_does_not_fit_leaves_the_field_to_one_that_does() -> None:
+    found = every(10**6, 10**6, epsilon=1.0, delta=1e-6, steps=2**30)
+    assert set(found) == {"textbook", "one_sided_rounds"}
+
+
+@given(cutoff=st.integers(1, 10**6), epsilon=st.floats(1e-6, 1.0), steps=st.sampled_from([1, 2**10, 2**20, 2**30]))
+@settings(deadline=None, max_examples=25)
+def test_whatever_is_planned_the_sampler_can_draw(cutoff: int, epsilon: float, steps: int) -> None:
+    try:
+        found = every(cutoff, 1000, epsilon=epsilon, steps=steps)
+    except PlanError:
+        return
+    for one in found.values():
+        width = (1 if one.fresh_threshold else one.cutoff) * 2 * one.sensitivity_steps
+        sampler(one.noise, Fraction(one.epsilon_query) / width)
+        sampler(one.noise, Fraction(one.epsilon_threshold) / one.sensitivity_steps)
+
+
+def spec(number: int) -> StreamSpec:
+    return StreamSpec(
+        stream=f"stream-{number}",
+        source="visits",
+        mechanism=mechanism(7, threshold=float(number)),
+        epsilon=0.77,
+        expected_queries=5000,
+    )
+
+
+def test_ten_thousand_streams_that_differ_in_name_and_threshold_cost_one_plan() -> None:
+    first = plan_stream(spec(0), sensitivity_steps=FINE, grid=1.0 / FINE)
+    specs = [spec(number) for number in range(10_000)]
+    started = time.perf_counter()
+    plans = {id(plan_stream(one, sensitivity_steps=FINE, grid=1.0 / FINE)) for one in specs}
+    assert plans == {id(first)}
+    assert time.perf_counter() - started < 5.0
+
+
+def test_a_stream_may_ask_for_the_textbook() -> None:
+    asked = spec(1).model_copy(update={"calibration": "textbook"})
+    assert plan_stream(asked, sensitivity_steps=1, grid=1.0).method == "textbook"
+
+
+@pytest.mark.parametrize("steps", [1, 1024, 2**24])
+def test_a_plan_takes_a_fraction_of_a_second_on_every_grid(steps: int) -> None:
+    started = time.perf_counter()
+    planned(33, 123_457, delta=1e-7, steps=steps)
+    assert time.perf_counter() - started < 2.0

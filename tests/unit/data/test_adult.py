@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from stream.data import Table, adult, parse
+
+SOURCE = adult.source(epsilon=1.0)
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return Table.load(SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("TRUE", 48_842),
+        ("sex = 'M'", 32_650),
+        ("sex = 'F'", 16_192),
+        ('"income>50K" = 1', 11_687),
+        ('"income>50K" = 0', 37_155),
+        ("age < 17 OR age > 90", 0),
+        ("age = 17 OR age = 90", 595 + 55),
+    ],
+)
+def test_the_counts_are_those_of_the_published_dataset(table: Table, text: str, expected: int) -> None:
+    assert table.count(parse(text, SOURCE.attributes)) == expected
+
+
+def test_the_first_row_is_the_published_one(table: Table) -> None:
+    first = {name: int(column[0]) for name, column in table.private_codes.items()}
+    assert first["age"] + 16 == 39
+    assert first["education-num"] + 1 == 13
+    assert first["hours-per-week"] + 1 == 40
+    assert first["sex"] == 1
+
+
+def test_the_declared_domains_leave_no_row_out_and_clamp_none() -> None:
+    with gzip.open(adult.PATH, "rt") as file:
+        header, *rows = (line.rstrip("\n").split(",") for line in file)
+    assert len(rows) == 48_842
+    assert set(header) == set(SOURCE.attributes)
+    for name, cells in zip(header, zip(*rows, strict=True), strict=True):
+        domain = SOURCE.attributes[name]
+        if domain.kind == "categories":
+            assert set(cells) == set(domain.values)
+        elif domain.kind == "integers":
+            assert domain.minimum <= min(map(int, cells)) <= max(map(int, cells)) <= domain.maximum
+
+
+def test_the_budget_is_the_callers() -> None:
+    source = adult.source(epsilon=2.0, delta=1e-9, accountant="zcdp")
+    assert (source.epsilon, source.delta, source.accountant, source.neighbors) == (2.0, 1e-9, "zcdp", "add-remove")
+
+
+def test_the_file_holds_no_time_and_no_name() -> None:
+    header = adult.PATH.read_bytes()[:10]
+    assert header[3] == 0
+    assert header[4:8] == bytes(4)

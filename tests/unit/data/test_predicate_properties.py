@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from stream.data import PredicateError, Table, attributes_of, cells, parse
+from stream.data.errors import MAX_MESSAGE_LENGTH
+from tests.unit.data.small import (
+    ATTRIBUTES,
+    Cell,
+    Said,
+    columns,
+    flat_predicates,
+    predicates,
+    read_by_hand,
+    rows,
+    source,
+)
+
+Rows = list[Mapping[str, Cell]]
+tables = st.lists(rows, max_size=80)
+
+SQL_SCRAPS = [
+    *(
+        "(",
+        ")",
+        "NOT",
+        "AND",
+        "OR",
+        "IN",
+        "BETWEEN",
+        "=",
+        "<",
+        ">=",
+        "<>",
+        ",",
+        "-",
+        "+",
+        "*",
+        ".",
+        ";",
+        "::",
+        "$1",
+    ),
+    *(
+        "age",
+        "sex",
+        "'M'",
+        "'",
+        '"',
+        '"age"',
+        "1",
+        "2.5",
+        "1e9",
+        "NULL",
+        "IS",
+        "LIKE",
+        "SELECT",
+        "FROM",
+        "CASE",
+        "WHEN",
+    ),
+    *(
+        "CAST",
+        "AS",
+        "--",
+        "/*",
+        "*/",
+        "TRUE",
+        "FALSE",
+        "EXISTS",
+        "ANY",
+        "date",
+        "interval",
+        "[",
+        "]",
+        "{",
+        "}",
+        "x'",
+        "E'",
+    ),
+]
+
+
+def load(table: Rows) -> Table:
+    return Table.load(source(), columns(table))
+
+
+def true_count(table: Rows, said: Said) -> int:
+    return sum(said.test(row) for row in map(read_by_hand, table) if row is not None)
+
+
+@given(table=tables, said=predicates)
+def test_a_count_is_that_of_a_row_by_row_evaluation(table: Rows, said: Said) -> None:
+    assume(said.text.count("(") < 14)
+    assert load(table).count(parse(said.text, ATTRIBUTES)) == true_count(table, said)
+
+
+@given(table=tables, flat=flat_predicates)
+def test_not_binds_closer_than_and_which_binds_closer_than_or(
+    table: Rows,
+    flat: tuple[list[list[tuple[bool, Said]]], str],
+) -> None:
+    groups, text = flat
+    said = Said(text, lambda row: any(all(part.test(row) != no for no, part in group) for group in groups))
+    assert load(table).count(parse(text, ATTRIBUTES)) == true_count(table, said)
+
+
+@given(said=predicates)
+def test_a_double_negation_is_the_same_predicate(said: Said) -> None:
+    assume(said.text.count("(") < 10)
+    assert parse(f"NOT (NOT ({said.text}))", ATTRIBUTES) == parse(said.text, ATTRIBUTES)
+
+
+@given(left=predicates, right=predicates)
+def test_de_morgan_holds_between_equal_trees(left: Said, right: Said) -> None:
+    assume((left.text + right.text).count("(") < 10)
+    outside = parse(f"NOT (({left.text}) AND ({right.text}))", ATTRIBUTES)
+    inside = parse(f"NOT ({left.text}) OR NOT ({right.text})", ATTRIBUTES)
+    assert outside == inside
+    assert hash(outside) == hash(inside)
+
+
+@given(table=tables, said=predicates)
+def test_a_predicate_and_its_negation_share_all_rows(table: Rows, said: Said) -> None:
+    assume(said.text.count("(") < 13)
+    loaded = load(table)
+    yes, no = parse(said.text, ATTRIBUTES), parse(f"NOT ({said.text})", ATTRIBUTES)
+    assert loaded.counts([yes, no]).sum() == loaded.private_row_count
+
+
+@given(table=tables, said=predicates)
+def test_the_cells_of_a_predicate_hold_exactly_the_rows_that_satisfy_it(table: Rows, said: Said) -> None:
+    assume(said.text.count("(") < 14)
+    loaded = load(table)
+    predicate = parse(said.text, ATTRIBUTES)
+    names = sorted(attributes_of(predicate)) or ["age"]
+    inside = cells(predicate, {name: ATTRIBUTES[name].size for name in names})
+    assert inside.shape == tuple(ATTRIBUTES[name].size for name in names)
+    assert np.count_nonzero(inside[tuple(loaded.private_codes[name] for name in names)]) == loaded.count(predicate)
+
+
+def assert_parses_or_says_why(text: str) -> None:
+    try:
+        parse(text, ATTRIBUTES)
+    except PredicateError as error:
+        message = str(error)
+        assert message.isprintable()
+        assert 0 < len(message) <= MAX_MESSAGE_LENGTH
+        message.encode()
+
+
+@given(text=st.text(max_size=200))
+def test_any_text_gives_a_predicate_or_a_predicate_error(text: str) -> None:
+    assert_parses_or_says_why(text)
+
+
+@given(text=st.text(alphabet=st.characters(codec=None), max_size=30))
+def test_text_that_no_encoding_can_hold_is_a_predicate_error_too(text: str) -> None:
+    assert_parses_or_says_why(text)
+
+
+@given(scraps=st.lists(st.sampled_from(SQL_SCRAPS), max_size=30), gap=st.sampled_from([" ", ""]))
+def test_any_heap_of_sql_gives_a_predicate_or_a_predicate_error(scraps: list[str], gap: str) -> None:
+    assert_parses_or_says_why(gap.join(scraps))
+
+
+@pytest.mark.parametrize("scrap", SQL_SCRAPS)
+@pytest.mark.parametrize("times", [20, 500])
+def test_repetition_is_no_way_to_exhaust_the_parser(scrap: str, times: int) -> None:
+    for gap in ("", " "):
+        assert_parses_or_says_why((scrap + gap) * times)
+        assert_parses_or_says_why("age = " + (scrap + gap) * times + "1")

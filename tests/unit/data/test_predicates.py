@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from schemas import MAX_PREDICATE_LENGTH, Bins, Categories, Domain, Integers
+from stream.data import Predicate, PredicateError, parse
+from stream.data.expressions import FALSE, TRUE, AllOf, Codes
+from stream.data.predicates import MAX_LIST_LENGTH, MAX_NESTING, MAX_TOKENS
+
+AGE = Integers(minimum=0, maximum=100)
+ATTRIBUTES: dict[str, Domain] = {
+    "age": AGE,
+    "education-num": Integers(minimum=0, maximum=15),
+    "income>50K": Integers(minimum=0, maximum=1),
+    "sex": Categories(values=("F", "M")),
+    "height": Bins(edges=(0.0, 0.1, 1.5, 2.0)),
+    "date": Integers(minimum=0, maximum=9),
+    "Zip": Integers(minimum=0, maximum=9),
+    "ZIP": Integers(minimum=0, maximum=9),
+}
+
+
+def read(text: str) -> Predicate:
+    return parse(text, ATTRIBUTES)
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(PredicateError) as refused:
+        read(text)
+    return str(refused.value)
+
+
+def ages(*cuts: int) -> Codes:
+    return Codes("age", AGE.size, cuts)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("age = 5", ages(5, 6)),
+        ("age <> 5", ages(0, 5, 6, 101)),
+        ("age < 5", ages(0, 5)),
+        ("5 > age", ages(0, 5)),
+        ("age <= 5", ages(0, 6)),
+        ("age > 64.5", ages(65, 101)),
+        ("age >= 64.5", ages(65, 101)),
+        ("age < 64.5", ages(0, 65)),
+        ("age <= 64.5", ages(0, 65)),
+        ("age BETWEEN 4.5 AND 6", ages(5, 7)),
+        ("age IN (1, 2, 3, 7)", ages(1, 4, 7, 8)),
+        ("age IN (2.5, 7)", ages(7, 8)),
+        ("age = 1e1", ages(10, 11)),
+    ],
+)
+def test_a_comparison_with_integers_is_exact_arithmetic(text: str, expected: Codes) -> None:
+    assert read(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["age = 64.5", "age < -3", "age > 100", "age BETWEEN 9 AND 8", "age = 1e30", "age < 0"]
+)
+def test_what_no_declared_value_satisfies_is_false(text: str) -> None:
+    assert read(text) == FALSE
+    assert read(f"NOT {text}") == TRUE
+
+
+@pytest.mark.parametrize(
+    ("text", "cuts"),
+    [
+        ("height < 0.1", (0, 1)),
+        ("height >= 1.5", (2, 3)),
+        ("1.5 > height", (0, 2)),
+        ("height BETWEEN 0.1 AND 2", (1, 3)),
+    ],
+)
+def test_bins_are_compared_with_their_edges(text: str, cuts: tuple[int, ...]) -> None:
+    assert read(text) == Codes("height", 3, cuts)
+
+
+def test_the_closed_last_edge_can_be_told_from_above_alone() -> None:
+    assert read("height <= 2") == TRUE
+    assert read("height > 2.0") == FALSE
+    assert read("height >= 0") == TRUE
+    assert "use <= or > with the last edge" in refusal("height < 2")
+    assert "use <= or > with the last edge" in refusal("height >= 2")
+
+
+@pytest.mark.parametrize(
+    "text", ["height <= 1.5", "height > 0.1", "height = 0.1", "height IN (0.1)", "height BETWEEN 0 AND 1.5"]
+)
+def test_what_bins_cannot_tell_is_refused_with_what_they_can(text: str) -> None:
+    assert "use < or >= with an edge" in refusal(text)
+
+
+def test_a_number_that_is_no_edge_is_refused_with_the_nearest_edges() -> None:
+    assert refusal("height < 1") == "1 is not a bin edge of 'height'; use 0.1 or 1.5"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "age >= 30 AND sex = 'M'",
+        "sex = 'M' AND age >= 30",
+        "NOT (age < 30 OR sex = 'F')",
+        "age > 29 AND age > 12 AND sex IN ('M') AND TRUE",
+        "((sex <> 'F')) AND (age BETWEEN 30 AND 500)",
+        "(age >= 30 AND sex = 'M') AND (age >= 30 AND sex = 'M') OR FALSE",
+        "30<=AGE and\n\t'M' = \"SEX\"",
+    ],
+)
+def test_ways_of_writing_one_predicate_give_one_tree(text: str) -> None:
+    assert read(text) == AllOf((ages(30, 101), Codes("sex", 2, (1, 2))))
+    assert hash(read(text)) == hash(read("age >= 30 AND sex = 'M'"))
+
+
+def test_names_match_exactly_or_else_by_case_if_that_is_unique() -> None:
+    assert read("Zip = 1") != read("ZIP = 1")
+    assert read("SEX = 'F' AND \"Education-NUM\" = 3") == read("sex = 'F' AND \"education-num\" = 3")
+    assert "'zip' is not a declared attribute" in refusal("zip = 1")
+
+
+def test_an_attribute_may_have_a_name_that_sql_keeps_for_itself() -> None:
+    assert read("date = 3") == read('"date" = 3') == Codes("date", 10, (3, 4))
+    assert "function" in refusal("date(3) = 3")
+    assert "E'date'" in refusal("E'date' = 3")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("abs(age) = 3", "function"),
+        ("sex = lower('M')", "function"),
+        ("age = (SELECT 3)", "SELECT"),
+        ("EXISTS (SELECT 1)", "EXISTS"),
+        ("age IN (SELECT 1)", "SELECT"),
+        ("age = CAST(3 AS int)", "AS"),
+        ("age::int = 3", "::"),
+        ("age + 1 = 3", "+"),
+        ("age - 1 = 3", "arithmetic"),
+        ("education-num = 3", "arithmetic"),
+        ("age * 2 = 3", "*"),
+        ("age = - - 3", "arithmetic"),
+        ("age = date", "two attributes"),
+        ("1 = 1", "two literals"),
+        ("age = NULL", "NULL"),
+        ("age IS NULL", "IS"),
+        ("age IS NOT DISTINCT FROM 3", "IS"),
+        ("sex LIKE 'M%'", "LIKE"),
+        ("sex ILIKE 'M%'", "ILIKE"),
+        ("sex ~ 'M'", "~"),
+        ("age = $1", "$"),
+        ("age = ?", "?"),
+        ("age = :x", ":"),
+        ("age = 3 -- x", "comment"),
+        ("age = 3 /* x */", "comment"),
+        ("{# x #} age = 3", "comment"),
+        ("age = 3; DROP TABLE t", ";"),
+        ("age = 3;", ";"),
+        ("t.age = 3", "."),
+        ("age = 3 AS x", "AS"),
+        ("age", "'age' alone"),
+        ("NOT age", "'age' alone"),
+        ("3", "literal"),
+        ("age = 3 = TRUE", "condition"),
+        ("age < 3 < 5", "condition"),
+        ("TRUE = FALSE", "literal"),
+        ("age = TRUE", "literal"),
+        ("age IN ()", "IN list"),
+        ("age IN 3", "IN"),
+        ("age IN (date)", "attribute"),
+        ("3 IN (age)", "literal"),
+        ("(age, date) = (1, 2)", "TUPLE"),
+        ("age BETWEEN SYMMETRIC 3 AND 1", "BETWEEN"),
+        ("age BETWEEN 1 AND date", "attribute"),
+        ("age = 0x10", "0x10"),
+        ("sex = E'M'", "E'M'"),
+        ("sex = $$M$$", "$$M$$"),
+        ("sex = 'M' COLLATE \"C\"", "COLLATE"),
+        ("sex = 'F' 'M'", "string"),
+        ("CASE WHEN TRUE THEN TRUE END", "CASE"),
+        ("age = ANY(ARRAY[3])", "ANY"),
+        ("[age] = 3", "["),
+        ("age = 3 age", "age"),
+        ("unknown = 3", "'unknown'"),
+        ("sex = 'X'", "'X' is not a declared value of 'sex'; declared are 'F', 'M'"),
+        ("sex = 1", "single quotes"),
+        ("sex < 'M'", "no order"),
+        ("sex BETWEEN 'F' AND 'M'", "no order"),
+        ("age = '3'", "without quotes"),
+        ("age = 1e31", "1e31"),
+        ("age = 1e-400", "1e-400"),
+        ("age = 3 OR", "OR"),
+        ("age = 3)", ")"),
+        ("", "empty"),
+        (" \n", "empty"),
+        ("-- only", "empty"),
+        ("'", "quote"),
+        ("\ud800", "cannot be read"),
+    ],
+)
+def test_everything_else_is_refused_by_name(text: str, named: str) -> None:
+    assert named in refusal(text)
+
+
+def test_a_huge_exponent_costs_nothing() -> None:
+    assert read("age >= 0e999999999999") == TRUE
+    refusal("age >= 1e999999999999")
+    refusal("age >= 1e99999999999999999999999999")
+
+
+def test_nesting_is_bounded_whatever_the_stack_holds() -> None:
+    assert read("(" * MAX_NESTING + "age = 1" + ")" * MAX_NESTING) == ages(1, 2)
+    assert read("NOT " * MAX_NESTING + "age = 1") == ages(1, 2)
+    for text in (
+        "(" * 17 + "age = 1" + ")" * 17,
+        "NOT " * 17 + "age = 1",
+        "NOT (" * 9 + "age = 1" + ")" * 9,
+        "(" * 1000,
+    ):
+        assert "nests deeper" in refusal(text)
+    assert "nests deeper" in refusal("age = " + "- " * 500 + "1")
+
+
+def test_the_deepest_predicate_leaves_half_the_stack_to_others() -> None:
+    deepest = "(" * MAX_NESTING + "age = 1" + ")" * MAX_NESTING
+    used = 0
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame, used = frame.f_back, used + 1
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(used + limit // 2)
+    try:
+        assert read(deepest) == ages(1, 2)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def test_a_stack_that_is_full_is_a_predicate_error() -> None:
+    assert "cannot be read" in refusal("age BETWEEN 1 AND NOT " * 80 + "TRUE")
+
+
+def test_wide_predicates_do_not_nest() -> None:
+    assert read(" OR ".join(f"age={number}" for number in range(0, 100, 2)) + " OR date = 1")
+    assert read(" AND ".join(["NOT age = 1"] * 120)) == read("age <> 1")
+
+
+def test_lengths_are_bounded() -> None:
+    assert str(MAX_PREDICATE_LENGTH) in refusal("age = 1" + " " * MAX_PREDICATE_LENGTH)
+    assert str(MAX_TOKENS) in refusal("(" + "1," * (MAX_TOKENS // 2) + "1) =")
+    most = ",".join(["1"] * MAX_LIST_LENGTH)
+    assert read(f"age IN ({most})") == ages(1, 2)
+    assert str(MAX_LIST_LENGTH) in refusal(f"age IN ({most},1)")
+
+
+def test_long_names_and_literals_are_cut_in_messages() -> None:
+    assert len(refusal(f"sex = '{'x' * 2000}'")) < 200
+    assert len(refusal(f'"{"x" * 2000}" = 1')) < 200
+    assert refusal("sex = '\x1b[31m\nred'").isprintable()

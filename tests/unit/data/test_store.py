@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from schemas import Categories, Domain, Integers, TableSource
+from stream.data import DataError, PredicateError, Table, TableStore, fingerprint
+from stream.data import store as store_module
+from stream.data.cache import BoundedCache
+from stream.data.files import Frame
+from tests.unit.data.small import source
+
+KEY = bytes(range(32))
+ATTRIBUTES: dict[str, Domain] = {"x": Integers(minimum=0, maximum=9), "y": Categories(values=("a", "b"))}
+COLUMNS: dict[str, Sequence[object]] = {"x": [1, 2, 3], "y": ["a", "b", "a"]}
+SOURCE = source(ATTRIBUTES)
+
+
+def digest(
+    attributes: dict[str, Domain] = ATTRIBUTES,
+    x: tuple[int, ...] = (1, 2, 3),
+    y: tuple[str, ...] = ("a", "b", "a"),
+    key: bytes = KEY,
+    name: str = "small",
+) -> str:
+    declared = source(attributes, name)
+    return fingerprint(Table.load(declared, {"x": x, "y": y}), declared, key)
+
+
+def test_equal_data_has_an_equal_fingerprint_of_64_hexadecimal_digits() -> None:
+    assert digest() == digest()
+    assert len(bytes.fromhex(digest())) == 32
+    reordered = dict(reversed(ATTRIBUTES.items()))
+    assert digest(reordered) == digest()
+
+
+def test_a_fingerprint_stays_what_it_was_registered_as() -> None:
+    assert digest() == "d473e6aae93dda7a16dd53835a1147d1a14ffb4da1590a4d0aa9d74708ce8020"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        digest(x=(1, 2, 4)),
+        digest(y=("a", "b", "b")),
+        digest(x=(1, 3, 2)),
+        digest(x=(1, 2), y=("a", "b")),
+        digest(key=bytes(32)),
+        digest(name="other"),
+        digest({**ATTRIBUTES, "x": Integers(minimum=0, maximum=10)}),
+        digest({**ATTRIBUTES, "x": Integers(minimum=0, maximum=9, outside="reject")}),
+        digest({**ATTRIBUTES, "y": Categories(values=("b", "a"))}),
+        digest({"x": ATTRIBUTES["x"]}),
+    ],
+)
+def test_one_cell_the_key_the_name_or_the_schema_changes_the_fingerprint(other: str) -> None:
+    assert other != digest()
+
+
+def test_a_fingerprint_is_refused_for_a_table_of_another_schema() -> None:
+    table = Table.load(SOURCE, COLUMNS)
+    with pytest.raises(DataError, match="not encoded for source"):
+        fingerprint(table, source({"x": ATTRIBUTES["x"]}), KEY)
+
+
+def test_many_streams_share_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[str] = []
+
+    class Counted(Table):
+        @classmethod
+        def load(cls, source: TableSource, frame: Frame | None = None) -> Table:
+            loads.append(source.source)
+            return Table.load(source, frame)
+
+    monkeypatch.setattr(store_module, "Table", Counted)
+    store = TableStore(KEY, {"small": pl.DataFrame(COLUMNS)})
+    expected = store.fingerprint(SOURCE)
+    with ThreadPoolExecutor(8) as pool:
+        tables = list(pool.map(lambda _: store.get(SOURCE.model_copy(), expected), range(100)))
+    assert all(table is tables[0] for table in tables)
+    assert store.get(SOURCE) is tables[0]
+    assert loads == ["small"]
+
+
+def test_other_data_than_registered_is_refused_without_saying_how_it_differs() -> None:
+    store = TableStore(KEY, {"small": COLUMNS})
+    registered = store.fingerprint(SOURCE)
+    store.put("small", {**COLUMNS, "x": [1, 2, 4]})
+    fresh = TableStore(KEY, {"small": {**COLUMNS, "x": [1, 2, 4]}})
+    with pytest.raises(
+        DataError, match=r"^source data differs from what was registered for 'small'; restore that data, or"
+    ):
+        fresh.get(SOURCE, registered)
+    assert fresh.get(SOURCE, store.fingerprint(SOURCE)).private_row_count == 3
+
+
+def test_a_file_that_changes_leaves_the_registered_table_to_those_who_hold_it(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("x,y\n1,a\n")
+    declared = source(ATTRIBUTES, path=str(path))
+    store = TableStore(KEY)
+    before = store.fingerprint(declared)
+    path.write_text("x,y\n1,a\n2,b\n")
+    after = store.fingerprint(declared)
+    assert before != after
+    assert store.get(declared, before).private_row_count == 1
+    assert store.get(declared, after).private_row_count == store.get(declared).private_row_count == 2
+    with pytest.raises(DataError, match="differs"):
+        TableStore(KEY).get(declared, before)
+    path.write_text("x,y\n1,a\n")
+    assert TableStore(KEY).get(declared, before).private_row_count == 1
+
+
+def test_a_source_under_a_known_name_with_another_schema_is_another_table() -> None:
+    store = TableStore(KEY, {"small": COLUMNS})
+    first = store.get(SOURCE, store.fingerprint(SOURCE))
+    narrower = source({"x": ATTRIBUTES["x"]})
+    assert list(store.get(narrower).attributes) == ["x"]
+    with pytest.raises(DataError, match="differs"):
+        store.get(narrower, fingerprint(first, SOURCE, KEY))
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(DataError, match="there is no file"):
+        TableStore(KEY).get(source(ATTRIBUTES, path="/nowhere/table.csv"))
+
+
+def test_a_predicate_is_parsed_once_for_each_schema() -> None:
+    store = TableStore(KEY)
+    first = store.predicate(SOURCE, "x = 1")
+    assert store.predicate(SOURCE, "x = 1") is first
+    assert store.predicate(SOURCE.model_copy(deep=True), "x = 1") is first
+    wider = source({"x": Integers(minimum=0, maximum=99)})
+    assert store.predicate(wider, "x = 1") != first
+    assert store.predicate(SOURCE, "x = 1") == first
+
+
+def test_a_refused_predicate_is_refused_again_in_the_same_words() -> None:
+    store = TableStore(KEY)
+    messages = []
+    for _ in range(2):
+        with pytest.raises(PredicateError) as refused:
+            store.predicate(SOURCE, "y = 'c'")
+        messages.append(str(refused.value))
+    assert messages[0] == messages[1]
+    assert "declared are 'a', 'b'" in messages[0]
+
+
+def test_a_bounded_cache_keeps_what_was_used_last_within_its_weight() -> None:
+    cache: BoundedCache[str, bytes] = BoundedCache(10, len)
+    cache.put("a", b"1234")
+    cache.put("b", b"1234")
+    assert cache.get("a") == b"1234"
+    cache.put("c", b"1234")
+    assert cache.get("b") is None
+    assert (len(cache), cache.weight) == (2, 8)
+    cache.put("a", b"12")
+    assert cache.weight == 6
+    cache.put("huge", b"x" * 11)
+    assert cache.get("huge") is None
+    assert (len(cache), cache.weight) == (2, 6)
+    cache.put("all", b"x" * 10)
+    assert (len(cache), cache.weight) == (1, 10)

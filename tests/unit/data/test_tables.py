@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import Bins, Categories, Domain, Integers
+from stream.data import DataError, Table, cells, parse
+from stream.data.files import Frame
+from tests.unit.data.small import ATTRIBUTES, Cell, Said, columns, predicates, rows, source
+
+CLAMP = Integers(minimum=0, maximum=9)
+REJECT = Integers(minimum=0, maximum=9, outside="reject")
+BINS = Bins(edges=(0.0, 1.0, 2.0))
+CLOSED = Categories(values=("01", "1", "x"))
+OPEN = Categories(values=("a", "?", "b"), other="?")
+
+
+def codes(domain: Domain, cells: Sequence[object] | pl.Series) -> list[int]:
+    frame: Frame = cells.alias("x").to_frame() if isinstance(cells, pl.Series) else {"x": cells}
+    column: list[int] = Table.load(source({"x": domain}), frame).private_codes["x"].tolist()
+    return column
+
+
+@pytest.mark.parametrize(
+    ("domain", "cells", "expected"),
+    [
+        (CLAMP, [3, -1, 12, 10**400, -(10**400)], [3, 0, 9, 9, 0]),
+        (CLAMP, ["3", " +4 ", "5.0", "6e0", "1e400", "-inf"], [3, 4, 5, 6, 9, 0]),
+        (CLAMP, [None, "", "x", "3.5", "nan", float("nan"), "1_0", "0x1", True, object(), "\ud800"], []),
+        (REJECT, [3, -1, 12, 9, "inf", None, "x", 0], [3, 9, 0]),
+        (BINS, [-5, 0, 0.999, 1, 2, 2.5, "inf"], [0, 0, 0, 1, 1, 1, 1]),
+        (Bins(edges=(0.0, 1.0, 2.0), outside="reject"), [-5, 0, 1, 2, 2.5, "inf", "nan", None], [0, 1, 1]),
+        (CLOSED, ["01", "1", 1, 1.0, " 1", "1.0", "X", None, "x"], [0, 1, 1, 1, 2]),
+        (OPEN, ["a", None, "", "c", 3, object(), "b"], [0, 1, 1, 1, 1, 1, 2]),
+    ],
+)
+def test_each_cell_is_read_by_the_declared_rule(domain: Domain, cells: list[object], expected: list[int]) -> None:
+    assert codes(domain, cells) == expected
+
+
+@pytest.mark.parametrize(
+    ("domain", "series", "expected"),
+    [
+        (CLAMP, pl.Series([1, 300, None], dtype=pl.UInt64), [1, 9]),
+        (CLAMP, pl.Series([1.0, 1.5, float("nan"), None, float("inf")]), [1, 9]),
+        (CLAMP, pl.Series(["1", "x"], dtype=pl.Categorical), [1]),
+        (CLAMP, pl.Series([True, False]), [1, 0]),
+        (CLAMP, pl.Series([None, None]), []),
+        (BINS, pl.Series(["0.5", "1.50"]).cast(pl.Decimal(10, 2)), [0, 1]),
+        (CLOSED, pl.Series([1, 2, None]), [1]),
+        (CLOSED, pl.Series([1.0, None, 1.5, float("nan"), 1e300]), [1]),
+        (CLOSED, pl.Series(["x", "1"], dtype=pl.Enum(["1", "x"])), [2, 1]),
+        (OPEN, pl.Series([None, None]), [1, 1]),
+    ],
+)
+def test_typed_columns_are_read_as_their_text_would_be(
+    domain: Domain, series: pl.Series, expected: list[int]
+) -> None:
+    assert codes(domain, series) == expected
+
+
+@pytest.mark.parametrize("domain", [CLAMP, BINS, CLOSED])
+@pytest.mark.parametrize(
+    "series",
+    [pl.Series([date(2000, 1, 1)]), pl.Series([[1]]), pl.Series([{"a": 1}]), pl.Series([b"1"])],
+)
+def test_a_column_of_another_type_is_refused_by_its_type(domain: Domain, series: pl.Series) -> None:
+    with pytest.raises(DataError, match=r"column 'x' has type .*; write it as"):
+        codes(domain, series)
+
+
+def test_a_row_left_out_by_one_attribute_is_left_out_of_all() -> None:
+    table = Table.load(source({"x": CLAMP, "y": REJECT}), {"x": [1, 2, 3], "y": [1, 99, 3]})
+    assert table.private_row_count == 2
+    assert table.private_codes["x"].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("size", "width"),
+    [(1, 1), (256, 1), (257, 2), (65_536, 2), (65_537, 4), (1 << 20, 4)],
+)
+def test_domains_of_every_size_keep_their_last_value(size: int, width: int) -> None:
+    domain = Integers(minimum=5, maximum=size + 4)
+    table = Table.load(source({"x": domain}), {"x": [size + 4, size + 4, 5]})
+    assert table.private_codes["x"].itemsize == width
+    assert table.count(parse(f"x = {size + 4}", {"x": domain})) == (3 if size == 1 else 2)
+    assert table.count(parse("x >= 5", {"x": domain})) == 3
+
+
+def test_a_table_without_rows_counts_nothing() -> None:
+    table = Table.load(source({"x": CLAMP}), {"x": []})
+    predicates = [parse(text, table.attributes) for text in ("TRUE", "x = 1", "NOT x IN (1, 3, 5, 7, 9)")]
+    assert table.counts(predicates).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("height", [1, 63, 64, 65, 128, 1000])
+def test_complements_do_not_count_the_bits_after_the_last_row(height: int) -> None:
+    table = Table.load(source({"x": CLAMP}), {"x": [number % 10 for number in range(height)]})
+    for text in ("TRUE", "x >= 0", "NOT x = 3 OR x = 3", "NOT FALSE"):
+        assert table.count(parse(text, table.attributes)) == height
+    threes = sum(number % 10 == 3 for number in range(height))
+    assert table.count(parse("x <> 3", table.attributes)) == height - threes
+
+
+def test_long_lists_count_like_their_parts() -> None:
+    domain = Integers(minimum=0, maximum=999)
+    values = list(range(0, 1000, 3))
+    table = Table.load(source({"x": domain}), {"x": values})
+    listed = parse(f"x IN ({', '.join(map(str, range(0, 400, 2)))})", {"x": domain})
+    assert table.count(listed) == sum(value < 400 and value % 2 == 0 for value in values)
+
+
+def test_counts_do_not_hang_on_the_caches() -> None:
+    frame = {"x": [number * 7 % 10 for number in range(500)]}
+    small = Table(**_parts(frame), bitmap_cache_bytes=100)
+    usual = Table(**_parts(frame))
+    for text in ("x < 3", "x IN (1, 4, 8)", "x < 3", "x IN (0, 2, 4, 6, 8) AND x <> 4", "x = 9"):
+        predicate = parse(text, {"x": CLAMP})
+        assert small.count(predicate) == usual.count(predicate) == usual.count(predicate)
+
+
+def _parts(frame: Frame) -> dict[str, Any]:
+    table = Table.load(source({"x": CLAMP}), frame)
+    return {"attributes": table.attributes, "private_codes": table.private_codes}
+
+
+def test_a_predicate_over_another_schema_is_refused() -> None:
+    table = Table.load(source({"x": CLAMP}), {"x": [1]})
+    with pytest.raises(DataError, match="declares 'y' otherwise"):
+        table.count(parse("y = 1", {"y": CLAMP}))
+    with pytest.raises(DataError, match="declares 'x' otherwise"):
+        table.count(parse("x = 1", {"x": Integers(minimum=0, maximum=99)}))
+    with pytest.raises(DataError, match="no axis for attribute 'x'"):
+        cells(parse("x = 1", {"x": CLAMP}), {"y": 10})
+
+
+def test_the_codes_cannot_be_changed_and_are_not_shown() -> None:
+    table = Table.load(source({"x": CLAMP}), {"x": [7, 7, 7]})
+    with pytest.raises(ValueError, match="read-only"):
+        table.private_codes["x"][0] = 1
+    assert repr(table) == "Table(attributes=['x'])"
+
+
+FILE = b'extra,x,y\n9,01,5\n9,1,"6"\n9," x",\xff\n9,x\n9,x,8,9\n\n9,x,7'
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".CSV"])
+def test_csv_cells_are_text_and_ragged_rows_have_empty_cells(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"table.v2{suffix}"
+    path.write_bytes(gzip.compress(FILE) if suffix.endswith(".gz") else FILE)
+    table = Table.load(source({"y": CLAMP, "x": CLOSED}, path=str(path)))
+    assert table.private_codes["x"].tolist() == [0, 1, 2, 2]
+    assert table.private_codes["y"].tolist() == [5, 6, 8, 7]
+
+
+def test_an_empty_csv_cell_is_the_empty_category_where_that_is_declared(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text('x,y\n,1\n"",2\na,3\n')
+    table = Table.load(source({"x": Categories(values=("a", ""))}, path=str(path)))
+    assert table.private_codes["x"].tolist() == [1, 1, 0]
+
+
+def test_parquet_gives_the_same_table_as_csv(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"x": ["01", "x", None, "1"], "y": [3, 12, 4, None], "extra": [[1], [2], [3], [4]]})
+    frame.write_parquet(tmp_path / "table.parquet")
+    frame.drop("extra").write_csv(tmp_path / "table.csv")
+    parquet, text = (
+        Table.load(source({"x": CLOSED, "y": CLAMP}, path=str(tmp_path / name)))
+        for name in ("table.parquet", "table.csv")
+    )
+    for name in ("x", "y"):
+        assert np.array_equal(parquet.private_codes[name], text.private_codes[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("table.csv", b"y\n1\n", "no column 'x'"),
+        ("table.csv", b"", "no line of column names"),
+        ("table.csv.gz", gzip.compress(b"x\n1\n" * 99)[:-20], "cannot read"),
+        ("table.parquet", b"not parquet", "cannot read"),
+        ("table.txt", b"x\n1\n", "cannot tell what 'table.txt' is"),
+        ("table", b"x\n1\n", "cannot tell what 'table' is"),
+        ("table.csv", None, "there is no file"),
+    ],
+)
+def test_unusable_files_are_named(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        Table.load(source({"x": CLAMP}, path=str(path)))
+
+
+def test_unusable_tables_in_memory_are_named() -> None:
+    with pytest.raises(DataError, match="no column 'x'"):
+        Table.load(source({"x": CLAMP}), {"y": [1]})
+    with pytest.raises(DataError, match="no column 'x'"):
+        Table.load(source({"x": CLAMP}), pl.DataFrame({"y": [1]}))
+    with pytest.raises(DataError, match="different lengths"):
+        Table.load(source({"x": CLAMP, "y": CLAMP}), {"x": [1], "y": [1, 2]})
+
+
+Rows = list[Mapping[str, Cell]]
+
+
+@given(
+    table=st.lists(rows, max_size=12), person=rows, place=st.integers(0, 12), said=st.lists(predicates, max_size=5)
+)
+def test_one_more_row_moves_no_count_by_more_than_one(
+    table: Rows,
+    person: Mapping[str, Cell],
+    place: int,
+    said: list[Said],
+) -> None:
+    texts = [part.text for part in said if part.text.count("(") < 14]
+    parsed = [parse(text, ATTRIBUTES) for text in ["TRUE", *texts]]
+    without = Table.load(source(), columns(table)).counts(parsed)
+    having = Table.load(source(), columns([*table[:place], person, *table[place:]])).counts(parsed)
+    assert set((having - without).tolist()) <= {0, 1}
+
+
+text_cells = st.one_of(
+    st.text(alphabet=st.characters(codec="utf-8"), max_size=8),
+    st.sampled_from(
+        [
+            "a",
+            "b",
+            "?",
+            "1",
+            "2",
+            "",
+            "1.0",
+            "-1",
+            "99",
+            "NULL",
+            "nan",
+            '"',
+            "'",
+            '"a',
+            'a"b',
+            "a\nb",
+            "a,b",
+            "\r",
+            "1\r\n2",
+        ]
+    ),
+)
+WIDE: dict[str, Domain] = {"number": CLAMP, "category": OPEN, "bin": BINS}
+
+
+@given(table=st.lists(st.tuples(text_cells, text_cells, text_cells), max_size=8), place=st.integers(0, 7))
+def test_in_a_well_formed_csv_file_no_cell_changes_how_another_row_is_read(
+    table: list[tuple[str, str, str]],
+    place: int,
+) -> None:
+    def load(some: list[tuple[str, str, str]]) -> list[tuple[int, ...]]:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "table.csv")
+            with path.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file, lineterminator="\n").writerows([tuple(WIDE), *some])
+            private = Table.load(source(WIDE, path=str(path))).private_codes
+            return list(zip(*(private[name].tolist() for name in WIDE), strict=True))
+
+    everyone = load(table)
+    one_by_one = [row for person in table for row in load([person])]
+    assert everyone == one_by_one
+    assert load(table[:place]) + load(table[place:]) == everyone
