@@ -111,10 +111,9 @@ def _redraw(
 ) -> None:
     """Decide again, round by round, what follows a ⊤ in streams whose threshold noise is drawn anew."""
     ends = np.r_[starts[1:], len(rows)]
-    for start, end in zip(starts, ends, strict=True):
+    redrawn = fresh[rows[starts]]
+    for start, end in zip(starts[redrawn], ends[redrawn], strict=True):
         row = int(rows[start])
-        if not fresh[row]:
-            continue
         tops = 0
         position = int(start)
         while position < end:

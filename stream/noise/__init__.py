@@ -10,7 +10,7 @@ from stream.noise.geometric import (
     sampler,
 )
 from stream.noise.keys import KEY_FILE_VARIABLE, KEY_VARIABLE, NoiseKey, NoiseKeyError
-from stream.noise.words import Role, event_words, round_draw, stream_subkey
+from stream.noise.words import Role, event_words, round_words, stream_subkey
 
 __all__ = [
     "DELTA_PER_DRAW",
@@ -25,7 +25,7 @@ __all__ = [
     "Sampler",
     "TwoSidedGeometric",
     "event_words",
-    "round_draw",
+    "round_words",
     "sampler",
     "stream_subkey",
 ]

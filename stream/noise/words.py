@@ -14,7 +14,7 @@ from enum import StrEnum
 import numpy as np
 from blake3 import blake3
 
-from stream.noise.geometric import LowWords, Sampler, Words
+from stream.noise.geometric import LowWords, Words
 from stream.noise.keys import NoiseKey
 
 _VERSION = b"sotto noise v1"
@@ -42,17 +42,9 @@ def stream_subkey(key: NoiseKey, *, incarnation: str, definition: bytes, role: R
     return blake3(context, key=key.secret).digest()
 
 
-def round_draw(subkey: bytes, round_number: int, sampler: Sampler) -> int:
-    """One draw that depends on the stream and the round alone, such as a threshold's noise."""
-    message = round_number.to_bytes(8, "big")
-    count = sampler.words
-
-    def low(_: int) -> Words:
-        longer = blake3(message, key=subkey).digest(2 * count * _WORD_BYTES)
-        return np.frombuffer(longer, dtype=_LITTLE_ENDIAN_WORD)[count:]
-
-    high = np.frombuffer(blake3(message, key=subkey).digest(count * _WORD_BYTES), dtype=_LITTLE_ENDIAN_WORD)
-    return int(sampler.draw(high.reshape(1, count), low)[0])
+def round_words(subkeys: Sequence[bytes], rounds: Sequence[int], count: int) -> tuple[Words, LowWords]:
+    """Words that depend on the stream and the round alone, for a threshold's noise; one row per subkey."""
+    return _derive(subkeys, [number.to_bytes(8, "big") for number in rounds], count)
 
 
 def event_words(
@@ -69,17 +61,20 @@ def event_words(
         The high words, of shape (n, count), and a function that derives a row's low words when they are needed.
     """
     place = _prefixed(topic.encode(), partition.to_bytes(4, "big"))
+    messages = [
+        place + offset.to_bytes(8, "big") + payload for offset, payload in zip(offsets, payloads, strict=True)
+    ]
+    return _derive(subkeys, messages, count)
+
+
+def _derive(subkeys: Sequence[bytes], messages: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
     width = count * _WORD_BYTES
     digests = b"".join(
-        [
-            blake3(place + offset.to_bytes(8, "big") + payload, key=subkey).digest(width)
-            for subkey, offset, payload in zip(subkeys, offsets, payloads, strict=True)
-        ],
+        [blake3(message, key=subkey).digest(width) for subkey, message in zip(subkeys, messages, strict=True)],
     )
 
     def low(row: int) -> Words:
-        message = place + offsets[row].to_bytes(8, "big") + payloads[row]
-        longer = blake3(message, key=subkeys[row]).digest(2 * width)
+        longer = blake3(messages[row], key=subkeys[row]).digest(2 * width)
         return np.frombuffer(longer, dtype=_LITTLE_ENDIAN_WORD)[count:]
 
-    return np.frombuffer(digests, dtype=_LITTLE_ENDIAN_WORD).reshape(len(offsets), count), low
+    return np.frombuffer(digests, dtype=_LITTLE_ENDIAN_WORD).reshape(len(messages), count), low

@@ -45,12 +45,8 @@ class Record(NamedTuple):
     headers: Headers = ()
 
 
-class Message(NamedTuple):
-    """A record to be written; ``value`` None deletes the key from a compacted topic."""
-
-    key: bytes
-    value: bytes | None
-    headers: Headers = ()
+Message = tuple[bytes, bytes | None, Headers]
+"""Key, value and headers of a record to be written; no value deletes the key from a compacted topic."""
 
 
 @dataclass(slots=True)

@@ -236,7 +236,7 @@ class BudgetProcessor:
             ended = StreamClosed if grant.ending == "closed" else StreamHalted
             control = ended(**{**dict(control), "kind": grant.ending, "reason": grant.reason or grant.ending})
         key = grant.spec.stream.encode()
-        message = Message(key, _control_codec.encode(control))
+        message: Message = (key, _control_codec.encode(control), ())
         outputs.add(self._topics.control, partition_of(key, self._topics.partitions), message)
 
     def _receipt(
@@ -274,7 +274,7 @@ class BudgetProcessor:
     def _write(self, outputs: Outputs, source: str, key: str, record: LedgerRecord | None) -> None:
         value = None if record is None else _ledger_codec.encode(record)
         partition = partition_of(source.encode(), LEDGER_PARTITIONS)
-        outputs.add(self._topics.ledger, partition, Message(key.encode(), value))
+        outputs.add(self._topics.ledger, partition, (key.encode(), value, ()))
 
 
 def _receipt_key(request: str) -> str:

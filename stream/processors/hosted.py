@@ -17,7 +17,7 @@ from schemas.wire import struct
 from stream.accounting.costs import realised_cost, to_amount
 from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
 from stream.mechanisms.grid import to_steps
-from stream.noise import NoiseKey, Role, Sampler, round_draw, stream_subkey
+from stream.noise import NoiseKey, Role, Sampler, round_words, stream_subkey
 
 STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
 OPEN, EXHAUSTED, HALTED, CLOSED = range(4)
@@ -85,6 +85,7 @@ class HostedStreams:
         self.keys: list[bytes] = []
         self.incarnations: list[str] = []
         self.digests: list[bytes] = []
+        self.over_values: list[bool] = []
         self.query_keys: list[bytes] = []
         self.reasons: dict[int, str] = {}
         self.terms: list[Terms] = []
@@ -109,6 +110,7 @@ class HostedStreams:
             slot = self._new_slot(name)
         self.incarnations[slot] = definition.identity.incarnation
         self.digests[slot] = bytes.fromhex(definition.identity.digest)
+        self.over_values[slot] = definition.source.kind == "values"
         self.reasons.pop(slot, None)
         calibration = definition.calibration
         self.terms_of[slot] = self._index_of_terms(definition)
@@ -138,17 +140,32 @@ class HostedStreams:
 
         Left until a stream's first query, so that a restore of many streams is not held up by idle ones.
         """
-        for slot in slots[~self.ready[slots]].tolist():
+        waiting = slots[~self.ready[slots]].tolist()
+        if not waiting:
+            return
+        for slot in waiting:
             self.query_keys[slot] = self._subkey(slot, Role.QUERY)
-            self.barrier[slot] = self.barrier_of_round(slot, int(self.tops[slot]))
-            self.ready[slot] = True
+        self.barrier[waiting] = self._barriers(waiting, self.tops[waiting].tolist())
+        self.ready[waiting] = True
 
     def barrier_of_round(self, slot: int, tops: int) -> int:
         """ρ + s of the round that follows so many ⊤s; the same round for ever where ρ is drawn once."""
-        terms = self.terms_at(slot)
-        round_number = tops if terms.calibration.fresh_threshold else 0
-        draw = round_draw(self._subkey(slot, Role.THRESHOLD), round_number, terms.threshold_noise)
-        return draw + terms.calibration.shift
+        return int(self._barriers([slot], [tops])[0])
+
+    def _barriers(self, slots: list[int], tops: list[int]) -> npt.NDArray[np.int64]:
+        """ρ + s of many streams, all draws of one law at once."""
+        barriers = np.empty(len(slots), dtype=np.int64)
+        by_terms: dict[int, list[int]] = {}
+        for place, slot in enumerate(slots):
+            by_terms.setdefault(int(self.terms_of[slot]), []).append(place)
+        for index, places in by_terms.items():
+            terms = self.terms[index]
+            fresh = terms.calibration.fresh_threshold
+            subkeys = [self._subkey(slots[place], Role.THRESHOLD) for place in places]
+            rounds = [tops[place] if fresh else 0 for place in places]
+            words, low = round_words(subkeys, rounds, terms.threshold_noise.words)
+            barriers[places] = terms.threshold_noise.draw(words, low) + terms.calibration.shift
+        return barriers
 
     def resume(self, name: str, checkpoint: Checkpoint) -> None:
         """Take a stream's figures from the changelog; those of another incarnation are not its own."""
@@ -208,6 +225,7 @@ class HostedStreams:
         self.keys.append(name.encode())
         self.incarnations.append("")
         self.digests.append(b"")
+        self.over_values.append(False)
         self.query_keys.append(b"")
         return slot
 

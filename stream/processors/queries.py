@@ -9,24 +9,22 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Checkpoint, Control, Query, TableSource
-from schemas.wire import Codec, MalformedEventError, encode, struct
+from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Checkpoint, Control, TableSource
+from schemas.wire import Codec, encode
 from stream.data import TableStore
 from stream.mechanisms.above_threshold import ABOVE, Decisions, decide
 from stream.mechanisms.above_threshold import HALTED as QUERY_HALTED
 from stream.mechanisms.grid import to_steps
 from stream.noise import NoiseKey, Sampler, event_words
+from stream.processors.admission import Admission, Batch
 from stream.processors.base import Message, Outputs, RecordLike
 from stream.processors.hosted import CLOSED, EXHAUSTED, HALTED, OPEN, HostedStreams, Terms
-from stream.processors.rejections import Rejection, address_of
 from stream.processors.replies import PROGRESS_KEY, Replies, WireAnswer
-from stream.processors.topics import Topics, partition_of
+from stream.processors.topics import Topics
 
 STATUS_INTERVAL = 2.0
 """Seconds between two digests of one stream."""
 
-_decode_query: Any = msgspec.json.Decoder(struct(Query)).decode
-_query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 _control_codec: Codec[Control] = Codec(Control, limit=MAX_DEFINITION_BYTES)
 _checkpoint_codec: Codec[Checkpoint] = Codec(Checkpoint, limit=MAX_EVENT_BYTES)
 _progress = msgspec.json.Decoder(dict[str, int])
@@ -46,6 +44,8 @@ class QueryProcessor:
         self._key_id = key.key_id
         self._tables = tables
         self._replies = Replies(topics, partition, self.streams)
+        self._admission = Admission(topics, partition, self.streams, tables)
+        self._admitted: Batch | None = None
         self._next_offset: int | None = None
         self._pending: dict[int, Control] = {}
         self._checkpoints: dict[str, Checkpoint] = {}
@@ -67,18 +67,15 @@ class QueryProcessor:
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """Take in definitions; a stream that control ends reports its last totals, once."""
+        self._admitted = None
         for record in records:
             self._define(record)
         return self._settle()
 
     def needs_tables(self, records: Sequence[RecordLike]) -> bool:
         """Whether a query names a stream that no control event has defined yet."""
-        slots = self.streams.slots
-        for record in records:
-            address = address_of(record.value)
-            if address is not None and address[1] not in slots:
-                return True
-        return False
+        self._admitted = self._admission.admit(records)
+        return self._admitted.unknown
 
     def idle(self, now: float) -> Outputs:
         """Finish what control ended, and show digests of the streams that changed since the last interval."""
@@ -92,16 +89,15 @@ class QueryProcessor:
 
     def process(self, records: Sequence[RecordLike]) -> Outputs:
         """Answer queries in order: each gets one answer, and whatever is wrong with one stops no other."""
-        outputs = Outputs()
+        outputs = self._settle()
         if not records:
             return outputs
-        batch = _Batch()
+        batch, self._admitted = self._admitted, None
+        if batch is None or batch.records is not records or batch.unknown:
+            batch = self._admission.admit(records)
         answers: list[Message | None] = [None] * len(records)
-        for place, record in enumerate(records):
-            try:
-                self._admit(place, record, batch)
-            except Rejection as rejection:
-                answers[place] = self._replies.reject(outputs, record, rejection)
+        for place, rejection in batch.rejected:
+            answers[place] = self._replies.reject(outputs, records[place], rejection)
         if batch.slots:
             self._answer(batch, answers, outputs)
         written = [answer for answer in answers if answer is not None]
@@ -146,51 +142,7 @@ class QueryProcessor:
             self._replies.charges(outputs, slots)
         return outputs
 
-    def _admit(self, place: int, record: RecordLike, batch: _Batch) -> None:
-        value = record.value
-        if value is None or len(value) > MAX_EVENT_BYTES:
-            raise _malformed(value)
-        try:
-            query = _decode_query(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise _malformed(value) from None
-        slot = self.streams.slots.get(query.stream)
-        if slot is None:
-            raise self._unknown(query.stream)
-        number, where = query.value, query.where
-        if (number is None) == (where is None):
-            raise Rejection("malformed", "value, where: give exactly one of them")
-        if number is None:
-            number = self._count(slot, where)
-        elif self.streams.terms_at(slot).source.kind != "values":
-            raise Rejection(
-                "malformed", "value: this stream's source is a table; send a 'where' predicate instead"
-            )
-        batch.add(place, query.id, query.stream, slot, number, query.threshold, record.offset, value)
-
-    def _count(self, slot: int, where: str) -> float:
-        terms = self.streams.terms_at(slot)
-        if not isinstance(terms.source, TableSource):
-            raise Rejection("malformed", "where: this stream's source has no table; send a 'value' instead")
-        if self.streams.refused[slot]:
-            return 0.0
-        try:
-            table = self._tables.get(terms.source, terms.fingerprint)
-            return float(table.count(self._tables.predicate(terms.source, where)))
-        except ValueError as error:
-            raise Rejection("predicate", f"where: {error}") from None
-
-    def _unknown(self, stream: str) -> Rejection:
-        home = partition_of(stream.encode(), self._topics.partitions)
-        if home != self._partition:
-            return Rejection(
-                "wrong-partition",
-                f"stream: belongs in partition {home}, came in {self._partition}; "
-                "key events by stream with the murmur2 partitioner (librdkafka: partitioner=murmur2_random)",
-            )
-        return Rejection("unknown-stream", "stream: no such stream is open; open it first")
-
-    def _answer(self, batch: _Batch, answers: list[Message | None], outputs: Outputs) -> None:
+    def _answer(self, batch: Batch, answers: list[Message | None], outputs: Outputs) -> None:
         streams = self.streams
         slots = np.array(batch.slots, dtype=np.intp)
         replayed = self._halt_replayed(slots, np.array(batch.offsets, dtype=np.int64))
@@ -224,7 +176,7 @@ class QueryProcessor:
             )
         return halted
 
-    def _margins(self, batch: _Batch, slots: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+    def _margins(self, batch: Batch, slots: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
         """f + ν − T in steps, with all noise of one law drawn at once."""
         margin = np.empty(len(slots), dtype=np.int64)
         values = np.array(batch.values, dtype=np.float64)
@@ -260,7 +212,7 @@ class QueryProcessor:
 
     def _write_answers(
         self,
-        batch: _Batch,
+        batch: Batch,
         row_of: npt.NDArray[np.intp],
         rows: npt.NDArray[np.intp],
         open_rows: npt.NDArray[np.bool_],
@@ -271,9 +223,10 @@ class QueryProcessor:
         tops_after = streams.tops[rows][row_of] + decisions.tops_before + (decisions.codes == ABOVE)
         index = streams.answered[rows][row_of] + np.where(open_rows[row_of], decisions.place, 0)
         cutoff = (streams.tops + streams.tops_left)[rows][row_of]
-        columns = (decisions.codes, index, tops_after, cutoff - tops_after)
+        columns = (decisions.codes, index, tops_after, cutoff - tops_after, streams.terms_of[rows][row_of])
         spent_of: dict[tuple[int, int], Any] = {}
-        for where, query_id, name, slot, code, place, tops, left in zip(
+        keys = streams.keys
+        for where, query_id, name, slot, code, place, tops, left, terms in zip(
             batch.places,
             batch.ids,
             batch.streams,
@@ -282,17 +235,17 @@ class QueryProcessor:
             strict=True,
         ):
             if code == QUERY_HALTED:
-                spent = streams.terms_at(slot).spent(place, tops)
+                spent = streams.terms[terms].spent(place, tops)
                 answer = WireAnswer(query_id, name, None, "halted", None, None, streams.reason(slot), spent, left)
             else:
-                if (spent := spent_of.get((slot, tops))) is None:
-                    spent = spent_of[slot, tops] = streams.terms_at(slot).spent(place + 1, tops)
+                if (spent := spent_of.get((terms, tops))) is None:
+                    spent = spent_of[terms, tops] = streams.terms[terms].spent(place + 1, tops)
                 answer = WireAnswer(query_id, name, place, _OUTCOMES[code], None, None, None, spent, left)
-            answers[where] = Message(streams.keys[slot], encode(answer))
+            answers[where] = (keys[slot], encode(answer), ())
 
     def _install(
         self,
-        batch: _Batch,
+        batch: Batch,
         row_of: npt.NDArray[np.intp],
         rows: npt.NDArray[np.intp],
         open_rows: npt.NDArray[np.bool_],
@@ -314,48 +267,3 @@ class QueryProcessor:
         streams.changed[rows[(answered > 0) | ended]] = True
         self._replies.checkpoints(outputs, rows[(answered > 0) | ended])
         self._replies.charges(outputs, rows[(shown > 0) | ended])
-
-
-class _Batch:
-    """The admitted queries of one batch, as parallel lists."""
-
-    def __init__(self) -> None:
-        self.places: list[int] = []
-        self.ids: list[str] = []
-        self.streams: list[str] = []
-        self.slots: list[int] = []
-        self.values: list[float] = []
-        self.thresholds: list[float | None] = []
-        self.offsets: list[int] = []
-        self.payloads: list[bytes] = []
-
-    def add(
-        self,
-        place: int,
-        query_id: str,
-        stream: str,
-        slot: int,
-        value: float,
-        threshold: float | None,
-        offset: int,
-        payload: bytes,
-    ) -> None:
-        """Take in one query."""
-        self.places.append(place)
-        self.ids.append(query_id)
-        self.streams.append(stream)
-        self.slots.append(slot)
-        self.values.append(value)
-        self.thresholds.append(threshold)
-        self.offsets.append(offset)
-        self.payloads.append(payload)
-
-
-def _malformed(value: bytes | None) -> Rejection:
-    """What the contract's own model says is wrong with an event that the fast path refused."""
-    try:
-        _query_codec.decode(value)
-    except MalformedEventError as error:
-        code = "too-large" if value is not None and len(value) > MAX_EVENT_BYTES else "malformed"
-        return Rejection(code, str(error))
-    return Rejection("malformed", "event: not valid JSON in UTF-8")

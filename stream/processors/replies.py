@@ -38,18 +38,17 @@ class Replies:
         streams = self._streams
         columns = (streams.state, streams.answered, streams.tops, streams.last_offset)
         rows = zip(slots.tolist(), *(column[slots].tolist() for column in columns), strict=True)
-        keys, incarnations, reasons = streams.keys, streams.incarnations, streams.reasons
+        keys, incarnations, reason_of = streams.keys, streams.incarnations, streams.reasons.get
         outputs.extend(
             self._topics.state,
             self._partition,
             [
-                Message(
+                (
                     keys[slot],
                     encode(
-                        _WireCheckpoint(
-                            incarnations[slot], STATES[state], answered, tops, offset, reasons.get(slot)
-                        )
+                        _WireCheckpoint(incarnations[slot], STATES[state], answered, tops, offset, reason_of(slot))
                     ),
+                    (),
                 )
                 for slot, state, answered, tops, offset in rows
             ],
@@ -57,7 +56,7 @@ class Replies:
 
     def progress(self, outputs: Outputs, next_offset: int) -> None:
         """How far this partition's queries are answered."""
-        outputs.add(self._topics.state, self._partition, Message(PROGRESS_KEY, encode(_WireProgress(next_offset))))
+        outputs.add(self._topics.state, self._partition, (PROGRESS_KEY, encode(_WireProgress(next_offset)), ()))
 
     def charges(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
         """One charge per stream with news for the ledger."""
@@ -75,7 +74,7 @@ class Replies:
                 streams.reasons.get(slot),
             )
             key = source.encode()
-            outputs.add(self._topics.charges, partition_of(key, LEDGER_PARTITIONS), Message(key, encode(charge)))
+            outputs.add(self._topics.charges, partition_of(key, LEDGER_PARTITIONS), (key, encode(charge), ()))
 
     def status(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
         """One digest per stream that changed since the last time."""
@@ -95,7 +94,7 @@ class Replies:
                 terms.calibration.alpha,
                 position,
             )
-            outputs.add(self._topics.status, self._partition, Message(streams.keys[slot], encode(digest)))
+            outputs.add(self._topics.status, self._partition, (streams.keys[slot], encode(digest), ()))
 
     def reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> Message | None:
         """Write a dead letter, always; give an answer where the event has an id and a stream."""
@@ -107,4 +106,4 @@ class Replies:
         spent = None if slot is None else self._streams.spent(slot)
         left = None if slot is None else int(self._streams.tops_left[slot])
         answer = WireAnswer(query_id, name, None, "rejected", None, None, rejection.reason, spent, left)
-        return Message(name.encode(), encode(answer))
+        return (name.encode(), encode(answer), ())
