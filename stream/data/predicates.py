@@ -131,10 +131,10 @@ class PredicateParser:
                 continue
             written = text[token.start : token.end + 1]
             # An attribute may be called 'date' or 'type', which SQL keeps for itself; E'date' is not its name.
-            if written != token.text or not written.isidentifier() or self._find(written) is None:
+            if not written.isidentifier() or self._find(written) is None:
                 hint = _HINTS.get(token.token_type, _USUAL_HINT)
                 raise PredicateError(f"{shown(written)} is not allowed in a predicate; {hint}")
-            tokens[place] = Token(TokenType.VAR, token.text, token.line, token.col, token.start, token.end)
+            tokens[place] = Token(TokenType.VAR, written, token.line, token.col, token.start, token.end)
         _check_nesting(tokens)
         return tokens
 

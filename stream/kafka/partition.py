@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -48,6 +48,12 @@ class _Life:
     processor: Processor
     writer: Writer
     positions: dict[TopicPartition, int]
+    sought: set[TopicPartition] = field(default_factory=set)
+    """Partitions from which nothing has come since the seek."""
+
+
+class InputWentBackError(RuntimeError):
+    """An input topic was recreated or cut while it was being read."""
 
 
 class _Stopped(Exception):  # noqa: N818  (an order, not an error)
@@ -111,7 +117,7 @@ class PartitionTask:
     async def _recover(self, error: Exception) -> None:
         self._metrics.failures.inc()
         fenced = isinstance(error, ProducerFenced)
-        known = fenced or isinstance(error, KafkaError)
+        known = isinstance(error, KafkaError | InputWentBackError)
         self._log.warning(
             "partition starts over",
             error=type(error).__name__,
@@ -169,16 +175,25 @@ class PartitionTask:
         reached = processor.restored()
         for number, topic in enumerate(processor.inputs):
             source = TopicPartition(topic, self.partition)
-            committed = await self._consumer.committed(source)
-            # Committed offsets expire and can be reset; the changelog's own position does neither.
-            known = [offset for offset in (committed, reached if number == 0 else None) if offset is not None]
-            beginning = (await self._consumer.beginning_offsets([source]))[source]
-            positions[source] = max([beginning, *known])
+            positions[source] = await self._resume_at(source, reached if number == 0 else None)
         return positions, count
+
+    async def _resume_at(self, source: TopicPartition, reached: int | None) -> int:
+        """The next offset to read: committed offsets expire and can be reset; the changelog's own does neither."""
+        committed = await self._consumer.committed(source)
+        beginning = (await self._consumer.beginning_offsets([source]))[source]
+        end = (await self._offsets.end_offsets([source]))[source]
+        position = max(offset for offset in (beginning, committed, reached) if offset is not None)
+        if position <= end:
+            return int(position)
+        # The topic was recreated or cut. Streams that answered beyond its end halt rather than answer again.
+        self._log.error("input went back", topic=source.topic, position=position, end=end)
+        return int(beginning)
 
     def _seek(self, life: _Life) -> None:
         for source, offset in life.positions.items():
             self._consumer.seek(source, offset)
+        life.sought = set(life.positions)
         self._consumer.resume(*life.positions)
 
     async def _loop(self, life: _Life) -> None:
@@ -209,10 +224,15 @@ class PartitionTask:
         records: Sequence[ConsumerRecord],
     ) -> Sequence[ConsumerRecord]:
         """Records not seen yet: aiokafka may have started fetching from an older offset before our seek."""
+        if not records:
+            return records
         position = life.positions[source]
-        if records and records[0].offset < position:
-            return [record for record in records if record.offset >= position]
-        return records
+        if records[0].offset >= position:
+            life.sought.discard(source)
+            return records
+        if source not in life.sought:
+            raise InputWentBackError(f"{source.topic} went back from offset {position} to {records[0].offset}")
+        return [record for record in records if record.offset >= position]
 
     async def _answer(self, life: _Life, source: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
         began = time.monotonic()

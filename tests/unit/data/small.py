@@ -7,9 +7,13 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers, TableSource
+
+unhurried = settings(deadline=None)
+"""For properties that load tables: the first load is slow, and so is a busy machine."""
 
 ATTRIBUTES: dict[str, Domain] = {
     "age": Integers(minimum=17, maximum=26),

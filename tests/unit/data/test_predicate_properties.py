@@ -19,6 +19,7 @@ from tests.unit.data.small import (
     read_by_hand,
     rows,
     source,
+    unhurried,
 )
 
 Rows = list[Mapping[str, Cell]]
@@ -94,12 +95,14 @@ def true_count(table: Rows, said: Said) -> int:
     return sum(said.test(row) for row in map(read_by_hand, table) if row is not None)
 
 
+@unhurried
 @given(table=tables, said=predicates)
 def test_a_count_is_that_of_a_row_by_row_evaluation(table: Rows, said: Said) -> None:
     assume(said.text.count("(") < 14)
     assert load(table).count(parse(said.text, ATTRIBUTES)) == true_count(table, said)
 
 
+@unhurried
 @given(table=tables, flat=flat_predicates)
 def test_not_binds_closer_than_and_which_binds_closer_than_or(
     table: Rows,
@@ -110,12 +113,14 @@ def test_not_binds_closer_than_and_which_binds_closer_than_or(
     assert load(table).count(parse(text, ATTRIBUTES)) == true_count(table, said)
 
 
+@unhurried
 @given(said=predicates)
 def test_a_double_negation_is_the_same_predicate(said: Said) -> None:
     assume(said.text.count("(") < 10)
     assert parse(f"NOT (NOT ({said.text}))", ATTRIBUTES) == parse(said.text, ATTRIBUTES)
 
 
+@unhurried
 @given(left=predicates, right=predicates)
 def test_de_morgan_holds_between_equal_trees(left: Said, right: Said) -> None:
     assume((left.text + right.text).count("(") < 10)
@@ -125,6 +130,7 @@ def test_de_morgan_holds_between_equal_trees(left: Said, right: Said) -> None:
     assert hash(outside) == hash(inside)
 
 
+@unhurried
 @given(table=tables, said=predicates)
 def test_a_predicate_and_its_negation_share_all_rows(table: Rows, said: Said) -> None:
     assume(said.text.count("(") < 13)
@@ -133,6 +139,7 @@ def test_a_predicate_and_its_negation_share_all_rows(table: Rows, said: Said) ->
     assert loaded.counts([yes, no]).sum() == loaded.private_row_count
 
 
+@unhurried
 @given(table=tables, said=predicates)
 def test_the_cells_of_a_predicate_hold_exactly_the_rows_that_satisfy_it(table: Rows, said: Said) -> None:
     assume(said.text.count("(") < 14)
@@ -154,16 +161,19 @@ def assert_parses_or_says_why(text: str) -> None:
         message.encode()
 
 
+@unhurried
 @given(text=st.text(max_size=200))
 def test_any_text_gives_a_predicate_or_a_predicate_error(text: str) -> None:
     assert_parses_or_says_why(text)
 
 
+@unhurried
 @given(text=st.text(alphabet=st.characters(codec=None), max_size=30))
 def test_text_that_no_encoding_can_hold_is_a_predicate_error_too(text: str) -> None:
     assert_parses_or_says_why(text)
 
 
+@unhurried
 @given(scraps=st.lists(st.sampled_from(SQL_SCRAPS), max_size=30), gap=st.sampled_from([" ", ""]))
 def test_any_heap_of_sql_gives_a_predicate_or_a_predicate_error(scraps: list[str], gap: str) -> None:
     assert_parses_or_says_why(gap.join(scraps))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from schemas import Bins, Categories, Domain, Integers
 from stream.data import DataError, Table, cells, parse
 from stream.data.files import Frame
-from tests.unit.data.small import ATTRIBUTES, Cell, Said, columns, predicates, rows, source
+from tests.unit.data.small import ATTRIBUTES, Cell, Said, columns, predicates, rows, source, unhurried
 
 CLAMP = Integers(minimum=0, maximum=9)
 REJECT = Integers(minimum=0, maximum=9, outside="reject")
@@ -215,6 +215,7 @@ def test_unusable_tables_in_memory_are_named() -> None:
 Rows = list[Mapping[str, Cell]]
 
 
+@unhurried
 @given(
     table=st.lists(rows, max_size=12), person=rows, place=st.integers(0, 12), said=st.lists(predicates, max_size=5)
 )
@@ -260,6 +261,7 @@ text_cells = st.one_of(
 WIDE: dict[str, Domain] = {"number": CLAMP, "category": OPEN, "bin": BINS}
 
 
+@unhurried
 @given(table=st.lists(st.tuples(text_cells, text_cells, text_cells), max_size=8), place=st.integers(0, 7))
 def test_in_a_well_formed_csv_file_no_cell_changes_how_another_row_is_read(
     table: list[tuple[str, str, str]],

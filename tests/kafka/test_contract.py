@@ -1,0 +1,269 @@
+"""What producers, consumers and operators see on real Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.protocol.admin import DeleteGroupsRequest
+
+from schemas import MAX_EVENT_BYTES, Answer, OpenStream, Query, StreamSpec
+from stream.accounting.ledger import RefusedError
+from stream.client import Client
+from stream.kafka.services import worker
+from stream.kafka.topics import TopicsError, find_topics
+from stream.noise import NoiseKey
+from stream.processors.topics import partition_of
+from stream.settings import Settings
+from tests.kafka.checker import check, committed
+from tests.kafka.conftest import StartService
+
+pytestmark = pytest.mark.kafka
+
+FEED = {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 3.0, "sensitivity": 1.0}
+
+
+def spec(stream: str, epsilon: float = 1.0, cutoff: int = 2) -> dict[str, object]:
+    mechanism = {"kind": "above_threshold", "threshold": 1000.0, "cutoff": cutoff}
+    return {"stream": stream, "source": "feed", "mechanism": mechanism, "epsilon": epsilon}
+
+
+async def test_whatever_is_wrong_with_an_event_it_costs_nothing_and_stops_nobody(
+    settings: Settings,
+    client: Client,
+    start: StartService,
+) -> None:
+    start("budget")
+    start("worker")
+    await client.register(FEED)
+    await client.open(spec("ward"))
+    home = partition_of(b"ward", client.topics.partitions)
+    elsewhere = (home + 1) % client.topics.partitions
+    long_where = b"x" * (MAX_EVENT_BYTES + 1)
+    events = {
+        b"not json": (home, "malformed", None),
+        b'{"id": "both", "stream": "ward", "value": 1, "where": "a = 1"}': (home, "malformed", "both"),
+        b'{"id": "extra", "stream": "ward", "value": 1, "note": 2}': (home, "malformed", "extra"),
+        b'{"id": "table", "stream": "ward", "where": "age > 3"}': (home, "malformed", "table"),
+        b'{"id": "nobody", "stream": "nobody", "value": 1}': (
+            partition_of(b"nobody", client.topics.partitions),
+            "unknown-stream",
+            "nobody",
+        ),
+        b'{"id": "lost", "stream": "unheard-of", "value": 1}': (
+            (partition_of(b"unheard-of", client.topics.partitions) + 1) % client.topics.partitions,
+            "wrong-partition",
+            "lost",
+        ),
+        b'{"id": "astray", "stream": "ward", "value": 1}': (elsewhere, "wrong-partition", "astray"),
+        b'{"id": "long", "stream": "ward", "where": "' + long_where + b'"}': (home, "too-large", "long"),
+    }
+    async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap) as producer:
+        for value, (partition, _, _) in events.items():
+            await producer.send_and_wait(client.topics.queries, value, partition=partition)
+    answer = await asyncio.wait_for(client.ask({"stream": "ward", "value": 5.0}), 30)
+    assert (answer.outcome, answer.index) == ("below", 0)
+    await client.ask({"stream": "nobody", "value": 5.0})
+    dead = [
+        record
+        for partition in range(client.topics.partitions)
+        for record in await committed(settings, client.topics.rejected, partition)
+    ]
+    found = {record.value: dict(record.headers) for record in dead}
+    for value, (partition, code, _) in events.items():
+        headers = found[value]
+        assert headers["__connect.errors.exception.class.name"].decode() == code
+        assert int(headers["__connect.errors.partition"]) == partition
+        assert headers["__connect.errors.topic"].decode() == client.topics.queries
+    answers = await _answers(client, len(events) + 1)
+    outcomes = {one.id: one.outcome for one in answers}
+    assert all(outcomes[name] == "rejected" for _, _, name in events.values() if name)
+    record, grants = await client.budget("feed")
+    assert record.granted.epsilon == 1.0
+    assert grants[0].spec.stream == "ward"
+
+
+async def test_a_stream_answers_as_soon_as_it_is_granted(client: Client, start: StartService) -> None:
+    """The receipt may be visible before the control event's commit marker has reached the workers' partition."""
+    start("budget")
+    start("worker")
+    await client.register({**FEED, "epsilon": 100.0})
+    for number in range(40):
+        await client.open(spec(f"stream-{number}"))
+        answer = await asyncio.wait_for(client.ask({"stream": f"stream-{number}", "value": 1.0}), 30)
+        assert answer.outcome == "below", answer
+
+
+async def test_an_exhausted_source_says_what_was_asked_and_what_is_left(
+    client: Client, start: StartService
+) -> None:
+    start("budget")
+    start("worker")
+    await client.register(FEED)
+    await client.open(spec("first", 2.5))
+    with pytest.raises(RefusedError, match=r"ε = 1 asked, ε = 0\.5 left") as refused:
+        await client.open(spec("second", 1.0))
+    assert refused.value.asked is not None
+    assert refused.value.left is not None
+    assert (refused.value.asked.epsilon, refused.value.left.epsilon) == (1.0, 0.5)
+    await client.open(spec("third", 0.5))
+
+
+async def test_closing_a_stream_refunds_what_it_provably_did_not_spend(
+    client: Client, start: StartService
+) -> None:
+    start("budget")
+    start("worker")
+    await client.register(FEED)
+    await client.open(spec("unused"))
+    await client.open(spec("used"))
+    answer = await client.ask({"stream": "used", "value": 1.0})
+    assert answer.spent is not None
+    for stream in ("unused", "used"):
+        await client.close("feed", stream)
+    async with asyncio.timeout(30):
+        while True:
+            record, grants = await client.budget("feed")
+            if all(grant.state == "closed" for grant in grants):
+                break
+            await asyncio.sleep(0.1)
+    assert record.spent == answer.spent
+    assert record.left.epsilon == pytest.approx(3.0 - answer.spent.epsilon)
+    assert (await client.ask({"stream": "used", "value": 1.0})).outcome == "halted"
+
+
+async def test_halting_a_source_halts_its_streams_and_refuses_new_ones(
+    client: Client, start: StartService
+) -> None:
+    start("budget")
+    start("worker")
+    await client.register(FEED)
+    await client.open(spec("ward"))
+    await client.ask({"stream": "ward", "value": 1.0})
+    await client.halt("feed", reason="audit")
+    async with asyncio.timeout(30):
+        while (answer := await client.ask({"stream": "ward", "value": 1.0})).outcome != "halted":
+            await asyncio.sleep(0.1)
+    assert answer.reason == "audit"
+    with pytest.raises(RefusedError, match="halted: audit"):
+        await client.open(spec("another"))
+
+
+async def test_a_request_sent_twice_is_granted_once(client: Client, start: StartService) -> None:
+    start("budget")
+    await client.register(FEED)
+    request = OpenStream(request="the same", stream=StreamSpec.model_validate(spec("ward")))
+    first = await client.request(request)
+    assert await client.request(request) == first
+    record, _ = await client.budget("feed")
+    assert record.granted.epsilon == 1.0
+
+
+async def test_expired_group_offsets_answer_nothing_again(
+    settings: Settings,
+    client: Client,
+    key: NoiseKey,
+    start: StartService,
+) -> None:
+    """The changelog knows how far the partition is answered when the group's offsets are gone."""
+    start("budget")
+    first = start("worker")
+    await client.register(FEED)
+    await client.open(spec("ward"))
+    asked = []
+    for number in range(20):
+        asked.append(f"before-{number}")
+        await client.ask({"id": asked[-1], "stream": "ward", "value": 1.0})
+    first.stop()
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
+    await admin.start()
+    group = f"{settings.prefix}-workers"
+    assert await admin.list_consumer_group_offsets(group)
+    response = await admin._send_request(DeleteGroupsRequest([group]))
+    assert [code for _, code in response.results] == [0]
+    assert not await admin.list_consumer_group_offsets(group)
+    await admin.close()
+    start("worker")
+    asked.append("after")
+    answer = await asyncio.wait_for(client.ask({"id": "after", "stream": "ward", "value": 1.0}), 60)
+    assert (answer.outcome, answer.index) == ("below", 20)
+    assert (await check(settings, client.topics, key, asked)).violations == []
+
+
+async def test_a_recreated_input_topic_halts_streams_rather_than_answering_again(
+    settings: Settings,
+    client: Client,
+    start: StartService,
+) -> None:
+    start("budget")
+    first = start("worker")
+    await client.register(FEED)
+    await client.open(spec("ward"))
+    for _ in range(5):
+        await client.ask({"stream": "ward", "value": 1.0})
+    first.stop()
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
+    await admin.start()
+    await admin.delete_topics([client.topics.queries])
+    await asyncio.sleep(1.0)
+    await admin.create_topics([NewTopic(client.topics.queries, client.topics.partitions, 1)])
+    await admin.close()
+    start("worker")
+    async with Client(settings) as later:
+        answer = await asyncio.wait_for(later.ask({"stream": "ward", "value": 1.0}), 60)
+        assert answer.outcome == "halted"
+        assert answer.reason is not None
+        assert "replayed" in answer.reason
+        await later.open(spec("afresh"))
+        assert (await later.ask({"stream": "afresh", "value": 1.0})).outcome == "below"
+
+
+async def test_a_worker_with_another_key_refuses_the_streams_of_the_first(
+    settings: Settings,
+    client: Client,
+    start: StartService,
+) -> None:
+    start("budget")
+    await client.register(FEED)
+    await client.open(spec("ward"))
+    engine = worker(settings, client.topics, NoiseKey.generate())
+    running = asyncio.create_task(engine.run())
+    try:
+        answer = await asyncio.wait_for(client.ask({"stream": "ward", "value": 1.0}), 30)
+        assert answer.outcome == "halted"
+        assert answer.reason is not None
+        assert "lacks noise key" in answer.reason
+    finally:
+        engine.stop()
+        await running
+    start("worker")
+    assert (await asyncio.wait_for(client.ask({"stream": "ward", "value": 1.0}), 30)).outcome == "below"
+
+
+async def test_missing_topics_are_named_with_the_remedy(bootstrap: str) -> None:
+    with pytest.raises(TopicsError, match="nowhere.queries.*run 'sotto topics create'"):
+        await find_topics(Settings(bootstrap=bootstrap, prefix="nowhere"))
+
+
+async def test_publishing_many_gets_every_answer(client: Client, start: StartService) -> None:
+    start("budget")
+    start("worker")
+    await client.register(FEED)
+    await client.open(spec("ward"))
+    for number in range(3000):
+        await client.publish(Query(id=f"many-{number}", stream="ward", value=float(number % 500)))
+    await client.flush()
+    answers = await _answers(client, 3000)
+    assert [answer.id for answer in answers] == [f"many-{number}" for number in range(3000)]
+
+
+async def _answers(client: Client, count: int) -> list[Answer]:
+    answers: list[Answer] = []
+    async with asyncio.timeout(30):
+        async for answer in client.answers(from_beginning=True):
+            answers.append(answer)
+            if len(answers) >= count:
+                break
+    return answers
