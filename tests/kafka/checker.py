@@ -128,7 +128,7 @@ async def _replay(
     for first in range(0, len(queries), 777):
         for topic, number, messages in processor.process(queries[first : first + 777]):
             outputs.extend(topic, number, messages)
-    again = [message.value for message in outputs.messages.get((topics.answers, partition), [])]
+    again = [value for _, value, _ in outputs.messages.get((topics.answers, partition), [])]
     if again != list(seen):
         different = sum(one != other for one, other in zip(again, seen, strict=False))
         return [f"partition {partition}: replay gave {len(again)} answers for {len(seen)}, {different} differ"]

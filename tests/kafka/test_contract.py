@@ -243,7 +243,7 @@ async def test_a_worker_with_another_key_refuses_the_streams_of_the_first(
 
 
 async def test_missing_topics_are_named_with_the_remedy(bootstrap: str) -> None:
-    with pytest.raises(TopicsError, match="nowhere.queries.*run 'sotto topics create'"):
+    with pytest.raises(TopicsError, match=r"nowhere.queries.*run 'sotto topics create'"):
         await find_topics(Settings(bootstrap=bootstrap, prefix="nowhere"))
 
 
