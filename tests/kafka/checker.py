@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from aiokafka import ConsumerRecord, TopicPartition
 
-from schemas import Answer, GrantRecord, LedgerRecord, SourceRecord
+from schemas import Answer, Control, GrantRecord, LedgerRecord, SourceRecord
 from schemas.wire import Codec
 from stream.data import TableStore
 from stream.kafka.restore import read_to_end, reader
@@ -20,6 +20,7 @@ from stream.processors.topics import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
 
 _answers: Codec[Answer] = Codec(Answer, limit=1 << 20)
+_control: Codec[Control] = Codec(Control, limit=1 << 24)
 _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=1 << 24)
 
 
@@ -122,7 +123,9 @@ async def _replay(
 ) -> list[str]:
     """Answer a partition's whole log again with the same key: the same bytes must come out."""
     processor = QueryProcessor(topics, partition, key, TableStore(key.subkey(FINGERPRINT_PURPOSE)))
-    processor.restore(await committed(settings, topics.control, partition))
+    # Exhaustion comes out of the replay itself; operators' halts are not replayed,.
+    control = await committed(settings, topics.control, partition)
+    processor.restore(record for record in control if _control.decode(record.value).kind == "opened")
     outputs = Outputs()
     queries = await committed(settings, topics.queries, partition)
     for first in range(0, len(queries), 777):
