@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-import click
 import typer
 from aiokafka.errors import KafkaError
 from pydantic import ValidationError
@@ -58,14 +57,9 @@ _EXPECTED = (
 
 
 def main() -> None:
-    """Run the command line; exit status 1 and one line on standard error if it fails, 130 after Ctrl-C."""
+    """Run the command line; exit status 1 or 2 and what to do on standard error if it fails, 130 after Ctrl-C."""
     try:
-        status = app(standalone_mode=False)
-    except click.exceptions.Abort:
-        sys.exit(130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        app()
     except ValidationError as error:
         _fail(describe(error))
     except KafkaError as error:
@@ -76,9 +70,6 @@ def main() -> None:
         _fail(str(error))
     except KeyError as error:
         _fail(str(error.args[0]))
-    except KeyboardInterrupt:
-        sys.exit(130)
-    sys.exit(status if isinstance(status, int) else 0)
 
 
 def _fail(message: str) -> None:

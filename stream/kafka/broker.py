@@ -20,7 +20,7 @@ from stream.kafka.broker_probe import cluster_at
 from stream.kafka.broker_process import Process, end, file_lock, is_alive, launch
 from stream.kafka.broker_server import cluster_id, error_lines, format_data, server_command
 
-__all__ = ["BrokerError", "BrokerInfo", "LocalBroker", "java", "java_classpath", "prepare"]
+__all__ = ["DEFAULT_FOLDER", "BrokerError", "BrokerInfo", "LocalBroker", "java", "java_classpath", "prepare"]
 
 DEFAULT_FOLDER: Final = Path(".sotto/broker")
 

@@ -247,6 +247,24 @@ async def test_missing_topics_are_named_with_the_remedy(bootstrap: str) -> None:
         await find_topics(Settings(bootstrap=bootstrap, prefix="nowhere"))
 
 
+@pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
+async def test_producers_may_compress(
+    settings: Settings,
+    client: Client,
+    start: StartService,
+    compression: str,
+) -> None:
+    start("budget")
+    start("worker")
+    await client.register(FEED)
+    await client.open(spec("ward"))
+    async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap, compression_type=compression) as producer:
+        value = b'{"id": "small", "stream": "ward", "value": 1}'
+        await producer.send_and_wait(client.topics.queries, value, key=b"ward")
+    answers = await _answers(client, 1)
+    assert [(answer.id, answer.outcome) for answer in answers] == [("small", "below")]
+
+
 async def test_publishing_many_gets_every_answer(client: Client, start: StartService) -> None:
     start("budget")
     start("worker")

@@ -1,0 +1,99 @@
+"""The command line and the demo against real Kafka."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
+
+SOURCE = {"source": "vitals", "kind": "values", "neighbors": "add-remove", "epsilon": 4.0, "sensitivity": 1.0}
+STREAM = {
+    "stream": "ward-7",
+    "source": "vitals",
+    "epsilon": 1.0,
+    "beta": 1e-6,
+    "mechanism": {"kind": "above_threshold", "threshold": 1000.0, "cutoff": 3},
+}
+
+
+def sotto(*arguments: str, environment: dict[str, str], timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "stream.cli", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+        timeout=timeout,
+    )
+
+
+def test_demo_holds_every_claim_it_prints(bootstrap: str, tmp_path: Path) -> None:
+    result = sotto(
+        "demo", "--json", "--folder", str(tmp_path), environment={"SOTTO_BOOTSTRAP": bootstrap}, timeout=180
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    report = json.loads(result.stdout)
+    assert report["held"]
+    assert report["queries_asked"] == report["queries_answered"] >= 20_000
+    assert all(check["held"] for check in report["checks"])
+    assert report["streams_halted"] > 0
+    assert not list(tmp_path.glob("*.key"))
+
+
+def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "stream.cli", "up", "--folder", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    ) as running:
+        try:
+            assert running.stdout is not None
+            line = running.stdout.readline()
+            bootstrap = line.split("SOTTO_BOOTSTRAP=")[1].split(",")[0]
+            environment = {"SOTTO_BOOTSTRAP": bootstrap, "COLUMNS": "200"}
+            assert sotto("source", "add", json.dumps(SOURCE), environment=environment).returncode == 0
+            opened = sotto("stream", "open", json.dumps(STREAM), environment=environment)
+            assert "is open at ε 1" in opened.stdout
+            low = sotto("ask", "ward-7", "--value", "12", "--json", environment=environment)
+            assert json.loads(low.stdout)["outcome"] == "below"
+            high = sotto("ask", "ward-7", "--value", "5000", environment=environment)
+            assert "⊤" in high.stdout
+            seen = sotto("answers", "--from-beginning", "--limit", "2", "--json", environment=environment)
+            assert [json.loads(line)["outcome"] for line in seen.stdout.splitlines()] == ["below", "above"]
+            refused = sotto(
+                "stream",
+                "open",
+                json.dumps({**STREAM, "stream": "ward-8", "epsilon": 3.5}),
+                environment=environment,
+            )
+            assert refused.returncode == 1
+            assert "ε = 3.5 asked, ε = 3 left" in refused.stderr
+            assert sotto("stream", "close", "vitals", "ward-7", environment=environment).returncode == 0
+            budget = _settled(environment)
+            assert budget["source"]["refunded"]["epsilon"] > 0
+            shown = sotto("stream", "show", "vitals", "ward-7", environment=environment)
+            assert "closed" in shown.stdout
+            assert "1 / 3" in shown.stdout
+        finally:
+            running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 130
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout  # noqa: S607
+    assert str(tmp_path) not in listed
+
+
+def _settled(environment: dict[str, str]) -> dict[str, dict[str, dict[str, float]]]:
+    deadline = time.monotonic() + 30
+    while True:
+        shown = sotto("source", "show", "vitals", "--json", environment=environment)
+        budget: dict[str, dict[str, dict[str, float]]] = json.loads(shown.stdout)
+        if budget["source"]["refunded"]["epsilon"] or time.monotonic() > deadline:
+            return budget

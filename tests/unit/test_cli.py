@@ -1,0 +1,102 @@
+"""The command line, as far as it goes without Kafka: run as a process, as people run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def sotto(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command with nothing of Sotto in the environment but what is given."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
+    return subprocess.run(
+        [sys.executable, "-m", "stream.cli", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**kept, **environment},
+        timeout=120,
+    )
+
+
+def plan(*arguments: str) -> dict[str, float]:
+    """Each calibration's α, as the command prints it."""
+    result = sotto("plan", "--mechanism", "above_threshold", "--json", *arguments)
+    assert result.returncode == 0, result.stderr
+    printed = json.loads(result.stdout)
+    assert printed["choice"] == min(printed["calibrations"], key=lambda one: one["alpha"])["method"]
+    return {one["method"]: one["alpha"] for one in printed["calibrations"]}
+
+
+def test_plan_gives_the_known_accuracies_of_cutoff_20() -> None:
+    found = plan("--epsilon", "1", "--cutoff", "20", "--queries", "1000", "--beta", "0.05")
+    wanted = {"textbook": 2175, "two_sided": 402, "two_sided_shifted": 347, "one_sided": 241}
+    assert found == {method: pytest.approx(alpha, rel=5e-3) for method, alpha in wanted.items()}
+
+
+def test_plan_gives_the_known_accuracies_of_monotone_queries() -> None:
+    parameters = ["--epsilon", "1", "--queries", "1000", "--beta", "0.05", "--monotone"]
+    assert plan(*parameters, "--cutoff", "20")["one_sided"] == pytest.approx(129.5, rel=5e-3)
+    assert plan(*parameters, "--cutoff", "1")["one_sided"] == pytest.approx(11.9, rel=5e-3)
+
+
+def test_plan_marks_the_choice_for_people() -> None:
+    result = sotto("plan", "--epsilon", "1", "--cutoff", "20", COLUMNS="120")
+    assert result.returncode == 0
+    assert [line for line in result.stdout.splitlines() if "→" in line and "one_sided" in line]
+
+
+def test_a_new_key_is_its_owners_alone_and_never_overwrites(tmp_path: Path) -> None:
+    path = tmp_path / "noise.key"
+    made = sotto("key", "new", str(path))
+    assert made.returncode == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    secret = path.read_text()
+    assert secret.strip() not in made.stdout + made.stderr
+    again = sotto("key", "new", str(path))
+    assert again.returncode == 1
+    assert again.stderr.startswith("error: ")
+    assert path.read_text() == secret
+
+
+def test_a_service_without_a_key_does_not_start() -> None:
+    result = sotto("serve", "worker")
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "SOTTO_NOISE_KEY" in result.stderr
+
+
+def test_a_key_file_open_to_others_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "noise.key"
+    sotto("key", "new", str(path))
+    path.chmod(0o644)
+    result = sotto("serve", "worker", "--key-file", str(path))
+    assert result.returncode == 1
+    assert "chmod 600" in result.stderr
+
+
+def test_bad_input_names_the_field_and_never_shows_a_traceback() -> None:
+    for arguments, field in [
+        (("source", "add", '{"source": "a", "kind": "values", "neighbors": "none"}'), "neighbors"),
+        (("stream", "open", '{"stream": "a b"}'), "stream"),
+        (("source", "add", "no-such-file.json"), "no-such-file.json"),
+        (("plan", "--epsilon", "1", "--calibration", "worst"), "calibration"),
+        (("plan", "--epsilon", "1", "--cutoff", "0"), "cutoff"),
+    ]:
+        result = sotto(*arguments)
+        assert result.returncode != 0
+        assert field in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_an_unreachable_broker_is_one_clear_line() -> None:
+    result = sotto("source", "show", "a", SOTTO_BOOTSTRAP="127.0.0.1:1")
+    assert result.returncode == 1
+    assert "SOTTO_BOOTSTRAP" in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,163 @@
+"""The compose file starts what it should, with commands that exist and no secret inside."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from stream.cli.app import app
+from stream.kafka.broker_jars import KAFKA_VERSION
+from stream.noise.keys import KEY_FILE_VARIABLE, KEY_VARIABLE
+from stream.settings import Settings
+
+PROJECT = Path(__file__).parents[2]
+COMPOSE = PROJECT / "docker-compose.yml"
+OWN = ["topics", "budget", "worker-1", "worker-2"]
+SERVING = ["budget", "worker-1", "worker-2"]
+
+
+@pytest.fixture(scope="module")
+def composed() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def services(composed: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = composed["services"]
+    return found
+
+
+def stages() -> list[str]:
+    return re.split(r"^FROM ", (PROJECT / "Dockerfile").read_text(), flags=re.MULTILINE)[1:]
+
+
+def test_there_is_one_kafka_one_budget_service_and_two_workers(services: dict[str, dict[str, Any]]) -> None:
+    assert list(services) == ["kafka", *OWN]
+    assert services["kafka"]["image"] == f"apache/kafka:{KAFKA_VERSION}"
+    assert {services[name]["image"] for name in OWN} == {services["budget"]["image"]}
+    assert all(services[name]["build"] == "." for name in OWN)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_command_exists_with_its_options(services: dict[str, dict[str, Any]], name: str) -> None:
+    command: Any = typer.main.get_command(app)
+    arguments: list[str] = services[name]["command"]
+    context = command.make_context("sotto", list(arguments))
+    while hasattr(command, "resolve_command"):
+        rest = [*context._protected_args, *context.args]
+        subname, command, rest = command.resolve_command(context, rest)
+        context = command.make_context(subname, rest, parent=context)
+    assert context.command_path.split()[1] == arguments[0]
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_services_wait_for_kafka_and_its_topics_and_come_back_after_a_crash(
+    services: dict[str, dict[str, Any]], name: str
+) -> None:
+    assert services[name]["depends_on"] == {
+        "kafka": {"condition": "service_healthy"},
+        "topics": {"condition": "service_completed_successfully"},
+    }
+    assert services[name]["restart"] == "unless-stopped"
+    assert services["topics"]["restart"] == "no"
+    assert services["kafka"]["healthcheck"]
+    assert services[name]["healthcheck"]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_services_find_kafka_by_the_address_it_advertises(services: dict[str, dict[str, Any]], name: str) -> None:
+    advertised = services["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+    assert f"INSIDE://{services[name]['environment']['SOTTO_BOOTSTRAP']}" in advertised.split(",")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_variable_is_one_that_sotto_reads(services: dict[str, dict[str, Any]], name: str) -> None:
+    read = {f"SOTTO_{field.upper()}" for field in Settings.model_fields} | {KEY_FILE_VARIABLE}
+    assert set(services[name]["environment"]) <= read
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_the_health_check_asks_the_port_that_metrics_are_served_on(
+    services: dict[str, dict[str, Any]], name: str
+) -> None:
+    port = services[name]["environment"]["SOTTO_METRICS_PORT"]
+    assert f"http://127.0.0.1:{port}/metrics" in services[name]["healthcheck"]["test"][-1]
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_the_noise_key_comes_as_a_mounted_file_and_data_is_read_only(
+    composed: dict[str, Any], services: dict[str, dict[str, Any]], name: str
+) -> None:
+    assert services[name]["secrets"] == ["noise_key"]
+    assert services[name]["environment"][KEY_FILE_VARIABLE] == "/run/secrets/noise_key"
+    assert list(composed["secrets"]["noise_key"]) == ["file"]
+    assert [volume.rpartition(":/data:")[2] for volume in services[name]["volumes"]] == ["ro"]
+
+
+def test_no_secret_stands_in_the_files() -> None:
+    for path in (COMPOSE, PROJECT / "Dockerfile"):
+        text = path.read_text()
+        assert f"{KEY_VARIABLE}:" not in text
+        assert f"{KEY_VARIABLE}=" not in text
+        assert not re.search(r"\b[0-9a-fA-F]{64}\b", text)
+    assert "*.key" in (PROJECT / ".gitignore").read_text().split()
+    assert (PROJECT / ".dockerignore").read_text().splitlines()[1] == "*"
+
+
+def test_nothing_is_published_beyond_this_machine(services: dict[str, dict[str, Any]]) -> None:
+    ports = [port for service in services.values() for port in service.get("ports", [])]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_containers_have_no_root_no_capabilities_and_no_writable_files(
+    services: dict[str, dict[str, Any]], name: str
+) -> None:
+    assert services[name]["user"] == "${SOTTO_UID:-10001}"
+    assert services[name]["cap_drop"] == ["ALL"]
+    assert services[name]["read_only"] is True
+
+
+def test_the_image_is_built_apart_and_runs_sotto_as_an_ordinary_user() -> None:
+    build, final = stages()
+    assert "pip install" in build
+    assert "pip install" not in final
+    assert "COPY --from=build" in final
+    assert re.search(r"^USER 10001$", final, flags=re.MULTILINE)
+    assert re.search(r'^ENTRYPOINT \["sotto"\]$', final, flags=re.MULTILINE)
+
+
+def test_the_image_gets_every_package_that_the_project_consists_of() -> None:
+    build, _final = stages()
+    shown = {
+        line.strip().strip("!") for line in (PROJECT / ".dockerignore").read_text().splitlines() if "!" in line
+    }
+    copied = {word for line in re.findall(r"^COPY (.+)$", build, flags=re.MULTILINE) for word in line.split()[:-1]}
+    assert copied == shown
+    assert all((PROJECT / name).exists() for name in copied)
+
+
+def test_docker_compose_accepts_the_file() -> None:
+    docker = shutil.which("docker")
+    if (
+        docker is None
+        or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("docker compose is not installed")
+    environment = {**os.environ, "SOTTO_UID": "10001"}
+    accepted = subprocess.run(
+        [docker, "compose", "--file", str(COMPOSE), "config", "--quiet"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert accepted.returncode == 0, accepted.stderr
