@@ -60,6 +60,7 @@ class Client:
         self._producer: AIOKafkaProducer | None = None
         self._topics = Topics(self._settings.prefix)
         self._waiting: dict[tuple[str, str], list[asyncio.Future[Answer]]] = {}
+        self._listening = asyncio.Lock()
         self._listener: asyncio.Task[None] | None = None
         self._answers_consumer: AIOKafkaConsumer | None = None
 
@@ -219,9 +220,10 @@ class Client:
         return found, list(grants.values())
 
     async def _listen(self) -> None:
-        if self._answers_consumer is None:
-            self._answers_consumer = await self._answer_reader(from_beginning=False)
-            self._listener = asyncio.create_task(self._deliver(self._answers_consumer))
+        async with self._listening:
+            if self._answers_consumer is None:
+                self._answers_consumer = await self._answer_reader(from_beginning=False)
+                self._listener = asyncio.create_task(self._deliver(self._answers_consumer))
 
     async def _deliver(self, consumer: AIOKafkaConsumer) -> None:
         while True:

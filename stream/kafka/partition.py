@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,6 +83,8 @@ class PartitionTask:
         self._life: _Life | None = None
         self._stopping = asyncio.Event()
         self._failures = 0
+        self._suspects: dict[TopicPartition, int] = {}
+        self._poison: dict[TopicPartition, set[int]] = {}
         self._log = log.bind(role=role.name, partition=partition)
 
     def resume(self) -> asyncio.Task[None]:
@@ -118,12 +121,10 @@ class PartitionTask:
         self._metrics.failures.inc()
         fenced = isinstance(error, ProducerFenced)
         known = isinstance(error, KafkaError | InputWentBackError)
-        self._log.warning(
-            "partition starts over",
-            error=type(error).__name__,
-            detail=str(error)[:200] if known else "",
-            exc_info=None if known else error,
-        )
+        # An unforeseen error's message might quote private data: where it was raised is all that is logged of it.
+        frames = traceback.extract_tb(error.__traceback__)[-3:]
+        detail = str(error)[:200] if known else [f"{frame.filename}:{frame.lineno}" for frame in frames]
+        self._log.warning("partition starts over", error=type(error).__name__, detail=detail)
         try:
             await self.close()
         except KafkaError as closing:
@@ -211,8 +212,6 @@ class PartitionTask:
                 await self._follow(life, table, fetched.get(table, ()))
             for source in inputs:
                 if records := self._news(life, source, fetched.get(source, ())):
-                    if processor.needs_tables(records):
-                        await self._follow_to_end(life, tables)
                     await self._answer(life, source, records)
             await self._commit(life, processor.idle(time.time()))
             self._failures = 0
@@ -236,12 +235,44 @@ class PartitionTask:
 
     async def _answer(self, life: _Life, source: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
         began = time.monotonic()
-        outputs = life.processor.process(records)
-        following = records[-1].offset + 1
-        await self._commit(life, outputs, {source: following})
-        life.positions[source] = following
+        if records[0].offset <= self._suspects.get(source, -1):
+            for record in records:
+                outputs = await self._process_suspect(life, source, record)
+                await self._finish(life, source, outputs, record.offset + 1)
+        else:
+            self._suspects.pop(source, None)
+            try:
+                outputs = await self._process(life, records)
+            except KafkaError:
+                raise
+            except Exception:
+                self._suspects[source] = records[-1].offset
+                raise
+            await self._finish(life, source, outputs, records[-1].offset + 1)
         self._metrics.events.inc(len(records))
         self._metrics.batch_seconds.observe(time.monotonic() - began)
+
+    async def _process(self, life: _Life, records: Sequence[ConsumerRecord]) -> Outputs:
+        if life.processor.needs_tables(records):
+            await self._follow_to_end(life)
+        return life.processor.process(records)
+
+    async def _process_suspect(self, life: _Life, source: TopicPartition, record: ConsumerRecord) -> Outputs:
+        """Answer one event of a batch that broke the processor; refuse the one that breaks it alone as well."""
+        if record.offset in self._poison.get(source, ()):
+            self._log.error("event refused: it breaks the processor", topic=source.topic, offset=record.offset)
+            return life.processor.refuse(record)
+        try:
+            return await self._process(life, [record])
+        except KafkaError:
+            raise
+        except Exception:
+            self._poison.setdefault(source, set()).add(record.offset)
+            raise
+
+    async def _finish(self, life: _Life, source: TopicPartition, outputs: Outputs, following: int) -> None:
+        await self._commit(life, outputs, {source: following})
+        life.positions[source] = following
 
     async def _follow(self, life: _Life, table: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
         if news := self._news(life, table, records):
@@ -257,12 +288,13 @@ class PartitionTask:
         if outputs or positions:
             await life.writer.commit(outputs, positions or {})
 
-    async def _follow_to_end(self, life: _Life, tables: Sequence[TopicPartition]) -> None:
+    async def _follow_to_end(self, life: _Life) -> None:
         """Catch up with the tables' high watermark before a query is told that its stream is unknown.
 
         An asker that saw its stream granted may ask before the commit marker has reached the control partition.
         """
-        ends: dict[TopicPartition, int] = await self._offsets.end_offsets(list(tables))
+        tables = [TopicPartition(topic, self.partition) for topic in life.processor.tables]
+        ends: dict[TopicPartition, int] = await self._offsets.end_offsets(tables)
         deadline = time.monotonic() + TABLES_WAIT
         while time.monotonic() < deadline:
             behind = [table for table in tables if await self._consumer.position(table) < ends[table]]

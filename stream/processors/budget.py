@@ -42,7 +42,7 @@ from stream.accounting.ledger import Account, Grant, Ledger, RefusedError
 from stream.accounting.planner import PlanError, plan_stream, sensitivity_steps
 from stream.data import TableStore
 from stream.processors.base import Message, Outputs, RecordLike
-from stream.processors.rejections import Rejection, dead_letter
+from stream.processors.rejections import INTERNAL, Rejection, dead_letter
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 
 MAX_RECEIPTS = 100_000
@@ -115,6 +115,12 @@ class BudgetProcessor:
         """There are no tables."""
         del records
         return False
+
+    def refuse(self, record: RecordLike) -> Outputs:
+        """Write a dead letter for an event that breaks ``process``."""
+        outputs = Outputs()
+        self._reject(outputs, record, INTERNAL)
+        return outputs
 
     def idle(self, now: float) -> Outputs:
         """Nothing is due by the clock."""

@@ -19,6 +19,7 @@ from stream.noise import NoiseKey, Sampler, event_words
 from stream.processors.admission import Admission, Batch
 from stream.processors.base import Message, Outputs, RecordLike
 from stream.processors.hosted import CLOSED, EXHAUSTED, HALTED, OPEN, HostedStreams, Terms
+from stream.processors.rejections import INTERNAL
 from stream.processors.replies import PROGRESS_KEY, Replies, WireAnswer
 from stream.processors.topics import Topics
 
@@ -103,6 +104,15 @@ class QueryProcessor:
         written = [answer for answer in answers if answer is not None]
         outputs.extend(self._topics.answers, self._partition, written)
         self._next_offset = records[-1].offset + 1
+        self._replies.progress(outputs, self._next_offset)
+        return outputs
+
+    def refuse(self, record: RecordLike) -> Outputs:
+        """Reject an event that breaks ``process``."""
+        outputs = Outputs()
+        if answer := self._replies.reject(outputs, record, INTERNAL):
+            outputs.add(self._topics.answers, self._partition, answer)
+        self._next_offset = record.offset + 1
         self._replies.progress(outputs, self._next_offset)
         return outputs
 

@@ -1,0 +1,68 @@
+"""An event that breaks the processor itself is refused; the events around it are answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from stream.client import Client
+from stream.kafka.services import worker
+from stream.noise import NoiseKey
+from stream.processors.admission import Admission, Batch
+from stream.processors.base import RecordLike
+from stream.settings import Settings
+from tests.kafka.checker import check, committed
+from tests.kafka.conftest import StartService
+from tests.kafka.test_contract import FEED, spec
+
+pytestmark = pytest.mark.kafka
+
+
+async def test_poison_is_refused_alone(
+    settings: Settings,
+    client: Client,
+    key: NoiseKey,
+    start: StartService,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    admit = Admission.admit
+
+    def fragile(self: Admission, records: Sequence[RecordLike]) -> Batch:
+        if any(b"poison" in (record.value or b"") for record in records):
+            raise ZeroDivisionError("private 31337")
+        return admit(self, records)
+
+    start("budget")
+    await client.register(FEED)
+    await client.open(spec("ward"))
+    engine = worker(settings, client.topics, key)
+    monkeypatch.setattr(Admission, "admit", fragile)
+    running = asyncio.create_task(engine.run())
+    asked = ["before", "poison", "after"]
+    try:
+        async with asyncio.timeout(60):
+            answers = await asyncio.gather(
+                *(
+                    client.ask({"id": name, "stream": "ward", "value": 31337.0 if name == "poison" else 1.0})
+                    for name in asked
+                )
+            )
+    finally:
+        engine.stop()
+        await running
+        monkeypatch.undo()
+    assert [answer.outcome for answer in answers] == ["below", "rejected", "below"]
+    assert (answers[1].reason or "").startswith("internal")
+    letters = [
+        record
+        for partition in range(client.topics.partitions)
+        for record in await committed(settings, client.topics.rejected, partition)
+    ]
+    assert [b"poison" in letter.value for letter in letters] == [True]
+    printed = capsys.readouterr()
+    assert "31337" not in printed.out + printed.err
+    found = await check(settings, client.topics, key, asked)
+    assert all("replay" in violation for violation in found.violations)
