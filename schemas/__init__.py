@@ -1,7 +1,7 @@
 """The contract: every event on every topic, as immutable pydantic models."""
 
 from schemas.answers import Answer, Outcome
-from schemas.base import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Amount, Event, Position
+from schemas.base import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, MAX_RECORD_BYTES, Amount, Event, Position
 from schemas.charges import Charge, StreamState
 from schemas.checkpoints import Checkpoint, Progress
 from schemas.control import Control, StreamClosed, StreamHalted, StreamOpened
@@ -17,6 +17,7 @@ __all__ = [
     "MAX_DEFINITION_BYTES",
     "MAX_EVENT_BYTES",
     "MAX_PREDICATE_LENGTH",
+    "MAX_RECORD_BYTES",
     "AboveThreshold",
     "Amount",
     "Answer",

@@ -14,8 +14,8 @@ class Answer(Event):
 
     ``index`` counts the stream's answered queries from 0; it is null for ``halted`` and ``rejected``, which use
     up nothing. ``estimate`` and ``basis`` (what the estimate rests on) are null for ⊤/⊥ mechanisms. ``spent`` is the
-    stream's realised privacy loss so far, ``tops_left`` how many ⊤s remain before the cutoff; both are null where
-    the stream is not known.
+    stream's realised privacy loss so far, ``tops_left`` how many ⊤s remain before the cutoff; both are null for
+    ``rejected``, which never reaches its stream.
     """
 
     id: str

@@ -17,7 +17,10 @@ MAX_EVENT_BYTES = 16 * 1024
 """Largest query event in bytes; anything larger is refused unread."""
 
 MAX_DEFINITION_BYTES = 512 * 1024
-"""Largest request, control or ledger event in bytes; table domains make these longer than queries."""
+"""Largest request in bytes; table domains make these longer than queries."""
+
+MAX_RECORD_BYTES = 4 * MAX_DEFINITION_BYTES
+"""Largest control or ledger event in bytes: each holds what a request held, and more."""
 
 MAX_MAGNITUDE = 1e15
 """Largest absolute value of any number on the wire: doubles below it still resolve 1/8."""
@@ -60,8 +63,8 @@ Epsilon = Annotated[float, Field(ge=1e-6, le=1000.0)]
 Delta = Annotated[float, Field(ge=0.0, lt=0.5)]
 """A failure probability δ of the privacy guarantee."""
 
-Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
-"""A probability strictly between 0 and 1."""
+Probability = Annotated[float, Field(ge=1e-15, le=1.0 - 1e-9)]
+"""A probability that is neither 0 nor 1, nor too near to either for doubles to tell."""
 
 Count = Annotated[int, Field(ge=0, le=2**62)]
 """A non-negative integer."""

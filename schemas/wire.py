@@ -39,14 +39,15 @@ def _limits(metadata: tuple[Any, ...] | list[Any]) -> dict[str, Any]:
         elif isinstance(item, StringConstraints):
             given = {"min_length": item.min_length, "max_length": item.max_length, "pattern": item.pattern}
             limits |= {name: value for name, value in given.items() if value is not None}
+            if item.pattern is not None:
+                # Python's $ also matches before a last line end; that of pydantic's engine does not.
+                limits["pattern"] = str(item.pattern).removesuffix("$") + r"\Z"
         elif type(item) in _LIMITS:
             name = _LIMITS[type(item)]
             limits[name] = getattr(item, name)
         elif type(item) in _LENGTHS:
             name = _LENGTHS[type(item)]
             limits[name] = getattr(item, name)
-        elif type(item).__name__ == "_PydanticGeneralMetadata":
-            limits |= {k: v for k, v in vars(item).items() if k == "pattern"}
     return limits
 
 

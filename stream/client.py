@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from schemas import (
     MAX_DEFINITION_BYTES,
     MAX_EVENT_BYTES,
+    MAX_RECORD_BYTES,
     Answer,
     CloseStream,
     GrantRecord,
@@ -43,7 +44,7 @@ REQUEST_TIMEOUT = 30.0
 
 _sources: TypeAdapter[Source] = TypeAdapter(Source)
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
-_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=4 * MAX_DEFINITION_BYTES)
+_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 _answers: Codec[Answer] = Codec(Answer, limit=MAX_EVENT_BYTES)
 _decode_address: Any = msgspec.json.Decoder(struct(Answer)).decode

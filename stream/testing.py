@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from schemas import (
     MAX_DEFINITION_BYTES,
+    MAX_RECORD_BYTES,
     Answer,
     CloseStream,
     HaltSource,
@@ -41,7 +42,7 @@ BATCH_EVENTS = 5000
 _answers: TypeAdapter[Answer] = TypeAdapter(Answer)
 _sources: TypeAdapter[Source] = TypeAdapter(Source)
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
-_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=4 * MAX_DEFINITION_BYTES)
+_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 Place = tuple[str, int]
 

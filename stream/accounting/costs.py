@@ -123,6 +123,6 @@ def to_amount(cost: Cost, source: Source) -> Amount:
     """A cost as the contract shows it."""
     if source.accountant == "zcdp":
         rho = cost.loss / EPSILON_UNITS
-        epsilon = rho + 2 * math.sqrt(rho * math.log(1 / source.delta))
+        epsilon = rho + 2 * math.sqrt(rho * -math.log(source.delta))
         return Amount(epsilon=epsilon, delta=source.delta if cost.loss else 0.0, rho=rho)
     return Amount(epsilon=cost.loss / EPSILON_UNITS, delta=float(Fraction(cost.delta, DELTA_UNITS)))

@@ -164,12 +164,11 @@ class Ledger:
             Whether anything changed.
         """
         account, grant = self.find(source, stream)
-        if grant.identity.incarnation != incarnation:
+        if grant.identity.incarnation != incarnation or grant.state == "closed":
             return False
         stale = answered < grant.answered or tops < grant.tops
         news = answered > grant.answered or tops > grant.tops or (state != "open" and not grant.settled)
-        news = news or (state == "closed" and grant.state != "closed")
-        if stale or not news:
+        if stale or not (news or state == "closed"):
             return False
         grant.answered, grant.tops = answered, tops
         spent = realised_cost(grant.calibration, account.source.accountant, answered, tops).least(grant.cost)

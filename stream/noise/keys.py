@@ -60,7 +60,7 @@ class NoiseKey:
             mode = path.stat().st_mode
             if stat.S_IMODE(mode) & 0o077 and not _is_mounted_secret(path):
                 raise NoiseKeyError(f"key file {path} is open to others; run 'chmod 600 {path}'")
-            return cls.from_text(path.read_text())
+            return cls.from_text(path.read_bytes().decode("ascii", errors="replace"))
         except OSError as error:
             raise NoiseKeyError(
                 f"cannot read key file {path} ({error.strerror}); make one with 'sotto key new {path}'",

@@ -118,4 +118,4 @@ def _malformed(value: bytes | None) -> Rejection:
     except MalformedEventError as error:
         code = "too-large" if value is not None and len(value) > MAX_EVENT_BYTES else "malformed"
         return Rejection(code, str(error))
-    return Rejection("malformed", "event: not valid JSON in UTF-8")
+    return Rejection("malformed", "event: a field is given twice, or the text is not UTF-8; send each field once")

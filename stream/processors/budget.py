@@ -14,6 +14,7 @@ from blake3 import blake3
 
 from schemas import (
     MAX_DEFINITION_BYTES,
+    MAX_RECORD_BYTES,
     Calibration,
     Charge,
     CloseStream,
@@ -50,8 +51,8 @@ MAX_RECEIPTS = 100_000
 
 _request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 _charge_codec: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
-_ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=4 * MAX_DEFINITION_BYTES)
-_control_codec: Codec[Control] = Codec(Control, limit=4 * MAX_DEFINITION_BYTES)
+_ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+_control_codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
 
 
 class BudgetProcessor:
@@ -166,7 +167,7 @@ class BudgetProcessor:
                 case HaltSource():
                     outcome = self._halt_source(request, outputs)
             receipt = self._receipt(request.request, source, stream, outcome)
-        except (RefusedError, PlanError, ValueError) as error:
+        except (RefusedError, PlanError, ValueError, ArithmeticError) as error:
             asked, left = (error.asked, error.left) if isinstance(error, RefusedError) else (None, None)
             receipt = self._receipt(request.request, source, stream, "refused").model_copy(
                 update={"reason": str(error)[:1024], "asked": asked, "left": left},

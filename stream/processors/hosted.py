@@ -37,6 +37,7 @@ _COLUMNS: dict[str, Any] = {
     "tops_left": np.int64,
     "answered": np.int64,
     "last_offset": np.int64,
+    "written_at": np.int64,
 }
 
 
@@ -77,6 +78,7 @@ class HostedStreams:
     tops_left: npt.NDArray[np.int64]
     answered: npt.NDArray[np.int64]
     last_offset: npt.NDArray[np.int64]
+    written_at: npt.NDArray[np.int64]
 
     def __init__(self, key: NoiseKey) -> None:
         self._key = key
@@ -167,7 +169,7 @@ class HostedStreams:
             barriers[places] = terms.threshold_noise.draw(words, low) + terms.calibration.shift
         return barriers
 
-    def resume(self, name: str, checkpoint: Checkpoint) -> None:
+    def resume(self, name: str, checkpoint: Checkpoint, written_at: int) -> None:
         """Take a stream's figures from the changelog; those of another incarnation are not its own."""
         slot = self.slots.get(name)
         if slot is None or self.incarnations[slot] != checkpoint.incarnation:
@@ -175,9 +177,17 @@ class HostedStreams:
         self.state[slot] = STATES.index(checkpoint.state)
         self.answered[slot] = checkpoint.answered
         self.last_offset[slot] = checkpoint.offset
+        self.written_at[slot] = written_at
         self.set_tops(slot, checkpoint.tops)
         if checkpoint.reason is not None:
             self.reasons[slot] = checkpoint.reason
+
+    def resumed(self, recent: int) -> None:
+        """Mark the streams changed whose figures were written in the last ``recent`` milliseconds before the crash."""
+        hosted = slice(len(self))
+        answered = self.last_offset[hosted] >= 0
+        newest = self.written_at[hosted].max(initial=0)
+        self.changed[hosted] |= answered & (self.written_at[hosted] >= newest - recent)
 
     def end(self, slot: int, state: int, reason: str) -> None:
         """Move a stream to a final state."""

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Checkpoint, Control, TableSource
+from schemas import MAX_EVENT_BYTES, MAX_RECORD_BYTES, Checkpoint, Control, TableSource
 from schemas.wire import Codec, encode
 from stream.data import TableStore
 from stream.mechanisms.above_threshold import ABOVE, Decisions, decide
@@ -26,7 +26,7 @@ from stream.processors.topics import Topics
 STATUS_INTERVAL = 2.0
 """Seconds between two digests of one stream."""
 
-_control_codec: Codec[Control] = Codec(Control, limit=MAX_DEFINITION_BYTES)
+_control_codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
 _checkpoint_codec: Codec[Checkpoint] = Codec(Checkpoint, limit=MAX_EVENT_BYTES)
 _progress = msgspec.json.Decoder(dict[str, int])
 _OUTCOMES = ("below", "above", "halted")
@@ -60,10 +60,15 @@ class QueryProcessor:
             elif record.key == PROGRESS_KEY:
                 self._next_offset = _progress.decode(record.value or b"{}").get("offset")
             elif record.value is not None:
-                self.streams.resume((record.key or b"").decode(), _checkpoint_codec.decode(record.value))
+                name = (record.key or b"").decode()
+                self.streams.resume(name, _checkpoint_codec.decode(record.value), record.timestamp)
 
     def restored(self) -> int | None:
-        """End the restore and give the next query offset that the changelog holds."""
+        """End the restore and give the next query offset that the changelog holds.
+
+        Whoever crashed may not have shown the last digests of the streams that it answered for in its last moments.
+        """
+        self.streams.resumed(recent=int(5000 * STATUS_INTERVAL))
         return self._next_offset
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:

@@ -102,8 +102,5 @@ class Replies:
         if (address := address_of(record.value)) is None:
             return None
         query_id, name = address
-        slot = self._streams.slots.get(name)
-        spent = None if slot is None else self._streams.spent(slot)
-        left = None if slot is None else int(self._streams.tops_left[slot])
-        answer = WireAnswer(query_id, name, None, "rejected", None, None, rejection.reason, spent, left)
+        answer = WireAnswer(query_id, name, None, "rejected", None, None, rejection.reason, None, None)
         return (name.encode(), encode(answer), ())

@@ -1,0 +1,66 @@
+"""Calibrations as the planner makes them, and the streams that they are tried on."""
+
+from __future__ import annotations
+
+from schemas import AboveThreshold, Calibration
+from stream.accounting.planner import candidates
+from tests.privacy.exact import Machine, Move, neighbours
+
+
+def calibrations(
+    cutoff: int,
+    *,
+    epsilon: float = 1.0,
+    delta: float = 0.05,
+    monotone: bool = False,
+    steps: int = 1,
+) -> dict[str, Calibration]:
+    """Every method's calibration; the large δ keeps the noise of ``one_sided_rounds`` small enough to enumerate."""
+    mechanism = AboveThreshold(kind="above_threshold", threshold=0.0, cutoff=cutoff, monotone=monotone)
+    found = candidates(
+        mechanism,
+        epsilon=epsilon,
+        delta=delta,
+        expected_queries=8,
+        beta=0.1,
+        sensitivity_steps=steps,
+        grid=1.0,
+    )
+    return {one.method: one for one in found}
+
+
+def moves_of(calibration: Calibration, margins: tuple[int, ...]) -> list[list[Move]]:
+    """What one person may do to a query: one list per neighbouring relation that the calibration allows."""
+    steps = calibration.sensitivity_steps
+    if calibration.monotone:
+        return [neighbours(margins, steps, "up"), neighbours(margins, steps, "down")]
+    return [neighbours(margins, steps)]
+
+
+def near(calibration: Calibration) -> tuple[int, ...]:
+    """Margins around the shift, where ⊤ and ⊥ are both likely."""
+    reach = calibration.sensitivity_steps
+    return tuple(range(calibration.shift - 1, calibration.shift + reach + 1))
+
+
+def lowest(machine: Machine) -> int:
+    """The margin below which a ⊤ is impossible."""
+    return machine.shift + machine.threshold.first - machine.query.last
+
+
+def highest(machine: Machine) -> int:
+    """The margin from which on a ⊥ is impossible."""
+    return machine.shift + machine.threshold.last - machine.query.first
+
+
+def spread(calibration: Calibration) -> tuple[int, ...]:
+    """Pairs Δ apart near the shift, far above, far below and at both ends of the noise, where its cut tail shows.
+
+    A query's own threshold moves the margins of both neighbours alike, so that margins far apart are also what
+    thresholds far apart come to.
+    """
+    machine = Machine.shipped(calibration)
+    shift, delta = calibration.shift, calibration.sensitivity_steps
+    far = round(3 / max(calibration.epsilon_threshold, 0.2)) * delta
+    bottoms = (lowest(machine) - delta, shift - far, shift, shift + far, highest(machine) - delta)
+    return tuple(sorted({bottom + step for bottom in bottoms for step in (0, delta)}))

@@ -1,0 +1,290 @@
+"""Exact laws of the shipped noise, and the exact privacy loss of whatever is built on it.
+
+Probabilities are integers out of 2^192, rounded down; ``Outcomes.slack`` bounds how far below the truth they may be.
+What is claimed of a divergence is therefore proved by integer arithmetic, not estimated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from functools import cached_property, lru_cache, reduce
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import Calibration
+from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
+from stream.noise import Geometric, Sampler
+
+Exact = npt.NDArray[np.object_]
+"""Python integers, for arithmetic without rounding."""
+
+Move = tuple[int, int]
+"""One query's distance from the threshold under either neighbour."""
+
+BITS = 192
+UNIT = 1 << BITS
+DIGIT_BITS = 128
+
+
+@lru_cache(maxsize=1024)
+def exponential_below(exponent: Fraction) -> Fraction:
+    """A rational number at most e^exponent, and nearer to it than one part in 10^57."""
+    with localcontext(prec=60):
+        # Both the quotient and ``exp`` are correctly rounded; two units in the last place make up for it.
+        quotient = (Decimal(exponent.numerator) / Decimal(exponent.denominator)).next_minus()
+        return Fraction(quotient.exp().next_minus())
+
+
+@dataclass(frozen=True)
+class Law:
+    """A distribution on the integers: ``weights[i]`` out of 2^``bits`` is the probability of ``first + i``."""
+
+    first: int
+    weights: tuple[int, ...]
+    bits: int
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.weights) - 1
+
+    def probability(self, value: int) -> Fraction:
+        inside = self.first <= value <= self.last
+        return Fraction(self.weights[value - self.first] if inside else 0, 1 << self.bits)
+
+    def at_least(self, value: int) -> int:
+        """P(X >= value), out of 2^``bits``."""
+        return self._tails[min(max(value - self.first, 0), len(self.weights))]
+
+    @cached_property
+    def _tails(self) -> tuple[int, ...]:
+        return (*list(accumulate(reversed(self.weights)))[::-1], 0)
+
+
+NO_NOISE = Law(first=0, weights=(1,), bits=0)
+
+
+@lru_cache(maxsize=256)
+def law_of(sampler: Sampler) -> Law:
+    """The law of a sampler, as its own fixed-point digit probabilities imply it, without any rounding."""
+    one = 1 << DIGIT_BITS
+    if isinstance(sampler, Geometric):
+        weights = [1]
+        for p in sampler.probabilities:
+            weights = [w * (one - p) for w in weights] + [w * p for w in weights]
+        return Law(first=0, weights=tuple(weights), bits=DIGIT_BITS * sampler.digits)
+    # The digits of the two parts differ by −1, 0 or 1, independently of the other digits.
+    signed = np.array([1], dtype=object)
+    for digit, p in enumerate(sampler.half.probabilities):
+        step = 1 << digit
+        spread = np.zeros(len(signed) + 2 * step, dtype=object)
+        unequal, equal = p * (one - p), p * p + (one - p) ** 2
+        spread[: len(signed)] += signed * unequal
+        spread[step : step + len(signed)] += signed * equal
+        spread[2 * step :] += signed * unequal
+        signed = spread
+    return Law(
+        first=1 - (1 << sampler.half.digits), weights=tuple(signed), bits=2 * DIGIT_BITS * sampler.half.digits
+    )
+
+
+class Outcome(NamedTuple):
+    """What is seen of one query; ``value`` is a number released with it."""
+
+    above: bool
+    value: int | None = None
+
+    def __repr__(self) -> str:
+        return ("⊤" if self.above else "⊥") + ("" if self.value is None else f"={self.value}")
+
+
+BELOW, ABOVE = Outcome(above=False), Outcome(above=True)
+
+Transcript = tuple[Outcome, ...]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Anything that compares noisy values with a noisy threshold, right or wrong.
+
+    A query is ⊤ iff f − T + ν >= ρ + ``shift``. ``renewed`` says when ρ is drawn anew, ``cutoff`` after how many ⊤s the
+    stream ends (None: never). With ``released`` a ⊤ carries f − T + ν wherever that is one of the values listed.
+    """
+
+    threshold: Law
+    query: Law
+    shift: int = 0
+    cutoff: int | None = None
+    renewed: Literal["never", "after ⊤", "each query"] = "never"
+    released: tuple[int, ...] = ()
+
+    @classmethod
+    def shipped(cls, calibration: Calibration) -> Machine:
+        """AboveThreshold with the laws that the shipped code draws from."""
+        return cls(
+            threshold=law_of(threshold_sampler(calibration)),
+            query=law_of(query_sampler(calibration)),
+            shift=calibration.shift,
+            cutoff=calibration.cutoff,
+            renewed="after ⊤" if calibration.fresh_threshold else "never",
+        )
+
+    @property
+    def alphabet(self) -> tuple[Outcome, ...]:
+        return (BELOW, *([Outcome(above=True, value=v) for v in self.released] or [ABOVE]))
+
+    def ends(self, transcript: Transcript) -> bool:
+        return self.cutoff is not None and sum(outcome.above for outcome in transcript) >= self.cutoff
+
+    def renews(self, outcome: Outcome) -> bool:
+        return self.renewed == "each query" or (self.renewed == "after ⊤" and outcome.above)
+
+    def prior(self) -> Exact:
+        """P(ρ), over the support of ρ."""
+        return np.array([_scaled(w, self.threshold.bits) for w in self.threshold.weights], dtype=object)
+
+    def likelihood(self, outcome: Outcome, margin: int) -> Exact:
+        """P(outcome | ρ), over the support of ρ, for a query at this distance from the threshold."""
+        barriers = range(self.threshold.first + self.shift, self.threshold.last + self.shift + 1)
+        law = self.query
+        if outcome.value is not None:
+            released = law.probability(outcome.value - margin)
+            passing = _scaled(released.numerator, released.denominator.bit_length() - 1)
+            return np.array([passing if outcome.value >= barrier else 0 for barrier in barriers], dtype=object)
+        tails = [law.at_least(barrier - margin) for barrier in barriers]
+        chosen = tails if outcome.above else [(1 << law.bits) - tail for tail in tails]
+        return np.array([_scaled(weight, law.bits) for weight in chosen], dtype=object)
+
+
+def _scaled(weight: int, bits: int) -> int:
+    return weight >> (bits - BITS) if bits >= BITS else weight << (BITS - bits)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """P(transcript | margins) for every complete transcript and all margins, at most ``slack`` below the truth.
+
+    ``of[t]`` has one axis per query that ``t`` answers, in the order of ``margins``.
+    """
+
+    of: dict[Transcript, Exact]
+    margins: tuple[int, ...]
+    slack: int
+
+    def picked(self, transcript: Transcript, margins: Sequence[int]) -> Exact:
+        """The probabilities where every query's margin is one of those listed."""
+        index = [self.margins.index(margin) for margin in margins]
+        table = self.of[transcript]
+        return table[np.ix_(*[index] * table.ndim)]
+
+    def probability(self, transcript: Transcript, margins: Sequence[int]) -> int:
+        index = tuple(self.margins.index(margin) for margin in margins[: len(transcript)])
+        return int(self.of[transcript][index])
+
+
+def outcomes(machine: Machine, margins: Iterable[int], queries: int) -> Outcomes:
+    """Run a machine on every stream of so many queries whose margins are among those given."""
+    choices = tuple(sorted(set(margins)))
+    likelihoods = {
+        o: np.array([machine.likelihood(o, m) for m in choices], dtype=object) for o in machine.alphabet
+    }
+    prior = machine.prior()
+    found: dict[Transcript, Exact] = {}
+
+    def walk(transcript: Transcript, weights: Exact) -> None:
+        for outcome, likelihood in likelihoods.items():
+            longer = (*transcript, outcome)
+            ended = len(longer) == queries or machine.ends(longer)
+            if ended or machine.renews(outcome):
+                total = ((weights @ likelihood.T) >> BITS).reshape(-1)
+                if ended:
+                    found[longer] = total.reshape((len(choices),) * len(longer))
+                else:
+                    walk(longer, (total[:, None] * prior) >> BITS)
+            else:
+                walk(longer, ((weights[:, None, :] * likelihood) >> BITS).reshape(-1, len(prior)))
+
+    walk((), prior[None, :])
+    # Each query rounds three times per value of ρ: the factor, the product, and the prior where ρ is renewed.
+    return Outcomes(of=found, margins=choices, slack=4 * len(prior) * (queries + 1))
+
+
+def neighbours(margins: Iterable[int], steps: int, direction: Literal["any", "up", "down"] = "any") -> list[Move]:
+    """All moves of at most so many steps within a range of margins."""
+    choices = sorted(set(margins))
+    moves = [(a, b) for a in choices for b in choices if abs(a - b) <= steps]
+    allowed: dict[str, Callable[[Move], bool]] = {
+        "any": lambda _: True,
+        "up": lambda move: move[0] <= move[1],
+        "down": lambda move: move[0] >= move[1],
+    }
+    return list(filter(allowed[direction], moves))
+
+
+def worst_delta(outcomes: Outcomes, moves: Sequence[Move], loss: Callable[[Transcript], Fraction]) -> Fraction:
+    """An upper bound, tight to 2^-160, on Σ_t max(0, P(t | f) − e^loss(t) P(t | f′)) against any adaptive asker.
+
+    The asker picks every query's move after seeing all earlier outcomes, and may stop at any point. For a constant
+    loss ε this is the least δ for which the machine is (ε, δ)-differentially private on such streams.
+    """
+    left, right = [a for a, _ in moves], [b for _, b in moves]
+    alphabet = sorted({outcome for transcript in outcomes.of for outcome in transcript})
+
+    def excess(transcript: Transcript, ours: Exact, theirs: Exact) -> Exact:
+        factor = int(exponential_below(loss(transcript)) * UNIT)
+        # A sum over longer transcripts may lack one slack for each of them.
+        slack = outcomes.slack * len(outcomes.of)
+        above: Exact = (((ours + slack) << BITS) - factor * theirs) >> BITS
+        clipped: Exact = np.maximum(above + 1, 0)
+        return clipped
+
+    def play(transcript: Transcript) -> tuple[Exact, Exact, Exact]:
+        """The value of the game from here on, and P(transcript) under either neighbour, by the moves made."""
+        if transcript in outcomes.of:
+            ours, theirs = outcomes.picked(transcript, left), outcomes.picked(transcript, right)
+            return excess(transcript, ours, theirs), ours, theirs
+        games = [play((*transcript, outcome)) for outcome in alphabet]
+        # Whatever is asked next, the probabilities of its outcomes add up to that of having come so far.
+        value, ours, theirs = (reduce(np.add, parts) for parts in zip(*games, strict=True))
+        ours, theirs, going_on = ours[..., 0], theirs[..., 0], np.max(value, axis=-1)
+        if not transcript:
+            return going_on, ours, theirs
+        return np.maximum(going_on, excess(transcript, ours, theirs)), ours, theirs
+
+    return Fraction(int(play(())[0]), UNIT)
+
+
+class WorstCase(NamedTuple):
+    """Where the loss is largest; the margins are those of the two neighbours."""
+
+    loss: float
+    transcript: Transcript
+    margins: tuple[int, ...]
+    others: tuple[int, ...]
+    probability: float
+
+
+def worst_loss(outcomes: Outcomes, moves: Sequence[Move], least: float = 2.0**-40) -> WorstCase:
+    """The largest ln P(t | f) / P(t | f′) of a transcript whose probability is at least ``least``.
+
+    Far rarer ones show only the noise's cut tail. Exact but for the rounding of the final logarithm to a double.
+    """
+    left, right = [a for a, _ in moves], [b for _, b in moves]
+    found = WorstCase(-math.inf, (), (), (), 0.0)
+    for transcript in outcomes.of:
+        ours = outcomes.picked(transcript, left).astype(np.float64) / UNIT
+        theirs = outcomes.picked(transcript, right).astype(np.float64) / UNIT
+        with np.errstate(divide="ignore", invalid="ignore"):
+            losses = np.where(ours >= least, np.log(ours) - np.log(theirs), -np.inf)
+        index = np.unravel_index(int(np.argmax(losses)), losses.shape)
+        if losses[index] > found.loss:
+            chosen = [moves[int(i)] for i in index]
+            margins, others = tuple(a for a, _ in chosen), tuple(b for _, b in chosen)
+            found = WorstCase(float(losses[index]), transcript, margins, others, float(ours[index]))
+    return found

@@ -1,0 +1,117 @@
+"""The whole service in memory, with the noise that it must have used derived again from the key beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from schemas import Control, Query
+from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
+from stream.mechanisms.grid import to_steps
+from stream.noise import NoiseKey, Role, event_words, round_words, stream_subkey
+from stream.processors.base import Record
+from stream.testing import Driver
+
+KEY = NoiseKey(bytes(range(100, 132)))
+
+_control: TypeAdapter[Control] = TypeAdapter(Control)
+
+
+def feed(name: str = "feed", *, epsilon: float = 1000.0, grid: float = 1.0) -> dict[str, Any]:
+    """A source of trusted values."""
+    return {
+        "kind": "values",
+        "source": name,
+        "neighbors": "add-remove",
+        "epsilon": epsilon,
+        "sensitivity": 1.0,
+        "grid": grid,
+    }
+
+
+def stream(
+    name: str, cutoff: int, *, threshold: float = 0.0, monotone: bool = False, **spec: Any
+) -> dict[str, Any]:
+    """A stream's specification over ``feed`` unless another source is named."""
+    mechanism = {"kind": "above_threshold", "threshold": threshold, "cutoff": cutoff, "monotone": monotone}
+    return {"stream": name, "source": "feed", "mechanism": mechanism, "epsilon": 1.0, **spec}
+
+
+def definition_of(driver: Driver, name: str) -> Control:
+    """What the budget service told the workers about a stream, at its last opening."""
+    records = [one for one in driver.records(driver.topics.control) if one.key == name.encode()]
+    return _control.validate_json(records[-1].value or b"")
+
+
+def everything(driver: Driver) -> Iterator[Record]:
+    """Every record on every topic."""
+    topics = driver.topics
+    for topic in (
+        topics.queries,
+        topics.control,
+        topics.answers,
+        topics.state,
+        topics.requests,
+        topics.charges,
+        topics.ledger,
+        topics.rejected,
+        topics.status,
+    ):
+        yield from driver.records(topic)
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A stream's noise as a holder of the key can tell it, and the outcomes that it implies."""
+
+    key: NoiseKey
+    definition: Control
+
+    def barrier(self, tops: int) -> int:
+        """ρ + s after so many ⊤s."""
+        return self.threshold_noise(tops) + self.definition.calibration.shift
+
+    def threshold_noise(self, tops: int) -> int:
+        calibration = self.definition.calibration
+        law = threshold_sampler(calibration)
+        words, low = round_words(
+            [self._subkey(Role.THRESHOLD)], [tops if calibration.fresh_threshold else 0], law.words
+        )
+        return int(law.draw(words, low)[0])
+
+    def query_noise(self, record: Record) -> int:
+        law = query_sampler(self.definition.calibration)
+        words, low = event_words(
+            [self._subkey(Role.QUERY)],
+            record.topic,
+            record.partition,
+            [record.offset],
+            [record.value or b""],
+            law.words,
+        )
+        return int(law.draw(words, low)[0])
+
+    def outcomes(self, records: list[Record]) -> list[str]:
+        """The rule, one query at a time: ⊤ iff f + ν >= T + ρ + s, until the cutoff."""
+        calibration = self.definition.calibration
+        tops = 0
+        found = []
+        for record in records:
+            query = Query.model_validate_json(record.value or b"")
+            asked = self.definition.spec.mechanism.threshold if query.threshold is None else query.threshold
+            margin = int(to_steps(query.value or 0.0, calibration.grid)) - int(to_steps(asked, calibration.grid))
+            if tops == calibration.cutoff:
+                found.append("halted")
+                continue
+            above = margin + self.query_noise(record) >= self.barrier(tops)
+            tops += above
+            found.append("above" if above else "below")
+        return found
+
+    def _subkey(self, role: Role) -> bytes:
+        identity = self.definition.identity
+        digest = bytes.fromhex(identity.digest)
+        return stream_subkey(self.key, incarnation=identity.incarnation, definition=digest, role=role)

@@ -1,0 +1,170 @@
+"""Delivery never changes an answer: the same event in the same place has the same noise, any other has its own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from schemas import Answer
+from stream.accounting.ledger import RefusedError
+from stream.mechanisms.above_threshold import query_sampler
+from stream.noise import Geometric, NoiseKey
+from stream.testing import Driver
+from tests.privacy.chance import happens
+from tests.privacy.service import KEY, Derived, definition_of, feed, stream
+
+QUERIES = 4000
+
+
+def mixed_session(key: NoiseKey = KEY) -> Driver:
+    """Streams of one and of many ⊤s, with one and with fresh thresholds."""
+    driver = Driver(key, partitions=2)
+    driver.register(feed())
+    driver.open(stream("once", 1))
+    driver.open(stream("often", 12, epsilon=12.0))
+    driver.open(stream("textbook", 12, epsilon=24.0, calibration="textbook"))
+    return driver
+
+
+def mixed_batch(part: int) -> list[bytes | dict[str, Any]]:
+    """Answers of every kind: near the threshold, on streams that run out, and refusals."""
+    queries: list[bytes | dict[str, Any]] = [
+        {"id": f"{part}.{i}", "stream": name, "value": float(i % 16 - 6)}
+        for i in range(40)
+        for name in ("once", "often", "textbook")
+    ]
+    queries.insert(7, b'{"id": "x", "stream": "often", "value": "12"}')
+    queries.insert(70, b'{"id": "y", "stream": "nobody", "value": 1}')
+    return queries
+
+
+def test_a_redelivered_batch_gives_the_same_bytes_on_every_topic() -> None:
+    driver = mixed_session()
+    seen: set[str] = set()
+    for part in range(3):
+        answers = driver.ask(mixed_batch(part))
+        assert driver.redeliver() == answers
+        assert driver.redeliver() == answers
+        seen |= {answer.outcome for answer in answers}
+    assert seen == {"above", "below", "halted", "rejected"}
+
+
+def test_a_crash_at_any_point_changes_neither_figures_nor_later_answers() -> None:
+    steady, crashing = mixed_session(), mixed_session()
+    for part in range(3):
+        for query in mixed_batch(part)[:60]:
+            assert crashing.ask([query]) == steady.ask([query])
+            before = crashing.figures()
+            crashing.crash()
+            assert crashing.figures() == before == steady.figures()
+
+
+def test_how_events_are_batched_changes_no_outcome() -> None:
+    together, apart = mixed_session(), mixed_session()
+    batch = mixed_batch(0)
+    one, other = together.ask(batch), [answer for query in batch for answer in apart.ask([query])]
+    assert [answer for answer in one if answer.outcome != "rejected"] == [
+        answer for answer in other if answer.outcome != "rejected"
+    ]
+    assert [(answer.id, answer.outcome, answer.reason) for answer in one] == [
+        (answer.id, answer.outcome, answer.reason) for answer in other
+    ]
+
+
+def test_how_events_are_batched_does_not_show_in_rejections() -> None:
+    together, apart = mixed_session(), mixed_session()
+    batch = mixed_batch(0)
+    assert together.ask(batch) == [answer for query in batch for answer in apart.ask([query])]
+
+
+def test_streams_of_equal_terms_have_noise_of_their_own() -> None:
+    driver = Driver(KEY)
+    driver.register(feed())
+    names = [f"stream-{number}" for number in range(40)]
+    for name in names:
+        driver.open(stream(name, 1))
+    derived = [Derived(KEY, definition_of(driver, name)) for name in names]
+    assert len({one.definition.calibration for one in derived}) == 1
+    assert len({one.definition.identity.incarnation for one in derived}) == len(names)
+    # Forty equal draws in a row, were they one draw; forty independent ones are all equal about never.
+    assert len({one.barrier(0) for one in derived}) > 5
+
+
+def test_a_name_is_never_used_for_a_second_stream() -> None:
+    driver = mixed_session()
+    for end in (driver.close, driver.halt):
+        name = {"close": "once", "halt": "often"}[end.__name__]
+        end(name)
+        with pytest.raises(RefusedError, match="used before"):
+            driver.open(stream(name, 1))
+        driver.crash()
+        with pytest.raises(RefusedError, match="used before"):
+            driver.open(stream(name, 1))
+
+
+class Coin:
+    """One long stream whose every answer is about as likely ⊤ as ⊥, given its threshold noise."""
+
+    def __init__(self, prefix: str, key: NoiseKey = KEY) -> None:
+        self.driver = Driver(key, partitions=1)
+        self.driver.register(feed())
+        self.driver.open(stream("coin", 2 * QUERIES, epsilon=1000.0, expected_queries=QUERIES))
+        self.derived = Derived(key, definition_of(self.driver, "coin"))
+        law = query_sampler(self.derived.definition.calibration)
+        assert isinstance(law, Geometric)
+        height = round(math.log(2) / float(law.rate))
+        self.chance = math.exp(-float(law.rate) * height)
+        value = float(self.derived.barrier(0) - height)
+        self.answers = self.driver.ask(
+            {"id": f"{prefix}{i}", "stream": "coin", "value": value} for i in range(QUERIES)
+        )
+
+
+def tops(answers: list[Answer]) -> list[bool]:
+    return [answer.outcome == "above" for answer in answers]
+
+
+@pytest.fixture(scope="module")
+def coin() -> Coin:
+    return Coin("a")
+
+
+def test_equal_values_have_independent_noise(coin: Coin) -> None:
+    seen = tops(coin.answers)
+    assert happens(sum(seen), QUERIES, coin.chance)
+    repeats = sum(one == other for one, other in zip(seen[::2], seen[1::2], strict=True))
+    assert happens(repeats, QUERIES // 2, coin.chance**2 + (1 - coin.chance) ** 2)
+
+
+def test_other_bytes_at_the_same_positions_have_independent_noise(coin: Coin) -> None:
+    other = Coin("b")
+    assert other.derived.barrier(0) == coin.derived.barrier(0)
+    agreements = sum(one == two for one, two in zip(tops(coin.answers), tops(other.answers), strict=True))
+    assert happens(agreements, QUERIES, coin.chance**2 + (1 - coin.chance) ** 2)
+
+
+def test_the_same_bytes_at_the_same_positions_have_the_same_noise(coin: Coin) -> None:
+    assert Coin("a").answers == coin.answers
+
+
+def test_under_another_key_everything_is_independent(coin: Coin) -> None:
+    other = Coin("a", NoiseKey(bytes(32)))
+    agreements = sum(one == two for one, two in zip(tops(coin.answers), tops(other.answers), strict=True))
+    assert happens(agreements, QUERIES, coin.chance * other.chance + (1 - coin.chance) * (1 - other.chance))
+
+
+def test_events_behind_a_streams_last_offset_are_never_answered_again() -> None:
+    driver = Driver(KEY, partitions=1)
+    driver.register(feed())
+    driver.open(stream("once", 1))
+    driver.ask([{"id": "1", "stream": "once", "value": -1000.0}, {"id": "2", "stream": "once", "value": -1000.0}])
+    # The topic is recreated: its offsets begin at 0 again, with other data.
+    driver._logs[driver.topics.queries, 0].clear()
+    driver._positions[driver.topics.queries, 0] = 0
+    again = driver.ask([{"id": "3", "stream": "once", "value": 1000.0}])
+    assert [answer.outcome for answer in again] == ["halted"]
+    assert "went back" in (again[0].reason or "")
+    driver.crash()
+    assert driver.ask([{"id": "4", "stream": "once", "value": 1000.0}])[0].outcome == "halted"

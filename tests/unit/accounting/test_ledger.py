@@ -1,0 +1,230 @@
+"""The ledger grants what fits, refuses what does not, and gives back what was not spent."""
+
+from __future__ import annotations
+
+import copy
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas import StreamState
+from stream.accounting.costs import NOTHING, Cost, realised_cost
+from stream.accounting.ledger import RefusedError
+from tests.unit.accounting.ledger_parts import (
+    calibration_of,
+    identity,
+    ledger_with,
+    records_of,
+    reserve,
+    restored,
+    source,
+    spec,
+)
+
+TENTH = 10**11
+
+
+def test_ten_grants_of_a_tenth_fit_one_and_the_eleventh_is_refused() -> None:
+    ledger = ledger_with(source())
+    for number in range(10):
+        reserve(ledger, spec(f"stream-{number}"), number)
+    assert ledger.account("feed").left == NOTHING
+    with pytest.raises(RefusedError, match=r"ε = 0\.1 asked, ε = 0 left") as refused:
+        reserve(ledger, spec("stream-10"), 10)
+    assert refused.value.asked is not None
+    assert refused.value.left is not None
+    assert (refused.value.asked.epsilon, refused.value.left.epsilon) == (0.1, 0.0)
+
+
+def test_a_refusal_does_no_harm_to_what_still_fits() -> None:
+    ledger = ledger_with(source())
+    with pytest.raises(RefusedError):
+        reserve(ledger, spec("greedy", epsilon=1.5))
+    reserve(ledger, spec("greedy", epsilon=1.0))
+
+
+def test_delta_is_refused_where_the_source_has_none_left() -> None:
+    ledger = ledger_with(source(epsilon=100.0, delta=1.5e-6))
+    rounds = spec("rounds-0", epsilon=1.0, delta=1e-6, cutoff=200)
+    assert reserve(ledger, rounds).cost == Cost(10**12, 10**24)
+    with pytest.raises(RefusedError, match=r"δ = 1e-06 asked, ε = 99, δ = 5e-07 left"):
+        reserve(ledger, rounds.model_copy(update={"stream": "rounds-1"}))
+
+
+def test_under_zcdp_the_refusal_speaks_of_rho() -> None:
+    ledger = ledger_with(source(delta=1e-6, accountant="zcdp"))
+    with pytest.raises(RefusedError, match=r"ρ = 0\.5 asked, ρ = 0\.0\d+ left"):
+        reserve(ledger, spec("greedy", epsilon=1.0))
+
+
+def test_what_is_not_registered_is_refused_with_the_remedy() -> None:
+    ledger = ledger_with(source())
+    with pytest.raises(RefusedError, match="source 'other' is not registered; register it first"):
+        reserve(ledger, spec("alarms", "other"))
+    with pytest.raises(RefusedError, match="stream 'alarms' is not open on source 'feed'"):
+        ledger.end("feed", "alarms", "closed", "done")
+
+
+def test_a_source_registered_again_is_the_same_and_otherwise_refused() -> None:
+    ledger = ledger_with(source())
+    reserve(ledger, spec("alarms"))
+    assert ledger.register(source(), None) is ledger.account("feed")
+    for definition, fingerprint in [(source(epsilon=2.0), None), (source(), "0" * 64)]:
+        with pytest.raises(RefusedError, match="registered otherwise; choose another name"):
+            ledger.register(definition, fingerprint)
+    assert ledger.account("feed").granted == Cost(TENTH)
+
+
+@pytest.mark.parametrize("ending", ["open", "closed"])
+def test_a_stream_name_serves_once_across_all_sources(ending: str) -> None:
+    ledger = ledger_with(source(), source("other"))
+    reserve(ledger, spec("alarms"), 1)
+    if ending == "closed":
+        ledger.charge("feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="closed")
+    for name in ("feed", "other"):
+        with pytest.raises(RefusedError, match="'alarms' was used before, on source 'feed'; choose another"):
+            reserve(ledger, spec("alarms", name), 2)
+
+
+def test_a_halted_source_opens_nothing_and_says_why() -> None:
+    ledger = ledger_with(source())
+    reserve(ledger, spec("alarms"))
+    assert [grant.spec.stream for grant in ledger.halt_source("feed", "audit")] == ["alarms"]
+    with pytest.raises(RefusedError, match="source 'feed' is halted: audit"):
+        reserve(ledger, spec("more"))
+    assert ledger.halt_source("feed", "audit") == []
+
+
+@pytest.mark.parametrize(
+    ("answered", "tops", "spent"),
+    [(0, 0, Fraction(0)), (1, 0, Fraction(1)), (7, 2, Fraction(1)), (9, 5, Fraction(1))],
+)
+def test_a_closed_stream_gets_back_exactly_what_its_tops_did_not_cost(
+    answered: int, tops: int, spent: Fraction
+) -> None:
+    ledger = ledger_with(source())
+    asked = spec("alarms", cutoff=5)
+    grant = reserve(ledger, asked, 1)
+    ledger.charge("feed", "alarms", identity(1).incarnation, answered=answered, tops=tops, state="closed")
+    plan = calibration_of(asked)
+    lost = spent * Fraction(plan.epsilon_threshold) + Fraction(tops, 5) * Fraction(plan.epsilon_query)
+    units = min(math.ceil(lost * 10**12), TENTH)
+    assert grant.spent == ledger.account("feed").spent == Cost(units)
+    assert grant.refunded == ledger.account("feed").refunded == Cost(TENTH - units)
+    assert ledger.account("feed").left == Cost(10**12 - units)
+
+
+def test_under_zcdp_only_a_stream_that_answered_nothing_is_refunded() -> None:
+    ledger = ledger_with(source(delta=1e-6, accountant="zcdp"))
+    idle, busy = reserve(ledger, spec("idle"), 1), reserve(ledger, spec("busy"), 2)
+    ledger.charge("feed", "idle", identity(1).incarnation, answered=0, tops=0, state="closed")
+    ledger.charge("feed", "busy", identity(2).incarnation, answered=1, tops=0, state="closed")
+    assert idle.refunded == idle.cost
+    assert (busy.spent, busy.refunded) == (busy.cost, NOTHING)
+
+
+def test_a_halted_stream_is_refunded_only_when_it_is_closed() -> None:
+    ledger = ledger_with(source())
+    reserve(ledger, spec("alarms"), 1)
+    ledger.charge("feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="halted", reason="audit")
+    assert ledger.account("feed").refunded == NOTHING
+    ledger.charge("feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="closed")
+    assert ledger.account("feed").refunded == Cost(TENTH)
+
+
+def test_the_charge_of_another_incarnation_is_not_this_streams() -> None:
+    ledger = ledger_with(source())
+    grant = reserve(ledger, spec("alarms"), 1)
+    assert not ledger.charge("feed", "alarms", identity(2).incarnation, answered=9, tops=1, state="closed")
+    assert (grant.answered, grant.state, grant.spent) == (0, "open", NOTHING)
+
+
+def test_only_the_first_of_equal_charges_is_news() -> None:
+    ledger = ledger_with(source())
+    reserve(ledger, spec("alarms"), 1)
+    incarnation = identity(1).incarnation
+    assert ledger.charge("feed", "alarms", incarnation, answered=4, tops=1, state="exhausted")
+    assert not ledger.charge("feed", "alarms", incarnation, answered=4, tops=1, state="exhausted")
+    assert not ledger.charge("feed", "alarms", incarnation, answered=3, tops=0, state="open")
+
+
+@pytest.mark.parametrize(("answered", "tops"), [(3, 3), (9, 1), (3, 1), (0, 0)])
+@pytest.mark.parametrize("state", ["open", "exhausted", "halted", "closed"])
+def test_totals_that_go_back_change_nothing_whatever_the_state(
+    answered: int, tops: int, state: StreamState
+) -> None:
+    ledger = ledger_with(source())
+    reserve(ledger, spec("alarms", cutoff=5), 1)
+    incarnation = identity(1).incarnation
+    ledger.charge("feed", "alarms", incarnation, answered=5, tops=2, state="open")
+    before = copy.deepcopy(ledger.accounts)
+    assert not ledger.charge("feed", "alarms", incarnation, answered=answered, tops=tops, state=state)
+    assert ledger.accounts == before
+
+
+def test_a_stream_is_told_of_each_ending_once_and_of_none_after_its_closing() -> None:
+    ledger = ledger_with(source())
+    reserve(ledger, spec("alarms"))
+    told = [
+        ledger.end("feed", "alarms", ending, "why")
+        for ending in ("halted", "halted", "closed", "closed", "halted")
+    ]
+    assert told == [True, False, True, False, False]
+
+
+@pytest.mark.parametrize("state", ["open", "exhausted", "halted", "closed"])
+def test_a_charge_after_the_closing_changes_nothing(state: StreamState) -> None:
+    ledger = ledger_with(source())
+    reserve(ledger, spec("alarms", cutoff=5), 1)
+    incarnation = identity(1).incarnation
+    ledger.charge("feed", "alarms", incarnation, answered=1, tops=0, state="closed")
+    before = copy.deepcopy(ledger.accounts)
+    assert not ledger.charge("feed", "alarms", incarnation, answered=9, tops=3, state=state)
+    assert ledger.accounts == before == restored(records_of(ledger)).accounts
+
+
+@given(totals=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8))
+@settings(deadline=None)
+def test_charges_out_of_order_end_where_those_in_order_end(totals: list[tuple[int, int]]) -> None:
+    # A stream's totals only grow, so that whatever comes late is a total that was passed already.
+    in_order = [(answered + tops, tops) for answered, tops in totals]
+    growing = [
+        (max(a for a, _ in in_order[: n + 1]), max(t for _, t in in_order[: n + 1])) for n in range(len(in_order))
+    ]
+    asked = spec("alarms", cutoff=10)
+    spent = []
+    for order in (growing, [*growing[1::2], *growing[-1:], *growing[::2]]):
+        ledger = ledger_with(source())
+        grant = reserve(ledger, asked, 1)
+        for answered, tops in order:
+            ledger.charge("feed", "alarms", identity(1).incarnation, answered=answered, tops=tops, state="open")
+        spent.append((grant.answered, grant.tops, grant.spent))
+    assert spent[0] == spent[1]
+    last = growing[-1] if growing else (0, 0)
+    assert spent[0] == (*last, realised_cost(calibration_of(asked), "pure", *last))
+
+
+def test_a_later_record_of_a_source_or_a_grant_replaces_the_earlier_one() -> None:
+    ledger = ledger_with(source())
+    reserve(ledger, spec("alarms", cutoff=5), 1)
+    ledger.charge("feed", "alarms", identity(1).incarnation, answered=3, tops=1, state="open")
+    early = records_of(ledger)
+    ledger.charge("feed", "alarms", identity(1).incarnation, answered=5, tops=3, state="open")
+    ledger.halt_source("feed", "audit")
+    late = records_of(ledger)
+    again = restored(early + late)
+    assert again.accounts == ledger.accounts
+
+
+def test_a_restored_ledger_remembers_names_and_halts() -> None:
+    ledger = ledger_with(source(), source("other"))
+    reserve(ledger, spec("alarms"))
+    ledger.halt_source("feed", "audit")
+    again = restored(records_of(ledger))
+    with pytest.raises(RefusedError, match="used before, on source 'feed'"):
+        reserve(again, spec("alarms", "other"))
+    with pytest.raises(RefusedError, match="source 'feed' is halted: audit"):
+        reserve(again, spec("more"))

@@ -1,0 +1,172 @@
+"""Whole-array decisions are those of one query after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.mechanisms.above_threshold import ABOVE, BELOW, HALTED, Decisions, decide
+
+
+@dataclass
+class OneStream:
+    """AboveThreshold as the textbook runs it: one query at a time."""
+
+    barriers: list[int]
+    tops_left: int
+    fresh: bool
+    asked: int = 0
+    tops: int = 0
+
+    def ask(self, margin: int) -> tuple[int, int, int]:
+        """The code of a query, and how many queries and ⊤s came before it."""
+        place, tops = self.asked, self.tops
+        self.asked += 1
+        if self.tops == self.tops_left:
+            return HALTED, place, tops
+        if margin >= self.barriers[self.tops if self.fresh else 0]:
+            self.tops += 1
+            return ABOVE, place, tops
+        return BELOW, place, tops
+
+
+@dataclass
+class Case:
+    """Queries to several streams, interleaved. ``barriers`` has one barrier per round of each stream."""
+
+    margins: list[int]
+    streams: list[int]
+    barriers: list[list[int]]
+    tops_left: list[int]
+    fresh: list[bool]
+    rounds_asked: list[tuple[int, int]] = field(default_factory=list)
+
+    def one_by_one(self) -> tuple[list[tuple[int, int, int]], list[int]]:
+        rows = [
+            OneStream(barriers, left, fresh)
+            for barriers, left, fresh in zip(self.barriers, self.tops_left, self.fresh, strict=True)
+        ]
+        answers = [rows[stream].ask(margin) for margin, stream in zip(self.margins, self.streams, strict=True)]
+        return answers, [row.tops_left - row.tops for row in rows]
+
+    def decide(self, start: int, end: int, tops: list[int]) -> Decisions:
+        """Decide queries ``start`` to ``end``, so many ⊤s of each stream being out already."""
+
+        def next_barrier(row: int, more: int) -> int:
+            self.rounds_asked.append((row, tops[row] + more))
+            return self.barriers[row][tops[row] + more]
+
+        return decide(
+            np.array(self.margins[start:end], dtype=np.int64),
+            np.array(self.streams[start:end], dtype=np.intp),
+            np.array(
+                [
+                    rounds[out if fresh else 0]
+                    for rounds, out, fresh in zip(self.barriers, tops, self.fresh, strict=True)
+                ],
+                dtype=np.int64,
+            ),
+            np.array(self.tops_left, dtype=np.int64) - np.array(tops, dtype=np.int64),
+            next_barrier,
+            np.array(self.fresh, dtype=np.bool_),
+        )
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Margins and barriers from a range so small that ties and ⊤s are common."""
+    streams = draw(st.integers(1, 5))
+    queries = draw(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, streams - 1)), min_size=1, max_size=40))
+    tops_left = draw(st.lists(st.integers(0, 4), min_size=streams, max_size=streams))
+    barriers = [draw(st.lists(st.integers(-4, 4), min_size=left + 1, max_size=left + 1)) for left in tops_left]
+    fresh = draw(st.lists(st.booleans(), min_size=streams, max_size=streams))
+    return Case([margin for margin, _ in queries], [stream for _, stream in queries], barriers, tops_left, fresh)
+
+
+@given(case=cases())
+@settings(deadline=None, max_examples=600)
+def test_a_batch_is_answered_as_one_query_after_the_other(case: Case) -> None:
+    answers, left = case.one_by_one()
+    decisions = case.decide(0, len(case.margins), [0] * len(case.tops_left))
+    columns = (decisions.codes, decisions.place, decisions.tops_before)
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == answers
+    assert decisions.tops_left.tolist() == left
+
+
+@given(case=cases(), cuts=st.lists(st.integers(0, 40), max_size=5))
+@settings(deadline=None, max_examples=600)
+def test_a_batch_may_be_split_anywhere(case: Case, cuts: list[int]) -> None:
+    answers, left = case.one_by_one()
+    size = len(case.margins)
+    bounds = sorted({0, size, *(min(cut, size) for cut in cuts)})
+    tops = [0] * len(case.tops_left)
+    asked = [0] * len(case.tops_left)
+    found: list[tuple[int, int, int]] = []
+    remaining = case.tops_left
+    for start, end in pairwise(bounds):
+        decisions = case.decide(start, end, tops)
+        columns = zip(
+            decisions.codes.tolist(), decisions.place.tolist(), decisions.tops_before.tolist(), strict=True
+        )
+        for (code, place, before), stream in zip(columns, case.streams[start:end], strict=True):
+            found.append((code, asked[stream] + place, tops[stream] + before))
+        for stream in case.streams[start:end]:
+            asked[stream] += 1
+        remaining = decisions.tops_left.tolist()
+        tops = [whole - rest for whole, rest in zip(case.tops_left, remaining, strict=True)]
+    assert found == answers
+    assert remaining == left
+
+
+@given(case=cases())
+@settings(deadline=None, max_examples=300)
+def test_a_new_threshold_is_drawn_only_for_a_round_that_begins(case: Case) -> None:
+    _, left = case.one_by_one()
+    case.decide(0, len(case.margins), [0] * len(case.tops_left))
+    for row, round_number in case.rounds_asked:
+        assert case.fresh[row]
+        assert 0 < round_number < case.tops_left[row]
+        assert round_number <= case.tops_left[row] - left[row]
+
+
+@given(case=cases())
+@settings(deadline=None)
+def test_inputs_are_left_as_they_were(case: Case) -> None:
+    margins, streams = np.array(case.margins, dtype=np.int64), np.array(case.streams, dtype=np.intp)
+    barrier = np.array([rounds[0] for rounds in case.barriers], dtype=np.int64)
+    tops_left, fresh = np.array(case.tops_left, dtype=np.int64), np.array(case.fresh, dtype=np.bool_)
+    inputs = (margins, streams, barrier, tops_left, fresh)
+    before = [one.copy() for one in inputs]
+    decide(margins, streams, barrier, tops_left, lambda row, tops: case.barriers[row][tops], fresh)
+    assert all(np.array_equal(was, now) for was, now in zip(before, inputs, strict=True))
+
+
+def test_a_margin_that_just_reaches_the_barrier_is_above() -> None:
+    ones, row = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.intp)
+    assert decide(ones, row, ones, ones).codes.tolist() == [ABOVE]
+    assert decide(ones - 1, row, ones, ones).codes.tolist() == [BELOW]
+
+
+def test_a_stream_without_tops_left_answers_nothing() -> None:
+    margins = np.array([5, -5], dtype=np.int64)
+    zeros = np.zeros(1, dtype=np.int64)
+    decisions = decide(margins, np.zeros(2, dtype=np.intp), zeros, zeros)
+    assert decisions.codes.tolist() == [HALTED, HALTED]
+    assert decisions.tops_left.tolist() == [0]
+
+
+@pytest.mark.parametrize("fresh", [None, np.array([True, False])])
+def test_an_empty_batch_changes_nothing(fresh: npt.NDArray[np.bool_] | None) -> None:
+    empty = np.zeros(0, dtype=np.int64)
+    left = np.array([2, 0], dtype=np.int64)
+    decisions = decide(
+        empty, empty.astype(np.intp), np.zeros(2, dtype=np.int64), left, lambda _, tops: tops, fresh
+    )
+    assert len(decisions.codes) == 0
+    assert decisions.tops_left.tolist() == [2, 0]

@@ -1,0 +1,158 @@
+"""A noise key is loaded with care, kept by its owner alone, and never shown."""
+
+from __future__ import annotations
+
+import copy
+import os
+import stat
+import traceback
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.noise import KEY_FILE_VARIABLE, KEY_VARIABLE, NoiseKey, NoiseKeyError
+
+SECRET = bytes(range(200, 232))
+
+
+@pytest.fixture(autouse=True)
+def _no_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    monkeypatch.delenv(KEY_FILE_VARIABLE, raising=False)
+
+
+def written(path: Path, content: str | bytes, mode: int = 0o600) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    path.chmod(mode)
+    return path
+
+
+def test_the_variable_holds_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, f" {SECRET.hex().upper()}\n")
+    assert NoiseKey.from_environment() == NoiseKey(SECRET)
+
+
+def test_the_other_variable_names_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(KEY_FILE_VARIABLE, str(written(tmp_path / "noise.key", SECRET.hex() + "\n")))
+    assert NoiseKey.from_environment() == NoiseKey(SECRET)
+
+
+def test_the_key_itself_goes_before_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, SECRET.hex())
+    monkeypatch.setenv(KEY_FILE_VARIABLE, str(tmp_path / "missing"))
+    assert NoiseKey.from_environment() == NoiseKey(SECRET)
+
+
+def test_without_a_key_the_message_names_both_variables_and_the_command() -> None:
+    with pytest.raises(NoiseKeyError) as refused:
+        NoiseKey.from_environment()
+    assert all(words in str(refused.value) for words in (KEY_VARIABLE, KEY_FILE_VARIABLE, "sotto key new"))
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o601, 0o666])
+def test_a_file_that_others_may_touch_is_refused_with_the_command_that_helps(tmp_path: Path, mode: int) -> None:
+    path = written(tmp_path / "noise.key", SECRET.hex(), mode)
+    with pytest.raises(NoiseKeyError) as refused:
+        NoiseKey.load(path)
+    assert f"chmod 600 {path}" in str(refused.value)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400])
+def test_a_file_of_its_owner_alone_is_read(tmp_path: Path, mode: int) -> None:
+    assert NoiseKey.load(written(tmp_path / "noise.key", SECRET.hex(), mode)).secret == SECRET
+
+
+def test_a_missing_file_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
+    with pytest.raises(NoiseKeyError, match=r"No such file.*sotto key new"):
+        NoiseKey.load(tmp_path / "noise.key")
+
+
+def test_a_saved_key_is_read_back_and_belongs_to_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "noise.key"
+    key = NoiseKey.generate()
+    before = os.umask(0)
+    try:
+        key.save(path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert NoiseKey.load(path) == key
+
+
+def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
+    path = written(tmp_path / "noise.key", "precious")
+    with pytest.raises(NoiseKeyError, match="never overwritten"):
+        NoiseKey.generate().save(path)
+    assert path.read_text() == "precious"
+
+
+def test_a_dangling_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "noise.key").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NoiseKeyError, match="never overwritten"):
+        NoiseKey.generate().save(tmp_path / "noise.key")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_folder_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NoiseKeyError, match="cannot write"):
+        NoiseKey.generate().save(tmp_path / "missing" / "noise.key")
+
+
+def test_two_generated_keys_differ() -> None:
+    assert NoiseKey.generate() != NoiseKey.generate()
+
+
+def test_the_key_id_is_the_same_for_ever() -> None:
+    # Streams are bound to the id: another one would keep every worker from answering after an upgrade.
+    assert NoiseKey(bytes(32)).key_id == "113894abdf17bfce"
+    assert NoiseKey(SECRET).key_id == "a9b93c73879aefa2"
+
+
+@given(first=st.binary(min_size=32, max_size=32), second=st.binary(min_size=32, max_size=32))
+def test_other_keys_have_other_ids_and_subkeys(first: bytes, second: bytes) -> None:
+    one, other = NoiseKey(first), NoiseKey(second)
+    assert (one.key_id == other.key_id) == (first == second)
+    assert (one.subkey("tables") == other.subkey("tables")) == (first == second)
+    assert one.subkey("tables") != one.subkey("table")
+
+
+def _shown(key: NoiseKey) -> list[str]:
+    return [repr(key), str(key), f"{key}", f"{[key]}", repr(copy.copy(key)), key.key_id]
+
+
+@given(secret=st.binary(min_size=32, max_size=32))
+def test_nothing_shows_the_secret(secret: bytes) -> None:
+    forms = (secret.hex(), repr(secret), str(list(secret)), str(secret))
+    assert not [form for form in forms for text in _shown(NoiseKey(secret)) if form in text]
+
+
+@pytest.mark.parametrize(
+    "text", ["", SECRET.hex()[:-2], SECRET.hex() + "00", SECRET.hex()[:-1], SECRET.hex()[:-2] + "zz"]
+)
+def test_a_text_that_is_no_key_is_refused_without_being_quoted(text: str) -> None:
+    with pytest.raises(NoiseKeyError) as refused:
+        NoiseKey.from_text(text)
+    told = "".join(traceback.format_exception(refused.value))
+    assert "sotto key new" in told
+    assert SECRET.hex()[:16] not in told
+
+
+@given(content=st.binary(max_size=70))
+@settings(deadline=None, max_examples=50)
+def test_a_file_of_any_bytes_is_read_or_refused_without_being_quoted(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    path = written(tmp_path_factory.mktemp("key") / "noise.key", content)
+    try:
+        shown = repr(NoiseKey.load(path))
+    except NoiseKeyError as error:
+        shown = repr(error)
+    forms = (content.hex(), repr(content)[2:-1], content.decode(errors="replace").strip())
+    assert not [form for form in forms if len(form) >= 8 and form in shown]
+
+
+def test_a_file_of_raw_bytes_is_refused_without_being_quoted(tmp_path: Path) -> None:
+    with pytest.raises(NoiseKeyError, match="64 hexadecimal digits"):
+        NoiseKey.load(written(tmp_path / "noise.key", SECRET))

@@ -1,0 +1,88 @@
+"""A budget service wired by hand, the requests and charges that go in, and the ledger that comes out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from blake3 import blake3
+
+from schemas import MAX_DEFINITION_BYTES, GrantRecord, LedgerRecord, Receipt, Request
+from schemas.wire import Codec
+from stream.processors.base import Outputs, Record
+from stream.processors.budget import BudgetProcessor
+from stream.processors.topics import Topics
+from tests.unit.processors.installation import KEY, VALUES, spec, table_store, written
+
+TOPICS = Topics(partitions=1)
+request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=4 * MAX_DEFINITION_BYTES)
+
+
+class Service:
+    """A budget service, its input topics and its changelog."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.changelog: dict[bytes, bytes] = {}
+        self.processor = self._new()
+
+    def _new(self) -> BudgetProcessor:
+        def mint(record: Any) -> bytes:
+            return blake3(str(record.offset).encode()).digest(16)
+
+        return BudgetProcessor(TOPICS, 0, key_id=KEY.key_id, tables=table_store(), mint=mint)
+
+    def send(self, *values: bytes | None, topic: str = TOPICS.requests) -> Outputs:
+        start, self.offset = self.offset, self.offset + len(values)
+        outputs = self.processor.process(
+            [Record(topic, 0, start + number, 0, b"feed", value) for number, value in enumerate(values)]
+        )
+        for key, value, _ in written(outputs, TOPICS.ledger):
+            if value is None:
+                del self.changelog[key]
+            else:
+                self.changelog[key] = value
+        return outputs
+
+    def restart(self) -> None:
+        self.processor = self._new()
+        log = list(self.changelog.items())
+        self.processor.restore(Record(TOPICS.ledger, 0, n, 0, k, v) for n, (k, v) in enumerate(reversed(log)))
+        self.processor.restored()
+
+
+def register(request: str = "register", **changes: Any) -> bytes:
+    return json.dumps({"kind": "register", "request": request, "source": {**VALUES, **changes}}).encode()
+
+
+def opening(request: str, stream: str, **changes: Any) -> bytes:
+    return json.dumps({"kind": "open", "request": request, "stream": spec(stream, **changes)}).encode()
+
+
+def ending(kind: str, request: str, stream: str, **more: Any) -> bytes:
+    return json.dumps({"kind": kind, "request": request, "source": "feed", "stream": stream, **more}).encode()
+
+
+def charge(stream: str, incarnation: str, **changes: Any) -> bytes:
+    fields = {"state": "open", "answered": 1, "tops": 0, "spent": {"epsilon": 0.1, "delta": 0.0}, **changes}
+    return json.dumps({"stream": stream, "source": "feed", "incarnation": incarnation, **fields}).encode()
+
+
+def ledger_in(outputs: Outputs) -> list[LedgerRecord]:
+    return [ledger_codec.decode(value) for _, value, _ in written(outputs, TOPICS.ledger) if value is not None]
+
+
+def receipts_in(outputs: Outputs) -> list[Receipt]:
+    return [record for record in ledger_in(outputs) if isinstance(record, Receipt)]
+
+
+def grant_in(outputs: Outputs) -> GrantRecord:
+    [grant] = [record for record in ledger_in(outputs) if isinstance(record, GrantRecord)]
+    return grant
+
+
+def ready() -> Service:
+    service = Service()
+    service.send(register())
+    return service

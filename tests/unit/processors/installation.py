@@ -1,0 +1,131 @@
+"""Processors wired by hand, the events that go in, and what comes out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Answer, Charge, Checkpoint
+from schemas.wire import Codec
+from stream.data import TableStore
+from stream.noise import NoiseKey
+from stream.processors.base import Outputs, Record
+from stream.processors.queries import QueryProcessor
+from stream.processors.topics import Topics
+from stream.testing import Driver
+
+KEY = NoiseKey(bytes(range(32)))
+OTHER_KEY = NoiseKey(bytes(32))
+HIGH, LOW = 1e9, -1e9
+"""Values so far from every threshold of these tests that no noise matters."""
+
+VALUES: dict[str, Any] = {
+    "kind": "values",
+    "source": "feed",
+    "neighbors": "replace",
+    "epsilon": 10.0,
+    "sensitivity": 1.0,
+}
+TABLE: dict[str, Any] = {
+    "kind": "table",
+    "source": "people",
+    "neighbors": "add-remove",
+    "epsilon": 10.0,
+    "path": "people.csv",
+    "attributes": {"age": 100, "sex": ["F", "M"]},
+}
+ROWS: dict[str, list[Any]] = {"age": list(range(100)) * 2, "sex": ["F"] * 100 + ["M"] * 100}
+
+answer_codec: Codec[Answer] = Codec(Answer, limit=MAX_EVENT_BYTES)
+charge_codec: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
+checkpoint_codec: Codec[Checkpoint] = Codec(Checkpoint, limit=MAX_EVENT_BYTES)
+
+
+def spec(
+    stream: str, source: str = "feed", *, threshold: float = 0.0, cutoff: int = 1, **more: Any
+) -> dict[str, Any]:
+    mechanism = {"kind": "above_threshold", "threshold": threshold, "cutoff": cutoff}
+    return {"stream": stream, "source": source, "mechanism": mechanism, "epsilon": 1.0, **more}
+
+
+def query(identifier: str, stream: str, value: float | None = None, **more: Any) -> bytes:
+    fields = {"id": identifier, "stream": stream, **({} if value is None else {"value": value}), **more}
+    return json.dumps(fields).encode()
+
+
+def feed_driver(*streams: Mapping[str, Any], partitions: int = 1) -> Driver:
+    """A driver with one source of values and the given streams on it."""
+    driver = Driver(KEY, partitions=partitions)
+    driver.register(VALUES)
+    for stream in streams:
+        driver.open(stream)
+    return driver
+
+
+def table_store() -> TableStore:
+    """The store that the driver has, with its key."""
+    return TableStore(KEY.subkey("sotto table fingerprint v1"))
+
+
+def worker_of(
+    driver: Driver,
+    *,
+    partition: int = 0,
+    key: NoiseKey = KEY,
+    tables: TableStore | None = None,
+    only: Iterable[str] | None = None,
+) -> QueryProcessor:
+    """A new worker that has followed the control events of the driver's installation, or of some streams of it."""
+    worker = QueryProcessor(driver.topics, partition, key, tables or table_store())
+    names = None if only is None else {name.encode() for name in only}
+    control = [record for record in driver.records(driver.topics.control) if record.partition == partition]
+    worker.follow([record for record in control if names is None or record.key in names])
+    return worker
+
+
+def restarted(driver: Driver, outputs: Sequence[Outputs]) -> QueryProcessor:
+    """A new worker that has read the control events and what its predecessors wrote to the changelog."""
+    successor = QueryProcessor(driver.topics, 0, KEY, table_store())
+    successor.restore(driver.records(driver.topics.control))
+    successor.restore(changelog(driver.topics, outputs))
+    successor.restored()
+    return successor
+
+
+def changelog(topics: Topics, outputs: Sequence[Outputs]) -> list[Record]:
+    """What outputs put into the workers' changelog, compacted."""
+    latest: dict[bytes, Record] = {}
+    for number, (key, value, _) in enumerate(m for one in outputs for m in written(one, topics.state)):
+        latest[key] = Record(topics.state, 0, number, 0, key, value)
+    return list(latest.values())
+
+
+def records(
+    values: Sequence[bytes | None], *, start: int = 0, partition: int = 0, topics: Topics | None = None
+) -> list[Record]:
+    """Query events at consecutive offsets."""
+    topic = (topics or Topics()).queries
+    return [Record(topic, partition, start + number, 0, b"", value) for number, value in enumerate(values)]
+
+
+def written(outputs: Outputs, topic: str) -> list[tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]]:
+    """The messages to one topic, whatever the partition."""
+    return [message for name, _, messages in outputs for message in messages if name == topic]
+
+
+def answers_in(outputs: Outputs, topics: Topics) -> list[Answer]:
+    return [answer_codec.decode(value) for _, value, _ in written(outputs, topics.answers)]
+
+
+def charges_in(outputs: Outputs, topics: Topics) -> list[Charge]:
+    return [charge_codec.decode(value) for _, value, _ in written(outputs, topics.charges)]
+
+
+def checkpoints_in(outputs: Outputs, topics: Topics) -> dict[str, Checkpoint]:
+    """The last checkpoint of each stream."""
+    return {
+        key.decode(): checkpoint_codec.decode(value)
+        for key, value, _ in written(outputs, topics.state)
+        if not key.startswith(b"@")
+    }

@@ -1,0 +1,210 @@
+"""How events are batched, and which other streams share the batch, changes no answer."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas import Amount, Answer, Checkpoint
+from stream.processors.base import Outputs, Record
+from stream.processors.queries import QueryProcessor
+from stream.testing import Driver
+from tests.unit.processors.installation import (
+    HIGH,
+    KEY,
+    LOW,
+    ROWS,
+    TABLE,
+    VALUES,
+    answers_in,
+    charges_in,
+    checkpoints_in,
+    query,
+    records,
+    spec,
+    worker_of,
+    written,
+)
+
+
+def mixed_driver() -> Driver:
+    """Streams of every layout of noise, on sources of different grids, sensitivities and accountants."""
+    driver = Driver(KEY, partitions=1)
+    driver.register(VALUES)
+    driver.register({**VALUES, "source": "fine", "grid": 0.01, "sensitivity": 0.25})
+    driver.register({**VALUES, "source": "coarse", "grid": 3.0, "accountant": "zcdp", "delta": 1e-6})
+    driver.register(TABLE, ROWS)
+    for stream in (
+        spec("best", cutoff=5),
+        spec("twin", cutoff=5),
+        spec("book", cutoff=5, calibration="textbook"),
+        spec("fine-best", "fine", cutoff=3, threshold=0.4),
+        spec("fine-book", "fine", cutoff=3, calibration="textbook"),
+        spec("coarse-best", "coarse", cutoff=1),
+        spec("coarse-book", "coarse", cutoff=2, calibration="textbook"),
+        spec("people-best", "people", cutoff=2, threshold=90.0),
+        spec("people-book", "people", cutoff=2, calibration="textbook", threshold=90.0),
+    ):
+        driver.open(stream)
+    return driver
+
+
+DRIVER = mixed_driver()
+FEEDS = ("best", "twin", "book", "fine-best", "fine-book", "coarse-best", "coarse-book")
+TABLES = ("people-best", "people-book")
+
+near_the_noise = st.one_of(
+    st.integers(-40, 40).map(lambda number: number / 4), st.sampled_from([HIGH, LOW, 1e15, 0.015])
+)
+
+
+@st.composite
+def events(draw: st.DrawFn) -> list[bytes]:
+    """Queries near their thresholds, so that the noise decides."""
+    found = []
+    for number in range(draw(st.integers(1, 40))):
+        name = draw(st.sampled_from(FEEDS + TABLES))
+        more: dict[str, Any] = {}
+        if draw(st.booleans()):
+            more["threshold"] = draw(st.one_of(st.integers(-20, 20).map(float), st.just(80.0)))
+        if name in FEEDS:
+            found.append(query(str(number), name, draw(near_the_noise), **more))
+        else:
+            found.append(query(str(number), name, where=f"age < {draw(st.integers(0, 99))}", **more))
+    return found
+
+
+def run(worker: QueryProcessor, batches: list[list[Record]]) -> list[Outputs]:
+    return [worker.process(batch) for batch in batches]
+
+
+def answers_of(outputs: list[Outputs]) -> list[Answer]:
+    return [answer for one in outputs for answer in answers_in(one, DRIVER.topics)]
+
+
+def last_charges(outputs: list[Outputs]) -> dict[str, tuple[str, int, Amount]]:
+    """What the ledger knows of each stream in the end."""
+    charges = [charge for one in outputs for charge in charges_in(one, DRIVER.topics)]
+    return {charge.stream: (charge.state, charge.tops, charge.spent) for charge in charges}
+
+
+def last_checkpoints(outputs: list[Outputs]) -> dict[str, Checkpoint]:
+    return {name: kept for one in outputs for name, kept in checkpoints_in(one, DRIVER.topics).items()}
+
+
+def new_worker(only: set[str] | None = None) -> QueryProcessor:
+    return worker_of(DRIVER, tables=DRIVER._tables, only=only)
+
+
+@given(log=events())
+@settings(deadline=None, max_examples=60)
+def test_answers_keep_the_order_of_the_queries(log: list[bytes]) -> None:
+    told = answers_of(run(new_worker(), [records(log)]))
+    assert [answer.id for answer in told] == [str(number) for number in range(len(log))]
+    for name in FEEDS + TABLES:
+        indexes = [answer.index for answer in told if answer.stream == name and answer.outcome != "halted"]
+        assert indexes == list(range(len(indexes)))
+
+
+@given(log=events())
+@settings(deadline=None, max_examples=60)
+def test_a_stream_answers_among_others_as_it_does_alone(log: list[bytes]) -> None:
+    together = answers_of(run(new_worker(), [records(log)]))
+    for name in {answer.stream for answer in together}:
+        own = [record for record in records(log) if f'"stream": "{name}"'.encode() in (record.value or b"")]
+        alone = answers_of(run(new_worker({name}), [own]))
+        assert alone == [answer for answer in together if answer.stream == name]
+
+
+@given(log=events(), cuts=st.lists(st.integers(0, 40), max_size=6))
+@settings(deadline=None, max_examples=60)
+def test_batches_may_be_cut_anywhere(log: list[bytes], cuts: list[int]) -> None:
+    bounds = sorted({0, len(log), *(min(cut, len(log)) for cut in cuts)})
+    all_records = records(log)
+    whole, parts = new_worker(), new_worker()
+    at_once = run(whole, [all_records])
+    bit_by_bit = run(parts, [all_records[start:end] for start, end in pairwise(bounds)])
+    assert answers_of(bit_by_bit) == answers_of(at_once)
+    assert parts.streams.figures() == whole.streams.figures()
+    assert last_charges(bit_by_bit) == last_charges(at_once)
+    assert last_checkpoints(bit_by_bit) == last_checkpoints(at_once)
+
+
+@given(log=events(), cut=st.integers(0, 40))
+@settings(deadline=None, max_examples=40)
+def test_a_successor_goes_on_as_its_predecessor_would_have(log: list[bytes], cut: int) -> None:
+    all_records = records(log)
+    expected = answers_of(run(new_worker(), [all_records]))
+    predecessor = new_worker()
+    first = predecessor.process(all_records[:cut])
+    successor = QueryProcessor(DRIVER.topics, 0, KEY, DRIVER._tables)
+    successor.restore(record for record in DRIVER.records(DRIVER.topics.control))
+    state = DRIVER.topics.state
+    successor.restore(
+        Record(state, 0, number, 0, key, value) for number, (key, value, _) in enumerate(written(first, state))
+    )
+    assert successor.restored() == (None if cut == 0 else min(cut, len(log)))
+    assert successor.streams.figures() == predecessor.streams.figures()
+    second = successor.process(all_records[cut:])
+    assert answers_of([first, second]) == expected
+
+
+def test_equal_values_at_two_offsets_meet_independent_noise() -> None:
+    worker = new_worker()
+    outcomes = [
+        answer.outcome
+        for answer in answers_of(run(worker, [records([query("same", "best", 0.0)] * 400)]))
+        if answer.outcome != "halted"
+    ]
+    assert set(outcomes) == {"above", "below"}
+
+
+def test_other_bytes_at_one_offset_meet_other_noise() -> None:
+    outcomes = set()
+    for spelling in range(40):
+        event = query("same", "best", 52.0) + b" " * spelling
+        [answer] = answers_of(run(new_worker({"best"}), [records([event])]))
+        outcomes.add(answer.outcome)
+    assert outcomes == {"above", "below"}
+
+
+@pytest.mark.parametrize("name", FEEDS)
+def test_a_querys_own_threshold_replaces_the_streams(name: str) -> None:
+    log = [
+        query("0", name, 0.0, threshold=HIGH),
+        query("1", name, HIGH, threshold=1e15),
+        query("2", name, 0.0, threshold=LOW),
+        query("3", name, LOW),
+    ]
+    told = answers_of(run(new_worker({name}), [records(log)]))
+    assert [answer.outcome for answer in told[:3]] == ["below", "below", "above"]
+    assert told[3].outcome == ("halted" if told[2].tops_left == 0 else "below")
+
+
+@pytest.mark.parametrize("name", FEEDS)
+def test_a_querys_own_threshold_is_in_the_querys_unit_whatever_the_grid(name: str) -> None:
+    log = [query("0", name, 5e5, threshold=1e6), query("1", name, 2e6, threshold=1e6)]
+    assert [answer.outcome for answer in answers_of(run(new_worker({name}), [records(log)]))] == ["below", "above"]
+
+
+def test_a_threshold_may_be_asked_of_a_table_too() -> None:
+    log = [
+        query("0", "people-best", where="TRUE", threshold=1e6),
+        query("1", "people-best", where="FALSE", threshold=-1e6),
+    ]
+    assert [answer.outcome for answer in answers_of(run(new_worker(), [records(log)]))] == ["below", "above"]
+
+
+def test_what_a_rejected_event_is_told_hangs_on_no_batch() -> None:
+    log = records([query("0", "best", LOW), query("1", "best", HIGH), query("2", "best")])
+    at_once = answers_of(run(new_worker(), [log]))
+    one_by_one = answers_of(run(new_worker(), [[record] for record in log]))
+    assert at_once == one_by_one
+
+
+def test_an_empty_batch_writes_nothing() -> None:
+    assert not new_worker().process([])

@@ -1,0 +1,89 @@
+"""The ledger takes what workers report, once, and gives back exactly what was not spent."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+
+import pytest
+
+from schemas import GrantRecord
+from stream.accounting.ledger import RefusedError
+from stream.testing import Driver
+from tests.unit.processors.budget_service import TOPICS, charge, ledger_codec, opening, ready
+from tests.unit.processors.installation import HIGH, LOW, feed_driver, query, spec, written
+
+
+@pytest.mark.parametrize(
+    ("values", "tops"), [([], 0), ([LOW], 0), ([LOW, HIGH, LOW], 1), ([HIGH] * 4, 4), ([HIGH] * 9, 5)]
+)
+def test_closing_refunds_exactly_what_the_transcript_did_not_spend(values: list[float], tops: int) -> None:
+    driver = feed_driver(spec("alarms", cutoff=5))
+    driver.ask(query(str(number), "alarms", value) for number, value in enumerate(values))
+    driver.close("alarms")
+    grant = _grant(driver, "alarms")
+    plan = grant.calibration
+    lost = (
+        Fraction(plan.epsilon_threshold) + Fraction(tops, 5) * Fraction(plan.epsilon_query)
+        if values
+        else Fraction(0)
+    )
+    units = min(math.ceil(lost * 10**12), 10**12)
+    assert (grant.state, grant.tops) == ("closed", tops)
+    assert grant.spent.epsilon == units / 10**12
+    assert grant.refunded.epsilon == (10**12 - units) / 10**12
+    source = driver.ledger("feed")
+    assert source.refunded == grant.refunded
+    assert source.left.epsilon == (10**13 - units) / 10**12
+
+
+def _grant(driver: Driver, stream: str) -> GrantRecord:
+    records = [ledger_codec.decode(record.value or b"") for record in driver.records(driver.topics.ledger)]
+    return [one for one in records if isinstance(one, GrantRecord) and one.spec.stream == stream][-1]
+
+
+def test_a_refund_can_be_granted_again() -> None:
+    driver = feed_driver(spec("first", epsilon=10.0))
+    with pytest.raises(RefusedError):
+        driver.open(spec("second", epsilon=10.0))
+    driver.close("first")
+    assert driver.open(spec("second", epsilon=10.0)).outcome == "opened"
+
+
+def test_an_exhausted_stream_is_told_to_halt_and_recorded() -> None:
+    driver = feed_driver(spec("alarms"))
+    driver.ask([query("a", "alarms", HIGH)])
+    grant = _grant(driver, "alarms")
+    assert (grant.state, grant.ending, grant.settled, grant.tops) == ("exhausted", "halted", True, 1)
+    last = driver.records(driver.topics.control)[-1]
+    assert json.loads(last.value or b"")["kind"] == "halted"
+    assert driver.ledger("feed").spent.epsilon == 1.0
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "words"),
+    [
+        (b"{", b"malformed", "Invalid JSON"),
+        (None, b"malformed", "has no value"),
+        (charge("nobody", "0" * 32), b"refused", "stream 'nobody' is not open"),
+        (charge("alarms", "0"), b"malformed", "incarnation: String should match pattern"),
+        (charge("alarms", "0" * 32, tops=-1), b"malformed", "tops: Input should be greater"),
+    ],
+)
+def test_a_charge_that_cannot_be_taken_is_a_dead_letter(value: bytes | None, code: bytes, words: str) -> None:
+    service = ready()
+    service.send(opening("1", "alarms"))
+    before = dict(service.changelog)
+    outputs = service.send(value, topic=TOPICS.charges)
+    [(_, kept, headers)] = written(outputs, TOPICS.rejected)
+    assert kept == value
+    assert dict(headers)["__connect.errors.exception.class.name"] == code
+    assert words in dict(headers)["__connect.errors.exception.message"].decode()
+    assert service.changelog == before
+
+
+def test_a_charge_of_another_incarnation_is_no_news() -> None:
+    service = ready()
+    service.send(opening("1", "alarms"))
+    assert not service.send(charge("alarms", "f" * 32, state="closed"), topic=TOPICS.charges)

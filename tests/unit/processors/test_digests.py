@@ -1,0 +1,129 @@
+"""What a worker writes beside answers: progress, checkpoints, charges and digests."""
+
+from __future__ import annotations
+
+import json
+
+from schemas import MAX_EVENT_BYTES, StreamStatus
+from schemas.wire import Codec
+from stream.processors.base import Outputs
+from stream.processors.queries import STATUS_INTERVAL, QueryProcessor
+from stream.processors.topics import Topics
+from stream.testing import Driver
+from tests.unit.processors.installation import (
+    HIGH,
+    LOW,
+    charges_in,
+    checkpoints_in,
+    feed_driver,
+    query,
+    records,
+    spec,
+    worker_of,
+    written,
+)
+
+status_codec: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_EVENT_BYTES)
+
+
+def digests_in(outputs: Outputs, topics: Topics) -> list[StreamStatus]:
+    return [status_codec.decode(value) for _, value, _ in written(outputs, topics.status)]
+
+
+def busy_worker() -> tuple[Driver, QueryProcessor]:
+    driver = feed_driver(spec("one", cutoff=2), spec("two"), spec("idle"))
+    return driver, worker_of(driver)
+
+
+def test_every_batch_says_how_far_the_partition_is_answered() -> None:
+    driver, worker = busy_worker()
+    batch = records([query("a", "one", LOW), b"broken", query("b", "nobody", LOW)], start=5)
+    progress = [
+        value for key, value, _ in written(worker.process(batch), driver.topics.state) if key == b"@progress"
+    ]
+    assert [json.loads(value or b"") for value in progress] == [{"offset": 8}]
+
+
+def test_each_touched_stream_has_one_checkpoint_with_the_last_offset_that_it_answered() -> None:
+    driver, worker = busy_worker()
+    log = [query("a", "one", LOW), query("b", "two", HIGH), query("c", "one", HIGH), query("d", "two", LOW)]
+    kept = checkpoints_in(worker.process(records(log)), driver.topics)
+    found = {name: (one.state, one.answered, one.tops, one.offset) for name, one in kept.items()}
+    assert found == {"one": ("open", 2, 1, 2), "two": ("exhausted", 1, 1, 1)}
+
+
+def test_a_charge_is_sent_for_each_stream_that_showed_a_top() -> None:
+    driver, worker = busy_worker()
+    first = worker.process(records([query("a", "one", LOW), query("b", "two", LOW)]))
+    assert charges_in(first, driver.topics) == []
+    second = worker.process(records([query("c", "one", HIGH), query("d", "two", HIGH)], start=2))
+    found = {
+        charge.stream: (charge.state, charge.answered, charge.tops) for charge in charges_in(second, driver.topics)
+    }
+    assert found == {"one": ("open", 2, 1), "two": ("exhausted", 2, 1)}
+
+
+def test_a_halted_query_touches_nothing() -> None:
+    driver, worker = busy_worker()
+    worker.process(records([query("a", "two", HIGH)]))
+    again = worker.process(records([query("b", "two", HIGH)], start=1))
+    assert checkpoints_in(again, driver.topics) == {}
+    assert charges_in(again, driver.topics) == []
+
+
+def test_digests_show_the_streams_that_changed_once_per_interval() -> None:
+    driver, worker = busy_worker()
+    assert not worker.idle(100.0)
+    worker.process(records([query("a", "one", HIGH), query("b", "one", LOW), query("c", "two", LOW)], start=7))
+    assert not worker.idle(100.0 + STATUS_INTERVAL / 2)
+    digests = digests_in(worker.idle(100.0 + STATUS_INTERVAL), driver.topics)
+    found = {
+        one.stream: (one.state, one.answered, one.tops, one.tops_left, one.position.offset) for one in digests
+    }
+    assert found == {"one": ("open", 2, 1, 1, 8), "two": ("open", 1, 0, 1, 9)}
+    assert not worker.idle(100.0 + 2 * STATUS_INTERVAL)
+
+
+def test_a_stream_that_ended_has_a_last_digest() -> None:
+    driver, worker = busy_worker()
+    driver.halt("idle", reason="unused")
+    worker.follow(driver.records(driver.topics.control)[-1:])
+    [digest] = digests_in(worker.idle(0.0), driver.topics)
+    assert (digest.stream, digest.state, digest.answered, digest.position.offset) == ("idle", "halted", 0, -1)
+
+
+def test_only_a_query_to_a_stream_not_heard_of_needs_the_control_topic_first() -> None:
+    _, worker = busy_worker()
+    assert worker.needs_tables(records([query("a", "one", LOW), query("b", "nobody", LOW)]))
+    assert not worker.needs_tables(records([query("a", "one", LOW), b"broken", query("b", "two")]))
+
+
+def test_a_stream_opened_after_its_first_query_was_seen_is_answered() -> None:
+    driver = feed_driver(spec("early"))
+    worker = worker_of(driver)
+    batch = records([query("a", "early", LOW), query("b", "late", LOW)])
+    assert worker.needs_tables(batch)
+    driver.open(spec("late"))
+    worker.follow(driver.records(driver.topics.control)[-1:])
+    assert not written(worker.process(batch), driver.topics.rejected)
+
+
+def test_looking_at_a_batch_first_changes_no_answer() -> None:
+    driver, worker = busy_worker()
+    batch = records([query("a", "one", LOW), b"broken", query("b", "nobody", LOW), query("c", "one", HIGH)])
+    worker.needs_tables(batch)
+    assert list(worker.process(batch)) == list(worker_of(driver).process(batch))
+
+
+def test_a_batch_that_was_not_looked_at_is_not_taken_for_the_one_that_was() -> None:
+    driver, worker = busy_worker()
+    worker.needs_tables(records([query("a", "one", LOW)]))
+    other = records([query("b", "two", LOW)])
+    assert list(worker.process(other)) == list(worker_of(driver).process(other))
+
+
+def test_a_thousand_streams_fit_one_partition() -> None:
+    driver = feed_driver(*(spec(f"stream-{number}", epsilon=0.001) for number in range(1000)))
+    told = driver.ask(query(str(number), f"stream-{number}", LOW) for number in range(1000))
+    assert {answer.outcome for answer in told} == {"below"}
+    assert {figures[1] for figures in driver.figures().values()} == {1}

@@ -1,0 +1,228 @@
+"""Once a stream has ended, for whatever reason, it answers nothing and says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas import Amount, HaltStream
+from stream.accounting.ledger import RefusedError
+from stream.processors.base import Outputs
+from stream.processors.queries import QueryProcessor
+from stream.processors.topics import Topics
+from tests.unit.processors.installation import (
+    HIGH,
+    KEY,
+    LOW,
+    OTHER_KEY,
+    ROWS,
+    TABLE,
+    answers_in,
+    changelog,
+    charges_in,
+    checkpoints_in,
+    feed_driver,
+    query,
+    records,
+    restarted,
+    spec,
+    table_store,
+    worker_of,
+    written,
+)
+
+
+def fates(outputs: Outputs, topics: Topics) -> list[tuple[str, int | None]]:
+    return [(answer.outcome, answer.index) for answer in answers_in(outputs, topics)]
+
+
+def test_after_its_cutoff_a_stream_is_exhausted() -> None:
+    driver = feed_driver(spec("alarms", cutoff=2))
+    values = [LOW, HIGH, HIGH, HIGH, LOW]
+    told = driver.ask(query(str(number), "alarms", value) for number, value in enumerate(values))
+    assert [answer.outcome for answer in told] == ["below", "above", "above", "halted", "halted"]
+    assert [answer.index for answer in told] == [0, 1, 2, None, None]
+    assert [answer.tops_left for answer in told] == [2, 1, 0, 0, 0]
+    assert [answer.reason for answer in told] == [None] * 3 + ["exhausted: all 2 ⊤s of the cutoff are out"] * 2
+    [later] = driver.ask([query("later", "alarms", HIGH)])
+    assert (later.outcome, later.reason) == ("halted", told[-1].reason)
+    assert later.spent == told[2].spent
+
+
+def test_an_answer_tells_what_its_stream_has_spent_so_far() -> None:
+    driver = feed_driver(spec("alarms", cutoff=2))
+    told = driver.ask(
+        query(str(number), "alarms", value) for number, value in enumerate([LOW, LOW, HIGH, LOW, HIGH])
+    )
+    spent = [answer.spent.epsilon for answer in told if answer.spent is not None]
+    assert spent[0] == spent[1] < spent[2] == spent[3] < spent[4] == 1.0
+
+
+@pytest.mark.parametrize("ending", ["halted", "closed"])
+def test_a_stream_that_is_ended_answers_nothing_and_says_why(ending: str) -> None:
+    driver = feed_driver(spec("alarms"), spec("others"))
+    driver.ask([query("a", "alarms", LOW), query("b", "others", LOW)])
+    (driver.halt if ending == "halted" else driver.close)("alarms", reason="end of the study")
+    told = driver.ask([query("c", "alarms", HIGH), query("d", "others", HIGH)])
+    assert [(answer.outcome, answer.reason) for answer in told] == [
+        ("halted", "end of the study"),
+        ("above", None),
+    ]
+    assert driver.figures()["alarms"][:3] == (ending, 1, 0)
+
+
+def test_a_stream_that_ended_before_its_first_answer_has_spent_nothing() -> None:
+    driver = feed_driver(spec("alarms"))
+    driver.halt("alarms")
+    [answer] = driver.ask([query("a", "alarms", LOW)])
+    assert answer.outcome == "halted"
+    assert answer.spent == Amount(epsilon=0.0, delta=0.0)
+
+
+def test_halting_a_source_halts_all_its_streams_and_no_other() -> None:
+    driver = feed_driver(spec("one"), spec("two"), partitions=4)
+    driver.register(
+        {"kind": "values", "source": "other", "neighbors": "replace", "epsilon": 1.0, "sensitivity": 1.0}
+    )
+    driver.open(spec("three", "other"))
+    driver.halt_source("feed", reason="consent withdrawn")
+    told = driver.ask([query(name, name, LOW) for name in ("one", "two", "three")])
+    assert [answer.outcome for answer in told] == ["halted", "halted", "below"]
+    assert told[0].reason == told[1].reason == "consent withdrawn"
+    assert driver.ledger("feed").state == "halted"
+
+
+def test_a_halted_stream_may_still_be_closed_but_not_the_other_way_round() -> None:
+    driver = feed_driver(spec("alarms"))
+    driver.halt("alarms", reason="first")
+    driver.close("alarms", reason="second")
+    driver.halt("alarms", reason="third")
+    [answer] = driver.ask([query("a", "alarms", LOW)])
+    assert (answer.outcome, answer.reason) == ("halted", "second")
+    assert driver.figures()["alarms"][0] == "closed"
+    assert driver.ledger("feed").refunded.epsilon == 1.0
+
+
+def test_an_ended_stream_reports_its_last_totals_once() -> None:
+    driver = feed_driver(spec("alarms"))
+    worker = worker_of(driver)
+    worker.process(records([query("a", "alarms", LOW), query("b", "alarms", LOW)]))
+    driver.close("alarms", reason="done")
+    control = driver.records(driver.topics.control)[-1:]
+    first, second = worker.follow(control), worker.follow(control)
+    [charge] = charges_in(first, driver.topics)
+    assert (charge.state, charge.answered, charge.tops, charge.reason) == ("closed", 2, 0, "done")
+    assert checkpoints_in(first, driver.topics)["alarms"].state == "closed"
+    assert not second
+
+
+def test_a_worker_that_starts_after_the_closing_reports_for_its_predecessor() -> None:
+    driver = feed_driver(spec("alarms"))
+    predecessor = worker_of(driver)
+    outputs = predecessor.process(records([query("a", "alarms", LOW)]))
+    driver.close("alarms")
+    successor = restarted(driver, [outputs])
+    [charge] = charges_in(successor.follow(()), driver.topics)
+    assert (charge.state, charge.answered) == ("closed", 1)
+
+
+def test_a_worker_that_starts_after_its_predecessors_report_says_nothing_more() -> None:
+    driver = feed_driver(spec("alarms", cutoff=1), spec("closed"))
+    predecessor = worker_of(driver)
+    outputs = [predecessor.process(records([query("a", "alarms", HIGH)]))]
+    driver.ask([query("a", "alarms", HIGH)])
+    driver.close("closed")
+    outputs.append(predecessor.follow(driver.records(driver.topics.control)))
+    successor = restarted(driver, outputs)
+    assert not successor.follow(())
+    assert not written(successor.process(()), driver.topics.charges)
+
+
+def test_an_event_that_comes_again_halts_its_stream_for_good() -> None:
+    driver = feed_driver(spec("alarms"), spec("others"))
+    worker = worker_of(driver)
+    worker.process(records([query("a", "alarms", LOW), query("b", "others", LOW), query("c", "alarms", LOW)]))
+    again = records([query("c", "alarms", LOW), query("d", "others", LOW), query("e", "alarms", LOW)], start=2)
+    outputs = worker.process(again)
+    told = answers_in(outputs, driver.topics)
+    assert [answer.outcome for answer in told] == ["halted", "below", "halted"]
+    assert all((told[place].reason or "").startswith("replayed: ") for place in (0, 2))
+    assert "behind offset 2 of this stream" in (told[0].reason or "")
+    [charge] = charges_in(outputs, driver.topics)
+    assert (charge.stream, charge.state, charge.answered) == ("alarms", "halted", 2)
+    kept = checkpoints_in(outputs, driver.topics)
+    assert (kept["alarms"].state, kept["others"].state) == ("halted", "open")
+    assert (kept["alarms"].reason or "").startswith("replayed: ")
+
+
+def test_a_successor_knows_which_events_were_answered() -> None:
+    driver = feed_driver(spec("alarms"), spec("others"))
+    predecessor = worker_of(driver)
+    batch = records([query("a", "others", LOW), query("b", "alarms", LOW)])
+    first = predecessor.process(batch)
+    successor = restarted(driver, [first])
+    assert successor.restored() == 2
+    second = successor.process(batch)
+    assert fates(second, driver.topics) == [("halted", None), ("halted", None)]
+    third = restarted(driver, [first, second]).process(records([query("c", "alarms", LOW)], start=9))
+    assert fates(third, driver.topics) == [("halted", None)]
+
+
+def test_a_checkpoint_of_another_incarnation_is_not_this_streams() -> None:
+    earlier, later = feed_driver(spec("alarms")), feed_driver(spec("others"), spec("alarms"))
+    predecessor = worker_of(earlier)
+    outputs = predecessor.process(records([query("a", "alarms", HIGH)]))
+    successor = restarted(later, [outputs])
+    assert successor.streams.figures()["alarms"][:4] == ("open", 0, 0, -1)
+
+
+def test_a_stream_that_answered_nothing_yet_takes_any_offset() -> None:
+    driver = feed_driver(spec("alarms"), spec("late"))
+    worker = worker_of(driver)
+    worker.process(records([query("a", "alarms", LOW)], start=7))
+    assert fates(worker.process(records([query("b", "late", LOW)], start=3)), driver.topics) == [("below", 0)]
+
+
+def test_a_worker_with_another_key_refuses_and_records_nothing() -> None:
+    driver = feed_driver(spec("alarms", cutoff=3))
+    stranger = worker_of(driver, key=OTHER_KEY)
+    batch = records([query("a", "alarms", HIGH), query("b", "alarms", LOW)])
+    refusal = stranger.process(batch)
+    for answer in answers_in(refusal, driver.topics):
+        assert (answer.outcome, answer.index) == ("halted", None)
+        assert f"lacks noise key {KEY.key_id}" in (answer.reason or "")
+        assert KEY.secret.hex() not in (answer.reason or "")
+    assert not charges_in(refusal, driver.topics)
+    assert not checkpoints_in(refusal, driver.topics)
+    fit = restarted(driver, [refusal])
+    later = fit.process(records([query("c", "alarms", LOW)], start=2))
+    assert fates(later, driver.topics) == [("below", 0)]
+
+
+def test_a_worker_with_another_key_still_settles_what_is_closed() -> None:
+    driver = feed_driver(spec("alarms"))
+    predecessor = worker_of(driver)
+    outputs = predecessor.process(records([query("a", "alarms", LOW)]))
+    driver.close("alarms")
+    stranger = QueryProcessor(driver.topics, 0, OTHER_KEY, table_store())
+    stranger.restore(driver.records(driver.topics.control))
+    stranger.restore(changelog(driver.topics, [outputs]))
+    [charge] = charges_in(stranger.follow(()), driver.topics)
+    assert (charge.state, charge.answered, charge.tops) == ("closed", 1, 0)
+
+
+def test_a_stream_is_not_answered_from_other_data_than_was_registered() -> None:
+    driver = feed_driver()
+    driver.register(TABLE, ROWS)
+    driver.open(spec("people-0", "people", threshold=1000.0))
+    other_data = table_store()
+    worker = worker_of(driver, tables=other_data)
+    batch = records([query("a", "people-0", where="age < 10")])
+    [answer] = answers_in(worker.process(batch), driver.topics)
+    assert answer.outcome == "halted"
+    assert (answer.reason or "").startswith("table: ")
+
+
+def test_an_unknown_stream_cannot_be_halted() -> None:
+    driver = feed_driver()
+    with pytest.raises(RefusedError, match="stream 'nobody' is not open on source 'feed'"):
+        driver.request(HaltStream(request="r", source="feed", stream="nobody"))

@@ -1,0 +1,273 @@
+"""What is wrong with one event costs nothing and stops no other."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas import MAX_EVENT_BYTES, Answer, Query
+from schemas.wire import Codec, MalformedEventError
+from stream.processors.base import Record
+from stream.processors.rejections import Rejection, address_of
+from stream.processors.topics import partition_of
+from stream.testing import Driver
+from tests.unit.processors.installation import (
+    KEY,
+    LOW,
+    ROWS,
+    TABLE,
+    VALUES,
+    answers_in,
+    feed_driver,
+    query,
+    records,
+    spec,
+    worker_of,
+    written,
+)
+from tests.unit.schemas.json_events import mutilated, repeats_a_name
+
+# Event, code, words of the message, and whether the event has an id and a stream to answer to.
+REJECTED = [
+    pytest.param(b"{", "malformed", "event: Invalid JSON", False, id="broken JSON"),
+    pytest.param(b"", "malformed", "event: Invalid JSON", False, id="empty value"),
+    pytest.param(None, "malformed", "event: has no value; send a JSON object", False, id="tombstone"),
+    pytest.param(b"[]", "malformed", "event: Input should be an object", False, id="no object"),
+    pytest.param(b"\xff" * 9, "malformed", "event: Invalid JSON", False, id="not UTF-8"),
+    pytest.param(
+        query("bad", "feed-0", 1.0, colour=1), "malformed", "colour: unknown field", True, id="unknown field"
+    ),
+    pytest.param(
+        query("bad", "feed-0", 1e16), "malformed", "value: Input should be less", True, id="too large a number"
+    ),
+    pytest.param(
+        query("bad", "feed-0", 1.0, threshold="high"), "malformed", "threshold:", True, id="threshold no number"
+    ),
+    pytest.param(query("", "feed-0", 1.0), "malformed", "id: String should have at least 1", False, id="empty id"),
+    pytest.param(
+        query("x" * 129, "feed-0", 1.0), "malformed", "id: String should have at most", False, id="long id"
+    ),
+    pytest.param(
+        query("bad", "feed-0", 1.0, where="TRUE"), "malformed", "give exactly one", True, id="both questions"
+    ),
+    pytest.param(query("bad", "feed-0"), "malformed", "give exactly one", True, id="no question"),
+    pytest.param(
+        query("bad", "feed-0", where="TRUE"), "malformed", "where: ", True, id="where on a feed of values"
+    ),
+    pytest.param(query("bad", "people-0", 1.0), "malformed", "value: ", True, id="value on a table"),
+    pytest.param(
+        query("bad", "people-0", where="heigth > 1"), "predicate", "where: ", True, id="unknown attribute"
+    ),
+    pytest.param(query("bad", "people-0", where="age >"), "predicate", "where: ", True, id="broken predicate"),
+    pytest.param(
+        query("bad", "nobody", 1.0), "unknown-stream", "stream: no such stream is open", True, id="no such stream"
+    ),
+    pytest.param(
+        query("bad", "feed-0", 1.0) + b" " * MAX_EVENT_BYTES,
+        "too-large",
+        f"send at most {MAX_EVENT_BYTES}",
+        True,
+        id="too large an event",
+    ),
+]
+
+
+def both_sources() -> Driver:
+    driver = feed_driver(spec("feed-0"))
+    driver.register(TABLE, ROWS)
+    driver.open(spec("people-0", "people", threshold=1000.0))
+    return driver
+
+
+GOOD = [
+    query("first", "feed-0", LOW),
+    query("second", "people-0", where="age < 10"),
+    query("third", "feed-0", LOW),
+    query("fourth", "people-0", where="sex = 'F'"),
+]
+
+
+@pytest.mark.parametrize(("value", "code", "words", "answered"), REJECTED)
+def test_a_rejected_event_costs_nothing_and_the_others_are_answered(
+    value: bytes | None, code: str, words: str, answered: bool
+) -> None:
+    driver = both_sources()
+    log = [*GOOD[:2], value, *GOOD[2:]]
+    place = (driver.topics.queries, 0)
+    driver._logs[place] = [Record(*place, offset, 0, b"key", one) for offset, one in enumerate(log)]
+    driver._settle()
+    told = [Answer.model_validate_json(record.value or b"") for record in driver.records(driver.topics.answers)]
+    names = ["first", "second", *(["bad"] if answered else []), "third", "fourth"]
+    assert [answer.id for answer in told] == names
+    good = [answer for answer in told if answer.outcome != "rejected"]
+    assert [(answer.outcome, answer.index) for answer in good] == [("below", 0)] * 2 + [("below", 1)] * 2
+    for answer in told:
+        if answer.outcome == "rejected":
+            assert answer.index is None
+            assert (answer.reason or "").startswith(f"{code}: ")
+            assert words in (answer.reason or "")
+    assert {name: figures[:3] for name, figures in driver.figures().items()} == {
+        "feed-0": ("open", 2, 0),
+        "people-0": ("open", 2, 0),
+    }
+    assert good[0].spent == good[2].spent
+    assert good[1].spent == good[3].spent
+
+
+@pytest.mark.parametrize(("value", "code", "words", "answered"), REJECTED)
+def test_a_dead_letter_has_the_original_event_and_says_why(
+    value: bytes | None, code: str, words: str, answered: bool
+) -> None:
+    del answered
+    driver = both_sources()
+    worker = worker_of(driver, tables=driver._tables)
+    original = (("trace", b"7"),)
+    record = Record(driver.topics.queries, 0, 42, 0, b"its key", value, original)
+    [(key, kept, headers)] = written(worker.process([record]), driver.topics.rejected)
+    assert (key, kept) == (b"its key", value)
+    facts = dict(headers)
+    assert facts["trace"] == b"7"
+    assert facts["__connect.errors.topic"] == driver.topics.queries.encode()
+    assert facts["__connect.errors.partition"] == b"0"
+    assert facts["__connect.errors.offset"] == b"42"
+    assert facts["__connect.errors.exception.class.name"] == code.encode()
+    assert words in facts["__connect.errors.exception.message"].decode()
+
+
+def test_an_event_in_the_wrong_partition_is_told_the_right_one_and_the_partitioner() -> None:
+    driver = feed_driver(spec("feed-0"), partitions=4)
+    home = partition_of(b"feed-0", 4)
+    wrong = (home + 1) % 4
+    answer = driver.publish(wrong, query("lost", "feed-0", LOW))
+    assert answer is not None
+    assert (answer.outcome, answer.stream, answer.spent, answer.tops_left) == ("rejected", "feed-0", None, None)
+    assert f"stream: belongs in partition {home}, came in {wrong}" in (answer.reason or "")
+    assert "murmur2" in (answer.reason or "")
+    found = driver.publish(home, query("found", "feed-0", LOW))
+    assert found is not None
+    assert (found.outcome, found.index) == ("below", 0)
+
+
+def test_a_private_value_stands_in_no_answer_and_in_no_header() -> None:
+    driver = feed_driver(spec("feed-0"))
+    worker = worker_of(driver)
+    secret = "31415926535"  # noqa: S105  (a private value, not a password)
+    events = [
+        f'{{"id":"a","stream":"feed-0","value":"{secret}"}}',
+        f'{{"id":"a","stream":"feed-0","value":{secret}000000}}',
+        f'{{"id":"a","stream":"feed-0","value":{secret},"where":"TRUE"}}',
+        f'{{"id":"a","stream":"nobody","value":{secret}}}',
+        f'{{"id":"a","stream":"feed-0","value":{secret}',
+        f'{{"id":"a","stream":"feed-0","value":{secret}}}',
+    ]
+    outputs = worker.process(records([event.encode() for event in events]))
+    assert len(written(outputs, driver.topics.rejected)) == 5
+    assert len(answers_in(outputs, driver.topics)) == 5
+    for topic, _, messages in outputs:
+        for key, value, headers in messages:
+            shown = [
+                key,
+                *(text for _, text in headers),
+                *([] if topic == driver.topics.rejected else [value or b""]),
+            ]
+            assert not [text for text in shown if secret.encode() in text]
+
+
+@pytest.mark.parametrize("addressed", [True, False])
+def test_an_event_that_is_written_off_has_a_dead_letter_and_costs_nothing(addressed: bool) -> None:
+    driver = feed_driver(spec("feed-0"))
+    worker = worker_of(driver)
+    [record] = records([query("odd", "feed-0", LOW) if addressed else b"{"], start=7)
+    outputs = worker.refuse(record)
+    [(_, kept, headers)] = written(outputs, driver.topics.rejected)
+    assert kept == record.value
+    assert dict(headers)["__connect.errors.exception.class.name"] == b"internal"
+    assert [(one.id, one.outcome) for one in answers_in(outputs, driver.topics)] == [
+        ("odd", "rejected")
+    ] * addressed
+    assert worker.restored() == 8
+    assert worker.streams.figures()["feed-0"][:4] == ("open", 0, 0, -1)
+
+
+def _refused_by_the_model(data: bytes) -> bool:
+    try:
+        Codec(Query, limit=MAX_EVENT_BYTES).decode(data)
+    except MalformedEventError:
+        return True
+    return False
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(deadline=None, max_examples=25)
+def test_no_bytes_whatever_stop_a_worker_and_each_event_has_one_fate(seed: int) -> None:
+    driver = feed_driver(spec("s"), spec("s:x"))
+    worker = worker_of(driver)
+    randomness = Random(seed)
+    events = [mutilated(randomness) for _ in range(200)]
+    batch = records(events)
+    outputs = worker.process(batch)
+    dead = [dict(headers) for _, _, headers in written(outputs, driver.topics.rejected)]
+    codes = {
+        int(facts["__connect.errors.offset"]): facts["__connect.errors.exception.class.name"] for facts in dead
+    }
+    assert len(codes) == len(dead)
+    addresses = {record.offset: address for record in batch if (address := address_of(record.value))}
+    told = answers_in(outputs, driver.topics)
+    assert [(answer.id, answer.stream) for answer in told] == list(addresses.values())
+    fates = dict(zip(addresses, (answer.outcome for answer in told), strict=True))
+    for record in batch:
+        event = record.value or b""
+        assert (record.offset in codes) == (fates.get(record.offset, "rejected") == "rejected")
+        if _refused_by_the_model(event):
+            assert record.offset in codes
+        elif codes.get(record.offset) == b"malformed":
+            # The model has nothing against a where on a feed of values, nor against a name given twice.
+            assert Query.model_validate_json(event).where is not None or repeats_a_name(event)
+
+
+def test_a_field_given_twice_with_a_wrong_value_is_told_as_such() -> None:
+    driver = feed_driver(spec("feed-0"))
+    event = b'{"id":"a","stream":"feed-0","value":"much","value":1.0}'
+    [answer] = driver.ask([event])
+    assert answer.outcome == "rejected"
+    assert "twice" in (answer.reason or "") or "more than once" in (answer.reason or "")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"id": "a"},
+        {"stream": "s"},
+        {"id": 1, "stream": "s"},
+        {"id": "", "stream": "s"},
+        {"id": "a", "stream": "s" * 129},
+    ],
+)
+def test_what_has_no_readable_id_and_stream_has_no_address(fields: dict[str, object]) -> None:
+    assert address_of(json.dumps(fields).encode()) is None
+
+
+def test_an_address_is_read_whatever_else_is_wrong() -> None:
+    assert address_of(b'{"value":[{}],"id":"a","stream":"s","colour":"\xff"}') == ("a", "s")
+
+
+@given(message=st.text(max_size=2000))
+def test_the_reason_of_a_rejection_fits_an_answer(message: str) -> None:
+    rejection = Rejection("wrong-partition", message)
+    assert len(rejection.reason) <= 1024
+    assert rejection.reason.startswith("wrong-partition: ")
+
+
+def test_a_worker_made_by_hand_answers_as_the_drivers_own() -> None:
+    # Fingerprints and noise hang on the key: a worker made by hand must be the driver's own.
+    driver = Driver(KEY, partitions=1)
+    driver.register(VALUES)
+    driver.open(spec("feed-0"))
+    worker = worker_of(driver)
+    [mine] = answers_in(worker.process(records([query("a", "feed-0", 3.0)])), driver.topics)
+    assert driver.ask([query("a", "feed-0", 3.0)]) == [mine]

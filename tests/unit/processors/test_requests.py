@@ -1,0 +1,201 @@
+"""The budget service does each request once, answers it always, and gives back what was not spent."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas import MAX_DEFINITION_BYTES, CloseStream, GrantRecord, OpenStream, Receipt, SourceRecord
+from stream.accounting.ledger import RefusedError
+from stream.processors import budget
+from stream.processors.base import Record
+from stream.testing import Driver
+from tests.unit.processors.budget_service import (
+    TOPICS,
+    charge,
+    ending,
+    grant_in,
+    ledger_in,
+    opening,
+    ready,
+    receipts_in,
+    register,
+    request_codec,
+)
+from tests.unit.processors.installation import KEY, TABLE, VALUES, feed_driver, spec, written
+
+
+def test_a_request_sent_again_gets_the_same_receipt_and_does_nothing() -> None:
+    service = ready()
+    [first] = receipts_in(service.send(opening("1", "alarms")))
+    for again in (opening("1", "alarms"), opening("1", "others"), ending("close", "1", "alarms")):
+        outputs = service.send(again)
+        assert ledger_in(outputs) == [first]
+        assert not written(outputs, TOPICS.control)
+    assert list(service.processor.ledger.account("feed").grants) == ["alarms"]
+
+
+def test_a_request_twice_in_one_batch_is_done_once() -> None:
+    service = ready()
+    outputs = service.send(opening("1", "alarms"), opening("1", "alarms"))
+    [first, second] = receipts_in(outputs)
+    assert first == second
+    assert len(written(outputs, TOPICS.control)) == 1
+
+
+def test_even_a_refusal_is_given_again_when_the_reason_is_gone() -> None:
+    service = ready()
+    [refused] = receipts_in(service.send(opening("1", "greedy", epsilon=11.0)))
+    service.send(register("2", source="other"))
+    assert refused.outcome == "refused"
+    assert receipts_in(service.send(opening("1", "greedy", epsilon=0.1))) == [refused]
+
+
+def test_a_request_is_remembered_across_restarts() -> None:
+    service = ready()
+    [first] = receipts_in(service.send(opening("1", "alarms")))
+    service.restart()
+    assert receipts_in(service.send(opening("1", "alarms"))) == [first]
+    [later] = receipts_in(service.send(opening("2", "others")))
+    assert later.sequence == first.sequence + 1
+
+
+def test_an_exhausted_source_says_what_was_asked_and_what_is_left() -> None:
+    driver = feed_driver(*(spec(f"stream-{number}") for number in range(9)))
+    with pytest.raises(RefusedError, match=r"source 'feed' cannot pay: ε = 1\.5 asked, ε = 1 left") as refused:
+        driver.open(spec("greedy", epsilon=1.5))
+    assert refused.value.asked is not None
+    assert refused.value.left is not None
+    assert (refused.value.asked.epsilon, refused.value.left.epsilon) == (1.5, 1.0)
+    driver.open(spec("modest"))
+    assert driver.ledger("feed").left.epsilon == 0.0
+
+
+@pytest.mark.parametrize("source", ["feed", "other"])
+def test_a_stream_name_is_never_used_again(source: str) -> None:
+    driver = feed_driver(spec("alarms"))
+    driver.register({**VALUES, "source": "other"})
+    driver.close("alarms")
+    with pytest.raises(RefusedError, match="'alarms' was used before, on source 'feed'"):
+        driver.open(spec("alarms", source))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (b"{", "Invalid JSON"),
+        (None, "has no value"),
+        (b"{}", "Unable to extract tag using discriminator 'kind'"),
+        (b'{"kind":"open","request":"1"}', "open.stream: Field required"),
+        (register(epsilon=-1), "register.source.values.epsilon"),
+        (register() + b" " * MAX_DEFINITION_BYTES, f"send at most {MAX_DEFINITION_BYTES}"),
+    ],
+)
+def test_a_malformed_request_is_a_dead_letter_and_the_others_are_done(value: bytes | None, words: str) -> None:
+    service = ready()
+    outputs = service.send(opening("1", "one"), value, opening("2", "two"))
+    assert [receipt.outcome for receipt in receipts_in(outputs)] == ["opened", "opened"]
+    [(key, kept, headers)] = written(outputs, TOPICS.rejected)
+    assert (key, kept) == (b"feed", value)
+    facts = dict(headers)
+    assert facts["__connect.errors.exception.class.name"] == b"malformed"
+    assert facts["__connect.errors.offset"] == b"2"
+    assert words in facts["__connect.errors.exception.message"].decode()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (opening("1", "alarms", source="nobody"), "source 'nobody' is not registered"),
+        (ending("close", "1", "nobody"), "stream 'nobody' is not open on source 'feed'"),
+        (ending("halt", "1", "nobody"), "stream 'nobody' is not open on source 'feed'"),
+        (b'{"kind":"halt_source","request":"1","source":"nobody"}', "source 'nobody' is not registered"),
+        (register("1", epsilon=9.0), "source 'feed' is registered otherwise"),
+        (register("1", source="wide", sensitivity=1e12, grid=1e-12), "exceeds"),
+    ],
+)
+def test_a_request_that_cannot_be_done_is_refused_by_receipt(value: bytes, words: str) -> None:
+    service = ready()
+    service.send(opening("0", "first"))
+    outputs = service.send(value)
+    if b'"wide"' in value:
+        outputs = service.send(opening("2", "alarms", source="wide"))
+    [receipt] = receipts_in(outputs)
+    assert receipt.outcome == "refused"
+    assert words in (receipt.reason or "")
+    assert not written(outputs, TOPICS.control)
+    assert not written(outputs, TOPICS.rejected)
+
+
+def test_monotone_counts_are_refused_where_neighbours_replace_a_row() -> None:
+    driver = Driver(KEY, partitions=1)
+    driver.register({**TABLE, "neighbors": "replace"}, {"age": [1], "sex": ["F"]})
+    mechanism = {"kind": "above_threshold", "threshold": 1.0, "monotone": True}
+    with pytest.raises(
+        RefusedError, match=r"mechanism\.monotone: .* register the source with neighbors 'add-remove'"
+    ):
+        driver.open(spec("people-0", "people", mechanism=mechanism))
+
+
+def test_the_changelog_has_one_record_per_source_and_grant_and_batch() -> None:
+    service = ready()
+    outputs = service.send(*(opening(str(number), f"stream-{number}", epsilon=0.1) for number in range(5)))
+    kinds = [type(record) for record in ledger_in(outputs)]
+    assert (kinds.count(SourceRecord), kinds.count(GrantRecord), kinds.count(Receipt)) == (1, 5, 5)
+
+
+def test_a_restart_from_the_changelog_in_any_order_changes_nothing() -> None:
+    service = ready()
+    service.send(register("other", source="other", accountant="zcdp", delta=1e-6))
+    incarnations = {}
+    for number, source in enumerate(["feed", "other", "feed"]):
+        outputs = service.send(opening(str(number), f"stream-{number}", source=source, cutoff=3))
+        incarnations[number] = grant_in(outputs).identity.incarnation
+    service.send(charge("stream-0", incarnations[0], tops=2, answered=9), topic=TOPICS.charges)
+    service.send(charge("stream-2", incarnations[2], state="closed"), topic=TOPICS.charges)
+    before = service.processor.ledger.accounts
+    service.restart()
+    assert service.processor.ledger.accounts == before
+
+
+def test_the_oldest_receipts_are_dropped_and_deleted_from_the_changelog(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "MAX_RECEIPTS", 3)
+    service = ready()
+    for number in range(4):
+        service.send(opening(str(number), f"stream-{number}", epsilon=0.1))
+    kept = sorted(key for key in service.changelog if key.startswith(b"receipt|"))
+    assert kept == [b"receipt|1", b"receipt|2", b"receipt|3"]
+    service.restart()
+    [again] = receipts_in(service.send(opening("2", "stream-2", epsilon=0.1)))
+    assert again.outcome == "opened"
+    # Past the memory a request is new; what it would do twice, the ledger itself refuses.
+    [late] = receipts_in(service.send(opening("0", "stream-0", epsilon=0.1)))
+    assert late.outcome == "refused"
+    assert "was used before" in (late.reason or "")
+    assert len(service.processor.ledger.account("feed").grants) == 4
+
+
+def test_a_grant_names_the_noise_key_and_an_incarnation_of_its_own() -> None:
+    service = ready()
+    first, second = (grant_in(service.send(opening(name, name))) for name in ("one", "two"))
+    assert first.identity.key_id == second.identity.key_id == KEY.key_id
+    assert first.identity.incarnation != second.identity.incarnation
+    assert first.identity.digest != second.identity.digest
+
+
+def test_request_models_built_in_python_are_the_same_requests() -> None:
+    service = ready()
+    stream = OpenStream.model_validate({"request": "1", "stream": spec("alarms")})
+    close = CloseStream(request="2", source="feed", stream="alarms")
+    outputs = service.send(request_codec.encode(stream), request_codec.encode(close))
+    assert [receipt.outcome for receipt in receipts_in(outputs)] == ["opened", "closing"]
+
+
+def test_a_request_that_is_written_off_has_a_dead_letter_and_no_receipt() -> None:
+    service = ready()
+    record = Record(TOPICS.requests, 0, 9, 0, b"feed", opening("1", "alarms"))
+    outputs = service.processor.refuse(record)
+    [(_, kept, headers)] = written(outputs, TOPICS.rejected)
+    assert kept == record.value
+    assert dict(headers)["__connect.errors.exception.class.name"] == b"internal"
+    assert not written(outputs, TOPICS.ledger)
+    assert receipts_in(service.send(opening("1", "alarms")))[0].outcome == "opened"

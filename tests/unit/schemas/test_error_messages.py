@@ -1,0 +1,241 @@
+"""Errors name the field and the remedy, and never quote what may be private."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Control, LedgerRecord, Query, Request, Source
+from schemas.wire import Codec, MalformedEventError
+from tests.unit.schemas.json_events import mutilated
+
+query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
+request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+source_codec: Codec[Source] = Codec(Source, limit=MAX_DEFINITION_BYTES)
+
+
+def message_of(codec: Codec[Any], data: bytes) -> str:
+    with pytest.raises(MalformedEventError) as refused:
+        codec.decode(data)
+    return str(refused.value)
+
+
+secrets = st.integers(2 * 10**7, 10**8 - 1).map(str)
+"""Digits of a private value, too many to stand in any message by chance."""
+
+BROKEN_AROUND_A_SECRET = [
+    '{"id":"a","stream":"s","value":"SECRET"}',
+    '{"id":"a","stream":"s","value":SECRET99999999}',
+    '{"id":"a","stream":"s","value":-SECRETe9}',
+    '{"id":"a","stream":"s","value":SECRETe400}',
+    '{"id":"a","stream":"s","value":[SECRET]}',
+    '{"id":"a","stream":"s","value":{"a":SECRET}}',
+    '{"id":"a","stream":"s","value":SECRET x}',
+    '{"id":"a","stream":"s","value":0SECRET}',
+    '{"id":"a","stream":"s","value":SECRET',
+    '{"id":"a","stream":"s","value":SECRET,"where":"TRUE"}',
+    '{"id":"a","stream":"s","value":SECRET,"threshold":"high"}',
+    '{"id":"a","stream":"s","value":SECRET,"other":1}',
+    '{"id":"a","stream":"s","other":SECRET}',
+    '{"id":"a","value":SECRET}',
+    '{"id":SECRET,"stream":"s"}',
+    '{"id":"a","stream":"s","where":SECRET}',
+    '{"id":"a","stream":"s","where":["SECRET"]}',
+    '["a","s",SECRET]',
+    "SECRET",
+    '"SECRET"',
+]
+
+
+@given(template=st.sampled_from(BROKEN_AROUND_A_SECRET), secret=secrets)
+@settings(deadline=None, max_examples=150)
+def test_no_message_quotes_a_private_value(template: str, secret: str) -> None:
+    assert secret not in message_of(query_codec, template.replace("SECRET", secret).encode())
+
+
+@given(template=st.sampled_from(BROKEN_AROUND_A_SECRET), secret=secrets)
+@settings(deadline=None, max_examples=150)
+def test_not_even_the_models_own_errors_quote_a_private_value(template: str, secret: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Query.model_validate_json(template.replace("SECRET", secret))
+    assert secret not in f"{refused.value} {refused.value!r}"
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(deadline=None, max_examples=10)
+def test_a_message_is_one_short_line(seed: int) -> None:
+    randomness = Random(seed)
+    for data in (mutilated(randomness) for _ in range(400)):
+        try:
+            query_codec.decode(data)
+        except MalformedEventError as error:
+            message = str(error)
+        else:
+            continue
+        assert 0 < len(message) <= 500
+        assert "http" not in message
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (None, "event: has no value"),
+        (b"x" * (MAX_EVENT_BYTES + 1), f"event: {MAX_EVENT_BYTES + 1} bytes; send at most {MAX_EVENT_BYTES}"),
+        (b"{", "event: Invalid JSON"),
+        (b'{"stream":"s","value":1}', "id: Field required"),
+        (b'{"id":"a","value":1}', "stream: Field required"),
+        (b'{"id":"a","stream":"s","value":"1"}', "value: Input should be a valid number"),
+        (b'{"id":"a","stream":"s","value":2e15}', "value: Input should be less than or equal to 1000000000000000"),
+        (b'{"id":"a","stream":"s","value":1,"threshold":[]}', "threshold: Input should be a valid number"),
+        (b'{"id":"a","stream":"s","value":1,"colour":1}', "colour: unknown field; remove it"),
+        (b'{"id":"a","stream":"s"}', "give exactly one of value and where"),
+        (b'{"id":"a","stream":"s","where":""}', "where: String should have at least 1 character"),
+    ],
+)
+def test_a_refused_query_says_which_field_and_why(data: bytes | None, words: str) -> None:
+    with pytest.raises(MalformedEventError) as refused:
+        query_codec.decode(data)
+    assert words in str(refused.value)
+
+
+def test_an_event_of_exactly_the_limit_is_read() -> None:
+    head, tail = b'{"id":"a","stream":"s","value":1', b"}"
+    data = head + b" " * (MAX_EVENT_BYTES - len(head) - len(tail)) + tail
+    assert query_codec.decode(data).value == 1.0
+
+
+VALUES: dict[str, Any] = {
+    "kind": "values",
+    "source": "feed",
+    "neighbors": "replace",
+    "epsilon": 1.0,
+    "sensitivity": 1.0,
+}
+TABLE: dict[str, Any] = {
+    "kind": "table",
+    "source": "people",
+    "neighbors": "add-remove",
+    "epsilon": 1.0,
+    "path": "people.csv",
+    "attributes": {"age": 85, "sex": ["F", "M"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "change", "words"),
+    [
+        (VALUES, {"kind": "feed"}, "kind"),
+        (VALUES, {"source": "two words"}, "source: String should match pattern"),
+        (VALUES, {"source": "line\n"}, "source: String should match pattern"),
+        (VALUES, {"source": "a" * 129}, "source: String should have at most 128"),
+        (VALUES, {"neighbors": "swap"}, "neighbors: Input should be 'add-remove' or 'replace'"),
+        (VALUES, {"epsilon": 0.0}, "epsilon: Input should be greater than or equal to"),
+        (VALUES, {"epsilon": 1e400}, "epsilon: Input should be a finite number"),
+        (VALUES, {"delta": 0.5}, "delta: Input should be less than 0.5"),
+        (VALUES, {"accountant": "zcdp"}, "delta must be above 0 with accountant 'zcdp'"),
+        (VALUES, {"accountant": "renyi"}, "accountant: Input should be 'pure' or 'zcdp'"),
+        (VALUES, {"sensitivity": 0}, "sensitivity: Input should be greater than or equal to"),
+        (VALUES, {"grid": -1}, "grid: Input should be greater than or equal to"),
+        (VALUES, {"path": "x"}, "path: unknown field; remove it"),
+        (TABLE, {"path": ""}, "path: String should have at least 1 character"),
+        (TABLE, {"attributes": {}}, "attributes: Dictionary should have at least 1 item"),
+        (
+            TABLE,
+            {"attributes": {"age": 0}},
+            "attributes.age.integers: Value error, maximum must not be below minimum",
+        ),
+        (TABLE, {"attributes": {"age": True}}, "attributes.age"),
+        (TABLE, {"attributes": {"sex": []}}, "attributes.sex.categories.values"),
+        (TABLE, {"attributes": {"sex": ["F", "F"]}}, "values must be distinct; remove the repeated category"),
+        (
+            TABLE,
+            {"attributes": {"sex": {"kind": "categories", "values": ["F"], "other": "X"}}},
+            "other must be one of",
+        ),
+        (
+            TABLE,
+            {"attributes": {"age": {"kind": "integers", "minimum": 0, "maximum": 2**40}}},
+            "declare bins instead",
+        ),
+        (TABLE, {"attributes": {"age": 2**60}}, "attributes.age.integers.maximum"),
+        (TABLE, {"attributes": {"fare": {"kind": "bins", "edges": [1, 1]}}}, "edges must increase strictly"),
+        (TABLE, {"attributes": {"fare": {"kind": "bins", "edges": [1, 1e400]}}}, "attributes.fare.bins.edges.1"),
+    ],
+)
+def test_a_refused_source_says_which_field_and_why(
+    source: dict[str, Any], change: dict[str, Any], words: str
+) -> None:
+    assert words in message_of(source_codec, json.dumps({**source, **change}).encode())
+
+
+STREAM: dict[str, Any] = {
+    "stream": "alarms",
+    "source": "feed",
+    "mechanism": {"kind": "above_threshold", "threshold": 10.0},
+    "epsilon": 1.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "words"),
+    [
+        ({"kind": "begin", "request": "1"}, "event: Input tag 'begin'"),
+        ({"kind": "open", "stream": STREAM}, "open.request: Field required"),
+        ({"kind": "open", "request": "", "stream": STREAM}, "open.request: String should have at least 1"),
+        (
+            {"kind": "open", "request": "1", "stream": {**STREAM, "epsilon": "1"}},
+            "open.stream.epsilon: Input should be",
+        ),
+        (
+            {"kind": "open", "request": "1", "stream": {**STREAM, "stream": "a b"}},
+            "open.stream.stream: String should",
+        ),
+        (
+            {"kind": "open", "request": "1", "stream": {**STREAM, "beta": 1}},
+            "open.stream.beta: Input should be less than",
+        ),
+        (
+            {"kind": "open", "request": "1", "stream": {**STREAM, "expected_queries": 0}},
+            "open.stream.expected_queries",
+        ),
+        ({"kind": "open", "request": "1", "stream": {**STREAM, "calibration": "x"}}, "open.stream.calibration"),
+        (
+            {"kind": "open", "request": "1", "stream": {**STREAM, "mechanism": {"kind": "numeric_sparse"}}},
+            "open.stream.mechanism.kind: Input should be 'above_threshold'",
+        ),
+        (
+            {
+                "kind": "open",
+                "request": "1",
+                "stream": {**STREAM, "mechanism": {**STREAM["mechanism"], "cutoff": 0}},
+            },
+            "open.stream.mechanism.cutoff",
+        ),
+        ({"kind": "close", "request": "1", "source": "feed"}, "close.stream: Field required"),
+        (
+            {"kind": "halt", "request": "1", "source": "feed", "stream": 1},
+            "halt.stream: Input should be a valid string",
+        ),
+        (
+            {"kind": "halt_source", "request": "1", "source": "feed", "stream": "a"},
+            "stream: unknown field; remove it",
+        ),
+        (
+            {"kind": "register", "request": "1", "source": {**VALUES, "epsilon": 0}},
+            "register.source.values.epsilon",
+        ),
+    ],
+)
+def test_a_refused_request_says_which_field_and_why(request_fields: dict[str, Any], words: str) -> None:
+    assert words in message_of(request_codec, json.dumps(request_fields).encode())
+
+
+@pytest.mark.parametrize("model", [Request, Control, LedgerRecord])
+def test_bytes_that_are_no_json_are_refused_by_every_codec(model: Any) -> None:
+    assert "Invalid JSON" in message_of(Codec(model, limit=100), b"\xff")

@@ -1,0 +1,136 @@
+"""The fast path and the pydantic model read queries alike: the same bytes, the same values."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas import MAX_EVENT_BYTES, Query
+from schemas.wire import Codec, MalformedEventError, struct
+from tests.unit.schemas.json_events import FIELDS, mutilated, queries, repeats_a_name
+
+Reading = tuple[Any, ...]
+
+codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
+decode_struct: Any = msgspec.json.Decoder(struct(Query)).decode
+
+
+def fast(data: bytes) -> Reading | None:
+    """What the fast path reads; the rule about value and where is the only one that no struct can state."""
+    try:
+        query = decode_struct(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if (query.value is None) == (query.where is None):
+        return None
+    return tuple(repr(getattr(query, name)) for name in FIELDS)
+
+
+def careful(data: bytes) -> Reading | None:
+    try:
+        query = codec.decode(data)
+    except MalformedEventError:
+        return None
+    return tuple(repr(getattr(query, name)) for name in FIELDS)
+
+
+def assert_agreement(data: bytes) -> None:
+    quick, slow = fast(data), careful(data)
+    if quick is None and slow is not None:
+        # Where a name is given twice the last one counts, but the fast path checks every one of them.
+        assert repeats_a_name(data), data
+    else:
+        assert quick == slow, data
+
+
+@given(data=queries)
+@settings(deadline=None, max_examples=400)
+def test_both_accept_the_same_objects_and_read_the_same_values(data: bytes) -> None:
+    assert_agreement(data)
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(deadline=None, max_examples=40)
+def test_both_accept_the_same_mutilated_bytes_and_read_the_same_values(seed: int) -> None:
+    randomness = Random(seed)
+    for _ in range(400):
+        assert_agreement(mutilated(randomness))
+
+
+ID_AND_STREAM = b'{"id":"a","stream":"s",'
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"1", b"1e15", b"-1e15", b"1000000000000000.0625", b"-0.0", b"1e-400", b"1E+2", b"18446744073709551616e-10"],
+)
+def test_both_accept_every_spelling_of_a_number_in_range(value: bytes) -> None:
+    data = ID_AND_STREAM + b'"value":' + value + b"}"
+    expected = repr(float(value))
+    assert [reading and reading[2] for reading in (fast(data), careful(data))] == [expected, expected]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(b"1000000000000000.125", b"1000000000000001", b"-1000000000000001", b"1e400", b"9" * 400, b"9" * 5000),
+        *(
+            b"NaN",
+            b"Infinity",
+            b"-Infinity",
+            b"true",
+            b'"1"',
+            b"null",
+            b"[1]",
+            b'{"value":1}',
+            b"01",
+            b"1.",
+            b".5",
+        ),
+    ],
+)
+def test_both_refuse_what_is_no_number_in_range(value: bytes) -> None:
+    data = ID_AND_STREAM + b'"value":' + value + b"}"
+    assert fast(data) is None
+    assert careful(data) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\xef\xbb\xbf" + ID_AND_STREAM + b'"value":1}', id="byte order mark"),
+        pytest.param(ID_AND_STREAM + b'"value":1}x', id="trailing bytes"),
+        pytest.param(ID_AND_STREAM + b'"value":1}\x00', id="trailing zero byte"),
+        pytest.param(ID_AND_STREAM + b'"value":1,}', id="trailing comma"),
+        pytest.param(ID_AND_STREAM + b'"value":1,"other":null}', id="unknown field"),
+        pytest.param(ID_AND_STREAM + b'"value":1,"type":"Query"}', id="a field that structs may use as a tag"),
+        pytest.param(ID_AND_STREAM + b'"value":1,"where":"TRUE"}', id="value and where"),
+        pytest.param(ID_AND_STREAM + b'"threshold":1}', id="neither value nor where"),
+        pytest.param(ID_AND_STREAM + b'"where":""}', id="empty where"),
+        pytest.param(b'{"id":"","stream":"s","value":1}', id="empty id"),
+        pytest.param(b'{"id":null,"stream":"s","value":1}', id="null id"),
+        pytest.param(b'{"id":1,"stream":"s","value":1}', id="number as id"),
+        pytest.param(b'{"id":"a\xff","stream":"s","value":1}', id="not UTF-8"),
+        pytest.param(b'{"id":"\xed\xa0\x80","stream":"s","value":1}', id="surrogate in UTF-8"),
+        pytest.param(b'{"id":"\\ud800","stream":"s","value":1}', id="lone high surrogate"),
+        pytest.param(b'{"id":"a","stream":"\\udc00","value":1}', id="lone low surrogate"),
+        pytest.param(b'{"id":"a\nb","stream":"s","value":1}', id="bare line end in a string"),
+        pytest.param(b'["a","s",1,null,null]', id="fields as a list"),
+        pytest.param(ID_AND_STREAM + b'"value":' + b"[" * 5000, id="deep nesting"),
+        pytest.param(ID_AND_STREAM + b'"x":' + b'{"x":' * 2000, id="deep nesting in an unknown field"),
+    ],
+)
+def test_both_refuse(data: bytes) -> None:
+    assert fast(data) is None
+    assert careful(data) is None
+
+
+def test_of_a_name_given_twice_both_take_the_last() -> None:
+    data = b'{"id":"a","id":"b","stream":"s","value":1,"value":2}'
+    assert fast(data) == careful(data) == ("'b'", "'s'", "2.0", "None", "None")

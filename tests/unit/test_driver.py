@@ -1,0 +1,242 @@
+"""Sotto in memory: crashes and redeliveries, wherever they fall, change nothing that anybody can see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from schemas import Answer, OpenStream, Query
+from stream import testing
+from stream.accounting.ledger import RefusedError
+from stream.processors.base import Record
+from stream.testing import Driver, NotReproducibleError
+
+KEY = bytes(range(32))
+FEED: dict[str, Any] = {
+    "kind": "values",
+    "source": "feed",
+    "neighbors": "replace",
+    "epsilon": 3.0,
+    "delta": 1e-5,
+    "sensitivity": 1.0,
+}
+ROUNDED: dict[str, Any] = {**FEED, "source": "rounded", "grid": 0.1, "accountant": "zcdp"}
+PEOPLE: dict[str, Any] = {
+    "kind": "table",
+    "source": "people",
+    "neighbors": "add-remove",
+    "epsilon": 3.0,
+    "path": "people.csv",
+    "attributes": {"age": 100},
+}
+ROWS: dict[str, list[int]] = {"age": list(range(100))}
+NAMES = [f"stream-{number}" for number in range(8)]
+
+
+def opening(stream: str, source: str = "feed", **changes: Any) -> dict[str, Any]:
+    mechanism = {"kind": "above_threshold", "threshold": 50.0, "cutoff": 2}
+    return {"stream": stream, "source": source, "mechanism": mechanism, "epsilon": 1.0, **changes}
+
+
+def new_driver(*streams: str, partitions: int = 2) -> Driver:
+    driver = Driver(KEY, partitions=partitions)
+    driver.register(FEED)
+    for stream in streams:
+        driver.open(opening(stream))
+    return driver
+
+
+def everything(driver: Driver) -> dict[str, list[Record]]:
+    """All that stands in any topic."""
+    topics = driver.topics
+    return {
+        topic: driver.records(topic)
+        for topic in (
+            *(topics.queries, topics.control, topics.answers, topics.state, topics.requests),
+            *(topics.charges, topics.ledger, topics.rejected, topics.status),
+        )
+    }
+
+
+class CrashMachine(RuleBasedStateMachine):
+    """Two installations are told the same; one crashes and has its batches delivered again, the other never."""
+
+    @initialize()
+    def start(self) -> None:
+        self.drivers = (Driver(KEY, partitions=2), Driver(KEY, partitions=2))
+        self.stormy, self.calm = self.drivers
+        self.asked = 0
+        self.told: list[Answer] = []
+        self.may_redeliver = False
+        for driver in self.drivers:
+            driver.register(FEED)
+            driver.register(ROUNDED)
+            driver.register(PEOPLE, ROWS)
+
+    def both(self, tell: Any) -> None:
+        results = []
+        for driver in self.drivers:
+            try:
+                results.append(tell(driver))
+            except RefusedError as refused:
+                results.append((refused.reason, refused.asked, refused.left))
+        assert results[0] == results[1]
+        self.may_redeliver = False
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        source=st.sampled_from(["feed", "rounded", "people"]),
+        calibration=st.sampled_from(["best", "textbook"]),
+        cutoff=st.sampled_from([1, 2, 5]),
+    )
+    def open(self, name: str, source: str, calibration: str, cutoff: int) -> None:
+        mechanism = {"kind": "above_threshold", "threshold": 50.0, "cutoff": cutoff}
+        self.both(lambda one: one.open(opening(name, source, calibration=calibration, mechanism=mechanism)))
+
+    @rule(
+        questions=st.lists(
+            st.tuples(st.sampled_from(NAMES), st.sampled_from([0.0, 30.0, 50.0, 70.0, 200.0]), st.integers(0, 19)),
+            min_size=1,
+            max_size=20,
+        )
+    )
+    def ask(self, questions: list[tuple[str, float, int]]) -> None:
+        queries: list[dict[str, Any] | bytes] = []
+        for name, number, odds in questions:
+            self.asked += 1
+            question = {"where": f"age < {min(number, 100):.0f}"} if odds < 5 else {"value": number}
+            own = {"threshold": 20.0} if odds == 19 else {}
+            queries.append(b"broken" if odds == 10 else {"id": str(self.asked), "stream": name, **question, **own})
+        told = [driver.ask(list(queries)) for driver in self.drivers]
+        assert told[0] == told[1]
+        self.told = told[0]
+        self.may_redeliver = True
+
+    @rule(name=st.sampled_from(NAMES))
+    def close(self, name: str) -> None:
+        self.both(lambda one: one.close(name))
+
+    @rule(name=st.sampled_from(NAMES))
+    def halt(self, name: str) -> None:
+        self.both(lambda one: one.halt(name))
+
+    @rule(source=st.sampled_from(["feed", "rounded", "people"]), odds=st.integers(0, 9))
+    def halt_a_source(self, source: str, odds: int) -> None:
+        if odds == 0:
+            self.both(lambda one: one.halt_source(source))
+
+    @rule()
+    def crash(self) -> None:
+        self.stormy.crash()
+
+    @rule()
+    def redeliver(self) -> None:
+        if self.may_redeliver:
+            assert self.stormy.redeliver() == self.told
+
+    @invariant()
+    def all_topics_and_figures_are_equal(self) -> None:
+        assert self.stormy.figures() == self.calm.figures()
+        assert everything(self.stormy) == everything(self.calm)
+
+
+CrashMachine.TestCase.settings = settings(deadline=None, max_examples=50, stateful_step_count=25)
+TestCrashes = CrashMachine.TestCase
+
+
+def test_answers_come_in_the_order_of_the_queries_across_partitions() -> None:
+    driver = new_driver("stream-0", "stream-1", "stream-2", partitions=4)
+    asked = [Query(id=str(number), stream=f"stream-{number % 3}", value=0.0) for number in range(30)]
+    told = driver.ask(asked)
+    assert [(answer.id, answer.stream) for answer in told] == [(query.id, query.stream) for query in asked]
+
+
+def test_a_query_may_be_a_model_a_mapping_or_bytes() -> None:
+    event = {"id": "a", "stream": "stream-0", "value": 3.5}
+    forms: list[Any] = [
+        event,
+        Query.model_validate(event),
+        Query.model_validate(event).model_dump_json(exclude_none=True).encode(),
+    ]
+    assert len({new_driver("stream-0").ask([form])[0].model_dump_json() for form in forms}) == 1
+
+
+def test_a_key_may_be_bytes_or_digits() -> None:
+    told = []
+    for key in (KEY, KEY.hex()):
+        driver = Driver(key, partitions=2)
+        driver.register(FEED)
+        driver.open(opening("stream-0"))
+        told.append(driver.ask({"id": str(n), "stream": "stream-0", "value": float(n)} for n in range(100)))
+    assert told[0] == told[1]
+
+
+def test_another_key_gives_other_answers() -> None:
+    told = []
+    for key in (KEY, bytes(32)):
+        driver = Driver(key, partitions=1)
+        driver.register(FEED)
+        driver.open(opening("stream-0"))
+        told.append(
+            [
+                one.outcome
+                for one in driver.ask({"id": "a", "stream": "stream-0", "value": n / 2} for n in range(200))
+            ]
+        )
+    assert told[0] != told[1]
+
+
+def test_many_small_batches_give_the_answers_of_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    questions = [{"id": str(n), "stream": f"stream-{n % 3}", "value": float(n % 70)} for n in range(100)]
+    streams = ("stream-0", "stream-1", "stream-2")
+    at_once = new_driver(*streams)
+    expected = at_once.ask(questions)
+    monkeypatch.setattr(testing, "BATCH_EVENTS", 7)
+    bit_by_bit = new_driver(*streams)
+    assert bit_by_bit.ask(questions) == expected
+    assert bit_by_bit.figures() == at_once.figures()
+    assert bit_by_bit.ledger("feed") == at_once.ledger("feed")
+
+
+def test_a_request_sent_twice_opens_one_stream() -> None:
+    driver = new_driver()
+    request = OpenStream.model_validate({"request": "mine", "stream": opening("stream-0")})
+    assert driver.request(request) == driver.request(request)
+    assert driver.ledger("feed").granted.epsilon == 1.0
+
+
+def test_a_table_stands_in_for_its_path() -> None:
+    driver = Driver(KEY, partitions=1)
+    driver.register(PEOPLE, ROWS)
+    driver.open(opening("stream-0", "people"))
+    driver.crash()
+    told = driver.ask(
+        {"id": where, "stream": "stream-0", "where": where, "threshold": -1e6} for where in ("TRUE", "age < 3")
+    )
+    assert [answer.outcome for answer in told] == ["above", "above"]
+
+
+def test_redelivery_notices_state_that_the_changelog_does_not_hold() -> None:
+    driver = new_driver("stream-0")
+    driver.ask([{"id": "a", "stream": "stream-0", "value": 0.0}])
+    driver.ask([{"id": "b", "stream": "stream-0", "value": 0.0}])
+    place = next(place for place, log in driver._logs.items() if place[0] == driver.topics.state and log)
+    del driver._logs[place][:2]
+    with pytest.raises(NotReproducibleError, match=r"other bytes for the same 1 events"):
+        driver.redeliver()
+
+
+def test_nothing_asked_is_nothing_to_redeliver() -> None:
+    with pytest.raises(ValueError, match="nothing was asked yet"):
+        new_driver().redeliver()
+
+
+def test_a_source_or_a_stream_that_is_not_there_is_told() -> None:
+    with pytest.raises(KeyError, match="source 'nobody' is not registered"):
+        new_driver().ledger("nobody")
+    with pytest.raises(RefusedError, match="stream 'nobody' is not open"):
+        new_driver().close("nobody")
