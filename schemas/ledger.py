@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Amount, Count, Event, EventId, Fingerprint, Identifier, Reason
+from schemas.base import Amount, Count, Digest, Event, EventId, Fingerprint, Identifier, Reason
 from schemas.charges import StreamState
 from schemas.sources import Source
 from schemas.streams import Calibration, StreamIdentity, StreamSpec
@@ -49,10 +49,11 @@ class GrantRecord(Event):
 
 
 class Receipt(Event):
-    """What became of one request; ``asked`` and ``left`` are set where budget was the question."""
+    """What became of one request, told apart by id and digest; ``asked`` and ``left`` are set where budget was the question."""
 
     kind: Literal["receipt"] = "receipt"
     request: EventId
+    digest: Digest
     sequence: Count
     source: Identifier
     stream: Identifier | None = None

@@ -32,7 +32,7 @@ from schemas import (
     StreamSpec,
     subject_of,
 )
-from schemas.wire import Codec, struct
+from schemas.wire import Codec, MalformedEventError, struct
 from stream.accounting.ledger import RefusedError
 from stream.kafka.restore import read_to_end, reader
 from stream.kafka.topics import find_topics
@@ -139,7 +139,12 @@ class Client:
             for partition in partitions:
                 await consumer.position(partition)
             for request in wanted:
-                await self._send(self._topics.requests, subject_of(request)[0], _requests.encode(request))
+                value = _requests.encode(request)
+                if len(value) > MAX_DEFINITION_BYTES:
+                    raise MalformedEventError(
+                        f"request: {len(value)} bytes; send at most {MAX_DEFINITION_BYTES}: declare fewer categories"
+                    )
+                await self._send(self._topics.requests, subject_of(request)[0], value)
             await self._require_producer().flush()
             missing = {request.request for request in wanted}
             deadline = time.monotonic() + timeout

@@ -6,6 +6,7 @@ request seen before gets its first receipt again and changes nothing.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
@@ -149,10 +150,14 @@ class BudgetProcessor:
         outputs.add(self._topics.rejected, partition, dead_letter(record, rejection))
 
     def _request(self, record: RecordLike, request: Request, outputs: Outputs) -> None:
-        if (known := self._receipts.get(request.request)) is not None:
-            self._write(outputs, known.source, _receipt_key(known.request), known)
-            return
         source, stream = subject_of(request)
+        digest = blake3(_request_codec.encode(request)).hexdigest()
+        if (known := self._receipts.get(request.request)) is not None:
+            if known.digest == digest:
+                self._write(outputs, known.source, _receipt_key(known.request), known)
+            else:
+                self._refuse_reuse(known, digest, source, outputs)
+            return
         outcome: Literal["registered", "opened", "closing", "halted", "refused"]
         try:
             match request:
@@ -166,10 +171,10 @@ class BudgetProcessor:
                     outcome = self._end(request, "halted", outputs)
                 case HaltSource():
                     outcome = self._halt_source(request, outputs)
-            receipt = self._receipt(request.request, source, stream, outcome)
+            receipt = self._receipt(request.request, digest, source, stream, outcome)
         except (RefusedError, PlanError, ValueError, ArithmeticError) as error:
             asked, left = (error.asked, error.left) if isinstance(error, RefusedError) else (None, None)
-            receipt = self._receipt(request.request, source, stream, "refused").model_copy(
+            receipt = self._receipt(request.request, digest, source, stream, "refused").model_copy(
                 update={"reason": str(error)[:1024], "asked": asked, "left": left},
             )
         self._keep(receipt, outputs)
@@ -184,6 +189,8 @@ class BudgetProcessor:
         spec = request.stream
         account = self.ledger.account(spec.source)
         calibration = _plan(spec, account.source)
+        if not math.isfinite(calibration.alpha):
+            raise RefusedError("no finite accuracy can be promised; raise epsilon or beta, or lower the cutoff")
         digest = _definition_digest(spec, account, calibration)
         identity = StreamIdentity(incarnation=self._mint(record).hex(), digest=digest, key_id=self._key_id)
         grant = self.ledger.reserve(spec, calibration, identity)
@@ -246,14 +253,34 @@ class BudgetProcessor:
         message: Message = (key, _control_codec.encode(control), ())
         outputs.add(self._topics.control, partition_of(key, self._topics.partitions), message)
 
+    def _refuse_reuse(self, known: Receipt, digest: str, source: str, outputs: Outputs) -> None:
+        """Tell who uses another's request id, under a key of its own that is deleted again at once."""
+        reason = f"request id '{known.request}' was used for another request; choose another id"
+        receipt = known.model_copy(
+            update={
+                "digest": digest,
+                "source": source,
+                "outcome": "refused",
+                "reason": reason,
+                "asked": None,
+                "left": None,
+            },
+        )
+        key = f"{_receipt_key(known.request)}|{digest}"
+        self._write(outputs, source, key, receipt)
+        self._write(outputs, source, key, None)
+
     def _receipt(
         self,
         request: str,
+        digest: str,
         source: str,
         stream: str | None,
         outcome: Literal["registered", "opened", "closing", "halted", "refused"],
     ) -> Receipt:
-        return Receipt(request=request, sequence=self._sequence, source=source, stream=stream, outcome=outcome)
+        return Receipt(
+            request=request, digest=digest, sequence=self._sequence, source=source, stream=stream, outcome=outcome
+        )
 
     def _keep(self, receipt: Receipt, outputs: Outputs) -> None:
         self._sequence += 1

@@ -9,8 +9,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from schemas import MAX_EVENT_BYTES, MAX_RECORD_BYTES, Checkpoint, Control, TableSource
-from schemas.wire import Codec, encode
+from schemas import (
+    MAX_EVENT_BYTES,
+    MAX_RECORD_BYTES,
+    Checkpoint,
+    Control,
+    StreamClosed,
+    StreamHalted,
+    TableSource,
+)
+from schemas.wire import Codec, MalformedEventError, encode
 from stream.data import TableStore
 from stream.mechanisms.above_threshold import ABOVE, Decisions, decide
 from stream.mechanisms.above_threshold import HALTED as QUERY_HALTED
@@ -48,8 +56,7 @@ class QueryProcessor:
         self._admission = Admission(topics, partition, self.streams, tables)
         self._admitted: Batch | None = None
         self._next_offset: int | None = None
-        self._pending: dict[int, Control] = {}
-        self._checkpoints: dict[str, Checkpoint] = {}
+        self._pending: dict[int, StreamHalted | StreamClosed] = {}
         self._status_due = 0.0
 
     def restore(self, records: Iterable[RecordLike]) -> None:
@@ -124,7 +131,13 @@ class QueryProcessor:
     def _define(self, record: RecordLike) -> None:
         if record.value is None:
             return
-        definition = _control_codec.decode(record.value)
+        try:
+            definition = _control_codec.decode(record.value)
+        except MalformedEventError:
+            # Written by a later version, perhaps to halt the stream: whatever it says, do not answer against it.
+            if (known := self.streams.slots.get((record.key or b"").decode(errors="replace"))) is not None:
+                self.streams.refuse(known, "this worker cannot read the stream's control event; upgrade it")
+            return
         slot = self.streams.host(definition)
         if definition.identity.key_id != self._key_id:
             self.streams.refuse(
@@ -135,15 +148,15 @@ class QueryProcessor:
                 self._tables.get(definition.source, definition.fingerprint)
             except ValueError as error:
                 self.streams.refuse(slot, f"table: {error}")
-        if definition.kind != "opened":
+        if definition.kind == "opened":
+            self._pending.pop(slot, None)
+        else:
             self._pending[slot] = definition
 
     def _settle(self) -> Outputs:
         outputs = Outputs()
         ended = []
         for slot, definition in self._pending.items():
-            if definition.kind == "opened":
-                continue
             state = CLOSED if definition.kind == "closed" else HALTED
             known = self.streams.state[slot]
             if known == CLOSED or (known != OPEN and state == HALTED):
@@ -274,6 +287,7 @@ class QueryProcessor:
         last = np.full(len(rows), -1, dtype=np.int64)
         np.maximum.at(last, row_of[answers], np.array(batch.offsets, dtype=np.int64)[answers])
         shown = np.where(open_rows, streams.tops_left[rows] - decisions.tops_left, 0)
+        first = (streams.answered[rows] == 0) & (answered > 0)
         streams.answered[rows] += answered
         streams.advance(rows, shown)
         streams.last_offset[rows[answered > 0]] = last[answered > 0]
@@ -281,4 +295,5 @@ class QueryProcessor:
         streams.state[rows[ended]] = EXHAUSTED
         streams.changed[rows[(answered > 0) | ended]] = True
         self._replies.checkpoints(outputs, rows[(answered > 0) | ended])
-        self._replies.charges(outputs, rows[(shown > 0) | ended])
+        # A stream's first answer costs the threshold's share, each ⊤ one more; ⊥s after the first cost nothing.
+        self._replies.charges(outputs, rows[first | (shown > 0) | ended])

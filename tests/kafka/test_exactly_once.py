@@ -23,16 +23,7 @@ STREAMS = 24
 CUTOFF = 5
 
 
-async def _open_streams(client: Client) -> None:
-    await client.register(
-        {
-            "source": "feed",
-            "kind": "values",
-            "neighbors": "add-remove",
-            "epsilon": float(STREAMS),
-            "sensitivity": 1.0,
-        },
-    )
+def _requests() -> list[OpenStream]:
     specs = [
         StreamSpec.model_validate(
             {
@@ -45,7 +36,20 @@ async def _open_streams(client: Client) -> None:
         )
         for number in range(STREAMS)
     ]
-    receipts = await client.requests([OpenStream(request=spec.stream, stream=spec) for spec in specs])
+    return [OpenStream(request=spec.stream, stream=spec) for spec in specs]
+
+
+async def _open_streams(client: Client) -> None:
+    await client.register(
+        {
+            "source": "feed",
+            "kind": "values",
+            "neighbors": "add-remove",
+            "epsilon": float(STREAMS),
+            "sensitivity": 1.0,
+        },
+    )
+    receipts = await client.requests(_requests())
     assert {receipt.outcome for receipt in receipts} == {"opened"}
 
 
@@ -143,23 +147,7 @@ async def test_budget_service_killed_between_requests_grants_each_once(
     budget.kill()
     asked += await _publish(client, range(3000, 6000))
     start("budget")
-    again = await client.requests(
-        [
-            OpenStream(
-                request=f"stream-{number}",
-                stream=StreamSpec.model_validate(
-                    {
-                        "stream": f"stream-{number}",
-                        "source": "feed",
-                        "mechanism": {"kind": "above_threshold", "threshold": 1000.0, "cutoff": CUTOFF},
-                        "epsilon": 1.0,
-                    },
-                ),
-            )
-            for number in range(STREAMS)
-        ],
-        60,
-    )
+    again = await client.requests(_requests(), 60)
     assert {receipt.outcome for receipt in again} == {"opened"}
     assert await _answered(client, len(asked), 60) == len(asked)
     findings = await _settled(settings, client, key, asked)

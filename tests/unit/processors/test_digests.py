@@ -52,10 +52,13 @@ def test_each_touched_stream_has_one_checkpoint_with_the_last_offset_that_it_ans
     assert found == {"one": ("open", 2, 1, 2), "two": ("exhausted", 1, 1, 1)}
 
 
-def test_a_charge_is_sent_for_each_stream_that_showed_a_top() -> None:
+def test_a_charge_is_sent_for_a_first_answer_and_for_each_top() -> None:
     driver, worker = busy_worker()
     first = worker.process(records([query("a", "one", LOW), query("b", "two", LOW)]))
-    assert charges_in(first, driver.topics) == []
+    assert [(charge.stream, charge.answered, charge.tops) for charge in charges_in(first, driver.topics)] == [
+        ("one", 1, 0),
+        ("two", 1, 0),
+    ]
     second = worker.process(records([query("c", "one", HIGH), query("d", "two", HIGH)], start=2))
     found = {
         charge.stream: (charge.state, charge.answered, charge.tops) for charge in charges_in(second, driver.topics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 
@@ -12,36 +13,40 @@ from stream.accounting.ledger import RefusedError
 from tests.unit.processors.budget_service import opening, register, request_codec
 from tests.unit.processors.installation import TABLE, VALUES, feed_driver, spec
 
-VERY_SURE = {"expected_queries": 10**12, "beta": 1e-300, "epsilon": 700.0}
+SUREST: dict[str, Any] = {"source": "wide", "beta": 1e-15, "expected_queries": 10**12}
+LEAST_SURE: dict[str, Any] = {"source": "wide", "beta": 1.0 - 1e-9, "expected_queries": 1}
+CUTOFF = {"kind": "above_threshold", "threshold": 1e15, "cutoff": 1_000_000}
 
 
 @pytest.mark.parametrize(
     "request_bytes",
     [
+        pytest.param(register("1", source="feed-1", accountant="zcdp", delta=5e-324), id="smallest delta"),
+        pytest.param(register("1", source="feed-1", sensitivity=1e12, grid=1e-12), id="more steps than fit"),
+        pytest.param(opening("1", "alarms", **SUREST), id="surest"),
+        pytest.param(opening("1", "alarms", **SUREST, epsilon=700.0), id="surest, large epsilon"),
+        pytest.param(opening("1", "alarms", **SUREST, epsilon=1e-6), id="surest, least epsilon"),
         pytest.param(
-            register("1", source="feed-1", accountant="zcdp", delta=5e-324),
-            id="smallest delta",
+            opening("1", "alarms", **SUREST, mechanism=CUTOFF, delta=5e-324), id="surest, largest cutoff"
         ),
-        pytest.param(
-            opening("1", "alarms", source="wide", **VERY_SURE),
-            id="tiny beta",
-        ),
-        pytest.param(
-            opening("1", "alarms", source="wide", epsilon=50.0, beta=5e-324, calibration="textbook"),
-            id="smallest beta",
-        ),
+        pytest.param(opening("1", "alarms", **SUREST, calibration="textbook"), id="surest, textbook"),
+        pytest.param(opening("1", "alarms", **LEAST_SURE, mechanism=CUTOFF), id="least sure, largest cutoff"),
+        pytest.param(opening("1", "alarms", **LEAST_SURE, calibration="textbook"), id="least sure, textbook"),
     ],
 )
 def test_no_valid_request_stops_the_service_or_a_worker(request_bytes: bytes) -> None:
     driver = feed_driver()
     driver.register({**VALUES, "source": "wide", "epsilon": 1000.0})
-    try:
-        request = request_codec.decode(request_bytes)
-    except MalformedEventError:
-        return  # the contract refuses these parameters: they never reach the service
+    request = request_codec.decode(request_bytes)
     with contextlib.suppress(RefusedError):
         driver.request(request)
     assert driver.open(spec("after")).outcome == "opened"
+
+
+@pytest.mark.parametrize("beta", [0.0, 5e-324, 1e-300, 1.0 - 2.0**-53, 1.0])
+def test_a_beta_too_near_to_0_or_1_for_doubles_is_refused_by_the_contract(beta: float) -> None:
+    with pytest.raises(MalformedEventError, match=r"open\.stream\.beta: Input should be"):
+        request_codec.decode(opening("1", "alarms", beta=beta))
 
 
 def test_a_source_as_large_as_a_request_may_be_does_not_stop_the_workers() -> None:

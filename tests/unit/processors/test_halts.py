@@ -6,7 +6,7 @@ import pytest
 
 from schemas import Amount, HaltStream
 from stream.accounting.ledger import RefusedError
-from stream.processors.base import Outputs
+from stream.processors.base import Outputs, Record
 from stream.processors.queries import QueryProcessor
 from stream.processors.topics import Topics
 from tests.unit.processors.installation import (
@@ -226,3 +226,14 @@ def test_an_unknown_stream_cannot_be_halted() -> None:
     driver = feed_driver()
     with pytest.raises(RefusedError, match="stream 'nobody' is not open on source 'feed'"):
         driver.request(HaltStream(request="r", source="feed", stream="nobody"))
+
+
+def test_a_control_event_that_this_worker_cannot_read_stops_its_stream_alone() -> None:
+    driver = feed_driver(spec("alarms"), spec("others"))
+    worker = worker_of(driver)
+    later_version = Record(driver.topics.control, 0, 99, 0, b"alarms", b'{"kind": "suspended"}')
+    worker.follow([later_version, later_version._replace(key=b"unheard-of"), later_version._replace(key=b"\xff")])
+    outputs = worker.process(records([query("a", "alarms", LOW), query("b", "others", LOW)]))
+    first, second = answers_in(outputs, driver.topics)
+    assert (first.outcome, second.outcome) == ("halted", "below")
+    assert "upgrade" in (first.reason or "")

@@ -27,11 +27,24 @@ from tests.unit.processors.installation import KEY, TABLE, VALUES, feed_driver, 
 def test_a_request_sent_again_gets_the_same_receipt_and_does_nothing() -> None:
     service = ready()
     [first] = receipts_in(service.send(opening("1", "alarms")))
-    for again in (opening("1", "alarms"), opening("1", "others"), ending("close", "1", "alarms")):
-        outputs = service.send(again)
-        assert ledger_in(outputs) == [first]
+    outputs = service.send(opening("1", "alarms"))
+    assert ledger_in(outputs) == [first]
+    assert not written(outputs, TOPICS.control)
+    assert list(service.processor.ledger.account("feed").grants) == ["alarms"]
+
+
+def test_another_request_under_a_used_id_is_refused_and_the_first_receipt_stays() -> None:
+    service = ready()
+    [first] = receipts_in(service.send(opening("1", "alarms")))
+    for other in (opening("1", "others"), ending("close", "1", "alarms")):
+        outputs = service.send(other)
+        [refused] = receipts_in(outputs)
+        assert refused.outcome == "refused"
+        assert "choose another id" in (refused.reason or "")
         assert not written(outputs, TOPICS.control)
     assert list(service.processor.ledger.account("feed").grants) == ["alarms"]
+    service.restart()
+    assert receipts_in(service.send(opening("1", "alarms"))) == [first]
 
 
 def test_a_request_twice_in_one_batch_is_done_once() -> None:
@@ -47,7 +60,7 @@ def test_even_a_refusal_is_given_again_when_the_reason_is_gone() -> None:
     [refused] = receipts_in(service.send(opening("1", "greedy", epsilon=11.0)))
     service.send(register("2", source="other"))
     assert refused.outcome == "refused"
-    assert receipts_in(service.send(opening("1", "greedy", epsilon=0.1))) == [refused]
+    assert receipts_in(service.send(opening("1", "greedy", epsilon=11.0))) == [refused]
 
 
 def test_a_request_is_remembered_across_restarts() -> None:
