@@ -25,7 +25,7 @@ class Settings(BaseSettings):
     replication: Annotated[int, Field(ge=1, le=10)] = 1
     """Replicas of each topic, when topics are created."""
 
-    batch_events: Annotated[int, Field(ge=1, le=100_000)] = 5000
+    batch_events: Annotated[int, Field(ge=1, le=100_000)] = 10_000
     """Most events answered in one transaction."""
 
     batch_bytes: Annotated[int, Field(ge=16_384, le=16 * 1024 * 1024)] = 1_000_000

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import (
-    MAX_EVENT_BYTES,
     MAX_RECORD_BYTES,
     Checkpoint,
     Control,
+    Progress,
     StreamClosed,
     StreamHalted,
     TableSource,
 )
-from schemas.wire import Codec, MalformedEventError, encode
+from schemas.wire import Codec, MalformedEventError, encode, struct
 from stream.data import TableStore
 from stream.mechanisms.above_threshold import ABOVE, Decisions, decide
 from stream.mechanisms.above_threshold import HALTED as QUERY_HALTED
@@ -35,8 +35,8 @@ STATUS_INTERVAL = 2.0
 """Seconds between two digests of one stream."""
 
 _control_codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
-_checkpoint_codec: Codec[Checkpoint] = Codec(Checkpoint, limit=MAX_EVENT_BYTES)
-_progress = msgspec.json.Decoder(dict[str, int])
+_decode_checkpoint: Any = msgspec.json.Decoder(struct(Checkpoint)).decode
+_decode_progress: Any = msgspec.json.Decoder(struct(Progress)).decode
 _OUTCOMES = ("below", "above", "halted")
 
 
@@ -57,24 +57,30 @@ class QueryProcessor:
         self._admitted: Batch | None = None
         self._next_offset: int | None = None
         self._pending: dict[int, StreamHalted | StreamClosed] = {}
+        self._definitions: dict[bytes, RecordLike] = {}
+        self._checkpoints: dict[bytes, RecordLike] = {}
         self._status_due = 0.0
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Take in control events, then the changelog's checkpoints; the latest of each key wins."""
+        """Collect control events and checkpoints; of each key only the latest is ever decoded."""
         for record in records:
-            if record.topic == self._topics.control:
-                self._define(record)
-            elif record.key == PROGRESS_KEY:
-                self._next_offset = _progress.decode(record.value or b"{}").get("offset")
-            elif record.value is not None:
-                name = (record.key or b"").decode()
-                self.streams.resume(name, _checkpoint_codec.decode(record.value), record.timestamp)
+            kept = self._definitions if record.topic == self._topics.control else self._checkpoints
+            kept[record.key or b""] = record
 
     def restored(self) -> int | None:
         """End the restore and give the next query offset that the changelog holds.
 
         Whoever crashed may not have shown the last digests of the streams that it answered for in its last moments.
         """
+        progress = self._checkpoints.pop(PROGRESS_KEY, None)
+        if progress is not None and progress.value is not None:
+            self._next_offset = _decode_progress(progress.value).offset
+        for record in self._definitions.values():
+            self._define(record)
+        for key, record in self._checkpoints.items():
+            if record.value is not None:
+                self.streams.resume(key.decode(), _decode_checkpoint(record.value), record.timestamp)
+        self._definitions, self._checkpoints = {}, {}
         self.streams.resumed(recent=int(5000 * STATUS_INTERVAL))
         return self._next_offset
 
@@ -217,16 +223,15 @@ class QueryProcessor:
             own = ~np.isnan(asked[members])
             threshold[members[own]] = to_steps(asked[members[own]], grid)
             margin[members] = to_steps(values[members], grid)
-        query_keys = self.streams.query_keys
+        query_keys = [self.streams.query_keys[slot] for slot in batch.slots]
         for law, parts in laws.items():
-            members = np.concatenate(parts)
-            picked = members.tolist()
+            members = np.sort(np.concatenate(parts))
             words, low = event_words(
-                [query_keys[slot] for slot in slots[members].tolist()],
+                _picked(query_keys, members),
                 self._topics.queries,
                 self._partition,
-                [batch.offsets[i] for i in picked],
-                [batch.payloads[i] for i in picked],
+                _picked(batch.offsets, members),
+                _picked(batch.payloads, members),
                 law.words,
             )
             margin[members] += law.draw(words, low)
@@ -297,3 +302,8 @@ class QueryProcessor:
         self._replies.checkpoints(outputs, rows[(answered > 0) | ended])
         # A stream's first answer costs the threshold's share, each ⊤ one more; ⊥s after the first cost nothing.
         self._replies.charges(outputs, rows[first | (shown > 0) | ended])
+
+
+def _picked(column: Sequence[Any], members: npt.NDArray[np.intp]) -> Sequence[Any]:
+    """A column's members, in rising order; the column itself where that is all of it, as when there is one law."""
+    return column if len(members) == len(column) else [column[place] for place in members.tolist()]

@@ -126,6 +126,7 @@ async def _replay(
     # Exhaustion comes out of the replay itself; operators' halts are not replayed,.
     control = await committed(settings, topics.control, partition)
     processor.restore(record for record in control if _control.decode(record.value).kind == "opened")
+    processor.restored()
     outputs = Outputs()
     queries = await committed(settings, topics.queries, partition)
     for first in range(0, len(queries), 777):
@@ -138,6 +139,7 @@ async def _replay(
     live = QueryProcessor(topics, partition, key, TableStore(key.subkey(FINGERPRINT_PURPOSE)))
     live.restore(await committed(settings, topics.control, partition))
     live.restore(await committed(settings, topics.state, partition))
+    live.restored()
     if live.streams.figures() != processor.streams.figures():
         return [f"partition {partition}: the state rebuilt from the changelog is not that of a full replay"]
     return []

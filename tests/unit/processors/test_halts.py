@@ -206,6 +206,7 @@ def test_a_worker_with_another_key_still_settles_what_is_closed() -> None:
     stranger = QueryProcessor(driver.topics, 0, OTHER_KEY, table_store())
     stranger.restore(driver.records(driver.topics.control))
     stranger.restore(changelog(driver.topics, [outputs]))
+    stranger.restored()
     [charge] = charges_in(stranger.follow(()), driver.topics)
     assert (charge.state, charge.answered, charge.tops) == ("closed", 1, 0)
 
