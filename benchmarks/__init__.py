@@ -1,0 +1,1 @@
+"""How fast Sotto is, beside other stream processors on the same broker."""

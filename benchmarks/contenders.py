@@ -1,0 +1,139 @@
+"""Who takes part, how each is started, and what it needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import venv
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.installation import FOLDER, Installation
+from benchmarks.programs import Program, service
+from stream.kafka.broker import java, java_classpath
+
+SOTTO = "Sotto"
+KAFKA_STREAMS = "Kafka Streams"
+PEERS = Path(__file__).parent / "peers"
+ENVIRONMENT = Path(".sotto/bench-venv")
+"""The peers' own Python packages: their pins and the project's need not agree."""
+
+_STREAMS_JARS = "org.apache.kafka:kafka-streams:4.3.1"
+"""Its JSON library, jackson-databind, comes with the broker's own jars."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A stream processor: how to start it on an input and an output topic, and what share of the queries it gets."""
+
+    name: str
+    start: Callable[[Installation, str, str, Path], Program]
+    share: float = 1.0
+    seconds: float = 180.0
+
+
+def sotto() -> Contender:
+    """One worker process with the settings that Sotto ships with."""
+
+    def start(installation: Installation, _source: str, _sink: str, log: Path) -> Program:
+        return service("worker", installation.settings, installation.noise_key, log)
+
+    return Contender(SOTTO, start)
+
+
+def kafka_streams(
+    name: str, *, state: str = "plain", settings: Mapping[str, str] | None = None
+) -> Contender | None:
+    """Kafka Streams on the broker's Java; None where there is no compiler."""
+    compiler = shutil.which("javac")
+    if compiler is None:
+        print("Kafka Streams is left out: there is no javac on PATH; install a JDK of version 17 or later")
+        return None
+    classpath = java_classpath(_STREAMS_JARS)
+    classes = FOLDER / "classes"
+    classes.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        [compiler, "-nowarn", "-cp", classpath, "-d", classes, PEERS / "KafkaStreamsPeer.java"],
+        check=True,
+    )
+    quiet = FOLDER / "streams-log.properties"
+    quiet.write_text(
+        "rootLogger.level = warn\nrootLogger.appenderRef.console.ref = console\n"
+        "appender.console.type = Console\nappender.console.name = console\n",
+    )
+    more = ",".join(f"{key}={value}" for key, value in (settings or {}).items())
+
+    def start(installation: Installation, source: str, sink: str, log: Path) -> Program:
+        command: list[str | Path] = [
+            java(),
+            f"-Dlog4j2.configurationFile={quiet.absolute()}",
+            f"-Dsettings={more}",
+            "-cp",
+            f"{classpath}{os.pathsep}{classes.absolute()}",
+            "KafkaStreamsPeer",
+            installation.settings.bootstrap,
+            source,
+            sink,
+            _state_folder(sink),
+            state,
+        ]
+        return Program(command, log)
+
+    return Contender(name, start)
+
+
+def quix() -> Contender | None:
+    """Quix Streams, exactly once, with its RocksDB state and changelog."""
+    python = environment("quixstreams")
+    if python is None:
+        return None
+
+    def start(installation: Installation, source: str, sink: str, log: Path) -> Program:
+        script = PEERS / "quix_peer.py"
+        command: list[str | Path] = [python, script, installation.settings.bootstrap, source, sink]
+        return Program([*command, _state_folder(sink)], log)
+
+    return Contender("Quix Streams", start)
+
+
+def faust() -> Contender | None:
+    """Faust, exactly once, with a table; it gets a twentieth of the queries, for it is slow."""
+    python = environment("faust-streaming")
+    if python is None:
+        return None
+
+    def start(installation: Installation, source: str, sink: str, log: Path) -> Program:
+        variables = {
+            "PEER_BOOTSTRAP": installation.settings.bootstrap,
+            "PEER_SOURCE": source,
+            "PEER_SINK": sink,
+            "PEER_FOLDER": str(_state_folder(sink)),
+        }
+        command: list[str | Path] = [python, PEERS / "faust_peer.py", "worker", "-l", "warn", "--without-web"]
+        return Program(command, log, variables)
+
+    return Contender("Faust", start, share=1 / 20, seconds=60.0)
+
+
+def _state_folder(sink: str) -> Path:
+    folder = (FOLDER / "state" / sink).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def environment(package: str) -> Path | None:
+    """The interpreter of the peers' environment, with a package installed; None if that cannot be had."""
+    python = (ENVIRONMENT / "bin" / "python").absolute()
+    try:
+        if not python.exists():
+            venv.create(ENVIRONMENT, with_pip=True)
+        listed = subprocess.run([python, "-m", "pip", "list"], capture_output=True, text=True, check=True).stdout
+        if package not in listed.split():
+            print(f"Installing {package} into {ENVIRONMENT}")
+            subprocess.run([python, "-m", "pip", "install", "--quiet", package], check=True)
+    except (OSError, subprocess.CalledProcessError):
+        print(f"{package} is left out: it cannot be installed into {ENVIRONMENT}; is the network reachable?")
+        return None
+    return python

@@ -1,0 +1,1 @@
+"""Other stream processors doing the workers' job."""
