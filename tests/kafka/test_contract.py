@@ -17,8 +17,8 @@ from stream.kafka.topics import TopicsError, find_topics
 from stream.noise import NoiseKey
 from stream.processors.topics import partition_of
 from stream.settings import Settings
-from tests.kafka.checker import check, committed
-from tests.kafka.conftest import StartService
+from tests.chaos.checker import check, committed
+from tests.conftest import StartService
 
 pytestmark = pytest.mark.kafka
 

@@ -13,8 +13,8 @@ from stream.noise import NoiseKey
 from stream.processors.admission import Admission, Batch
 from stream.processors.base import RecordLike
 from stream.settings import Settings
-from tests.kafka.checker import check, committed
-from tests.kafka.conftest import StartService
+from tests.chaos.checker import check, committed
+from tests.conftest import StartService
 from tests.kafka.test_contract import FEED, spec
 
 pytestmark = pytest.mark.kafka
