@@ -23,9 +23,15 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    logging.getLogger("aiokafka").setLevel(logging.ERROR)
     logging.basicConfig(
         stream=sys.stderr, level=logging.ERROR, format="%(asctime)s %(name)s %(levelname)s %(message)s"
     )
+
+
+def quiet_clients() -> None:
+    """Keep the Kafka client's own log off a person's terminal: what it reports there, it retries."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
 def get_logger(component: str) -> Any:

@@ -65,7 +65,7 @@ class Driver:
             noise_key = NoiseKey.from_text(noise_key)
         self.topics = Topics(partitions=partitions)
         self._key = noise_key
-        self._tables = TableStore(noise_key.subkey("sotto table fingerprint v1"))
+        self._tables = TableStore.keyed_by(noise_key)
         self._logs: dict[Place, list[Record]] = {}
         self._positions: dict[Place, int] = {}
         self._requests = 0

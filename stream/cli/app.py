@@ -10,6 +10,7 @@ from aiokafka.errors import KafkaError
 from pydantic import ValidationError
 
 from schemas.wire import MalformedEventError, describe
+from stream import log
 from stream.accounting.ledger import RefusedError
 from stream.accounting.planner import PlanError
 from stream.cli import brokers, demos, keys, planning, queries, serving, sources, streams, topics
@@ -58,6 +59,7 @@ _EXPECTED = (
 
 def main() -> None:
     """Run the command line; exit status 1 or 2 and what to do on standard error if it fails, 130 after Ctrl-C."""
+    log.quiet_clients()
     try:
         app()
     except ValidationError as error:

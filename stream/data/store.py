@@ -16,8 +16,10 @@ from stream.data.expressions import Predicate
 from stream.data.files import Frame
 from stream.data.predicates import PredicateParser
 from stream.data.tables import Table, fingerprint
+from stream.noise import NoiseKey
 
 PREDICATE_CACHE_SIZE: Final = 1 << 14
+_FINGERPRINT_PURPOSE: Final = "sotto table fingerprint v1"
 
 _Stamp = tuple[object, ...]
 """What changes when the data behind a source may have changed."""
@@ -57,6 +59,11 @@ class TableStore:
         )
         for name, frame in (overrides or {}).items():
             self.put(name, frame)
+
+    @classmethod
+    def keyed_by(cls, key: NoiseKey) -> TableStore:
+        """A store whose fingerprints are keyed by a subkey of the noise key."""
+        return cls(key.subkey(_FINGERPRINT_PURPOSE))
 
     def put(self, source_name: str, frame: Frame) -> None:
         """Use a table in memory for the source of this name from now on, whatever path the source gives."""

@@ -19,17 +19,10 @@ from stream.processors.queries import QueryProcessor
 from stream.processors.topics import Topics
 from stream.settings import Settings
 
-FINGERPRINT_PURPOSE = "sotto table fingerprint v1"
-
-
-def table_store(key: NoiseKey) -> TableStore:
-    """Tables whose fingerprints are keyed by a subkey of the noise key."""
-    return TableStore(key.subkey(FINGERPRINT_PURPOSE))
-
 
 def worker(settings: Settings, topics: Topics, key: NoiseKey) -> Engine:
     """An engine that answers queries."""
-    tables = table_store(key)
+    tables = TableStore.keyed_by(key)
     role = Role(
         name="worker",
         group=f"{settings.prefix}-workers",
@@ -40,7 +33,7 @@ def worker(settings: Settings, topics: Topics, key: NoiseKey) -> Engine:
 
 def budget(settings: Settings, topics: Topics, key: NoiseKey) -> Engine:
     """An engine that grants, records and halts."""
-    tables = table_store(key)
+    tables = TableStore.keyed_by(key)
     role = Role(
         name="budget",
         group=f"{settings.prefix}-budget",

@@ -6,7 +6,6 @@ request seen before gets its first receipt again and changes nothing.
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
@@ -16,7 +15,6 @@ from blake3 import blake3
 from schemas import (
     MAX_DEFINITION_BYTES,
     MAX_RECORD_BYTES,
-    Calibration,
     Charge,
     CloseStream,
     Control,
@@ -28,22 +26,17 @@ from schemas import (
     Receipt,
     RegisterSource,
     Request,
-    Source,
     SourceRecord,
-    StreamClosed,
-    StreamHalted,
     StreamIdentity,
-    StreamOpened,
-    StreamSpec,
     TableSource,
-    ValuesSource,
     subject_of,
 )
 from schemas.wire import Codec, MalformedEventError
 from stream.accounting.ledger import Account, Grant, Ledger, RefusedError
-from stream.accounting.planner import PlanError, plan_stream, sensitivity_steps
+from stream.accounting.planner import PlanError
 from stream.data import TableStore
 from stream.processors.base import Message, Outputs, RecordLike
+from stream.processors.openings import control_event, definition_digest, plan_for
 from stream.processors.rejections import INTERNAL, Rejection, dead_letter
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 
@@ -188,10 +181,8 @@ class BudgetProcessor:
     def _open(self, record: RecordLike, request: OpenStream, outputs: Outputs) -> Literal["opened"]:
         spec = request.stream
         account = self.ledger.account(spec.source)
-        calibration = _plan(spec, account.source)
-        if not math.isfinite(calibration.alpha):
-            raise RefusedError("no finite accuracy can be promised; raise epsilon or beta, or lower the cutoff")
-        digest = _definition_digest(spec, account, calibration)
+        calibration = plan_for(spec, account.source)
+        digest = definition_digest(spec, account, calibration)
         identity = StreamIdentity(incarnation=self._mint(record).hex(), digest=digest, key_id=self._key_id)
         grant = self.ledger.reserve(spec, calibration, identity)
         self._touch(account, grant)
@@ -239,16 +230,7 @@ class BudgetProcessor:
 
     def _tell(self, account: Account, grant: Grant, outputs: Outputs) -> None:
         """Tell the stream's worker what it may do now."""
-        control: Control = StreamOpened(
-            spec=grant.spec,
-            source=account.source,
-            identity=grant.identity,
-            fingerprint=account.fingerprint,
-            calibration=grant.calibration,
-        )
-        if grant.ending is not None:
-            ended = StreamClosed if grant.ending == "closed" else StreamHalted
-            control = ended(**{**dict(control), "kind": grant.ending, "reason": grant.reason or grant.ending})
+        control = control_event(account, grant)
         key = grant.spec.stream.encode()
         message: Message = (key, _control_codec.encode(control), ())
         outputs.add(self._topics.control, partition_of(key, self._topics.partitions), message)
@@ -313,29 +295,3 @@ class BudgetProcessor:
 
 def _receipt_key(request: str) -> str:
     return f"receipt|{request}"
-
-
-def _plan(spec: StreamSpec, source: Source) -> Calibration:
-    """Fix a stream's constants from public parameters only."""
-    if isinstance(source, ValuesSource):
-        return plan_stream(
-            spec,
-            sensitivity_steps=sensitivity_steps(source.sensitivity, source.grid),
-            grid=source.grid,
-        )
-    if spec.mechanism.monotone and source.neighbors == "replace":
-        raise RefusedError(
-            "mechanism.monotone: counts are not monotone when neighbours replace a row; leave it false, or register "
-            "the source with neighbors 'add-remove'",
-        )
-    return plan_stream(spec, sensitivity_steps=1, grid=1.0)
-
-
-def _definition_digest(spec: StreamSpec, account: Account, calibration: Calibration) -> str:
-    parts = [
-        spec.model_dump_json().encode(),
-        account.source.model_dump_json().encode(),
-        (account.fingerprint or "").encode(),
-        calibration.model_dump_json().encode(),
-    ]
-    return blake3(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()

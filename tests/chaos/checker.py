@@ -12,7 +12,6 @@ from schemas import Answer, Control, GrantRecord, LedgerRecord, SourceRecord
 from schemas.wire import Codec
 from stream.data import TableStore
 from stream.kafka.restore import read_to_end, reader
-from stream.kafka.services import FINGERPRINT_PURPOSE
 from stream.noise import NoiseKey
 from stream.processors.base import Outputs
 from stream.processors.queries import QueryProcessor
@@ -122,7 +121,7 @@ async def _replay(
     seen: Sequence[bytes],
 ) -> list[str]:
     """Answer a partition's whole log again with the same key: the same bytes must come out."""
-    processor = QueryProcessor(topics, partition, key, TableStore(key.subkey(FINGERPRINT_PURPOSE)))
+    processor = QueryProcessor(topics, partition, key, TableStore.keyed_by(key))
     # Exhaustion comes out of the replay itself; operators' halts are not replayed,.
     control = await committed(settings, topics.control, partition)
     processor.restore(record for record in control if _control.decode(record.value).kind == "opened")
@@ -136,7 +135,7 @@ async def _replay(
     if again != list(seen):
         different = sum(one != other for one, other in zip(again, seen, strict=False))
         return [f"partition {partition}: replay gave {len(again)} answers for {len(seen)}, {different} differ"]
-    live = QueryProcessor(topics, partition, key, TableStore(key.subkey(FINGERPRINT_PURPOSE)))
+    live = QueryProcessor(topics, partition, key, TableStore.keyed_by(key))
     live.restore(await committed(settings, topics.control, partition))
     live.restore(await committed(settings, topics.state, partition))
     live.restored()

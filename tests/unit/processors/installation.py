@@ -65,7 +65,7 @@ def feed_driver(*streams: Mapping[str, Any], partitions: int = 1) -> Driver:
 
 def table_store() -> TableStore:
     """The store that the driver has, with its key."""
-    return TableStore(KEY.subkey("sotto table fingerprint v1"))
+    return TableStore.keyed_by(KEY)
 
 
 def worker_of(
