@@ -271,12 +271,13 @@ class Driver:
         self._settle()
         written = self._logs[self.topics.ledger, 0][marks.get((self.topics.ledger, 0), 0) :]
         for record in written:
-            if record.key == f"receipt|{request.request}".encode() and record.value is not None:
-                receipt = _ledger.decode(record.value)
-                if isinstance(receipt, Receipt):
-                    if receipt.outcome == "refused":
-                        raise RefusedError(receipt.reason or "refused", receipt.asked, receipt.left)
-                    return receipt
+            if record.value is None or not (record.key or b"").startswith(b"receipt|"):
+                continue
+            receipt = _ledger.decode(record.value)
+            if isinstance(receipt, Receipt) and receipt.request == request.request:
+                if receipt.outcome == "refused":
+                    raise RefusedError(receipt.reason or "refused", receipt.asked, receipt.left)
+                return receipt
         raise AssertionError(f"no receipt for request {request.request}")
 
     def _next_request(self) -> str:

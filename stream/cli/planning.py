@@ -68,7 +68,7 @@ def plan(
         return
     show_table(
         f"{mechanism.value}: ε {epsilon:g}, δ {delta:g}, cutoff {cutoff}, {queries} queries, β {beta:g}",
-        ["", "calibration", "α", "ε threshold", "ε queries", "shift", "fresh ρ"],
+        ["", "calibration", "α", "ε₁ (ρ)", "ε₂ (ν)", "shift", "ρ drawn"],
         [_row(one, chosen) for one in listed],
     )
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from schemas import Answer, OpenStream, Query
+from schemas import Answer, OpenStream, Query, StreamSpec
 from stream import testing
 from stream.accounting.ledger import RefusedError
 from stream.processors.base import Record
@@ -240,3 +240,13 @@ def test_a_source_or_a_stream_that_is_not_there_is_told() -> None:
         new_driver().ledger("nobody")
     with pytest.raises(RefusedError, match="stream 'nobody' is not open"):
         new_driver().close("nobody")
+
+
+def test_another_request_under_a_used_id_is_refused() -> None:
+    driver = Driver(KEY)
+    driver.register(FEED)
+    first = OpenStream(request="same", stream=StreamSpec.model_validate(opening("one")))
+    assert driver.request(first).outcome == "opened"
+    assert driver.request(first).outcome == "opened"
+    with pytest.raises(RefusedError, match="choose another id"):
+        driver.request(first.model_copy(update={"stream": StreamSpec.model_validate(opening("two"))}))
