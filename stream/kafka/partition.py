@@ -173,7 +173,8 @@ class PartitionTask:
         finally:
             await consumer.stop()
         del positions[TopicPartition(processor.changelog, self.partition)]
-        reached = processor.restored()
+        # Definitions may load tables, which takes seconds: heartbeats must go on.
+        reached = await asyncio.to_thread(processor.restored)
         for number, topic in enumerate(processor.inputs):
             source = TopicPartition(topic, self.partition)
             positions[source] = await self._resume_at(source, reached if number == 0 else None)
@@ -255,6 +256,8 @@ class PartitionTask:
     async def _process(self, life: _Life, records: Sequence[ConsumerRecord]) -> Outputs:
         if life.processor.needs_tables(records):
             await self._follow_to_end(life)
+        if life.processor.heavy:
+            return await asyncio.to_thread(life.processor.process, records)
         return life.processor.process(records)
 
     async def _process_suspect(self, life: _Life, source: TopicPartition, record: ConsumerRecord) -> Outputs:
@@ -276,7 +279,7 @@ class PartitionTask:
 
     async def _follow(self, life: _Life, table: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
         if news := self._news(life, table, records):
-            await self._commit(life, life.processor.follow(news))
+            await self._commit(life, await asyncio.to_thread(life.processor.follow, news))
             life.positions[table] = news[-1].offset + 1
 
     async def _commit(

@@ -82,6 +82,10 @@ class Processor(Protocol):
         """Compacted topics read from the beginning at restore and followed from there, never committed."""
 
     @property
+    def heavy(self) -> bool:
+        """Whether a batch may take seconds, as when it loads a table: an engine then runs it beside its heartbeats."""
+
+    @property
     def changelog(self) -> str:
         """The compacted topic that this processor writes and is restored from."""
 

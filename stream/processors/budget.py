@@ -65,6 +65,7 @@ class BudgetProcessor:
         self.inputs = (topics.requests, topics.charges)
         self.tables: tuple[str, ...] = ()
         self.changelog = topics.ledger
+        self.heavy = True
         self.ledger = Ledger()
         self._topics = topics
         self._partition = partition

@@ -47,6 +47,7 @@ class QueryProcessor:
         self.inputs = (topics.queries,)
         self.tables = (topics.control,)
         self.changelog = topics.state
+        self.heavy = False
         self.streams = HostedStreams(key)
         self._topics = topics
         self._partition = partition
