@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from stream.cli.output import show_json
+from stream.cli.output import AsJson, show_json
 from stream.kafka.broker import DEFAULT_FOLDER as BROKER_FOLDER
 from stream.kafka.broker import BrokerInfo, LocalBroker
 
 app = typer.Typer(help="A local Apache Kafka for development.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Option(help="Where the broker keeps its data.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("start")

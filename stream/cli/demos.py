@@ -12,7 +12,7 @@ import rich.progress
 import typer
 from rich.console import Console
 
-from stream.cli.output import console, show_json, show_table
+from stream.cli.output import AsJson, console, show_json, show_table
 from stream.demo import run_demo
 
 MIN_QUERIES = 20_000
@@ -48,7 +48,7 @@ class _Bar:
 def demo(
     queries: Annotated[int, typer.Option(help="How many queries to ask.", min=1000)] = MIN_QUERIES,
     folder: Annotated[Path, typer.Option(help="Where the run's data goes.")] = Path(".sotto/demo"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run the main job on the Adult table and check every claim; exit status 0 only if all hold.
 

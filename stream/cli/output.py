@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
@@ -16,6 +16,8 @@ from rich.table import Table
 from schemas import Amount
 
 console = Console()
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class CommandError(Exception):

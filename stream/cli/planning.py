@@ -10,7 +10,7 @@ import typer
 from schemas import AboveThreshold, Calibration
 from stream.accounting.planner import Parameters, candidates, sensitivity_steps
 from stream.accounting.planner import plan as choose
-from stream.cli.output import show_json, show_table
+from stream.cli.output import AsJson, show_json, show_table
 
 FINE_GRID = 1 / 1024
 """Fine enough that rounding to the grid does not show in α."""
@@ -33,7 +33,7 @@ def plan(
     sensitivity: Annotated[float, typer.Option(help="How far one person moves a query.")] = 1.0,
     grid: Annotated[float, typer.Option(help="The step that values are rounded to.")] = FINE_GRID,
     calibration: Annotated[str, typer.Option(help="best or textbook.")] = "best",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List each calibration's accuracy and the one that a stream would get."""
     spec = AboveThreshold(kind=mechanism.value, threshold=0.0, cutoff=cutoff, monotone=monotone)

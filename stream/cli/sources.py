@@ -9,11 +9,10 @@ import typer
 from pydantic import TypeAdapter
 
 from schemas import GrantRecord, Receipt, Source, SourceRecord
-from stream.cli.output import amount, console, read_document, show_json, show_table
+from stream.cli.output import AsJson, amount, console, read_document, show_json, show_table
 from stream.client import Client
 
 app = typer.Typer(help="Sources and their budgets.", no_args_is_help=True)
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _sources: TypeAdapter[Source] = TypeAdapter(Source)
 
 

@@ -8,11 +8,10 @@ from typing import Annotated, Literal
 import typer
 
 from schemas import GrantRecord, Receipt, StreamSpec
-from stream.cli.output import CommandError, amount, console, read_document, show_json, show_table
+from stream.cli.output import AsJson, CommandError, amount, console, read_document, show_json, show_table
 from stream.client import Client
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SourceName = Annotated[str, typer.Argument(help="The stream's source.")]
 StreamName = Annotated[str, typer.Argument(help="The stream.")]
 

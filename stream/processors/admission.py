@@ -30,7 +30,6 @@ class Batch:
     unknown: bool
     places: Sequence[int] = ()
     ids: Sequence[str] = ()
-    streams: Sequence[str] = ()
     slots: Sequence[int] = ()
     values: Sequence[float] = ()
     thresholds: Sequence[float | None] = ()
@@ -49,7 +48,7 @@ class Admission:
 
     def admit(self, records: Sequence[RecordLike]) -> Batch:
         """Sort records into queries to be answered and rejections."""
-        rows: list[tuple[int, str, str, int, float, float | None, int, bytes]] = []
+        rows: list[tuple[int, str, int, float, float | None, int, bytes]] = []
         rejected: list[tuple[int, Rejection]] = []
         slot_of, over_values = self._streams.slots.get, self._streams.over_values
         unknown = False
@@ -76,7 +75,7 @@ class Admission:
                 except Rejection as rejection:
                     rejected.append((place, rejection))
                     continue
-            rows.append((place, query.id, name, slot, number, query.threshold, record.offset, value))
+            rows.append((place, query.id, slot, number, query.threshold, record.offset, value))
         if not rows:
             return Batch(records, rejected, unknown)
         return Batch(records, rejected, unknown, *zip(*rows, strict=True))

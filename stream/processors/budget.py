@@ -74,22 +74,22 @@ class BudgetProcessor:
         self._mint = mint
         self._receipts: OrderedDict[str, Receipt] = OrderedDict()
         self._sequence = 0
-        self._restoring: dict[bytes, LedgerRecord] = {}
+        self._restoring: dict[bytes, bytes] = {}
         self._changed_accounts: dict[str, Account] = {}
         self._changed_grants: dict[str, tuple[Account, Grant]] = {}
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Collect the ledger's records; the latest of each key wins."""
+        """Collect the ledger's records; of each key only the latest is ever decoded."""
         for record in records:
             key = record.key or b""
             if record.value is None:
                 self._restoring.pop(key, None)
             else:
-                self._restoring[key] = _ledger_codec.decode(record.value)
+                self._restoring[key] = record.value
 
     def restored(self) -> int | None:
         """Rebuild the accounts: sources first, whatever order compaction left."""
-        records = self._restoring.values()
+        records = [_ledger_codec.decode(value) for value in self._restoring.values()]
         for record in records:
             if isinstance(record, SourceRecord):
                 self.ledger.restore_source(record)

@@ -113,7 +113,7 @@ class QueryProcessor:
         if not records:
             return outputs
         batch, self._admitted = self._admitted, None
-        if batch is None or batch.records is not records or batch.unknown:
+        if batch is None or batch.records is not records:
             batch = self._admission.admit(records)
         answers: list[Message | None] = [None] * len(records)
         for place, rejection in batch.rejected:
@@ -256,25 +256,24 @@ class QueryProcessor:
         streams = self.streams
         tops_after = streams.tops[rows][row_of] + decisions.tops_before + (decisions.codes == ABOVE)
         index = streams.answered[rows][row_of] + np.where(open_rows[row_of], decisions.place, 0)
-        cutoff = (streams.tops + streams.tops_left)[rows][row_of]
+        cutoff = (streams.tops[rows] + streams.tops_left[rows])[row_of]
         columns = (decisions.codes, index, tops_after, cutoff - tops_after, streams.terms_of[rows][row_of])
-        spent_of: dict[tuple[int, int], Any] = {}
-        keys = streams.keys
-        for where, query_id, name, slot, code, place, tops, left, terms in zip(
+        keys, names, terms = streams.keys, streams.names, streams.terms
+        for where, query_id, slot, code, place, tops, left, index_of_terms in zip(
             batch.places,
             batch.ids,
-            batch.streams,
             batch.slots,
             *(column.tolist() for column in columns),
             strict=True,
         ):
             if code == QUERY_HALTED:
-                spent = streams.terms[terms].spent(place, tops)
-                answer = WireAnswer(query_id, name, None, "halted", None, None, streams.reason(slot), spent, left)
+                spent = terms[index_of_terms].spent(place, tops)
+                answer = WireAnswer(
+                    query_id, names[slot], None, "halted", None, None, streams.reason(slot), spent, left
+                )
             else:
-                if (spent := spent_of.get((terms, tops))) is None:
-                    spent = spent_of[terms, tops] = streams.terms[terms].spent(place + 1, tops)
-                answer = WireAnswer(query_id, name, place, _OUTCOMES[code], None, None, None, spent, left)
+                spent = terms[index_of_terms].spent(place + 1, tops)
+                answer = WireAnswer(query_id, names[slot], place, _OUTCOMES[code], None, None, None, spent, left)
             answers[where] = (keys[slot], encode(answer), ())
 
     def _install(
