@@ -1,53 +1,108 @@
 """The contract: every event on every topic, as immutable pydantic models."""
 
 from schemas.answers import Answer, Outcome
-from schemas.base import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, MAX_RECORD_BYTES, Amount, Event, Position
+from schemas.base import (
+    MAX_ANSWER_BYTES,
+    MAX_DEFINITION_BYTES,
+    MAX_EVENT_BYTES,
+    MAX_RECORD_BYTES,
+    Amount,
+    Event,
+    Position,
+)
+from schemas.calibrations import (
+    AnswersCalibration,
+    Calibration,
+    HypothesisCalibration,
+    Method,
+    ReleaseCalibration,
+    SparseVectorCalibration,
+)
 from schemas.charges import Charge, StreamState
-from schemas.checkpoints import Checkpoint, Progress
+from schemas.checkpoints import Checkpoint, HypothesisUpdate, Progress
 from schemas.control import Control, StreamClosed, StreamHalted, StreamOpened
 from schemas.ledger import GrantRecord, LedgerRecord, Receipt, SourceRecord
-from schemas.queries import MAX_PREDICATE_LENGTH, Query
+from schemas.mechanisms import (
+    MAX_CATEGORIES,
+    MAX_UNIVERSE,
+    AboveThreshold,
+    Exponential,
+    Histogram,
+    Laplace,
+    LazyHistogram,
+    Mechanism,
+    NoisyMax,
+    NumericSparse,
+    Pmw,
+    RandomizedResponse,
+    SparsePmw,
+    SparseProject,
+)
+from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Query, Term, form_of
 from schemas.rejected import RejectedHeaders
 from schemas.requests import CloseStream, HaltSource, HaltStream, OpenStream, RegisterSource, Request, subject_of
-from schemas.sources import Bins, Categories, Domain, Integers, Source, TableSource, ValuesSource
-from schemas.status import StreamStatus
-from schemas.streams import AboveThreshold, Calibration, Mechanism, Method, StreamIdentity, StreamSpec
+from schemas.sources import Bins, Categories, Domain, Integers, RecordsSource, Source, TableSource, ValuesSource
+from schemas.status import PartitionStatus, StreamStatus
+from schemas.streams import StreamIdentity, StreamSpec
 
 __all__ = [
+    "MAX_ANSWER_BYTES",
+    "MAX_CATEGORIES",
     "MAX_DEFINITION_BYTES",
     "MAX_EVENT_BYTES",
     "MAX_PREDICATE_LENGTH",
     "MAX_RECORD_BYTES",
+    "MAX_UNIVERSE",
     "AboveThreshold",
     "Amount",
     "Answer",
+    "AnswersCalibration",
     "Bins",
     "Calibration",
+    "Candidate",
     "Categories",
+    "Cell",
     "Charge",
     "Checkpoint",
     "CloseStream",
     "Control",
     "Domain",
     "Event",
+    "Exponential",
+    "Form",
     "GrantRecord",
     "HaltSource",
     "HaltStream",
+    "Histogram",
+    "HypothesisCalibration",
+    "HypothesisUpdate",
     "Integers",
+    "Laplace",
+    "LazyHistogram",
     "LedgerRecord",
     "Mechanism",
     "Method",
+    "NoisyMax",
+    "NumericSparse",
     "OpenStream",
     "Outcome",
+    "PartitionStatus",
+    "Pmw",
     "Position",
     "Progress",
     "Query",
+    "RandomizedResponse",
     "Receipt",
+    "RecordsSource",
     "RegisterSource",
     "RejectedHeaders",
+    "ReleaseCalibration",
     "Request",
     "Source",
     "SourceRecord",
+    "SparsePmw",
+    "SparseProject",
+    "SparseVectorCalibration",
     "StreamClosed",
     "StreamHalted",
     "StreamIdentity",
@@ -56,6 +111,8 @@ __all__ = [
     "StreamState",
     "StreamStatus",
     "TableSource",
+    "Term",
     "ValuesSource",
+    "form_of",
     "subject_of",
 ]

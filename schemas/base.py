@@ -22,6 +22,9 @@ MAX_DEFINITION_BYTES = 512 * 1024
 MAX_RECORD_BYTES = 4 * MAX_DEFINITION_BYTES
 """Largest control or ledger event in bytes: each holds what a request held, and more."""
 
+MAX_ANSWER_BYTES = 256 * 1024
+"""Largest answer in bytes: one may list thousands of numbers."""
+
 MAX_MAGNITUDE = 1e15
 """Largest absolute value of any number on the wire: doubles below it still resolve 1/8."""
 

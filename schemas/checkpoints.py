@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
 from schemas.base import Count, Event, Incarnation, Reason
 from schemas.charges import StreamState
+from schemas.queries import Cell, Term
 
 
 class Checkpoint(Event):
@@ -18,6 +23,22 @@ class Checkpoint(Event):
     tops: Count
     offset: int
     reason: Reason | None = None
+
+
+class HypothesisUpdate(Event):
+    """One step of a stream's public hypothesis: the question as it was asked, which way its answer went and how far.
+
+    A hypothesis is rebuilt from its updates alone, in order of their ``number`` from 0.
+    """
+
+    wire_omits_defaults: ClassVar[bool] = True
+
+    incarnation: Incarnation
+    number: Count
+    up: bool
+    times: Annotated[int, Field(ge=1)] = 1
+    terms: tuple[Term, ...] = ()
+    cells: tuple[Cell, ...] = ()
 
 
 class Progress(Event):

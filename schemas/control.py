@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from schemas.base import Event, Fingerprint, Reason
+from schemas.calibrations import Calibration
 from schemas.sources import Source
-from schemas.streams import Calibration, StreamIdentity, StreamSpec
+from schemas.streams import StreamIdentity, StreamSpec
 
 
 class _Definition(Event):

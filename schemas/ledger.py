@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from schemas.base import Amount, Count, Digest, Event, EventId, Fingerprint, Identifier, Reason
+from schemas.calibrations import Calibration
 from schemas.charges import StreamState
 from schemas.sources import Source
-from schemas.streams import Calibration, StreamIdentity, StreamSpec
+from schemas.streams import StreamIdentity, StreamSpec
 
 
 class SourceRecord(Event):

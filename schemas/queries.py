@@ -2,30 +2,140 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar, Final, Literal, Protocol
 
 from pydantic import Field, StringConstraints, model_validator
 
 from schemas.base import Event, EventId, Number
+from schemas.sources import AttributeName, Category
 
 MAX_PREDICATE_LENGTH = 2048
 """Longest predicate in characters."""
 
+MAX_CANDIDATES = 256
+"""Most candidates, cells, terms or trusted values in one query."""
+
+MAX_WEIGHT = 1024.0
+"""Largest absolute weight in a query."""
+
+Where = Annotated[str, StringConstraints(min_length=1, max_length=MAX_PREDICATE_LENGTH)]
+Weight = Annotated[float, Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT)]
+
+
+class Candidate(Event):
+    """One of several things to choose from: a trusted ``value`` as its score, or what a table counts or sums."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
+    value: Number | None = None
+    where: Where | None = None
+    sum: AttributeName | None = None
+
+
+class Term(Event):
+    """One part of a weighted linear query: ``weight`` for every row that satisfies ``where``."""
+
+    wire_omits_defaults: ClassVar[bool] = True
+
+    where: Where
+    weight: Weight = 1.0
+
+
+class Cell(Event):
+    """One element of a universe, by the value of each of its attributes, and its weight in the query."""
+
+    wire_omits_defaults: ClassVar[bool] = True
+
+    at: Annotated[dict[AttributeName, str | int | float], Field(min_length=1, max_length=64)]
+    weight: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
+
 
 class Query(Event):
-    """One question to one stream: a trusted ``value``, or a ``where`` predicate whose rows are counted.
+    """One question to one stream, in exactly one form; which forms a stream takes, its mechanism says.
+
+    * ``value``, ``values``: trusted numbers; ``category``: one person's own category.
+    * ``where``: how many rows satisfy the predicate; with ``fraction`` which share of all rows; with ``sum`` or ``mean``
+      of an attribute over those rows (over all rows if ``where`` is not given).
+    * ``group_by``: the counts of the cells of these attributes, over the rows of ``where``.
+    * ``terms``: a weighted sum of predicates; ``cells``: a weighted sum of single cells.
+    * ``candidates``: named scores to choose from.
 
     ``threshold`` is public and replaces the stream's own for this query.
     """
 
+    wire_omits_defaults: ClassVar[bool] = True
+
     id: EventId
     stream: Annotated[str, StringConstraints(min_length=1, max_length=128)]
     value: Number | None = None
-    where: Annotated[str, StringConstraints(min_length=1, max_length=MAX_PREDICATE_LENGTH)] | None = None
+    where: Where | None = None
     threshold: Annotated[Number | None, Field()] = None
+    values: Annotated[tuple[Number, ...], Field(min_length=1, max_length=MAX_CANDIDATES, strict=False)] | None = (
+        None
+    )
+    category: Category | None = None
+    fraction: bool = False
+    sum: AttributeName | None = None
+    mean: AttributeName | None = None
+    group_by: Annotated[tuple[AttributeName, ...], Field(min_length=1, max_length=64, strict=False)] | None = None
+    candidates: (
+        Annotated[tuple[Candidate, ...], Field(min_length=1, max_length=MAX_CANDIDATES, strict=False)] | None
+    ) = None
+    terms: Annotated[tuple[Term, ...], Field(min_length=1, max_length=MAX_CANDIDATES, strict=False)] | None = None
+    cells: Annotated[tuple[Cell, ...], Field(min_length=1, max_length=MAX_CANDIDATES, strict=False)] | None = None
 
     @model_validator(mode="after")
     def _one_question(self) -> Query:
-        if (self.value is None) == (self.where is None):
-            raise ValueError("give exactly one of value and where")
+        form_of(self)
         return self
+
+
+Form = Literal[
+    "value", "values", "category", "count", "fraction", "sum", "mean", "groups", "terms", "cells", "candidates"
+]
+"""The forms of a question."""
+
+
+class QueryLike(Protocol):
+    """A query, or its struct on the fast path."""
+
+    @property
+    def where(self) -> str | None: ...  # noqa: D102
+    @property
+    def fraction(self) -> bool: ...  # noqa: D102
+
+
+QUESTION_FIELDS: Final[tuple[tuple[str, Form, bool], ...]] = (
+    ("value", "value", False),
+    ("values", "values", False),
+    ("category", "category", False),
+    ("sum", "sum", True),
+    ("mean", "mean", True),
+    ("group_by", "groups", True),
+    ("terms", "terms", False),
+    ("cells", "cells", False),
+    ("candidates", "candidates", False),
+)
+"""The field that makes a form, the form, and whether ``where`` may stand beside it."""
+
+
+def form_of(query: QueryLike) -> Form:
+    """The form of a question.
+
+    Raises:
+        ValueError: the query asks nothing or several things at once.
+    """
+    found = [(field, form, beside) for field, form, beside in QUESTION_FIELDS if getattr(query, field) is not None]
+    if len(found) > 1:
+        raise ValueError(f"{found[0][0]}, {found[1][0]}: give exactly one of them; ask the other by itself")
+    if not found:
+        if query.where is None:
+            raise ValueError(
+                "give exactly one question: value, where, sum, mean, group_by, terms, cells, candidates …"
+            )
+        return "fraction" if query.fraction else "count"
+    field, form, where_allowed = found[0]
+    if query.fraction:
+        raise ValueError(f"fraction: goes with where alone; remove it or {field}")
+    if query.where is not None and not where_allowed:
+        raise ValueError(f"{field}, where: give exactly one of them; ask the other by itself")
+    return form

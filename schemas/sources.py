@@ -99,9 +99,15 @@ def _from_shorthand(value: Any) -> Any:
     return value
 
 
+_DeclaredDomain = Annotated[Categories | Integers | Bins, Field(discriminator="kind")]
+_Shorthand = (
+    Annotated[int, Field(ge=1, le=MAX_DOMAIN_SIZE)]
+    | Annotated[tuple[Category, ...], Field(min_length=1, max_length=MAX_DOMAIN_SIZE)]
+)
+
 Domain = Annotated[
-    Annotated[Categories | Integers | Bins, Field(discriminator="kind")],
-    BeforeValidator(_from_shorthand),
+    _DeclaredDomain,
+    BeforeValidator(_from_shorthand, json_schema_input_type=_DeclaredDomain | _Shorthand),
 ]
 """The declared values of one attribute."""
 
@@ -132,6 +138,18 @@ class ValuesSource(_Source):
     grid: Annotated[float, Field(ge=1e-12, le=1e12)] = 1.0
 
 
+class RecordsSource(_Source):
+    """A feed of people's own records: each query event carries one person's category.
+
+    One person sends at most ``contributions`` events to any one stream. Under local privacy there is no table that
+    neighbours could differ in but by replacing what a person sends.
+    """
+
+    kind: Literal["records"]
+    neighbors: Literal["replace"] = "replace"
+    contributions: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+
+
 class TableSource(_Source):
     """A table with declared attribute domains, one row a person; queries are predicates that count rows."""
 
@@ -140,5 +158,5 @@ class TableSource(_Source):
     attributes: Annotated[dict[AttributeName, Domain], Field(min_length=1, max_length=1024)]
 
 
-Source = Annotated[ValuesSource | TableSource, Field(discriminator="kind")]
-"""What has a budget: a feed of trusted values or a table."""
+Source = Annotated[ValuesSource | RecordsSource | TableSource, Field(discriminator="kind")]
+"""What has a budget: a feed of trusted values, a feed of people's own records, or a table."""

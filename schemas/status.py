@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from schemas.base import Amount, Count, Event, Identifier, Incarnation, Position
 from schemas.charges import StreamState
 
@@ -15,7 +17,23 @@ class StreamStatus(Event):
     state: StreamState
     answered: Count
     tops: Count
-    tops_left: Count
+    tops_left: Count | None
     spent: Amount
     alpha: float
     position: Position
+
+
+class PartitionStatus(Event):
+    """How far a service has restored one input partition; the latest wins.
+
+    Written while a partition is restored and once when it is ready, under a key that no stream's name can be
+    (``@role|partition``). ``records`` are read so far, of at most ``total`` offsets.
+    """
+
+    role: Literal["worker", "budget"]
+    partition: Count
+    member: str
+    phase: Literal["restoring", "ready"]
+    records: Count
+    total: Count
+    seconds: float

@@ -1,4 +1,4 @@
-"""Streams: one mechanism's run over one source, and the calibration that the budget service fixed for it."""
+"""Streams: one mechanism's run over one source."""
 
 from __future__ import annotations
 
@@ -6,24 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Count, Delta, Digest, Epsilon, Event, Identifier, Incarnation, KeyId, Number, Probability
-
-
-class AboveThreshold(Event):
-    """Answer ⊤ or ⊥ to each query against ``threshold`` until ``cutoff`` ⊤s are out.
-
-    ``monotone`` promises that between neighbouring data sets all query values move in the same direction (true of
-    counts under add-remove); the noise is then about half.
-    """
-
-    kind: Literal["above_threshold"]
-    threshold: Number
-    cutoff: Annotated[int, Field(ge=1, le=1_000_000)] = 1
-    monotone: bool = False
-
-
-Mechanism = Annotated[AboveThreshold, Field()]
-"""What a stream runs, told apart by ``kind``."""
+from schemas.base import Delta, Digest, Epsilon, Event, Identifier, Incarnation, KeyId, Probability
+from schemas.mechanisms import Mechanism
 
 
 class StreamSpec(Event):
@@ -37,36 +21,6 @@ class StreamSpec(Event):
     expected_queries: Annotated[int, Field(ge=1, le=10**12)] = 1000
     beta: Probability = 0.05
     calibration: Literal["best", "textbook"] = "best"
-
-
-Method = Literal["textbook", "two_sided", "two_sided_shifted", "one_sided", "one_sided_rounds"]
-"""How noise is laid out; see the proof note of AboveThreshold."""
-
-
-class Calibration(Event):
-    """The public constants of one stream's noise, fixed at opening from public parameters only.
-
-    With ``fresh_threshold`` the threshold noise is drawn anew after every ⊤ and ``epsilon_threshold`` and
-    ``epsilon_query`` are those of one round of cutoff 1; without, they are those of the whole stream, whose
-    query noise is wider by the cutoff. ``sensitivity_steps``, ``shift`` and noise are in steps of ``grid``; ``alpha``
-    and ``grid`` are in the query's own unit.
-    """
-
-    method: Method
-    noise: Literal["one_sided", "two_sided"]
-    fresh_threshold: bool
-    epsilon_threshold: float
-    epsilon_query: float
-    shift: int
-    sensitivity_steps: Annotated[int, Field(ge=1)]
-    grid: float
-    cutoff: Annotated[int, Field(ge=1)]
-    monotone: bool
-    epsilon: float
-    delta: float
-    expected_queries: Count
-    beta: float
-    alpha: float
 
 
 class StreamIdentity(Event):

@@ -51,6 +51,18 @@ def _limits(metadata: tuple[Any, ...] | list[Any]) -> dict[str, Any]:
     return limits
 
 
+def _limited(kind: Any, metadata: tuple[Any, ...] | list[Any]) -> Any:
+    limits = _limits(metadata)
+    return Annotated[kind, msgspec.Meta(**limits)] if limits else kind
+
+
+def _container(annotation: Any) -> Any:
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is tuple and (len(parts) != 2 or parts[1] is not Ellipsis):
+        raise TypeError(f"no fast path for {annotation!r}")
+    return origin[tuple(part if part is Ellipsis else _struct_type(part) for part in parts)]
+
+
 def _struct_type(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -> Any:
     origin = get_origin(annotation)
     if origin is Annotated:
@@ -63,19 +75,25 @@ def _struct_type(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) ->
         return Union[tuple(members)]  # noqa: UP007  (built at run time)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return struct(annotation)
+    if origin in {tuple, dict}:
+        return _limited(_container(annotation), metadata)
     if origin is Literal or annotation in {bool, type(None)}:
         return annotation
     if annotation in {str, int, float}:
-        limits = _limits(metadata)
-        return Annotated[annotation, msgspec.Meta(**limits)] if limits else annotation
+        return _limited(annotation, metadata)
     raise TypeError(f"no fast path for {annotation!r}")
 
 
 @cache
-def struct(model: type[BaseModel]) -> type[msgspec.Struct]:
-    """The struct with a model's fields, constraints and defaults; unknown fields are refused as there."""
+def struct(model: type[BaseModel], *, only: frozenset[str] | None = None) -> type[msgspec.Struct]:
+    """The struct with a model's fields, constraints and defaults; unknown fields are refused as there.
+
+    With ``only`` it has just these of the fields, and refuses the others.
+    """
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for name, info in model.model_fields.items():
+        if only is not None and name not in only:
+            continue
         kind = _struct_type(info.annotation, info.metadata)
         fields.append((name, kind) if info.is_required() else (name, kind, info.default))
     return msgspec.defstruct(
@@ -97,6 +115,7 @@ class Codec(Generic[ModelType]):
     def __init__(self, model: Any, *, limit: int) -> None:
         self._adapter: TypeAdapter[ModelType] = TypeAdapter(model)
         self._limit = limit
+        self._omit_defaults: bool = getattr(model, "wire_omits_defaults", False)
 
     def decode(self, data: bytes | None) -> ModelType:
         """Read one event, or raise MalformedEventError."""
@@ -111,16 +130,24 @@ class Codec(Generic[ModelType]):
 
     def encode(self, event: ModelType) -> bytes:
         """The event as compact JSON."""
-        return self._adapter.dump_json(event)
+        return self._adapter.dump_json(event, exclude_defaults=self._omit_defaults)
 
 
 def describe(error: ValidationError) -> str:
     """Say which fields are wrong and why, without quoting any value."""
     parts = []
-    for detail in error.errors(include_input=False, include_context=False, include_url=False)[:3]:
-        place = ".".join(str(step) for step in detail["loc"]) or "event"
-        known = "unknown field; remove it" if detail["type"] == "extra_forbidden" else detail["msg"]
-        parts.append(f"{place[:80]}: {known[:120]}")
+    for detail in error.errors(include_input=False, include_url=False)[:3]:
+        steps = [str(step) for step in detail["loc"]]
+        match detail["type"]:
+            case "extra_forbidden":
+                known = "unknown field; remove it"
+            case "union_tag_invalid":
+                steps.append("kind")
+                known = f"give one of {detail['ctx']['expected_tags']}"
+            case _:
+                known = detail["msg"]
+        place = ".".join(steps) or "event"
+        parts.append(f"{place[:80]}: {known[:200]}")
     return "; ".join(parts)[:500]
 
 

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from schemas import (
     MAX_DEFINITION_BYTES,
+    MAX_EVENT_BYTES,
     MAX_RECORD_BYTES,
     Answer,
     CloseStream,
@@ -31,7 +32,7 @@ from schemas.wire import Codec
 from stream.accounting.ledger import RefusedError
 from stream.data import TableStore
 from stream.noise import NoiseKey
-from stream.processors.base import Outputs, Record
+from stream.processors.base import Headers, Outputs, Record
 from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor
 from stream.processors.rejections import address_of
@@ -42,6 +43,7 @@ BATCH_EVENTS = 5000
 _answers: TypeAdapter[Answer] = TypeAdapter(Answer)
 _sources: TypeAdapter[Source] = TypeAdapter(Source)
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+_queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 Place = tuple[str, int]
@@ -59,13 +61,10 @@ class Driver:
 
     def __init__(self, noise_key: NoiseKey | bytes | str, *, partitions: int = 4) -> None:
         """Take the key as such, as 32 bytes, or as 64 hexadecimal digits."""
-        if isinstance(noise_key, bytes):
-            noise_key = NoiseKey(noise_key)
-        elif isinstance(noise_key, str):
-            noise_key = NoiseKey.from_text(noise_key)
         self.topics = Topics(partitions=partitions)
-        self._key = noise_key
-        self._tables = TableStore.keyed_by(noise_key)
+        self._key = _as_key(noise_key)
+        self._tables = TableStore.keyed_by(self._key)
+        self._frames: dict[str, pl.DataFrame] = {}
         self._logs: dict[Place, list[Record]] = {}
         self._positions: dict[Place, int] = {}
         self._requests = 0
@@ -77,6 +76,7 @@ class Driver:
         source = _sources.validate_python(source)
         if table is not None:
             frame = table if isinstance(table, pl.DataFrame) else pl.DataFrame(table)
+            self._frames[source.source] = frame
             self._tables.put(source.source, frame)
         return self._request(RegisterSource(request=self._next_request(), source=source))
 
@@ -126,11 +126,11 @@ class Driver:
         self._settle()
         return self._collect(marks, places)
 
-    def publish(self, partition: int, value: bytes) -> Answer | None:
+    def publish(self, partition: int, value: bytes, headers: Headers = ()) -> Answer | None:
         """Publish one raw event to a partition of one's own choice, right or wrong."""
         marks = self._marks()
         place = (self.topics.queries, partition)
-        self._append(place, b"", value)
+        self._append(place, b"", value, headers)
         self._last = None
         self._settle()
         answers = self._collect(marks, [place] if address_of(value) else [])
@@ -141,11 +141,19 @@ class Driver:
         self._start()
         self._settle()
 
-    def redeliver(self) -> list[Answer]:
+    def restart(self, noise_key: NoiseKey | bytes | str) -> None:
+        """Come back with another noise key, as after a rotation; tables in memory stay as they are."""
+        self._key = _as_key(noise_key)
+        self._tables = TableStore.keyed_by(self._key)
+        for name, frame in self._frames.items():
+            self._tables.put(name, frame)
+        self.crash()
+
+    def redeliver(self, *, compare: bool = True) -> list[Answer]:
         """Process what the last ``ask`` published once more, as after an aborted transaction.
 
         All that it wrote is taken back, the state is rebuilt from what was there before, and the same events come
-        again. NotReproducibleError if any byte written differs.
+        again. With ``compare``, NotReproducibleError if any byte written differs.
         """
         if self._last is None:
             raise ValueError("nothing was asked yet")
@@ -159,7 +167,7 @@ class Driver:
         self._settle()
         after = {place: log[marks.get(place, 0) :] for place, log in self._logs.items()}
         for place, records in before.items():
-            if records != after.get(place, []):
+            if compare and records != after.get(place, []):
                 raise NotReproducibleError(
                     f"{place[0]} partition {place[1]}: other bytes for the same {len(published)} events"
                 )
@@ -179,7 +187,7 @@ class Driver:
         """Everything ever written to a topic, partition by partition."""
         return [record for place in sorted(self._logs) if place[0] == topic for record in self._logs[place]]
 
-    def figures(self) -> dict[str, tuple[str, int, int, int, int, str]]:
+    def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str]]:
         """Every stream's state, to compare before and after a crash."""
         return {name: kept for worker in self._workers for name, kept in worker.streams.figures().items()}
 
@@ -243,9 +251,9 @@ class Driver:
                 for number, (key, value, headers) in enumerate(messages)
             )
 
-    def _append(self, place: Place, key: bytes, value: bytes) -> Record:
+    def _append(self, place: Place, key: bytes, value: bytes, headers: Headers = ()) -> Record:
         log = self._logs.setdefault(place, [])
-        record = Record(place[0], place[1], len(log), 0, key, value)
+        record = Record(place[0], place[1], len(log), 0, key, value, headers)
         log.append(record)
         return record
 
@@ -291,9 +299,15 @@ class Driver:
         raise RefusedError(f"stream '{stream}' is not open")
 
 
+def _as_key(noise_key: NoiseKey | bytes | str) -> NoiseKey:
+    if isinstance(noise_key, bytes):
+        return NoiseKey(noise_key)
+    return NoiseKey.from_text(noise_key) if isinstance(noise_key, str) else noise_key
+
+
 def _encode(query: Query | Mapping[str, Any] | bytes) -> bytes:
     if isinstance(query, bytes):
         return query
     if not isinstance(query, Query):
         query = Query.model_validate(query)
-    return query.model_dump_json(exclude_none=True).encode()
+    return _queries.encode(query)

@@ -1,19 +1,22 @@
-"""Exact accuracy of AboveThreshold on the integer grid, as rigorous upper bounds on the failure probability.
+"""Exact accuracy of AboveThreshold and NumericSparse on the integer grid, as rigorous upper bounds on the failure probability.
 
-A run fails at α if a query at T − α or lower is answered ⊤, or one at T + α or higher is answered ⊥. The bounds hold
-for every adaptive asker, even one who sees the threshold noise; the derivation is in ``docs/above-threshold.md``,
-"Accuracy". They refine the union bounds of Dwork & Roth 2014, Theorems 3.24 and 3.26.
+A run fails at α if a query at T − α or lower is answered ⊤, or one at T + α or higher is answered ⊥, or a number is off
+by more than promised. The bounds hold for every adaptive asker, even one who sees the threshold noise; derivations are in
+``docs/above-threshold.md``, "Accuracy", and ``docs/numeric-sparse.md``. They refine the union bounds of Dwork & Roth
+2014, Theorems 3.24, 3.26 and 3.28.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.streams import Calibration
+from schemas import SparseVectorCalibration
+from stream.accounting.numeric import answer_rate, answers_failure
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -42,7 +45,8 @@ class Layout:
     """What decides how accurate a run is.
 
     The rates are λ in P(|noise| = x) ∝ e^{−λx}, per step. ``fresh`` says that the threshold noise is drawn anew after
-    each of at most ``tops`` ⊤s. At most ``queries`` queries are asked, ⊤s included.
+    each of at most ``tops`` ⊤s. At most ``queries`` queries are asked, ⊤s included. ``fresh`` numbers have noise of
+    ``answer_rate`` and may be off by ``answer_ratio``·α, ``gap`` numbers by α.
     """
 
     one_sided: bool
@@ -51,16 +55,19 @@ class Layout:
     fresh: bool
     tops: int
     queries: int
+    numbers: Literal["none", "fresh", "gap"] = "none"
+    answer_rate: float = 0.0
+    answer_ratio: float = 1.0
 
 
-def rates_of(calibration: Calibration) -> tuple[float, float]:
+def rates_of(calibration: SparseVectorCalibration) -> tuple[float, float]:
     """The rates (threshold noise, query noise) per step that the calibration prescribes."""
     per_round = 1 if calibration.fresh_threshold else calibration.cutoff
     width = (1 if calibration.monotone else 2) * per_round * calibration.sensitivity_steps
     return calibration.epsilon_threshold / calibration.sensitivity_steps, calibration.epsilon_query / width
 
 
-def layout_of(calibration: Calibration) -> Layout:
+def layout_of(calibration: SparseVectorCalibration, answer_ratio: float = 1.0) -> Layout:
     """The accuracy view of a calibration, for the number of queries it was planned for."""
     threshold_rate, query_rate = rates_of(calibration)
     tops = min(calibration.cutoff, calibration.expected_queries)
@@ -71,11 +78,14 @@ def layout_of(calibration: Calibration) -> Layout:
         fresh=calibration.fresh_threshold and tops > 1,
         tops=tops,
         queries=calibration.expected_queries,
+        numbers=calibration.numbers,
+        answer_rate=answer_rate(calibration),
+        answer_ratio=answer_ratio,
     )
 
 
-def exact_alpha(calibration: Calibration) -> float:
-    """The least error, in the query's unit, that the calibrated noise keeps to with probability 1 − β.
+def exact_alpha(calibration: SparseVectorCalibration) -> float:
+    """The least error, in the query's unit, that the calibrated noise keeps to with probability 1 − β, numbers included.
 
     For the textbook's constants this is far below the theorem's error that ``calibration.alpha`` holds.
     """
@@ -132,23 +142,30 @@ def failure_bound(
 ) -> float:
     """An upper bound on the probability that a run of the layout errs by more than allowed at ``alpha`` steps.
 
-    With ρ, ν the threshold's and a query's noise, F(x) = P(ν < x), S(x) = P(ν >= x), k queries and h = min(c, k) ⊤s,
-    it bounds from above
+    Decisions first. With ρ, ν the threshold's and a query's noise, F(x) = P(ν < x), S(x) = P(ν >= x), k queries and
+    h = min(c, k) ⊤s, it bounds from above
 
     * 1 − E[F(α+ρ+s)^{k−h} · min(F(α+ρ+s), S(−α+ρ+s))^h] if one threshold serves the whole run,
     * 1 − E[F(α+ρ_min+s)^k · Π_r S(−α+ρ_r+s)] over h independent thresholds if each ⊤ is followed by a new one.
 
-    Both are exact up to the cutting of ρ into ``blocks`` and the ``tail`` mass, which counts as failure.
+    Both are exact up to the cutting of ρ into ``blocks`` and the ``tail`` mass, which counts as failure. Where gaps are
+    published, P(−α+ρ+s <= ν < α+ρ+s) stands in for S: the noise of a ⊤ must stay inside on both sides. Fresh numbers
+    fail independently of the decisions.
     """
     nodes = _nodes(layout, alpha, shift, blocks, tail)
     log_low = _log_below(layout, nodes + (alpha + shift))
     log_high = _log_at_least(layout, nodes + (shift - alpha))
+    if layout.numbers == "gap":
+        log_high += _log_complement(_log_at_least(layout, nodes + (alpha + shift)) - log_high)
     if layout.fresh:
         total = _fresh_failure(layout, nodes, log_low, log_high)
     else:
         worst = (layout.queries - layout.tops) * log_low + layout.tops * np.minimum(log_low, log_high)
         _, failures = _block_failures(layout, nodes, worst)
         total = sum(_tails(layout, nodes)) + float(np.sum(failures))
+    if layout.numbers == "fresh":
+        error = math.floor(layout.answer_ratio * alpha)
+        total += (1.0 - min(1.0, total)) * answers_failure(layout.answer_rate, layout.tops, error)
     return min(1.0, total * _ROUNDING)
 
 
@@ -202,6 +219,14 @@ def _log_below(layout: Layout, x: Integers) -> Floats:
     near = np.log(-np.expm1(-np.minimum(scaled, 1.0)))
     far = np.log1p(-np.exp(-scaled))
     return np.where(x >= 1, np.where(scaled < 1.0, near, far), _IMPOSSIBLE)
+
+
+def _log_complement(log_part: Floats) -> Floats:
+    """Logarithm of 1 − e^x for x <= 0, −10^30 where that is 0."""
+    inside = np.minimum(log_part, -1e-300)
+    near = np.log(-np.expm1(inside))
+    far = np.log1p(-np.exp(np.minimum(inside, -0.5)))
+    return np.where(log_part < 0.0, np.where(inside > -0.5, near, far), _IMPOSSIBLE)
 
 
 def _tails(layout: Layout, nodes: Integers) -> tuple[float, float]:

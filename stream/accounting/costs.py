@@ -12,7 +12,16 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
 
-from schemas import Amount, Calibration, Source
+from schemas import (
+    Amount,
+    AnswersCalibration,
+    Calibration,
+    HypothesisCalibration,
+    ReleaseCalibration,
+    Source,
+    SparseVectorCalibration,
+)
+from stream.accounting.numeric import tops_epsilon
 
 EPSILON_UNITS = 10**12
 """Units per ε; also per 1 of ρ."""
@@ -53,30 +62,67 @@ def _units(value: float | Fraction, per_unit: int, rounding: str) -> int:
         return int((exact * per_unit).to_integral_value(rounding=rounding))
 
 
-def rounds(calibration: Calibration) -> int:
-    """How many mechanisms are composed: one for the whole stream, or one per ⊤ where the threshold is drawn anew."""
-    return calibration.cutoff if calibration.fresh_threshold else 1
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """The pure privacy losses that a calibration composes.
+
+    ``parts`` lists how many mechanisms of which ε make up the whole stream. A transcript with t charged answers has
+    lost ``first`` + t·``each``, and ``under_way`` more while the stream is open.
+    """
+
+    parts: tuple[tuple[int, Fraction], ...]
+    first: Fraction
+    each: Fraction
+    under_way: Fraction = Fraction(0)
+
+    @property
+    def total(self) -> Fraction:
+        """The loss of the whole stream by adding up."""
+        return sum((count * epsilon for count, epsilon in self.parts), Fraction(0))
 
 
-def round_epsilon(calibration: Calibration) -> Fraction:
-    """The pure privacy loss of each of those mechanisms."""
-    return Fraction(calibration.epsilon_threshold) + Fraction(calibration.epsilon_query)
+@lru_cache(maxsize=4096)
+def losses(calibration: Calibration) -> Losses:
+    """What a calibration composes; the proof notes of the mechanisms say why."""
+    match calibration:
+        case SparseVectorCalibration():
+            return _sparse_vector_losses(calibration)
+        case AnswersCalibration():
+            each = Fraction(calibration.epsilon_answer)
+            return Losses(((calibration.cutoff, each),), Fraction(0), each)
+        case ReleaseCalibration():
+            part = Fraction(calibration.epsilon_part)
+            return Losses(((calibration.parts, part),), calibration.parts * part, Fraction(0))
+        case HypothesisCalibration():
+            inner = losses(calibration.sparse_vector)
+            rows = Fraction(calibration.epsilon_rows)
+            parts = inner.parts if rows == 0 else ((1, rows), *inner.parts)
+            return Losses(parts, rows + inner.first, inner.each, inner.under_way)
+
+
+def _sparse_vector_losses(calibration: SparseVectorCalibration) -> Losses:
+    threshold, query = Fraction(calibration.epsilon_threshold), Fraction(calibration.epsilon_query)
+    per_tops = tops_epsilon(threshold, query, Fraction(calibration.epsilon_answer), monotone=calibration.monotone)
+    if calibration.fresh_threshold:
+        whole = threshold + per_tops
+        return Losses(((calibration.cutoff, whole),), Fraction(0), whole, under_way=threshold)
+    return Losses(((1, threshold + per_tops),), threshold, per_tops / calibration.cutoff)
 
 
 def is_pure(calibration: Calibration) -> bool:
-    """Whether the stream's ε holds with δ = 0, by adding up its rounds."""
-    return rounds(calibration) * round_epsilon(calibration) <= Fraction(calibration.epsilon)
+    """Whether the stream's ε holds with δ = 0, by adding up its parts."""
+    return losses(calibration).total <= Fraction(calibration.epsilon)
 
 
 @lru_cache(maxsize=4096)
 def stream_cost(calibration: Calibration, accountant: str) -> Cost:
     """What a stream may spend at most.
 
-    Under ``pure`` this is its (ε, δ), with δ = 0 where the rounds add up to ε by themselves; under ``zcdp`` it is
-    Σ ε²/2 over its rounds (Bun & Steinke 2016, Proposition 1.4 and Lemma 1.7).
+    Under ``pure`` this is its (ε, δ), with δ = 0 where the parts add up to ε by themselves; under ``zcdp`` it is
+    Σ ε²/2 over its parts (Bun & Steinke 2016, Proposition 1.4 and Lemma 1.7).
     """
     if accountant == "zcdp":
-        rho = rounds(calibration) * round_epsilon(calibration) ** 2 / 2
+        rho = sum((count * epsilon**2 for count, epsilon in losses(calibration).parts), Fraction(0)) / 2
         return Cost(_units(rho, EPSILON_UNITS, ROUND_CEILING))
     delta = 0 if is_pure(calibration) else _units(calibration.delta, DELTA_UNITS, ROUND_CEILING)
     return Cost(_units(calibration.epsilon, EPSILON_UNITS, ROUND_CEILING), delta)
@@ -84,21 +130,20 @@ def stream_cost(calibration: Calibration, accountant: str) -> Cost:
 
 @lru_cache(maxsize=65536)
 def realised_cost(calibration: Calibration, accountant: str, answered: int, tops: int) -> Cost:
-    """What a transcript with so many answers and ⊤s has provably spent.
+    """What a transcript with so many answers, ``tops`` of them charged, has provably spent.
 
-    Nothing before the first answer. A pure stream has lost ε₁ + tops·ε₂/c, or with fresh thresholds a whole round
-    per ⊤ and ε₁ of the round under way; any other stream counts as spent in full.
+    Nothing before the first answer. A pure stream has lost what its losses say; any other stream counts as spent in
+    full.
     """
     full = stream_cost(calibration, accountant)
     if answered == 0:
         return NOTHING
     if accountant != "pure" or not is_pure(calibration):
         return full
-    threshold, query = Fraction(calibration.epsilon_threshold), Fraction(calibration.epsilon_query)
-    if calibration.fresh_threshold:
-        loss = tops * (threshold + query) + (threshold if tops < calibration.cutoff else 0)
-    else:
-        loss = threshold + tops * query / calibration.cutoff
+    parts = losses(calibration)
+    loss = parts.first + tops * parts.each
+    if tops < calibration.cutoff:
+        loss += parts.under_way
     return Cost(_units(loss, EPSILON_UNITS, ROUND_CEILING)).least(full)
 
 

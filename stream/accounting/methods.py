@@ -1,7 +1,8 @@
 """The layouts of noise that the planner chooses from, each as a calibration with its exact error filled in.
 
-Their privacy is proved in ``docs/above-threshold.md``. Budgets are split with ε1 + ε2 <= ε, or c rounds of ε1 + ε2
-<= ε, in rational arithmetic on the doubles themselves.
+Their privacy is proved in ``docs/above-threshold.md`` and ``docs/numeric-sparse.md``. Budgets are split with
+ε1 + ε2 + ε3 <= ε, or c rounds of ε1 + ε2 + ε3 <= ε (``tops_epsilon`` says where ε2 and ε3 count for less), in
+rational arithmetic on the doubles themselves.
 """
 
 from __future__ import annotations
@@ -9,11 +10,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Literal
 
-from schemas.streams import Calibration, Method
+from schemas import Method, SparseVectorCalibration
 from stream.accounting.accuracy import Layout, alpha_of, layout_of, rates_of
 from stream.accounting.composition import optimal_delta, optimal_round_epsilon, rounded_down
-from stream.accounting.search import COARSEST_SCALE, best_split_and_shift, stated_split
+from stream.accounting.numeric import answer_rate, tops_epsilon
+from stream.accounting.search import (
+    COARSEST_SCALE,
+    LayoutFor,
+    Split,
+    best_answers,
+    best_split_and_shift,
+    start_split,
+    stated_split,
+)
 
 HEADROOM = 64
 """How many noise scales must fit ``LARGEST_NOISE``: noise beyond them has probability e^−64, below 2^−92."""
@@ -30,7 +41,10 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a plan depends on, and nothing else: no name and no threshold."""
+    """What a plan depends on, and nothing else: no name and no threshold.
+
+    Fresh numbers may be off by ``answer_ratio`` times the α of the decisions.
+    """
 
     cutoff: int
     monotone: bool
@@ -40,48 +54,58 @@ class Problem:
     beta: float
     sensitivity_steps: int
     grid: float
+    numbers: Literal["none", "fresh", "gap"] = "none"
+    answer_ratio: float = 1.0
 
 
-def textbook(problem: Problem) -> Calibration:
+def textbook(problem: Problem) -> SparseVectorCalibration:
     """Two-sided noise of scales σ and 2σ, a new threshold after each ⊤ (Kamath lecture 9, Figure 2).
 
     σ = 2c/ε, or √(32 c ln(1/δ))/ε where that is smaller and where optimal composition confirms (ε, δ). ``alpha`` is
     that of Theorems 2 and 4, 4σ(ln k + ln(2c/β))Δ, or the exact one where a coarse grid makes that larger. A promise
-    of monotone queries is not used.
+    of monotone queries is not used. Fresh numbers take 1/9 of ε, or 1/(√512 + 1) of it with ln(2/δ) in σ, and α is
+    4σ(ln k + ln(4c/β))Δ (Dwork & Roth 2014, Algorithm 3 and Theorem 3.28).
     """
-    cutoff = problem.cutoff
-    per_round, delta = optimal_round_epsilon(problem.epsilon, 0.0, cutoff), 0.0
+    cutoff, fresh = problem.cutoff, problem.numbers == "fresh"
+    per_round, delta, answers = optimal_round_epsilon(problem.epsilon, 0.0, cutoff), 0.0, 1.0 / 9.0
     if problem.delta > 0.0:
-        stated = 2.0 * problem.epsilon / math.sqrt(32.0 * cutoff * math.log(1.0 / problem.delta))
+        stated = (
+            2.0 * problem.epsilon / math.sqrt(32.0 * cutoff * math.log((2.0 if fresh else 1.0) / problem.delta))
+        )
         if stated > per_round and optimal_delta(stated, cutoff, problem.epsilon) <= problem.delta:
-            per_round, delta = stated, problem.delta
-    half = 0.5 * per_round
-    result = _finished(replace(problem, monotone=False), "textbook", (half, half), 0, delta=delta)
-    sigma = 2.0 / per_round
-    logs = math.log(problem.expected_queries) + math.log(2.0 * cutoff / problem.beta)
-    theorem = 4.0 * sigma * logs * problem.sensitivity_steps * problem.grid
-    return result.model_copy(update={"alpha": max(theorem, result.alpha)})
+            per_round, delta, answers = stated, problem.delta, 1.0 / (math.sqrt(512.0) + 1.0)
+    problem = replace(problem, monotone=False, answer_ratio=1.0)
+    parts = _divided(problem, per_round, Split(0.5, answers if fresh else 0.0))
+    result = _finished(problem, "textbook", parts, 0, delta=delta)
+    sigma = 1.0 / parts[0]
+    logs = math.log(problem.expected_queries) + math.log((4.0 if fresh else 2.0) * cutoff / problem.beta)
+    alpha = max(4.0 * sigma * logs * problem.sensitivity_steps * problem.grid, result.alpha)
+    return result.model_copy(update={"alpha": alpha, "answer_alpha": 0.0 if problem.numbers == "none" else alpha})
 
 
-def two_sided(problem: Problem) -> Calibration:
-    """One threshold, two-sided noise, the split of Lyu, Su & Li 2017, no shift."""
-    fraction = stated_split(_width(problem, fresh=False))
-    return _finished(problem, "two_sided", _split(problem.epsilon, fraction), 0)
+def two_sided(problem: Problem) -> SparseVectorCalibration:
+    """One threshold, two-sided noise, the split of Lyu, Su & Li 2017, no shift; the best share for fresh numbers."""
+    split = Split(stated_split(_width(problem, fresh=False)))
+    if problem.numbers == "fresh":
+        refinement = _refinement(problem, problem.epsilon)
+        layout_for = _layouts(problem, "two_sided", problem.epsilon, refinement)
+        split = best_answers(layout_for, _start(problem, layout_for, split.threshold, refinement), problem.beta)
+    return _finished(problem, "two_sided", _divided(problem, problem.epsilon, split), 0)
 
 
-def two_sided_shifted(problem: Problem) -> Calibration:
+def two_sided_shifted(problem: Problem) -> SparseVectorCalibration:
     """One threshold, two-sided noise, the split of Lyu, Su & Li 2017, the best shift."""
     return _optimised(
-        problem, "two_sided_shifted", problem.epsilon, split=stated_split(_width(problem, fresh=False))
+        problem, "two_sided_shifted", problem.epsilon, threshold=stated_split(_width(problem, fresh=False))
     )
 
 
-def one_sided(problem: Problem) -> Calibration:
+def one_sided(problem: Problem) -> SparseVectorCalibration:
     """One threshold, one-sided noise, the best split and shift."""
     return _optimised(problem, "one_sided", problem.epsilon)
 
 
-def one_sided_rounds(problem: Problem) -> Calibration:
+def one_sided_rounds(problem: Problem) -> SparseVectorCalibration:
     """A new round of cutoff 1 for each ⊤, one-sided noise, the best split and shift.
 
     ε0 per round is the largest that optimal composition allows (Kairouz, Oh & Viswanath 2015).
@@ -96,48 +120,75 @@ def _optimised(
     epsilon: float,
     *,
     delta: float = 0.0,
-    split: float | None = None,
-) -> Calibration:
-    """The best shift, and the best split as well unless one is given."""
+    threshold: float | None = None,
+) -> SparseVectorCalibration:
+    """The best shift, and the best split as well, but for the threshold's fraction where one is given."""
     width = _width(problem, fresh=_is_fresh(method))
-    # Split and shift are sought on a grid too fine to matter, so that a coarse one cannot mislead the search.
-    refinement = max(1, math.ceil(COARSEST_SCALE * epsilon / problem.sensitivity_steps))
-    fine_steps = problem.sensitivity_steps * refinement
-    tops = min(problem.cutoff, problem.expected_queries)
-
-    def layout_for(fraction: float) -> Layout:
-        fraction = fraction if split is None else split
-        return Layout(
-            one_sided=_is_one_sided(method),
-            threshold_rate=epsilon * fraction / fine_steps,
-            query_rate=epsilon * (1.0 - fraction) / (width * fine_steps),
-            fresh=_is_fresh(method) and tops > 1,
-            tops=tops,
-            queries=problem.expected_queries,
-        )
-
-    start = stated_split(width)
-    _check_scale(problem, refinement * min(layout_for(start).threshold_rate, layout_for(start).query_rate))
+    refinement = _refinement(problem, epsilon)
+    layout_for = _layouts(problem, method, epsilon, refinement, threshold=threshold)
+    start = _start(problem, layout_for, stated_split(width), refinement)
     best, fine_shift = best_split_and_shift(layout_for, start, problem.beta)
-    fraction = best if split is None else split
-    parts = _split(epsilon, fraction)
+    split = best if threshold is None else replace(best, threshold=threshold)
+    parts = _divided(problem, epsilon, split)
     shift = round(fine_shift / refinement)
-    scale = 1.0 / (layout_for(fraction).query_rate * refinement)
+    scale = 1.0 / (layout_for(split).query_rate * refinement)
     nearby = (0, 1, -1, 2, -2) if scale < _COARSE_SCALE else (0,)
     options = [_finished(problem, method, parts, shift + offset, delta=delta) for offset in nearby]
     return min(options, key=lambda option: option.alpha)
 
 
+def _start(problem: Problem, layout_for: LayoutFor, threshold: float, refinement: int) -> Split:
+    """Where the search for a split begins; refused at once if no noise could fit."""
+    start = Split(threshold)
+    decisions = layout_for(start)
+    _check_scale(problem, refinement * min(decisions.threshold_rate, decisions.query_rate))
+    return start_split(layout_for, threshold, problem.beta) if problem.numbers == "fresh" else start
+
+
+def _refinement(problem: Problem, epsilon: float) -> int:
+    # Split and shift are sought on a grid too fine to matter, so that a coarse one cannot mislead the search.
+    return max(1, math.ceil(COARSEST_SCALE * epsilon / problem.sensitivity_steps))
+
+
+def _layouts(
+    problem: Problem, method: Method, epsilon: float, refinement: int, *, threshold: float | None = None
+) -> LayoutFor:
+    """The layouts among which a method's split is sought, on a grid finer by ``refinement``."""
+    fresh = _is_fresh(method)
+    width = _width(problem, fresh=fresh)
+    fine_steps = problem.sensitivity_steps * refinement
+    tops = min(problem.cutoff, problem.expected_queries)
+
+    def layout_for(split: Split) -> Layout:
+        split = split if threshold is None else replace(split, threshold=threshold)
+        fraction = split.threshold
+        whole = epsilon * _gain(problem, split)
+        decisions = whole * (1.0 - split.answers)
+        return Layout(
+            one_sided=_is_one_sided(method),
+            threshold_rate=decisions * fraction / fine_steps,
+            query_rate=decisions * (1.0 - fraction) / (width * fine_steps),
+            fresh=fresh and tops > 1,
+            tops=tops,
+            queries=problem.expected_queries,
+            numbers=problem.numbers,
+            answer_rate=whole * split.answers / ((1 if fresh else problem.cutoff) * fine_steps),
+            answer_ratio=problem.answer_ratio,
+        )
+
+    return layout_for
+
+
 def _finished(
     problem: Problem,
     method: Method,
-    parts: tuple[float, float],
+    parts: tuple[float, float, float],
     shift: int,
     *,
     delta: float = 0.0,
-) -> Calibration:
-    """The calibration with budget parts (ε1, ε2), its exact error filled in."""
-    draft = Calibration(
+) -> SparseVectorCalibration:
+    """The calibration with budget parts (ε1, ε2, ε3), its exact errors filled in."""
+    draft = SparseVectorCalibration(
         method=method,
         noise="one_sided" if _is_one_sided(method) else "two_sided",
         fresh_threshold=_is_fresh(method),
@@ -153,10 +204,14 @@ def _finished(
         expected_queries=problem.expected_queries,
         beta=problem.beta,
         alpha=0.0,
+        numbers=problem.numbers,
+        epsilon_answer=parts[2],
     )
-    _check_scale(problem, min(rates_of(draft)))
-    alpha = alpha_of(layout_of(draft), shift, problem.beta) * problem.grid
-    return draft.model_copy(update={"alpha": alpha})
+    rates = (*rates_of(draft), answer_rate(draft)) if problem.numbers == "fresh" else rates_of(draft)
+    _check_scale(problem, min(rates))
+    error = alpha_of(layout_of(draft, problem.answer_ratio), shift, problem.beta)
+    number_error = {"none": 0, "fresh": math.floor(problem.answer_ratio * error), "gap": error}[problem.numbers]
+    return draft.model_copy(update={"alpha": error * problem.grid, "answer_alpha": number_error * problem.grid})
 
 
 def _check_scale(problem: Problem, rate: float) -> None:
@@ -168,10 +223,25 @@ def _check_scale(problem: Problem, rate: float) -> None:
         )
 
 
-def _split(epsilon: float, fraction: float) -> tuple[float, float]:
-    """(ε1, ε2) with ε1 + ε2 <= ε exactly."""
-    threshold = epsilon * fraction
-    return threshold, rounded_down(Fraction(epsilon) - Fraction(threshold))
+def _gain(problem: Problem, split: Split) -> float:
+    """How many times ε the parts may add up to: more than once where they are never lost together."""
+    if not (problem.monotone and problem.numbers == "fresh"):
+        return 1.0
+    threshold = (1.0 - split.answers) * split.threshold
+    query = 1.0 - split.answers - threshold
+    return 1.0 / (threshold + tops_epsilon(threshold, query, split.answers, monotone=True))
+
+
+def _divided(problem: Problem, epsilon: float, split: Split) -> tuple[float, float, float]:
+    """(ε1, ε2, ε3) with ε1 + ``tops_epsilon`` <= ε exactly."""
+    whole = epsilon * _gain(problem, split)
+    answers = whole * split.answers
+    threshold = whole * (1.0 - split.answers) * split.threshold
+    if whole == epsilon:
+        return threshold, rounded_down(Fraction(epsilon) - Fraction(threshold) - Fraction(answers)), answers
+    threshold = min(threshold, rounded_down(Fraction(epsilon) - Fraction(answers)))
+    query = rounded_down(Fraction(epsilon) - Fraction(max(threshold, answers)))
+    return threshold, min(query, whole * (1.0 - split.answers) * (1.0 - split.threshold)), answers
 
 
 def _width(problem: Problem, *, fresh: bool) -> int:

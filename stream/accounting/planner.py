@@ -1,7 +1,7 @@
-"""The planner: which calibration of AboveThreshold answers a stream with the least error at its privacy cost.
+"""The planner: which calibration of AboveThreshold or NumericSparse answers a stream with the least error at its privacy cost.
 
 Everything is chosen from public parameters: ε, δ, the cutoff, the number of queries, β, the sensitivity and the grid.
-Whatever it returns is (ε, δ)-differentially private by ``docs/above-threshold.md``.
+Whatever it returns is (ε, δ)-differentially private by ``docs/above-threshold.md`` and ``docs/numeric-sparse.md``.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal, TypedDict, Unpack
+from typing import NotRequired, TypedDict, Unpack
 
-from schemas.streams import AboveThreshold, Calibration, StreamSpec
-from stream.accounting.accuracy import LARGEST_STEPS, AccuracyError, exact_alpha
+from schemas import AboveThreshold, NumericSparse, SparseVectorCalibration
+from stream.accounting.accuracy import LARGEST_STEPS, AccuracyError
 from stream.accounting.methods import (
     PlanError,
     Problem,
@@ -23,14 +23,14 @@ from stream.accounting.methods import (
     two_sided_shifted,
 )
 
-__all__ = ["TIE", "Parameters", "PlanError", "candidates", "plan", "plan_stream", "sensitivity_steps"]
-
-TIE = 1.001
-"""Errors within this ratio of the least count as equal, for the split is optimised no finer; the simplest is taken."""
+__all__ = ["Parameters", "PlanError", "candidates", "sensitivity_steps"]
 
 
 class Parameters(TypedDict):
-    """The public parameters of a plan. The sensitivity is in steps of ``grid``, ``grid`` in the query's unit."""
+    """The public parameters of a plan. The sensitivity is in steps of ``grid``, ``grid`` in the query's unit.
+
+    Fresh numbers are planned to be off by at most ``answer_ratio`` (1 if not given) times the α of ⊤ and ⊥.
+    """
 
     epsilon: float
     delta: float
@@ -38,6 +38,7 @@ class Parameters(TypedDict):
     beta: float
     sensitivity_steps: int
     grid: float
+    answer_ratio: NotRequired[float]
 
 
 def sensitivity_steps(sensitivity: float, grid: float) -> int:
@@ -54,7 +55,9 @@ def sensitivity_steps(sensitivity: float, grid: float) -> int:
     return steps
 
 
-def candidates(mechanism: AboveThreshold, **parameters: Unpack[Parameters]) -> tuple[Calibration, ...]:
+def candidates(
+    mechanism: AboveThreshold | NumericSparse, **parameters: Unpack[Parameters]
+) -> tuple[SparseVectorCalibration, ...]:
     """Every calibration that applies, the simplest first.
 
     All but ``one_sided_rounds``, which needs δ > 0, are pure (and say δ = 0), except the textbook's where its own
@@ -63,65 +66,20 @@ def candidates(mechanism: AboveThreshold, **parameters: Unpack[Parameters]) -> t
     Raises:
         PlanError: none fits; the message names the parameter to change.
     """
-    return _candidates(Problem(cutoff=mechanism.cutoff, monotone=mechanism.monotone, **parameters))
+    return _candidates(_problem(mechanism, parameters))
 
 
-def plan(
-    mechanism: AboveThreshold,
-    *,
-    calibration: Literal["best", "textbook"] = "best",
-    **parameters: Unpack[Parameters],
-) -> Calibration:
-    """The candidate with the least exact error, or the textbook's own.
-
-    Raises:
-        PlanError: no calibration fits; the message names the parameter to change.
-    """
-    problem = Problem(cutoff=mechanism.cutoff, monotone=mechanism.monotone, **parameters)
-    return _best(problem) if calibration == "best" else _textbook(problem)
-
-
-def plan_stream(spec: StreamSpec, *, sensitivity_steps: int, grid: float) -> Calibration:
-    """The calibration of a stream; streams that differ only in names and thresholds share one computation.
-
-    Raises:
-        PlanError: no calibration fits; the message names the parameter to change.
-    """
-    return plan(
-        spec.mechanism,
-        calibration=spec.calibration,
-        epsilon=spec.epsilon,
-        delta=spec.delta,
-        expected_queries=spec.expected_queries,
-        beta=spec.beta,
-        sensitivity_steps=sensitivity_steps,
-        grid=grid,
-    )
+def _problem(mechanism: AboveThreshold | NumericSparse, parameters: Parameters) -> Problem:
+    numbers = mechanism.numbers if isinstance(mechanism, NumericSparse) else "none"
+    return Problem(cutoff=mechanism.cutoff, monotone=mechanism.monotone, numbers=numbers, **parameters)
 
 
 @lru_cache(maxsize=4096)
-def _textbook(problem: Problem) -> Calibration:
-    try:
-        return textbook(problem)
-    except AccuracyError as error:
-        raise PlanError(str(error)) from error
-
-
-@lru_cache(maxsize=4096)
-def _best(problem: Problem) -> Calibration:
-    found = _candidates(problem)
-    # The textbook's `alpha` is its theorem's; its rank goes by what its noise really does.
-    errors = [exact_alpha(one) if one.method == "textbook" else one.alpha for one in found]
-    acceptable = TIE * min(errors)
-    return next(one for one, error in zip(found, errors, strict=True) if error <= acceptable)
-
-
-@lru_cache(maxsize=4096)
-def _candidates(problem: Problem) -> tuple[Calibration, ...]:
+def _candidates(problem: Problem) -> tuple[SparseVectorCalibration, ...]:
     makers = [textbook, two_sided, two_sided_shifted, one_sided]
     if problem.delta > 0.0:
         makers.append(one_sided_rounds)
-    found: list[Calibration] = []
+    found: list[SparseVectorCalibration] = []
     refusal: ValueError | None = None
     for make in makers:
         try:

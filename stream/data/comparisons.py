@@ -1,14 +1,15 @@
-"""What a comparison means for an attribute: the set of codes that satisfy it, by exact arithmetic."""
+"""What a value and a comparison mean for an attribute: its code, and the codes that satisfy it, exactly."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
-from typing import Literal
+from itertools import islice
+from typing import Literal, TypeGuard
 
 from schemas import Bins, Categories, Domain, Integers
 from stream.data.errors import PredicateError, shown
@@ -60,6 +61,30 @@ class Attribute:
         """The rows whose value is one of the literals."""
         return disjunction([self.compare("=", literal) for literal in literals])
 
+    def code(self, value: str | float) -> int:
+        """The code that a row of this value has; PredicateError for a value that is not in the domain.
+
+        Values of rows that do not fit are clamped, taken for ``other`` or left out. Here they are refused, so that
+        nobody is answered about another cell than the one that was named.
+        """
+        match self.domain:
+            case Categories():
+                if not isinstance(value, str):
+                    raise PredicateError(f"{shown(self.name)} holds categories; give one as a string")
+                return self._category_code(value)
+            case Integers(minimum=minimum, maximum=maximum):
+                if not _is_number(value) or not minimum <= value <= maximum or value != int(value):
+                    raise PredicateError(
+                        f"{shown(self.name)} holds whole numbers from {minimum} to {maximum}; give one of them",
+                    )
+                return int(value) - minimum
+            case Bins(edges=edges, size=size):
+                if not _is_number(value) or not edges[0] <= value <= edges[-1]:
+                    raise PredicateError(
+                        f"{shown(self.name)} holds numbers from {edges[0]!r} to {edges[-1]!r}; give one of them",
+                    )
+                return min(bisect_right(edges, float(value)), size) - 1
+
     @cached_property
     def _code_of(self) -> dict[str, int]:
         values = self.domain.values if isinstance(self.domain, Categories) else ()
@@ -77,15 +102,19 @@ class Attribute:
             raise PredicateError(f"categories of {shown(self.name)} have no order; compare with =, <> or IN")
         if not isinstance(literal, str):
             raise PredicateError(f"{shown(self.name)} holds categories; put '{literal}' in single quotes")
-        code = self._code_of.get(literal)
-        if code is None:
-            listed = ", ".join(shown(value) for value in list(self._code_of)[:_LISTED_VALUES])
-            more = ", …" if self.domain.size > _LISTED_VALUES else ""
-            raise PredicateError(
-                f"{shown(literal)} is not a declared value of {shown(self.name)}; declared are {listed}{more}",
-            )
+        code = self._category_code(literal)
         equal = codes(self.name, self.domain.size, (code, code + 1))
         return equal if operator == "=" else negation(equal)
+
+    def _category_code(self, category: str) -> int:
+        code = self._code_of.get(category)
+        if code is None:
+            listed = ", ".join(shown(value) for value in islice(self._code_of, _LISTED_VALUES))
+            more = ", …" if self.domain.size > _LISTED_VALUES else ""
+            raise PredicateError(
+                f"{shown(category)} is not a declared value of {shown(self.name)}; declared are {listed}{more}",
+            )
+        return code
 
     def _compare_integer(self, domain: Integers, operator: Operator, literal: Decimal) -> Predicate:
         floor, ceiling = math.floor(literal) - domain.minimum, math.ceil(literal) - domain.minimum
@@ -114,3 +143,7 @@ class Attribute:
             return below if operator == "<" else negation(below)
         remedy = "use <= or > with the last edge" if is_last else "use < or >= with an edge"
         raise PredicateError(f"bins of {shown(self.name)} cannot tell {operator} {literal:.15g}; {remedy}")
+
+
+def _is_number(value: str | float) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from stream.data.errors import DataError, shown
+from stream.data.errors import PredicateError, shown
 
 Cuts = tuple[int, ...]
 """A set of codes as the increasing ends of half-open ranges: (a, b, c, d) is [a, b) ∪ [c, d)."""
@@ -149,14 +149,21 @@ def membership(cuts: Cuts, size: int) -> npt.NDArray[np.bool_]:
 def cells(predicate: Predicate, sizes: Mapping[str, int]) -> npt.NDArray[np.bool_]:
     """Which cells of the tensor over the given attributes, in the given order, satisfy the predicate.
 
-    The schema alone decides it. DataError if the predicate depends on an attribute without an axis.
+    The shape is that of the sizes; axes stand in row-major order, as in ``Table.group_counts``. The array is
+    read-only, and no larger in memory than the attributes that the predicate depends on make it. The schema alone
+    decides it. PredicateError if the predicate depends on an attribute without an axis.
     """
     shape = tuple(sizes.values())
     axes = {name: axis for axis, name in enumerate(sizes)}
 
     def leaf(node: Codes) -> npt.NDArray[np.bool_]:
-        if sizes.get(node.attribute) != node.size:
-            raise DataError(f"the tensor has no axis for attribute {shown(node.attribute)}; name it as one")
+        size = sizes.get(node.attribute)
+        if size is None:
+            raise PredicateError(f"the tensor has no axis for attribute {shown(node.attribute)}; name it as one")
+        if size != node.size:
+            raise PredicateError(
+                f"the tensor declares {shown(node.attribute)} otherwise; parse the predicate for its attributes"
+            )
         broadcast = [1] * len(shape)
         broadcast[axes[node.attribute]] = node.size
         return membership(node.cuts, node.size).reshape(broadcast)

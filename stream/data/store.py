@@ -42,12 +42,12 @@ class _Parser:
 class TableStore:
     """Loads tables once and keeps them; tables in memory stand in for the files of the sources of their name.
 
-    ``fingerprint_key`` has 32 bytes and must be the same wherever fingerprints are to agree. Safe to share between
-    threads.
+    ``fingerprint_keys`` have 32 bytes each: fingerprints are made with the first, and recognised under any. Safe to
+    share between threads.
     """
 
-    def __init__(self, fingerprint_key: bytes, overrides: Mapping[str, Frame] | None = None) -> None:
-        self._key = fingerprint_key
+    def __init__(self, *fingerprint_keys: bytes, overrides: Mapping[str, Frame] | None = None) -> None:
+        self._keys = fingerprint_keys
         self._lock = RLock()
         self._numbers = count()
         self._frames: dict[str, tuple[int, Frame]] = {}
@@ -62,8 +62,8 @@ class TableStore:
 
     @classmethod
     def keyed_by(cls, key: NoiseKey) -> TableStore:
-        """A store whose fingerprints are keyed by a subkey of the noise key."""
-        return cls(key.subkey(_FINGERPRINT_PURPOSE))
+        """A store whose fingerprints are keyed by a subkey of the noise key, or of an older one."""
+        return cls(*(one.subkey(_FINGERPRINT_PURPOSE) for one in (key, *key.older)))
 
     def put(self, source_name: str, frame: Frame) -> None:
         """Use a table in memory for the source of this name from now on, whatever path the source gives."""
@@ -82,12 +82,17 @@ class TableStore:
                 if known is not None and known.attributes == source.attributes:
                     return known
             current = self._load(source)
-        if expected_fingerprint not in (None, current.fingerprint):
-            raise DataError(
-                f"source data differs from what was registered for {shown(source.source)}; "
-                "restore that data, or register the new data under another name",
-            )
+            if expected_fingerprint is not None and not self._recognises(source, current, expected_fingerprint):
+                raise DataError(
+                    f"source data differs from what was registered for {shown(source.source)}; "
+                    "restore that data, or register the new data under another name",
+                )
         return current.table
+
+    def matches(self, source: TableSource, expected_fingerprint: str) -> bool:
+        """Whether the source's data as it is now has this fingerprint, under any of the keys."""
+        with self._lock:
+            return self._recognises(source, self._load(source), expected_fingerprint)
 
     def fingerprint(self, source: TableSource) -> str:
         """The fingerprint of the source's table as it is now."""
@@ -115,13 +120,20 @@ class TableStore:
             raise PredicateError(str(known))
         return known
 
+    def _recognises(self, source: TableSource, current: _Current, expected: str) -> bool:
+        older = (fingerprint(current.table, source, key) for key in self._keys[1:])
+        if current.fingerprint != expected and expected not in older:
+            return False
+        self._tables[source.source, expected] = current.table
+        return True
+
     def _load(self, source: TableSource) -> _Current:
         number, frame = self._frames.get(source.source, (None, None))
         stamp = (number,) if frame is not None else _file_stamp(Path(source.path))
         current = self._current.get(source.source)
         if current is None or current.stamp != stamp or current.table.attributes != source.attributes:
             table = Table.load(source, frame)
-            current = _Current(stamp, table, fingerprint(table, source, self._key))
+            current = _Current(stamp, table, fingerprint(table, source, self._keys[0]))
             self._current[source.source] = current
             self._tables[source.source, current.fingerprint] = table
         return current

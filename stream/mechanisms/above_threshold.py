@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Calibration
+from schemas import SparseVectorCalibration
 from stream.noise import Sampler, sampler
 
 Integers = npt.NDArray[np.int64]
@@ -29,17 +29,23 @@ NextBarrier = Callable[[int, int], int]
 """Given a stream's row and the round that begins, ρ + s of that round."""
 
 
-def threshold_sampler(calibration: Calibration) -> Sampler:
+def threshold_sampler(calibration: SparseVectorCalibration) -> Sampler:
     """The law of ρ: rate ε₁/Δ per step."""
     rate = Fraction(calibration.epsilon_threshold) / calibration.sensitivity_steps
     return sampler(calibration.noise, rate)
 
 
-def query_sampler(calibration: Calibration) -> Sampler:
+def query_sampler(calibration: SparseVectorCalibration) -> Sampler:
     """The law of ν: rate ε₂/(2cΔ) per step, ε₂/(cΔ) for monotone queries; c = 1 where each round has its own ρ."""
     tops = 1 if calibration.fresh_threshold else calibration.cutoff
     width = tops * calibration.sensitivity_steps * (1 if calibration.monotone else 2)
     return sampler(calibration.noise, Fraction(calibration.epsilon_query) / width)
+
+
+def answer_sampler(calibration: SparseVectorCalibration) -> Sampler:
+    """The law of a ⊤'s fresh noise: two-sided of rate ε₃/(cΔ) per step; c = 1 where each round has its own ρ."""
+    tops = 1 if calibration.fresh_threshold else calibration.cutoff
+    return sampler("two_sided", Fraction(calibration.epsilon_answer) / (tops * calibration.sensitivity_steps))
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from stream.noise.geometric import (
     TwoSidedGeometric,
     sampler,
 )
-from stream.noise.keys import KEY_FILE_VARIABLE, KEY_VARIABLE, NoiseKey, NoiseKeyError
-from stream.noise.words import Role, event_words, round_words, stream_subkey
+from stream.noise.keys import KEY_COMMAND_VARIABLE, KEY_FILE_VARIABLE, KEY_VARIABLE, NoiseKey, NoiseKeyError
+from stream.noise.words import Role, cell_words, event_words, round_words, stream_subkey
 
 __all__ = [
     "DELTA_PER_DRAW",
+    "KEY_COMMAND_VARIABLE",
     "KEY_FILE_VARIABLE",
     "KEY_VARIABLE",
     "MAX_DIGITS",
@@ -24,6 +25,7 @@ __all__ = [
     "Role",
     "Sampler",
     "TwoSidedGeometric",
+    "cell_words",
     "event_words",
     "round_words",
     "sampler",

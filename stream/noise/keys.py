@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import os
 import secrets
-import stat
+import shlex
+import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from blake3 import blake3
 
+from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret
+
 KEY_BYTES = 32
 KEY_VARIABLE = "SOTTO_NOISE_KEY"
 KEY_FILE_VARIABLE = "SOTTO_NOISE_KEY_FILE"
+KEY_COMMAND_VARIABLE = "SOTTO_NOISE_KEY_COMMAND"
+COMMAND_TIMEOUT = 60.0
+"""Seconds that a command may take to print the key."""
+MAX_KEYS = 64
+"""Most keys that one service holds."""
 _ID_CONTEXT = "sotto 2026 noise key id v1"
 
 
@@ -22,13 +30,22 @@ class NoiseKeyError(RuntimeError):
 
 @dataclass(frozen=True)
 class NoiseKey:
-    """A 256-bit secret. Whoever holds it can tell every answer's noise; without it noise is as good as random."""
+    """A 256-bit secret. Whoever holds it can tell every answer's noise; without it noise is as good as random.
+
+    ``older`` are the keys that it took over from: new streams are opened under the key itself, those that were opened
+    under an older one keep it for good.
+    """
 
     secret: bytes = field(repr=False)
+    older: tuple[NoiseKey, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if len(self.secret) != KEY_BYTES:
             raise NoiseKeyError(f"a noise key has {KEY_BYTES} bytes; make one with 'sotto key new'")
+
+    def find(self, key_id: str) -> NoiseKey | None:
+        """The key of this name: this one or an older one."""
+        return next((key for key in (self, *self.older) if key.key_id == key_id), None)
 
     @property
     def key_id(self) -> str:
@@ -46,49 +63,63 @@ class NoiseKey:
 
     @classmethod
     def from_text(cls, text: str) -> NoiseKey:
-        """Read 64 hexadecimal digits."""
+        """Read keys of 64 hexadecimal digits, one a line: the present one first, then older ones."""
         try:
-            secret = bytes.fromhex(text.strip())
+            secrets_found = [bytes.fromhex(line) for line in text.split()]
         except ValueError:
-            raise NoiseKeyError("a noise key is 64 hexadecimal digits; make one with 'sotto key new'") from None
-        return cls(secret)
+            secrets_found = []
+        if not secrets_found:
+            raise NoiseKeyError("a noise key is 64 hexadecimal digits; make one with 'sotto key new'")
+        if len(secrets_found) > MAX_KEYS or len(set(secrets_found)) < len(secrets_found):
+            raise NoiseKeyError(
+                f"noise keys: more than {MAX_KEYS}, or one twice; remove those that no stream needs"
+            )
+        present, *older = secrets_found
+        return cls(present, tuple(cls(secret) for secret in older))
 
     @classmethod
     def load(cls, path: Path) -> NoiseKey:
         """Read a key file, which nobody but its owner may read."""
         try:
-            mode = path.stat().st_mode
-            if stat.S_IMODE(mode) & 0o077 and not _is_mounted_secret(path):
-                raise NoiseKeyError(f"key file {path} is open to others; run 'chmod 600 {path}'")
-            return cls.from_text(path.read_bytes().decode("ascii", errors="replace"))
-        except OSError as error:
-            raise NoiseKeyError(
-                f"cannot read key file {path} ({error.strerror}); make one with 'sotto key new {path}'",
-            ) from None
+            text = read_secret(path)
+        except SecretFileError as error:
+            raise NoiseKeyError(f"noise key: {error}; make one with 'sotto key new {path}'") from None
+        return cls.from_text(text)
 
     @classmethod
     def from_environment(cls) -> NoiseKey:
-        """The key in ``SOTTO_NOISE_KEY``, or in the file that ``SOTTO_NOISE_KEY_FILE`` names."""
+        """The keys in ``SOTTO_NOISE_KEY``, in the file ``SOTTO_NOISE_KEY_FILE``, or printed by ``SOTTO_NOISE_KEY_COMMAND``."""
         if text := os.environ.get(KEY_VARIABLE):
             return cls.from_text(text)
         if path := os.environ.get(KEY_FILE_VARIABLE):
             return cls.load(Path(path))
+        if command := os.environ.get(KEY_COMMAND_VARIABLE):
+            return cls.from_command(command)
         raise NoiseKeyError(
-            f"no noise key: set {KEY_VARIABLE}, or {KEY_FILE_VARIABLE} to a file made with 'sotto key new FILE'",
+            f"no noise key: set {KEY_VARIABLE}, or {KEY_FILE_VARIABLE} to a file made with 'sotto key new FILE', or "
+            f"{KEY_COMMAND_VARIABLE} to a command that prints it",
         )
 
-    def save(self, path: Path) -> None:
-        """Write a new key file with owner-only permissions; an existing file is never overwritten."""
+    @classmethod
+    def from_command(cls, command: str) -> NoiseKey:
+        """The keys that a command prints, such as a secret store's client. It is run without a shell."""
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            raise NoiseKeyError(f"{path} exists already; a key is never overwritten") from None
-        except OSError as error:
-            raise NoiseKeyError(f"cannot write {path}: {error.strerror}") from None
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(self.secret.hex() + "\n")
+            done = subprocess.run(  # noqa: S603 - the operator's own command, split into words and run as such
+                shlex.split(command), capture_output=True, timeout=COMMAND_TIMEOUT, check=True
+            )
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            # Neither the command's words nor what it printed may show up: either may hold a secret.
+            raise NoiseKeyError(f"the command in {KEY_COMMAND_VARIABLE} failed ({type(error).__name__})") from None
+        return cls.from_text(done.stdout.decode("ascii", errors="replace"))
 
+    def successor(self) -> NoiseKey:
+        """A fresh key that has this one and its older ones behind it."""
+        return NoiseKey(secrets.token_bytes(KEY_BYTES), (NoiseKey(self.secret), *self.older))
 
-def _is_mounted_secret(path: Path) -> bool:
-    """Container engines mount secrets read-only for all users of the container, whatever the file's mode."""
-    return path.is_relative_to("/run/secrets")
+    def save(self, path: Path, *, replace: bool = False) -> None:
+        """Write a key file with owner-only permissions; an existing file is overwritten only to ``replace`` it."""
+        lines = "\n".join(key.secret.hex() for key in (self, *self.older))
+        try:
+            (replace_secret if replace else write_secret)(path, lines)
+        except SecretFileError as error:
+            raise NoiseKeyError(f"noise key: {error}") from None

@@ -27,6 +27,9 @@ class Role(StrEnum):
 
     THRESHOLD = "threshold"
     QUERY = "query"
+    ANSWER = "answer"
+    RELEASE = "release"
+    ROWS = "rows"
 
 
 def _prefixed(*parts: bytes) -> bytes:
@@ -45,6 +48,11 @@ def stream_subkey(key: NoiseKey, *, incarnation: str, definition: bytes, role: R
 def round_words(subkeys: Sequence[bytes], rounds: Sequence[int], count: int) -> tuple[Words, LowWords]:
     """Words that depend on the stream and the round alone, for a threshold's noise; one row per subkey."""
     return _derive(subkeys, [number.to_bytes(8, "big") for number in rounds], count)
+
+
+def cell_words(subkey: bytes, cells: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
+    """Words that depend on the stream and a cell alone, for the noise of a release; one row per cell."""
+    return _derive([subkey] * len(cells), cells, count)
 
 
 def event_words(

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from schemas import MAX_EVENT_BYTES, Query, TableSource
+from schemas import MAX_EVENT_BYTES, Query
 from schemas.wire import Codec, MalformedEventError, struct
-from stream.data import TableStore
 from stream.processors.base import RecordLike
-from stream.processors.hosted import HostedStreams
+from stream.processors.families.base import Asked, Context, Family
 from stream.processors.rejections import Rejection
 from stream.processors.topics import Topics, partition_of
 
+_PLAIN_FIELDS = frozenset({"id", "stream", "value", "threshold"})
+_PlainQuery: Any = struct(Query, only=_PLAIN_FIELDS)
+_decode_plain: Any = msgspec.json.Decoder(_PlainQuery).decode
 _decode_query: Any = msgspec.json.Decoder(struct(Query)).decode
 _query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
+PrivateNumber = Callable[[Context, int, Any], float]
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The admitted queries of some records, in parallel columns, and the rejections; ``places`` index the records."""
+    """The admitted queries of some records, and the rejections; ``places`` index the records.
+
+    Queries to sparse vectors stand in parallel columns, the others in ``asked``.
+    """
 
     records: Sequence[RecordLike]
     rejected: list[tuple[int, Rejection]]
     unknown: bool
+    asked: Sequence[Asked] = ()
     places: Sequence[int] = ()
     ids: Sequence[str] = ()
     slots: Sequence[int] = ()
@@ -40,17 +48,26 @@ class Batch:
 class Admission:
     """Admits the queries of one partition. It changes nothing: the same records can be admitted again."""
 
-    def __init__(self, topics: Topics, partition: int, streams: HostedStreams, tables: TableStore) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        context: Context,
+        families: Mapping[str, Family],
+        private_number: PrivateNumber,
+    ) -> None:
+        """Take the families by mechanism kind, and what resolves a question to a sparse vector."""
         self._topics = topics
-        self._partition = partition
-        self._streams = streams
-        self._tables = tables
+        self._context = context
+        self._families = families
+        self._private_number = private_number
 
     def admit(self, records: Sequence[RecordLike]) -> Batch:
         """Sort records into queries to be answered and rejections."""
         rows: list[tuple[int, str, int, float, float | None, int, bytes]] = []
+        asked: list[Asked] = []
         rejected: list[tuple[int, Rejection]] = []
-        slot_of, over_values = self._streams.slots.get, self._streams.over_values
+        streams = self._context.streams
+        slot_of, plain = streams.slots.get, streams.plain
         unknown = False
         for place, record in enumerate(records):
             value = record.value
@@ -58,53 +75,53 @@ class Admission:
                 rejected.append((place, _malformed(value)))
                 continue
             try:
-                query = _decode_query(value)
+                query = _decode_plain(value)
+            except _UNREADABLE:
+                query = None
+            try:
+                if query is None:
+                    query = _decode_query(value)
+                slot = slot_of(query.stream)
+                if slot is None:
+                    unknown = True
+                    raise self._unknown(query.stream)
+                if plain[slot] and query.__class__ is _PlainQuery and query.value is not None:
+                    rows.append((place, query.id, slot, query.value, query.threshold, record.offset, value))
+                    continue
+                content = self._resolve(slot, _decode_query(value))
             except _UNREADABLE:
                 rejected.append((place, _malformed(value)))
                 continue
-            name = query.stream
-            slot = slot_of(name)
-            number = query.value
-            if slot is None:
-                unknown = True
-                rejected.append((place, self._unknown(name)))
+            except Rejection as rejection:
+                rejected.append((place, rejection))
                 continue
-            if number is None or query.where is not None or not over_values[slot]:
-                try:
-                    number = self._count(slot, number, query.where)
-                except Rejection as rejection:
-                    rejected.append((place, rejection))
-                    continue
-            rows.append((place, query.id, slot, number, query.threshold, record.offset, value))
-        if not rows:
-            return Batch(records, rejected, unknown)
-        return Batch(records, rejected, unknown, *zip(*rows, strict=True))
+            if streams.kinds[slot] in self._families:
+                asked.append(Asked(place, query.id, slot, record.offset, value, content))
+            else:
+                rows.append((place, query.id, slot, content, query.threshold, record.offset, value))
+        columns: Any = zip(*rows, strict=True) if rows else ()
+        return Batch(records, rejected, unknown, asked, *columns)
 
-    def _count(self, slot: int, number: float | None, where: str | None) -> float:
-        """The true count of a predicate; every private number of a table comes from here."""
-        source = self._streams.terms_at(slot).source
-        if (number is None) == (where is None):
-            raise Rejection("malformed", "value, where: give exactly one of them")
-        if not isinstance(source, TableSource):
-            raise Rejection("malformed", "where: this stream's source has no table; send a 'value' instead")
-        if where is None:
-            raise Rejection(
-                "malformed", "value: this stream's source is a table; send a 'where' predicate instead"
-            )
-        if self._streams.refused[slot]:
+    def _resolve(self, slot: int, query: Any) -> Any:
+        """What the stream's family makes of a question; every private number comes from here.
+
+        A stream that this worker must not answer for is not looked up: its table may not be the right one.
+        """
+        family = self._families.get(self._context.streams.kinds[slot])
+        if self._context.streams.refused[slot]:
             return 0.0
-        try:
-            table = self._tables.get(source, self._streams.terms_at(slot).fingerprint)
-            return float(table.count(self._tables.predicate(source, where)))
-        except ValueError as error:
-            raise Rejection("predicate", f"where: {error}") from None
+        if family is None:
+            return self._private_number(self._context, slot, query)
+        if query.threshold is not None:
+            raise Rejection("malformed", "threshold: this stream's mechanism compares with none; remove it")
+        return family.admit(slot, query)
 
     def _unknown(self, stream: str) -> Rejection:
         home = partition_of(stream.encode(), self._topics.partitions)
-        if home != self._partition:
+        if home != self._context.partition:
             return Rejection(
                 "wrong-partition",
-                f"stream: belongs in partition {home}, came in {self._partition}; "
+                f"stream: belongs in partition {home}, came in {self._context.partition}; "
                 "key events by stream with the murmur2 partitioner (librdkafka: partitioner=murmur2_random)",
             )
         return Rejection("unknown-stream", "stream: no such stream is open; open it first")

@@ -93,7 +93,7 @@ class Processor(Protocol):
         """Take in records of a table or of the changelog; all tables come before the changelog."""
 
     def restored(self) -> int | None:
-        """End the restore. Gives the changelog's next offset of the first input, where it holds one."""
+        """End the restore. Gives the first input's next offset by the changelog; None where that does not record it."""
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """Take in new records of the tables."""
@@ -101,8 +101,11 @@ class Processor(Protocol):
     def process(self, records: Sequence[RecordLike]) -> Outputs:
         """Answer a batch of input records of one topic; empty batches are allowed."""
 
-    def refuse(self, record: RecordLike) -> Outputs:
-        """Write off an event that breaks ``process``: a dead letter, and an answer where it has an id and a stream."""
+    def refuse(self, record: RecordLike, *, unread: bool = False) -> Outputs:
+        """Write off an event that breaks ``process``: a dead letter, and an answer where it has an id and a stream.
+
+        An ``unread`` one is known by its position alone: the client library cannot read it.
+        """
 
     def idle(self, now: float) -> Outputs:
         """What is due by the clock, in seconds since the epoch; called between batches."""

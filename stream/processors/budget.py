@@ -26,6 +26,7 @@ from schemas import (
     Receipt,
     RegisterSource,
     Request,
+    Source,
     SourceRecord,
     StreamIdentity,
     TableSource,
@@ -36,8 +37,9 @@ from stream.accounting.ledger import Account, Grant, Ledger, RefusedError
 from stream.accounting.planner import PlanError
 from stream.data import TableStore
 from stream.processors.base import Message, Outputs, RecordLike
+from stream.processors.exhaustion import exhausted_reason
 from stream.processors.openings import control_event, definition_digest, plan_for
-from stream.processors.rejections import INTERNAL, Rejection, dead_letter
+from stream.processors.rejections import INTERNAL, UNREADABLE, Rejection, dead_letter
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 
 MAX_RECEIPTS = 100_000
@@ -112,10 +114,10 @@ class BudgetProcessor:
         del records
         return False
 
-    def refuse(self, record: RecordLike) -> Outputs:
-        """Write a dead letter for an event that breaks ``process``."""
+    def refuse(self, record: RecordLike, *, unread: bool = False) -> Outputs:
+        """Write a dead letter for an event that breaks ``process``, or that could not be read."""
         outputs = Outputs()
-        self._reject(outputs, record, INTERNAL)
+        self._reject(outputs, record, UNREADABLE if unread else INTERNAL)
         return outputs
 
     def idle(self, now: float) -> Outputs:
@@ -175,20 +177,34 @@ class BudgetProcessor:
 
     def _register(self, request: RegisterSource) -> Literal["registered"]:
         source = request.source
-        fingerprint = self._tables.fingerprint(source) if isinstance(source, TableSource) else None
-        self._touch(self.ledger.register(source, fingerprint))
+        self._touch(self.ledger.register(source, self._fingerprint_of(source)))
         return "registered"
+
+    def _fingerprint_of(self, source: Source) -> str | None:
+        """A table's fingerprint; that which is on record if the data has it under an older key."""
+        if not isinstance(source, TableSource):
+            return None
+        known = self.ledger.accounts.get(source.source)
+        if known is not None and known.fingerprint is not None and self._tables.matches(source, known.fingerprint):
+            return known.fingerprint
+        return self._tables.fingerprint(source)
 
     def _open(self, record: RecordLike, request: OpenStream, outputs: Outputs) -> Literal["opened"]:
         spec = request.stream
         account = self.ledger.account(spec.source)
-        calibration = plan_for(spec, account.source)
+        calibration = plan_for(spec, account.source, lambda: self._rows_of(account))
         digest = definition_digest(spec, account, calibration)
         identity = StreamIdentity(incarnation=self._mint(record).hex(), digest=digest, key_id=self._key_id)
         grant = self.ledger.reserve(spec, calibration, identity)
         self._touch(account, grant)
         self._tell(account, grant, outputs)
         return "opened"
+
+    def _rows_of(self, account: Account) -> int:
+        """The number of rows of an account's file, public where neighbours replace a row."""
+        if not isinstance(account.source, TableSource):
+            raise RefusedError("mechanism.rows: the source has no rows; remove it")
+        return self._tables.get(account.source, account.fingerprint).file_row_count
 
     def _end(
         self,
@@ -224,7 +240,7 @@ class BudgetProcessor:
         if not changed:
             return
         if charge.state == "exhausted" and self.ledger.end(
-            charge.source, charge.stream, "halted", f"exhausted: all {charge.tops} ⊤s of the cutoff are out"
+            charge.source, charge.stream, "halted", exhausted_reason(grant.calibration)
         ):
             self._tell(account, grant, outputs)
         self._touch(account, grant)

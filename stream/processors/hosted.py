@@ -6,23 +6,25 @@ operations; hence one numpy column per figure, and one shared ``Terms`` object f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Amount, Calibration, Checkpoint, Control, Source, StreamState
-from schemas.wire import struct
-from stream.accounting.costs import realised_cost, to_amount
-from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
+from schemas import StreamState
 from stream.mechanisms.grid import to_steps
-from stream.noise import NoiseKey, Role, Sampler, round_words, stream_subkey
+from stream.noise import NoiseKey, Role, round_words, stream_subkey
+from stream.processors.definitions import Definition
+from stream.processors.exhaustion import exhausted_reason
+from stream.processors.terms import Terms, TermsTable
 
 STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
 OPEN, EXHAUSTED, HALTED, CLOSED = range(4)
+_STATE_NUMBERS = {state: number for number, state in enumerate(STATES)}
 
-WireAmount: Any = struct(Amount)
+UNLIMITED = 1 << 62
+"""Stands for the charged answers left where one charge pays for all."""
 
 _COLUMNS: dict[str, Any] = {
     "terms_of": np.int32,
@@ -41,30 +43,13 @@ _COLUMNS: dict[str, Any] = {
 }
 
 
-@dataclass(slots=True, eq=False)
-class Terms:
-    """Everything that streams of equal spec, source and calibration share."""
-
-    source: Source
-    calibration: Calibration
-    fingerprint: str | None
-    threshold_noise: Sampler
-    query_noise: Sampler
-    _amounts: dict[tuple[bool, int], Any] = field(default_factory=dict)
-
-    def spent(self, answered: int, tops: int) -> Any:
-        """The realised cost after so many answers and ⊤s, as the wire shows it."""
-        key = (answered > 0, tops)
-        if (amount := self._amounts.get(key)) is None:
-            cost = realised_cost(self.calibration, self.source.accountant, answered, tops)
-            shown = to_amount(cost, self.source)
-            amount = WireAmount(shown.epsilon, shown.delta, shown.rho)
-            self._amounts[key] = amount
-        return amount
-
-
 class HostedStreams:
-    """Slots, one per stream, and their columns. ``names[slot]`` is the stream of a slot."""
+    """Slots, one per stream, and their columns.
+
+    ``names[slot]`` is the stream of a slot, ``kinds[slot]`` its mechanism's kind, and ``plain[slot]`` says that it is a
+    sparse vector over trusted values. ``keyless`` has the missing noise key's name of each stream that lacks its key. The columns ``fresh``, ``threshold``, ``barrier`` and ``ready`` are those of a
+    sparse vector.
+    """
 
     terms_of: npt.NDArray[np.int32]
     state: npt.NDArray[np.uint8]
@@ -87,11 +72,15 @@ class HostedStreams:
         self.keys: list[bytes] = []
         self.incarnations: list[str] = []
         self.digests: list[bytes] = []
-        self.over_values: list[bool] = []
+        self._key_of: list[NoiseKey] = []
+        self.kinds: list[str] = []
+        self.plain: list[bool] = []
         self.query_keys: list[bytes] = []
         self.reasons: dict[int, str] = {}
-        self.terms: list[Terms] = []
-        self._terms_index: dict[tuple[str, Calibration, str | None], int] = {}
+        self.terms_table = TermsTable()
+        self.terms: list[Terms] = self.terms_table.all
+        self.keyless: dict[int, str] = {}
+        self._keys: dict[str, NoiseKey | None] = {}
         for name, kind in _COLUMNS.items():
             setattr(self, name, np.zeros(64, dtype=kind))
 
@@ -102,34 +91,62 @@ class HostedStreams:
         """The terms of a slot's stream."""
         return self.terms[int(self.terms_of[slot])]
 
-    def host(self, definition: Control) -> int:
-        """Take in a stream's definition; an unchanged incarnation keeps its figures, a new one starts afresh."""
-        name = definition.spec.stream
-        slot = self.slots.get(name)
-        if slot is not None and self.incarnations[slot] == definition.identity.incarnation:
-            return slot
-        if slot is None:
-            slot = self._new_slot(name)
-        self.incarnations[slot] = definition.identity.incarnation
-        self.digests[slot] = bytes.fromhex(definition.identity.digest)
-        self.over_values[slot] = definition.source.kind == "values"
-        self.reasons.pop(slot, None)
-        calibration = definition.calibration
-        self.terms_of[slot] = self._index_of_terms(definition)
-        self.state[slot] = OPEN
-        self.refused[slot] = False
-        self.fresh[slot] = calibration.fresh_threshold
-        self.threshold[slot] = to_steps(definition.spec.mechanism.threshold, calibration.grid)
-        self.answered[slot] = 0
-        self.last_offset[slot] = -1
-        self.set_tops(slot, 0)
-        return slot
+    def host(self, definitions: Sequence[Definition]) -> list[int]:
+        """Take in streams' definitions and give their slots; an unchanged incarnation keeps its figures.
 
-    def set_tops(self, slot: int, tops: int) -> None:
-        """Fix how many ⊤s are out."""
-        self.tops[slot] = tops
-        self.tops_left[slot] = self.terms_at(slot).calibration.cutoff - tops
-        self.ready[slot] = False
+        A new incarnation starts afresh. Of several definitions of one stream the last counts.
+        """
+        slots = []
+        fresh: dict[int, Definition] = {}
+        for definition in definitions:
+            slot = self.slots.get(definition.stream)
+            if slot is None:
+                slot = self._new_slot(definition.stream)
+            if self.incarnations[slot] != definition.incarnation:
+                self.incarnations[slot] = definition.incarnation
+                fresh[slot] = definition
+            slots.append(slot)
+        if fresh:
+            self._begin(fresh)
+        return slots
+
+    def _begin(self, fresh: dict[int, Definition]) -> None:
+        """Start streams as their definitions have them."""
+        for slot, definition in fresh.items():
+            self._key_of[slot] = self._find_key(slot, definition.key_id)
+            self.digests[slot] = bytes.fromhex(definition.digest)
+            terms = self.terms[definition.terms]
+            self.kinds[slot] = terms.mechanism.kind
+            self.plain[slot] = terms.is_sparse_vector and terms.source.kind == "values"
+            self.reasons.pop(slot, None)
+        slots = np.fromiter(fresh, dtype=np.intp, count=len(fresh))
+        terms_of = np.array([definition.terms for definition in fresh.values()], dtype=np.int32)
+        thresholds = np.array([definition.threshold for definition in fresh.values()])
+        self._grow()
+        self.terms_of[slots] = terms_of
+        self.state[slots] = OPEN
+        self.refused[slots] = False
+        self.answered[slots] = 0
+        self.last_offset[slots] = -1
+        self.tops[slots] = 0
+        self.ready[slots] = False
+        order = np.argsort(terms_of, kind="stable")
+        for members in np.split(order, np.flatnonzero(np.diff(terms_of[order])) + 1):
+            terms, own = self.terms[terms_of[members[0]]], slots[members]
+            self.tops_left[own] = terms.calibration.cutoff or UNLIMITED
+            if terms.is_sparse_vector:
+                self.fresh[own] = terms.sparse_vector.fresh_threshold
+                self.threshold[own] = to_steps(thresholds[members], terms.calibration.grid)
+
+    def _find_key(self, slot: int, key_id: str) -> NoiseKey:
+        """The stream's noise key; a stream whose key is missing is refused by the processor and never draws."""
+        if key_id not in self._keys:
+            self._keys[key_id] = self._key.find(key_id)
+        if (key := self._keys[key_id]) is None:
+            self.keyless[slot] = key_id
+            return self._key
+        self.keyless.pop(slot, None)
+        return key
 
     def advance(self, slots: npt.NDArray[np.intp], tops: npt.NDArray[np.int64]) -> None:
         """Count further ⊤s; a stream that draws its threshold anew enters another round."""
@@ -146,7 +163,7 @@ class HostedStreams:
         if not waiting:
             return
         for slot in waiting:
-            self.query_keys[slot] = self._subkey(slot, Role.QUERY)
+            self.query_keys[slot] = self.subkey(slot, Role.QUERY)
         self.barrier[waiting] = self._barriers(waiting, self.tops[waiting].tolist())
         self.ready[waiting] = True
 
@@ -162,25 +179,32 @@ class HostedStreams:
             by_terms.setdefault(int(self.terms_of[slot]), []).append(place)
         for index, places in by_terms.items():
             terms = self.terms[index]
-            fresh = terms.calibration.fresh_threshold
-            subkeys = [self._subkey(slots[place], Role.THRESHOLD) for place in places]
+            fresh = terms.sparse_vector.fresh_threshold
+            subkeys = [self.subkey(slots[place], Role.THRESHOLD) for place in places]
             rounds = [tops[place] if fresh else 0 for place in places]
             words, low = round_words(subkeys, rounds, terms.threshold_noise.words)
-            barriers[places] = terms.threshold_noise.draw(words, low) + terms.calibration.shift
+            barriers[places] = terms.threshold_noise.draw(words, low) + terms.sparse_vector.shift
         return barriers
 
-    def resume(self, name: str, checkpoint: Checkpoint, written_at: int) -> None:
-        """Take a stream's figures from the changelog; those of another incarnation are not its own."""
-        slot = self.slots.get(name)
-        if slot is None or self.incarnations[slot] != checkpoint.incarnation:
+    def resume(self, checkpoints: Sequence[tuple[int, Any, int]]) -> None:
+        """Take streams' figures from the changelog: slot, checkpoint of its incarnation, and when it was written."""
+        if not checkpoints:
             return
-        self.state[slot] = STATES.index(checkpoint.state)
-        self.answered[slot] = checkpoint.answered
-        self.last_offset[slot] = checkpoint.offset
-        self.written_at[slot] = written_at
-        self.set_tops(slot, checkpoint.tops)
-        if checkpoint.reason is not None:
-            self.reasons[slot] = checkpoint.reason
+        slots = np.array([slot for slot, _, _ in checkpoints], dtype=np.intp)
+        self.written_at[slots] = [written_at for _, _, written_at in checkpoints]
+        kept = [checkpoint for _, checkpoint, _ in checkpoints]
+        self.state[slots] = [_STATE_NUMBERS[checkpoint.state] for checkpoint in kept]
+        self.answered[slots] = [checkpoint.answered for checkpoint in kept]
+        self.last_offset[slots] = [checkpoint.offset for checkpoint in kept]
+        tops = np.array([checkpoint.tops for checkpoint in kept], dtype=np.int64)
+        # Shown and left add up to the cutoff.
+        left = self.tops_left[slots]
+        self.tops_left[slots] = np.where(left == UNLIMITED, left, left + self.tops[slots] - tops)
+        self.tops[slots] = tops
+        self.ready[slots] = False
+        for slot, checkpoint, _ in checkpoints:
+            if checkpoint.reason is not None:
+                self.reasons[slot] = checkpoint.reason
 
     def resumed(self, recent: int) -> None:
         """Mark the streams changed whose figures were written in the last ``recent`` milliseconds before the crash."""
@@ -204,13 +228,18 @@ class HostedStreams:
         """Why a stream does not answer."""
         if (reason := self.reasons.get(slot)) is not None:
             return reason
-        return f"exhausted: all {self.terms_at(slot).calibration.cutoff} ⊤s of the cutoff are out"
+        return exhausted_reason(self.terms_at(slot).calibration)
+
+    def shown_left(self, slot: int) -> int | None:
+        """How many charged answers a stream may still give; None where one charge pays for all."""
+        left = int(self.tops_left[slot])
+        return None if left > UNLIMITED // 2 else left
 
     def spent(self, slot: int) -> Any:
         """A stream's realised cost so far, as the wire shows it."""
         return self.terms_at(slot).spent(int(self.answered[slot]), int(self.tops[slot]))
 
-    def figures(self) -> dict[str, tuple[str, int, int, int, int, str]]:
+    def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str]]:
         """Every stream's persistent figures, for comparing a restored state with a live one."""
         return {
             name: (
@@ -218,46 +247,45 @@ class HostedStreams:
                 int(self.answered[slot]),
                 int(self.tops[slot]),
                 int(self.last_offset[slot]),
-                self.barrier_of_round(slot, int(self.tops[slot])),
+                self._barrier_or_none(slot),
                 self.incarnations[slot],
             )
             for name, slot in self.slots.items()
         }
 
+    def _barrier_or_none(self, slot: int) -> int | None:
+        if self.terms_at(slot).calibration.kind not in {"sparse_vector", "hypothesis"}:
+            return None
+        return self.barrier_of_round(slot, int(self.tops[slot]))
+
     def _new_slot(self, name: str) -> int:
         slot = len(self.names)
-        if slot == len(self.state):
-            for column in _COLUMNS:
-                values = getattr(self, column)
-                setattr(self, column, np.concatenate([values, np.zeros_like(values)]))
         self.slots[name] = slot
         self.names.append(name)
         self.keys.append(name.encode())
         self.incarnations.append("")
         self.digests.append(b"")
-        self.over_values.append(False)
+        self._key_of.append(self._key)
+        self.kinds.append("")
+        self.plain.append(False)
         self.query_keys.append(b"")
         return slot
 
-    def _index_of_terms(self, definition: Control) -> int:
-        key = (definition.source.model_dump_json(), definition.calibration, definition.fingerprint)
-        if (index := self._terms_index.get(key)) is None:
-            index = len(self.terms)
-            self.terms.append(
-                Terms(
-                    source=definition.source,
-                    calibration=definition.calibration,
-                    fingerprint=definition.fingerprint,
-                    threshold_noise=threshold_sampler(definition.calibration),
-                    query_noise=query_sampler(definition.calibration),
-                ),
-            )
-            self._terms_index[key] = index
-        return index
+    def _grow(self) -> None:
+        """Make room in the columns for all slots."""
+        size = len(self.state)
+        while size < len(self):
+            size *= 2
+        for column in _COLUMNS if size > len(self.state) else ():
+            values = getattr(self, column)
+            grown = np.zeros(size, dtype=values.dtype)
+            grown[: len(values)] = values
+            setattr(self, column, grown)
 
-    def _subkey(self, slot: int, role: Role) -> bytes:
+    def subkey(self, slot: int, role: Role) -> bytes:
+        """The key that a stream's noise in one role is derived from."""
         return stream_subkey(
-            self._key,
+            self._key_of[slot],
             incarnation=self.incarnations[slot],
             definition=self.digests[slot],
             role=role,

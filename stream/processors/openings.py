@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Final
 
 from blake3 import blake3
 
 from schemas import (
     Calibration,
     Control,
+    Integers,
+    Mechanism,
+    RecordsSource,
     Source,
     StreamClosed,
     StreamHalted,
@@ -18,25 +23,99 @@ from schemas import (
     ValuesSource,
 )
 from stream.accounting.ledger import Account, Grant, RefusedError
-from stream.accounting.planner import plan_stream, sensitivity_steps
+from stream.accounting.planner import sensitivity_steps
+from stream.accounting.plans import choose
+from stream.accounting.setting import Setting
+from stream.data import sum_sensitivity
+
+_BOTH: Final = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
+_KINDS_OF: Final[dict[str, set[str]]] = {
+    "values": _BOTH,
+    "table": _BOTH | {"histogram", "pmw", "sparse_pmw", "sparse_project", "lazy_histogram"},
+    "records": {"randomized_response"},
+}
+"""Which mechanisms run on which kind of source."""
 
 
-def plan_for(spec: StreamSpec, source: Source) -> Calibration:
-    """Fix a stream's constants from public parameters only."""
+def plan_for(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> Calibration:
+    """Fix a stream's constants from public parameters only.
+
+    ``table_rows`` tells the number of rows of a table whose neighbours replace a row; it is asked only there.
+
+    Raises:
+        RefusedError: the mechanism does not fit the source; the message names the field and the remedy.
+        PlanError: no calibration fits.
+    """
+    setting = setting_of(spec.mechanism, source, table_rows)
+    calibration = choose(spec, setting)
+    if not math.isfinite(calibration.alpha):
+        raise RefusedError("no finite accuracy can be promised; raise epsilon or beta, or lower the cutoff")
+    return calibration
+
+
+def setting_of(mechanism: Mechanism, source: Source, table_rows: Callable[[], int] | None = None) -> Setting:
+    """The public facts of a source that a mechanism's plan depends on; RefusedError if the two do not go together."""
+    kind = mechanism.kind
+    if kind not in _KINDS_OF[source.kind]:
+        fitting = next(name for name, kinds in _KINDS_OF.items() if kind in kinds)
+        raise RefusedError(
+            f"mechanism.kind: {kind} does not run on a source of kind '{source.kind}'; use '{fitting}'"
+        )
     if isinstance(source, ValuesSource):
-        steps, grid = sensitivity_steps(source.sensitivity, source.grid), source.grid
-    else:
-        # One person is one row, and moves a count by one.
-        steps, grid = 1, 1.0
-    if isinstance(source, TableSource) and spec.mechanism.monotone and source.neighbors == "replace":
+        steps = sensitivity_steps(source.sensitivity, source.grid)
+        if getattr(mechanism, "sums", ()):
+            raise RefusedError("mechanism.sums: a feed of values has no attributes; remove it")
+        return Setting(sensitivity_steps=steps, grid=source.grid, neighbors=source.neighbors)
+    if isinstance(source, RecordsSource):
+        return Setting(neighbors=source.neighbors, contributions=source.contributions)
+    return _setting_of_table(mechanism, source, table_rows)
+
+
+def _setting_of_table(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> Setting:
+    monotone, sums = getattr(mechanism, "monotone", False), getattr(mechanism, "sums", ())
+    if monotone and source.neighbors == "replace":
         raise RefusedError(
             "mechanism.monotone: counts are not monotone when neighbours replace a row; leave it false, or register "
             "the source with neighbors 'add-remove'",
         )
-    calibration = plan_stream(spec, sensitivity_steps=steps, grid=grid)
-    if not math.isfinite(calibration.alpha):
-        raise RefusedError("no finite accuracy can be promised; raise epsilon or beta, or lower the cutoff")
-    return calibration
+    # One person is one row, and moves a count by one.
+    widths = [1]
+    for name in sums:
+        domain = source.attributes.get(name)
+        if not isinstance(domain, Integers):
+            raise RefusedError(f"mechanism.sums: '{name}' is no integer attribute of the source; name one that is")
+        if monotone and domain.minimum < 0:
+            raise RefusedError(
+                f"mechanism.monotone: sums of '{name}' can fall when a row is added; leave it false, or declare the "
+                "attribute with a minimum of at least 0",
+            )
+        widths.append(sum_sensitivity(domain, source.neighbors))
+    universe = 1
+    for name in getattr(mechanism, "attributes", ()):
+        if name not in source.attributes:
+            raise RefusedError(f"mechanism.attributes: the source has no attribute '{name}'; name one of its own")
+        universe *= source.attributes[name].size
+    if len(set(getattr(mechanism, "attributes", ()))) < len(getattr(mechanism, "attributes", ())):
+        raise RefusedError("mechanism.attributes: an attribute stands there twice; remove the repeat")
+    return Setting(
+        sensitivity_steps=max(widths),
+        neighbors=source.neighbors,
+        universe=universe,
+        rows=_public_rows(mechanism, source, table_rows),
+        disjoint=True,
+    )
+
+
+def _public_rows(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> int | None:
+    given: int | None = getattr(mechanism, "rows", None)
+    if source.neighbors == "add-remove":
+        return given
+    known = table_rows() if table_rows is not None else given
+    if given is not None and known != given:
+        raise RefusedError(
+            "mechanism.rows: differs from the table's number of rows, which is public here; leave it out",
+        )
+    return known
 
 
 def definition_digest(spec: StreamSpec, account: Account, calibration: Calibration) -> str:

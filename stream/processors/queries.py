@@ -9,39 +9,48 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from schemas import (
-    MAX_RECORD_BYTES,
-    Checkpoint,
-    Control,
-    Progress,
-    StreamClosed,
-    StreamHalted,
-    TableSource,
-)
-from schemas.wire import Codec, MalformedEventError, encode, struct
+from schemas import Checkpoint, Progress, TableSource
+from schemas.wire import struct
 from stream.data import TableStore
-from stream.mechanisms.above_threshold import ABOVE, Decisions, decide
-from stream.mechanisms.above_threshold import HALTED as QUERY_HALTED
-from stream.mechanisms.grid import to_steps
-from stream.noise import NoiseKey, Sampler, event_words
+from stream.noise import NoiseKey
 from stream.processors.admission import Admission, Batch
 from stream.processors.base import Message, Outputs, RecordLike
-from stream.processors.hosted import CLOSED, EXHAUSTED, HALTED, OPEN, HostedStreams, Terms
-from stream.processors.rejections import INTERNAL
-from stream.processors.replies import PROGRESS_KEY, Replies, WireAnswer
+from stream.processors.definitions import Definition, DefinitionReader
+from stream.processors.endings import undoes
+from stream.processors.families import families
+from stream.processors.families.base import Asked, Context
+from stream.processors.families.publishing import publish
+from stream.processors.families.sparse_vector import SparseVectors, private_number
+from stream.processors.headers import enveloped
+from stream.processors.hosted import CLOSED, HALTED, OPEN, HostedStreams
+from stream.processors.rejections import INTERNAL, UNREADABLE
+from stream.processors.replies import PROGRESS_KEY, Replies
 from stream.processors.topics import Topics
+from stream.processors.updates import UPDATE_PREFIX, UpdateLog
 
 STATUS_INTERVAL = 2.0
 """Seconds between two digests of one stream."""
 
-_control_codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
-_decode_checkpoint: Any = msgspec.json.Decoder(struct(Checkpoint)).decode
+DEFINITIONS_AT_ONCE = 10_000
+CHECKPOINTS_AT_ONCE = 50_000
+"""So many records of different keys a restore collects before it takes them in, which bounds its memory."""
+
+# An incarnation is only ever compared with that of the stream, so that nothing else need be known of it.
+_WireCheckpoint = msgspec.defstruct(
+    "Checkpoint",
+    [("incarnation", str)],
+    bases=(struct(Checkpoint, only=frozenset(Checkpoint.model_fields) - {"incarnation"}),),
+    kw_only=True,
+    frozen=True,
+    gc=False,
+    forbid_unknown_fields=True,
+)
+_decode_checkpoint: Any = msgspec.json.Decoder(_WireCheckpoint).decode
 _decode_progress: Any = msgspec.json.Decoder(struct(Progress)).decode
-_OUTCOMES = ("below", "above", "halted")
 
 
 class QueryProcessor:
-    """AboveThreshold for every stream of one partition."""
+    """Every stream of one partition, each with its mechanism."""
 
     def __init__(self, topics: Topics, partition: int, key: NoiseKey, tables: TableStore) -> None:
         self.inputs = (topics.queries,)
@@ -51,45 +60,102 @@ class QueryProcessor:
         self.streams = HostedStreams(key)
         self._topics = topics
         self._partition = partition
-        self._key_id = key.key_id
+        self._key = key
         self._tables = tables
         self._replies = Replies(topics, partition, self.streams)
-        self._admission = Admission(topics, partition, self.streams, tables)
+        context = Context(self.streams, tables, topics.queries, partition)
+        self._sparse_vectors = SparseVectors(context, self._replies)
+        self._families = families(context)
+        self._admission = Admission(topics, context, self._families, private_number)
         self._admitted: Batch | None = None
-        self._next_offset: int | None = None
-        self._pending: dict[int, StreamHalted | StreamClosed] = {}
+        self._next_offset = 0
+        self._reader = DefinitionReader(self.streams.terms_table)
+        self._pending: dict[int, Definition] = {}
         self._definitions: dict[bytes, RecordLike] = {}
         self._checkpoints: dict[bytes, RecordLike] = {}
+        self._early: dict[bytes, RecordLike] = {}
+        self._updates = UpdateLog()
         self._status_due = 0.0
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Collect control events and checkpoints; of each key only the latest is ever decoded."""
-        for record in records:
-            kept = self._definitions if record.topic == self._topics.control else self._checkpoints
-            kept[record.key or b""] = record
+        """Collect control events and checkpoints; hardly any but the latest of each key is ever decoded.
 
-    def restored(self) -> int | None:
-        """End the restore and give the next query offset that the changelog holds.
+        Each topic's records come in its own order; the two topics may take turns.
+        """
+        for record in records:
+            key = record.key or b""
+            if record.topic != self._topics.control:
+                self._checkpoints[key] = record
+            elif (known := self._definitions.get(key)) is None or not undoes(known.value, record.value):
+                self._definitions[key] = record
+        if len(self._definitions) >= DEFINITIONS_AT_ONCE:
+            self._take_definitions()
+        if len(self._checkpoints) >= CHECKPOINTS_AT_ONCE:
+            self._take_checkpoints()
+
+    def restored(self) -> int:
+        """End the restore and give the next query offset that the changelog holds; 0 where it holds none.
 
         Whoever crashed may not have shown the last digests of the streams that it answered for in its last moments.
         """
-        progress = self._checkpoints.pop(PROGRESS_KEY, None)
-        if progress is not None and progress.value is not None:
-            self._next_offset = _decode_progress(progress.value).offset
-        for record in self._definitions.values():
-            self._define(record)
-        for key, record in self._checkpoints.items():
-            if record.value is not None:
-                self.streams.resume(key.decode(), _decode_checkpoint(record.value), record.timestamp)
-        self._definitions, self._checkpoints = {}, {}
+        self._take_definitions()
+        self._checkpoints = {**self._early, **self._checkpoints}
+        self._take_checkpoints()
+        self._early = {}
+        ended = dict(self.streams.reasons)
+        self._refuse_unfit(np.arange(len(self.streams)))
+        self.streams.reasons |= ended
+        self._resume_hypotheses(self._updates)
+        self._updates = UpdateLog()
         self.streams.resumed(recent=int(5000 * STATUS_INTERVAL))
         return self._next_offset
+
+    def _take_definitions(self) -> None:
+        """Host the streams whose control events were collected."""
+        records, self._definitions = list(self._definitions.values()), {}
+        self._define(records)
+
+    def _take_checkpoints(self) -> None:
+        """Give the hosted streams the figures that were collected; those of streams not known yet wait."""
+        records, self._checkpoints = self._checkpoints, {}
+        progress = records.pop(PROGRESS_KEY, None)
+        if progress is not None and progress.value is not None:
+            self._next_offset = _decode_progress(progress.value).offset
+        slots, incarnations = self.streams.slots, self.streams.incarnations
+        found = []
+        for key, record in records.items():
+            if record.value is None:
+                continue
+            if key.startswith(UPDATE_PREFIX):
+                self._updates.take(key, record.value)
+                continue
+            checkpoint = _decode_checkpoint(record.value)
+            slot = slots.get(key.decode())
+            if slot is None or incarnations[slot] != checkpoint.incarnation:
+                self._early[key] = record
+            else:
+                found.append((slot, checkpoint, record.timestamp))
+                self._early.pop(key, None)
+        self.streams.resume(found)
+
+    def _resume_hypotheses(self, updates: UpdateLog) -> None:
+        """Hand each stream the updates of its hypothesis; one that lacks any must not answer."""
+        terms = self.streams.terms
+        learning = [index for index in range(len(terms)) if terms[index].calibration.kind == "hypothesis"]
+        for slot in np.flatnonzero(np.isin(self.streams.terms_of[: len(self.streams)], learning)).tolist():
+            name, incarnation = self.streams.names[slot], self.streams.incarnations[slot]
+            found = updates.of(name, incarnation, int(self.streams.tops[slot]))
+            if found is None:
+                self.streams.refuse(
+                    slot, "the changelog lacks updates of the hypothesis; restore it from a backup"
+                )
+            else:
+                self._families[self.streams.kinds[slot]].resume(slot, found)
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """Take in definitions; a stream that control ends reports its last totals, once."""
         self._admitted = None
-        for record in records:
-            self._define(record)
+        self._refuse_unfit(np.array(self._define(records), dtype=np.intp))
         return self._settle()
 
     def needs_tables(self, records: Sequence[RecordLike]) -> bool:
@@ -118,47 +184,65 @@ class QueryProcessor:
         answers: list[Message | None] = [None] * len(records)
         for place, rejection in batch.rejected:
             answers[place] = self._replies.reject(outputs, records[place], rejection)
-        if batch.slots:
+        if batch.slots or batch.asked:
             self._answer(batch, answers, outputs)
-        written = [answer for answer in answers if answer is not None]
-        outputs.extend(self._topics.answers, self._partition, written)
+        outputs.extend(self._topics.answers, self._partition, enveloped(self._topics.answers, records, answers))
         self._next_offset = records[-1].offset + 1
         self._replies.progress(outputs, self._next_offset)
         return outputs
 
-    def refuse(self, record: RecordLike) -> Outputs:
-        """Reject an event that breaks ``process``."""
+    def refuse(self, record: RecordLike, *, unread: bool = False) -> Outputs:
+        """Reject an event that breaks ``process``, or that could not be read."""
         outputs = Outputs()
-        if answer := self._replies.reject(outputs, record, INTERNAL):
-            outputs.add(self._topics.answers, self._partition, answer)
+        answer = self._replies.reject(outputs, record, UNREADABLE if unread else INTERNAL)
+        outputs.extend(self._topics.answers, self._partition, enveloped(self._topics.answers, [record], [answer]))
         self._next_offset = record.offset + 1
         self._replies.progress(outputs, self._next_offset)
         return outputs
 
-    def _define(self, record: RecordLike) -> None:
-        if record.value is None:
-            return
-        try:
-            definition = _control_codec.decode(record.value)
-        except MalformedEventError:
+    def _define(self, records: Sequence[RecordLike]) -> list[int]:
+        """Take in control events, in order, and give the slots of the streams that they define."""
+        slots: list[int] = []
+        readable: list[Definition] = []
+        named = [record for record in records if record.value is not None]
+        definitions = self._reader.read([record.value or b"" for record in named])
+        for record, definition in zip(named, definitions, strict=True):
+            if definition is not None:
+                readable.append(definition)
+                continue
+            slots += self._host(readable)
+            readable = []
             # Written by a later version, perhaps to halt the stream: whatever it says, do not answer against it.
             if (known := self.streams.slots.get((record.key or b"").decode(errors="replace"))) is not None:
                 self.streams.refuse(known, "this worker cannot read the stream's control event; upgrade it")
-            return
-        slot = self.streams.host(definition)
-        if definition.identity.key_id != self._key_id:
-            self.streams.refuse(
-                slot, f"this worker lacks noise key {definition.identity.key_id}; give it that key"
-            )
-        elif isinstance(definition.source, TableSource):
+        return slots + self._host(readable)
+
+    def _host(self, definitions: Sequence[Definition]) -> list[int]:
+        slots = self.streams.host(definitions)
+        for slot, definition in zip(slots, definitions, strict=True):
+            if definition.kind != "opened":
+                self._pending[slot] = definition
+            elif slot in self._pending and self._pending[slot].incarnation != definition.incarnation:
+                del self._pending[slot]
+        return slots
+
+    def _refuse_unfit(self, slots: npt.NDArray[np.intp]) -> None:
+        """Refuse those streams whose noise key or table is not here."""
+        streams = self.streams
+        for slot in streams.keyless.keys() & set(slots.tolist() if streams.keyless else ()):
+            key_id = streams.keyless[slot]
+            streams.refuse(slot, f"this worker lacks noise key {key_id}; give it that key")
+        terms_of = streams.terms_of[slots]
+        for index in np.unique(terms_of).tolist():
+            source = streams.terms[index].source
+            if not isinstance(source, TableSource):
+                continue
             try:
-                self._tables.get(definition.source, definition.fingerprint)
+                self._tables.get(source, streams.terms[index].fingerprint)
             except ValueError as error:
-                self.streams.refuse(slot, f"table: {error}")
-        if definition.kind == "opened":
-            self._pending.pop(slot, None)
-        else:
-            self._pending[slot] = definition
+                for slot in slots[terms_of == index].tolist():
+                    if slot not in streams.keyless:
+                        streams.refuse(slot, f"table: {error}")
 
     def _settle(self) -> Outputs:
         outputs = Outputs()
@@ -168,7 +252,7 @@ class QueryProcessor:
             known = self.streams.state[slot]
             if known == CLOSED or (known != OPEN and state == HALTED):
                 continue
-            self.streams.end(slot, state, definition.reason)
+            self.streams.end(slot, state, definition.reason or "")
             ended.append(slot)
         self._pending.clear()
         if ended:
@@ -178,23 +262,17 @@ class QueryProcessor:
         return outputs
 
     def _answer(self, batch: Batch, answers: list[Message | None], outputs: Outputs) -> None:
-        streams = self.streams
-        slots = np.array(batch.slots, dtype=np.intp)
-        replayed = self._halt_replayed(slots, np.array(batch.offsets, dtype=np.int64))
-        rows, row_of = np.unique(slots, return_inverse=True)
-        open_rows = (streams.state[rows] == OPEN) & ~streams.refused[rows]
-        streams.prepare(rows)
-        tops_before = streams.tops[rows]
-        decisions = decide(
-            self._margins(batch, slots),
-            row_of,
-            streams.barrier[rows],
-            np.where(open_rows, streams.tops_left[rows], 0),
-            lambda row, tops: streams.barrier_of_round(int(rows[row]), int(tops_before[row]) + tops),
-            streams.fresh[rows],
-        )
-        self._write_answers(batch, row_of, rows, open_rows, decisions, answers)
-        self._install(batch, row_of, rows, open_rows, decisions, outputs)
+        """Answer the admitted queries, family by family; a stream's queries all go to one."""
+        slots = np.array([*batch.slots, *(one.slot for one in batch.asked)], dtype=np.intp)
+        offsets = np.array([*batch.offsets, *(one.offset for one in batch.asked)], dtype=np.int64)
+        replayed = self._halt_replayed(slots, offsets)
+        if batch.slots:
+            self._sparse_vectors.answer(batch, answers, outputs)
+        by_kind: dict[str, list[Asked]] = {}
+        for one in batch.asked:
+            by_kind.setdefault(self.streams.kinds[one.slot], []).append(one)
+        for kind, questions in by_kind.items():
+            publish(self._families[kind], questions, self.streams, self._replies, answers, outputs)
         self._replies.checkpoints(outputs, replayed)
         self._replies.charges(outputs, replayed)
 
@@ -210,100 +288,3 @@ class QueryProcessor:
                 "stream (topic recreated or offsets reset); open a new stream",
             )
         return halted
-
-    def _margins(self, batch: Batch, slots: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
-        """f + ν − T in steps, with all noise of one law drawn at once."""
-        margin = np.empty(len(slots), dtype=np.int64)
-        values = np.array(batch.values, dtype=np.float64)
-        asked = np.array(batch.thresholds, dtype=np.float64)
-        threshold = self.streams.threshold[slots]
-        laws: dict[Sampler, list[npt.NDArray[np.intp]]] = {}
-        for terms, members in self._by_terms(self.streams.terms_of[slots]):
-            laws.setdefault(terms.query_noise, []).append(members)
-            grid = terms.calibration.grid
-            own = ~np.isnan(asked[members])
-            threshold[members[own]] = to_steps(asked[members[own]], grid)
-            margin[members] = to_steps(values[members], grid)
-        query_keys = [self.streams.query_keys[slot] for slot in batch.slots]
-        for law, parts in laws.items():
-            members = np.sort(np.concatenate(parts))
-            words, low = event_words(
-                _picked(query_keys, members),
-                self._topics.queries,
-                self._partition,
-                _picked(batch.offsets, members),
-                _picked(batch.payloads, members),
-                law.words,
-            )
-            margin[members] += law.draw(words, low)
-        return margin - threshold
-
-    def _by_terms(self, terms_of: npt.NDArray[np.int32]) -> list[tuple[Terms, npt.NDArray[np.intp]]]:
-        return [
-            (self.streams.terms[index], np.flatnonzero(terms_of == index))
-            for index in np.unique(terms_of).tolist()
-        ]
-
-    def _write_answers(
-        self,
-        batch: Batch,
-        row_of: npt.NDArray[np.intp],
-        rows: npt.NDArray[np.intp],
-        open_rows: npt.NDArray[np.bool_],
-        decisions: Decisions,
-        answers: list[Message | None],
-    ) -> None:
-        streams = self.streams
-        tops_after = streams.tops[rows][row_of] + decisions.tops_before + (decisions.codes == ABOVE)
-        index = streams.answered[rows][row_of] + np.where(open_rows[row_of], decisions.place, 0)
-        cutoff = (streams.tops[rows] + streams.tops_left[rows])[row_of]
-        columns = (decisions.codes, index, tops_after, cutoff - tops_after, streams.terms_of[rows][row_of])
-        keys, names, terms = streams.keys, streams.names, streams.terms
-        for where, query_id, slot, code, place, tops, left, index_of_terms in zip(
-            batch.places,
-            batch.ids,
-            batch.slots,
-            *(column.tolist() for column in columns),
-            strict=True,
-        ):
-            if code == QUERY_HALTED:
-                spent = terms[index_of_terms].spent(place, tops)
-                answer = WireAnswer(
-                    query_id, names[slot], None, "halted", None, None, streams.reason(slot), spent, left
-                )
-            else:
-                spent = terms[index_of_terms].spent(place + 1, tops)
-                answer = WireAnswer(query_id, names[slot], place, _OUTCOMES[code], None, None, None, spent, left)
-            answers[where] = (keys[slot], encode(answer), ())
-
-    def _install(
-        self,
-        batch: Batch,
-        row_of: npt.NDArray[np.intp],
-        rows: npt.NDArray[np.intp],
-        open_rows: npt.NDArray[np.bool_],
-        decisions: Decisions,
-        outputs: Outputs,
-    ) -> None:
-        """Move the columns on and write what must outlive this worker."""
-        streams = self.streams
-        answers = decisions.codes != QUERY_HALTED
-        answered = np.bincount(row_of[answers], minlength=len(rows))
-        last = np.full(len(rows), -1, dtype=np.int64)
-        np.maximum.at(last, row_of[answers], np.array(batch.offsets, dtype=np.int64)[answers])
-        shown = np.where(open_rows, streams.tops_left[rows] - decisions.tops_left, 0)
-        first = (streams.answered[rows] == 0) & (answered > 0)
-        streams.answered[rows] += answered
-        streams.advance(rows, shown)
-        streams.last_offset[rows[answered > 0]] = last[answered > 0]
-        ended = open_rows & (streams.tops_left[rows] == 0)
-        streams.state[rows[ended]] = EXHAUSTED
-        streams.changed[rows[(answered > 0) | ended]] = True
-        self._replies.checkpoints(outputs, rows[(answered > 0) | ended])
-        # A stream's first answer costs the threshold's share, each ⊤ one more; ⊥s after the first cost nothing.
-        self._replies.charges(outputs, rows[first | (shown > 0) | ended])
-
-
-def _picked(column: Sequence[Any], members: npt.NDArray[np.intp]) -> Sequence[Any]:
-    """A column's members, in rising order; the column itself where that is all of it, as when there is one law."""
-    return column if len(members) == len(column) else [column[place] for place in members.tolist()]

@@ -28,6 +28,12 @@ INTERNAL = Rejection("internal", "event: a fault on our side; report its positio
 """For an event that is within the contract and still breaks the processor."""
 
 
+UNREADABLE = Rejection(
+    "unreadable", "headers: a name is not UTF-8; the event is at this position; send it again without"
+)
+"""For an event that the client library cannot read: nothing but its position is known."""
+
+
 class _Address(msgspec.Struct):
     id: str
     stream: str

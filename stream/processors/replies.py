@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Answer, Charge, Checkpoint, Position, Progress, StreamStatus
+from schemas import Answer, Charge, Checkpoint, HypothesisUpdate, Position, Progress, StreamStatus
 from schemas.wire import encode, struct
 from stream.processors.base import Message, Outputs, RecordLike
 from stream.processors.hosted import STATES, HostedStreams
 from stream.processors.rejections import Rejection, address_of, dead_letter
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
+from stream.processors.updates import encode_update, update_key
 
 WireAnswer: Any = struct(Answer)
 _WireCheckpoint: Any = struct(Checkpoint)
@@ -54,6 +55,11 @@ class Replies:
             ],
         )
 
+    def update(self, outputs: Outputs, slot: int, update: HypothesisUpdate) -> None:
+        """One changelog record for a step of a stream's hypothesis."""
+        key = update_key(self._streams.names[slot], update.number)
+        outputs.add(self._topics.state, self._partition, (key, encode_update(update), ()))
+
     def progress(self, outputs: Outputs, next_offset: int) -> None:
         """How far this partition's queries are answered."""
         outputs.add(self._topics.state, self._partition, (PROGRESS_KEY, encode(_WireProgress(next_offset)), ()))
@@ -89,7 +95,7 @@ class Replies:
                 STATES[streams.state[slot]],
                 int(streams.answered[slot]),
                 int(streams.tops[slot]),
-                int(streams.tops_left[slot]),
+                streams.shown_left(slot),
                 streams.spent(slot),
                 terms.calibration.alpha,
                 position,
@@ -102,5 +108,5 @@ class Replies:
         if (address := address_of(record.value)) is None:
             return None
         query_id, name = address
-        answer = WireAnswer(query_id, name, None, "rejected", None, None, rejection.reason, None, None)
+        answer = WireAnswer(query_id, name, "rejected", reason=rejection.reason)
         return (name.encode(), encode(answer), ())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from schemas import AboveThreshold, Calibration
+from typing import Literal
+
+from schemas import AboveThreshold, NumericSparse, SparseVectorCalibration
 from stream.accounting.planner import candidates
 from tests.privacy.exact import Machine, Move, neighbours
 
@@ -14,9 +16,16 @@ def calibrations(
     delta: float = 0.05,
     monotone: bool = False,
     steps: int = 1,
-) -> dict[str, Calibration]:
+    numbers: Literal["none", "fresh", "gap"] = "none",
+) -> dict[str, SparseVectorCalibration]:
     """Every method's calibration; the large δ keeps the noise of ``one_sided_rounds`` small enough to enumerate."""
-    mechanism = AboveThreshold(kind="above_threshold", threshold=0.0, cutoff=cutoff, monotone=monotone)
+    mechanism: AboveThreshold | NumericSparse
+    if numbers == "none":
+        mechanism = AboveThreshold(kind="above_threshold", threshold=0.0, cutoff=cutoff, monotone=monotone)
+    else:
+        mechanism = NumericSparse(
+            kind="numeric_sparse", threshold=0.0, cutoff=cutoff, monotone=monotone, numbers=numbers
+        )
     found = candidates(
         mechanism,
         epsilon=epsilon,
@@ -29,7 +38,7 @@ def calibrations(
     return {one.method: one for one in found}
 
 
-def moves_of(calibration: Calibration, margins: tuple[int, ...]) -> list[list[Move]]:
+def moves_of(calibration: SparseVectorCalibration, margins: tuple[int, ...]) -> list[list[Move]]:
     """What one person may do to a query: one list per neighbouring relation that the calibration allows."""
     steps = calibration.sensitivity_steps
     if calibration.monotone:
@@ -37,7 +46,7 @@ def moves_of(calibration: Calibration, margins: tuple[int, ...]) -> list[list[Mo
     return [neighbours(margins, steps)]
 
 
-def near(calibration: Calibration) -> tuple[int, ...]:
+def near(calibration: SparseVectorCalibration) -> tuple[int, ...]:
     """Margins around the shift, where ⊤ and ⊥ are both likely."""
     reach = calibration.sensitivity_steps
     return tuple(range(calibration.shift - 1, calibration.shift + reach + 1))
@@ -53,7 +62,7 @@ def highest(machine: Machine) -> int:
     return machine.shift + machine.threshold.last - machine.query.first
 
 
-def spread(calibration: Calibration) -> tuple[int, ...]:
+def spread(calibration: SparseVectorCalibration) -> tuple[int, ...]:
     """Pairs Δ apart near the shift, far above, far below and at both ends of the noise, where its cut tail shows.
 
     A query's own threshold moves the margins of both neighbours alike, so that margins far apart are also what

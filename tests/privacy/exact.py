@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Calibration
-from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
+from schemas import SparseVectorCalibration
+from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.noise import Geometric, Sampler
 
 Exact = npt.NDArray[np.object_]
@@ -114,7 +114,9 @@ class Machine:
     """Anything that compares noisy values with a noisy threshold, right or wrong.
 
     A query is ⊤ iff f − T + ν >= ρ + ``shift``. ``renewed`` says when ρ is drawn anew, ``cutoff`` after how many ⊤s the
-    stream ends (None: never). With ``released`` a ⊤ carries f − T + ν wherever that is one of the values listed.
+    stream ends (None: never). With ``released`` a ⊤ carries a number, by ``numbers``: the compared f − T + ν wherever
+    that is one of the values listed; the ``gap`` f − T + ν − ρ − ``shift``; or ``fresh``, f − T + η with η drawn from
+    ``answer``. Gaps and fresh numbers beyond either end of the list are shown as that end.
     """
 
     threshold: Law
@@ -123,16 +125,21 @@ class Machine:
     cutoff: int | None = None
     renewed: Literal["never", "after ⊤", "each query"] = "never"
     released: tuple[int, ...] = ()
+    numbers: Literal["compared", "gap", "fresh"] = "compared"
+    answer: Law = NO_NOISE
 
     @classmethod
-    def shipped(cls, calibration: Calibration) -> Machine:
-        """AboveThreshold with the laws that the shipped code draws from."""
+    def shipped(cls, calibration: SparseVectorCalibration, released: Iterable[int] = ()) -> Machine:
+        """AboveThreshold, or NumericSparse where values are ``released``, with the laws that the shipped code draws from."""
         return cls(
             threshold=law_of(threshold_sampler(calibration)),
             query=law_of(query_sampler(calibration)),
             shift=calibration.shift,
             cutoff=calibration.cutoff,
             renewed="after ⊤" if calibration.fresh_threshold else "never",
+            released=tuple(released),
+            numbers="compared" if calibration.numbers == "none" else calibration.numbers,
+            answer=law_of(answer_sampler(calibration)) if calibration.numbers == "fresh" else NO_NOISE,
         )
 
     @property
@@ -153,6 +160,13 @@ class Machine:
         """P(outcome | ρ), over the support of ρ, for a query at this distance from the threshold."""
         barriers = range(self.threshold.first + self.shift, self.threshold.last + self.shift + 1)
         law = self.query
+        if outcome.value is not None and self.numbers == "gap":
+            gaps = [self._at(law, outcome.value + barrier - margin, outcome.value) for barrier in barriers]
+            return np.array([_scaled(weight, law.bits) for weight in gaps], dtype=object)
+        if outcome.value is not None and self.numbers == "fresh":
+            number = _scaled(self._at(self.answer, outcome.value - margin, outcome.value), self.answer.bits)
+            shown: Exact = (self.likelihood(ABOVE, margin) * number) >> BITS
+            return shown
         if outcome.value is not None:
             released = law.probability(outcome.value - margin)
             passing = _scaled(released.numerator, released.denominator.bit_length() - 1)
@@ -160,6 +174,13 @@ class Machine:
         tails = [law.at_least(barrier - margin) for barrier in barriers]
         chosen = tails if outcome.above else [(1 << law.bits) - tail for tail in tails]
         return np.array([_scaled(weight, law.bits) for weight in chosen], dtype=object)
+
+    def _at(self, law: Law, value: int, shown: int) -> int:
+        """How likely noise is ``value``, or beyond it where ``shown`` is an end of the list; a gap is never negative."""
+        least = law.at_least(value)
+        if self.numbers == "fresh" and shown == self.released[0]:
+            return (1 << law.bits) - law.at_least(value + 1)
+        return least if shown == self.released[-1] else least - law.at_least(value + 1)
 
 
 def _scaled(weight: int, bits: int) -> int:
@@ -211,7 +232,8 @@ def outcomes(machine: Machine, margins: Iterable[int], queries: int) -> Outcomes
                 walk(longer, ((weights[:, None, :] * likelihood) >> BITS).reshape(-1, len(prior)))
 
     walk((), prior[None, :])
-    # Each query rounds three times per value of ρ: the factor, the product, and the prior where ρ is renewed.
+    # Each query rounds at most four times per value of ρ: the factor, that of a fresh number, the product, and the
+    # prior where ρ is renewed.
     return Outcomes(of=found, margins=choices, slack=4 * len(prior) * (queries + 1))
 
 

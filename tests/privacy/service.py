@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from schemas import Control, Query
+from schemas import AboveThreshold, Control, Query, SparseVectorCalibration
 from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
 from stream.mechanisms.grid import to_steps
 from stream.noise import NoiseKey, Role, event_words, round_words, stream_subkey
@@ -46,6 +46,12 @@ def definition_of(driver: Driver, name: str) -> Control:
     return _control.validate_json(records[-1].value or b"")
 
 
+def sparse_vector(definition: Control) -> SparseVectorCalibration:
+    """The calibration of a stream that runs a sparse vector."""
+    assert isinstance(definition.calibration, SparseVectorCalibration)
+    return definition.calibration
+
+
 def everything(driver: Driver) -> Iterator[Record]:
     """Every record on every topic."""
     topics = driver.topics
@@ -70,12 +76,16 @@ class Derived:
     key: NoiseKey
     definition: Control
 
+    @property
+    def calibration(self) -> SparseVectorCalibration:
+        return sparse_vector(self.definition)
+
     def barrier(self, tops: int) -> int:
         """ρ + s after so many ⊤s."""
-        return self.threshold_noise(tops) + self.definition.calibration.shift
+        return self.threshold_noise(tops) + self.calibration.shift
 
     def threshold_noise(self, tops: int) -> int:
-        calibration = self.definition.calibration
+        calibration = self.calibration
         law = threshold_sampler(calibration)
         words, low = round_words(
             [self._subkey(Role.THRESHOLD)], [tops if calibration.fresh_threshold else 0], law.words
@@ -83,7 +93,7 @@ class Derived:
         return int(law.draw(words, low)[0])
 
     def query_noise(self, record: Record) -> int:
-        law = query_sampler(self.definition.calibration)
+        law = query_sampler(self.calibration)
         words, low = event_words(
             [self._subkey(Role.QUERY)],
             record.topic,
@@ -96,12 +106,13 @@ class Derived:
 
     def outcomes(self, records: list[Record]) -> list[str]:
         """The rule, one query at a time: ⊤ iff f + ν >= T + ρ + s, until the cutoff."""
-        calibration = self.definition.calibration
+        calibration, mechanism = self.calibration, self.definition.spec.mechanism
+        assert isinstance(mechanism, AboveThreshold)
         tops = 0
         found = []
         for record in records:
             query = Query.model_validate_json(record.value or b"")
-            asked = self.definition.spec.mechanism.threshold if query.threshold is None else query.threshold
+            asked = mechanism.threshold if query.threshold is None else query.threshold
             margin = int(to_steps(query.value or 0.0, calibration.grid)) - int(to_steps(asked, calibration.grid))
             if tops == calibration.cutoff:
                 found.append("halted")

@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from schemas import Calibration
+from schemas import SparseVectorCalibration
 from stream.noise import DELTA_PER_DRAW, sampler
 from tests.privacy.cases import calibrations, near, spread
 from tests.privacy.exact import (
@@ -42,7 +42,7 @@ def discrete_laplace(scale: Fraction) -> Law:
     return law_of(sampler("two_sided", 1 / scale))
 
 
-def shipped(method: str, cutoff: int = 1) -> tuple[Calibration, Machine]:
+def shipped(method: str, cutoff: int = 1) -> tuple[SparseVectorCalibration, Machine]:
     calibration = calibrations(cutoff)[method]
     return calibration, Machine.shipped(calibration)
 

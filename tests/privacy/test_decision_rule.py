@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from schemas import Calibration
+from schemas import SparseVectorCalibration
 from stream.mechanisms.above_threshold import HALTED, Decisions, decide, query_sampler, threshold_sampler
 from tests.privacy.cases import calibrations
 from tests.privacy.exact import ABOVE, BELOW, UNIT, Law, Machine, Transcript, law_of, outcomes
@@ -18,7 +18,7 @@ from tests.privacy.exact import ABOVE, BELOW, UNIT, Law, Machine, Transcript, la
 Integers = npt.NDArray[np.int64]
 
 
-def tiny(method: str, cutoff: int) -> Calibration:
+def tiny(method: str, cutoff: int) -> SparseVectorCalibration:
     """A calibration with so little noise that all of its outcomes can be listed."""
     epsilon = cutoff * (30.0 if method.startswith("one_sided") else 60.0)
     return calibrations(cutoff, epsilon=epsilon)[method]
@@ -27,7 +27,7 @@ def tiny(method: str, cutoff: int) -> Calibration:
 class Enumeration:
     """Every (ρ, ν1, ν2, …) as a stream of its own, all decided in one batch; rounds beyond the first have own ρs."""
 
-    def __init__(self, calibration: Calibration, margins: tuple[int, ...]) -> None:
+    def __init__(self, calibration: SparseVectorCalibration, margins: tuple[int, ...]) -> None:
         rounds = calibration.cutoff if calibration.fresh_threshold else 1
         threshold, query = law_of(threshold_sampler(calibration)), law_of(query_sampler(calibration))
         laws = [threshold] * rounds + [query] * len(margins)

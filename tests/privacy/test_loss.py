@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import pytest
 
-from schemas import Calibration
+from schemas import SparseVectorCalibration
 from stream.accounting.composition import optimal_delta
-from stream.accounting.costs import EPSILON_UNITS, is_pure, realised_cost, round_epsilon
+from stream.accounting.costs import EPSILON_UNITS, is_pure, losses, realised_cost
 from stream.noise import DELTA_PER_DRAW
 from tests.privacy.cases import calibrations, lowest, moves_of, near, spread
 from tests.privacy.exact import Machine, Transcript, outcomes, worst_delta, worst_loss
@@ -36,14 +36,17 @@ CASES = [
 ]
 
 
-def cut_tail(calibration: Calibration, queries: int) -> Fraction:
+def cut_tail(calibration: SparseVectorCalibration, queries: int) -> Fraction:
     """What the sampler's cut tail may add to δ: a share for each draw."""
     rounds = calibration.cutoff if calibration.fresh_threshold else 1
     return Fraction(DELTA_PER_DRAW) * (queries + rounds)
 
 
 def worst_over_relations(
-    calibration: Calibration, margins: tuple[int, ...], queries: int, loss: Callable[[Transcript], Fraction]
+    calibration: SparseVectorCalibration,
+    margins: tuple[int, ...],
+    queries: int,
+    loss: Callable[[Transcript], Fraction],
 ) -> Fraction:
     law = outcomes(Machine.shipped(calibration), margins, queries)
     return max(worst_delta(law, moves, loss) for moves in moves_of(calibration, margins))
@@ -58,7 +61,7 @@ def test_no_asker_learns_more_than_the_transcript_is_charged_and_the_charge_neve
     monotone: bool,
     steps: int,
     queries: int,
-    margins: Callable[[Calibration], tuple[int, ...]],
+    margins: Callable[[SparseVectorCalibration], tuple[int, ...]],
 ) -> None:
     calibration = calibrations(cutoff, epsilon=epsilon, monotone=monotone, steps=steps)[method]
     assert is_pure(calibration)
@@ -89,7 +92,7 @@ def test_rounds_keep_to_their_epsilon_and_delta_by_optimal_composition(
 ) -> None:
     calibration = calibrations(cutoff, epsilon=epsilon, delta=delta, monotone=monotone)["one_sided_rounds"]
     worst = worst_over_relations(calibration, near(calibration), queries, lambda _: Fraction(epsilon))
-    composed = Fraction(optimal_delta(float(round_epsilon(calibration)), cutoff, epsilon))
+    composed = Fraction(optimal_delta(float(losses(calibration).parts[0][1]), cutoff, epsilon))
     assert composed <= Fraction(delta)
     assert worst <= composed + cut_tail(calibration, queries)
     assert worst > composed / 20

@@ -112,7 +112,7 @@ class Coin:
         self.driver.register(feed())
         self.driver.open(stream("coin", 2 * QUERIES, epsilon=1000.0, expected_queries=QUERIES))
         self.derived = Derived(key, definition_of(self.driver, "coin"))
-        law = query_sampler(self.derived.definition.calibration)
+        law = query_sampler(self.derived.calibration)
         assert isinstance(law, Geometric)
         height = round(math.log(2) / float(law.rate))
         self.chance = math.exp(-float(law.rate) * height)

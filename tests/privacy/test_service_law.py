@@ -11,7 +11,7 @@ from schemas import Answer
 from stream.testing import Driver
 from tests.privacy.chance import fits
 from tests.privacy.exact import UNIT, Machine, outcomes
-from tests.privacy.service import KEY, Derived, definition_of, feed, stream
+from tests.privacy.service import KEY, Derived, definition_of, feed, sparse_vector, stream
 
 STREAMS = 2500
 
@@ -40,7 +40,7 @@ def test_answers_are_the_rule_applied_to_the_noise_derived_from_the_key(spec: st
     method, terms = SPECS[spec]
     names = ["one"] if "delta" in terms else ["one", "two", "three"]
     driver = service(names, terms)
-    calibration = definition_of(driver, "one").calibration
+    calibration = sparse_vector(definition_of(driver, "one"))
     assert calibration.method == method
     answers: list[Answer] = []
     for part in range(4):
@@ -63,7 +63,7 @@ def test_answers_are_the_rule_applied_to_the_noise_derived_from_the_key(spec: st
 def test_transcripts_of_many_streams_follow_the_exact_law(spec: str) -> None:
     names = [f"stream-{number}" for number in range(STREAMS)]
     driver = service(names, {**SPECS[spec][1], "epsilon": 0.4})
-    calibration = definition_of(driver, names[0]).calibration
+    calibration = sparse_vector(definition_of(driver, names[0]))
     margins = (calibration.shift, calibration.shift + 4, calibration.shift + 1)
     answers = driver.ask(
         {"id": f"{number}", "stream": name, "value": float(margin)}

@@ -8,18 +8,19 @@ from typing import Any, Literal
 
 from schemas import (
     MAX_DEFINITION_BYTES,
-    Calibration,
     GrantRecord,
     LedgerRecord,
     Source,
     SourceRecord,
+    SparseVectorCalibration,
     StreamIdentity,
     StreamSpec,
     ValuesSource,
 )
 from schemas.wire import Codec
 from stream.accounting.ledger import Grant, Ledger
-from stream.accounting.planner import plan_stream
+from stream.accounting.plans import choose
+from stream.accounting.setting import Setting
 
 codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_DEFINITION_BYTES)
 
@@ -51,8 +52,10 @@ def spec(
 
 
 @lru_cache
-def calibration_of(asked: StreamSpec) -> Calibration:
-    return plan_stream(asked, sensitivity_steps=1, grid=1.0)
+def calibration_of(asked: StreamSpec) -> SparseVectorCalibration:
+    found = choose(asked, Setting())
+    assert isinstance(found, SparseVectorCalibration)
+    return found
 
 
 def identity(number: int) -> StreamIdentity:

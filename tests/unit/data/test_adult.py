@@ -30,6 +30,14 @@ def test_the_counts_are_those_of_the_published_dataset(table: Table, text: str, 
     assert table.count(parse(text, SOURCE.attributes)) == expected
 
 
+def test_the_sums_and_groups_are_those_of_the_published_dataset(table: Table) -> None:
+    everyone = parse("TRUE", SOURCE.attributes)
+    assert round(table.total("age", everyone) / 48_842, 4) == 38.6436
+    assert table.total("income>50K", everyone) == 11_687
+    assert table.group_counts(["sex", "income>50K"], everyone).tolist() == [[14_423, 1_769], [22_732, 9_918]]
+    assert table.cell_counts(["sex", "income>50K"], [(1, 1), (0, 1)]).tolist() == [9_918, 1_769]
+
+
 def test_the_first_row_is_the_published_one(table: Table) -> None:
     first = {name: int(column[0]) for name, column in table.private_codes.items()}
     assert first["age"] + 16 == 39

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.data import DataError, Table, TableStore, cells, fingerprint, parse
+from stream.data import DataError, Table, TableStore, cell_codes, cells, fingerprint, parse
 from tests.unit.data.small import source
 
 SENTINEL = "987654321"
@@ -35,6 +35,8 @@ def _failures(folder: Path) -> dict[str, Callable[[], object]]:
     header = ",".join(ATTRIBUTES)
     table = Table.load(source(ATTRIBUTES), FRAME)
     other = source({"number": ATTRIBUTES["number"]})
+    having = Table.load(source({"number": Integers(minimum=0, maximum=9), "bin": ATTRIBUTES["bin"]}), FRAME)
+    everyone = parse("TRUE", ATTRIBUTES)
     dated = FRAME.with_columns(pl.lit([SENTINEL]).alias("bin"))
     listed = FRAME.with_columns(pl.lit([SENTINEL]).alias("category"))
     return {
@@ -50,12 +52,17 @@ def _failures(folder: Path) -> dict[str, Callable[[], object]]:
             source(ATTRIBUTES), {**FRAME.to_dict(as_series=False), "bin": [SENTINEL]}
         ),
         "column lacks in memory": lambda: Table.load(source(ATTRIBUTES), FRAME.drop("bin")),
-        "other data": lambda: TableStore(KEY, {"small": FRAME}).get(source(ATTRIBUTES), "0" * 64),
+        "other data": lambda: TableStore(KEY, overrides={"small": FRAME}).get(source(ATTRIBUTES), "0" * 64),
         "other schema": lambda: fingerprint(table, other, KEY),
         "other predicate": lambda: table.count(parse("x = 1", {"x": ATTRIBUTES["number"]})),
         "no axis": lambda: cells(parse("number = 1", ATTRIBUTES), {}),
         "undeclared category": lambda: parse("category = 'c'", ATTRIBUTES),
         "no edge": lambda: parse("bin < 3", ATTRIBUTES),
+        "sum of bins": lambda: having.total("bin", everyone),
+        "group-by too large": lambda: having.group_counts(["number", "bin"], everyone, max_cells=9),
+        "group-by of nothing known": lambda: having.group_counts(["other"], everyone),
+        "cell of other attributes": lambda: having.cell_counts(["number"], [(10,)]),
+        "cell outside": lambda: cell_codes(ATTRIBUTES, {"number": 10, "category": "a", "bin": 0}),
     }
 
 
@@ -70,6 +77,13 @@ FAILURES = [
         "other schema",
     ),
     *("other predicate", "no axis", "undeclared category", "no edge"),
+    *(
+        "sum of bins",
+        "group-by too large",
+        "group-by of nothing known",
+        "cell of other attributes",
+        "cell outside",
+    ),
 ]
 
 

@@ -77,7 +77,7 @@ def test_many_streams_share_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
             return Table.load(source, frame)
 
     monkeypatch.setattr(store_module, "Table", Counted)
-    store = TableStore(KEY, {"small": pl.DataFrame(COLUMNS)})
+    store = TableStore(KEY, overrides={"small": pl.DataFrame(COLUMNS)})
     expected = store.fingerprint(SOURCE)
     with ThreadPoolExecutor(8) as pool:
         tables = list(pool.map(lambda _: store.get(SOURCE.model_copy(), expected), range(100)))
@@ -87,10 +87,10 @@ def test_many_streams_share_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_data_than_registered_is_refused_without_saying_how_it_differs() -> None:
-    store = TableStore(KEY, {"small": COLUMNS})
+    store = TableStore(KEY, overrides={"small": COLUMNS})
     registered = store.fingerprint(SOURCE)
     store.put("small", {**COLUMNS, "x": [1, 2, 4]})
-    fresh = TableStore(KEY, {"small": {**COLUMNS, "x": [1, 2, 4]}})
+    fresh = TableStore(KEY, overrides={"small": {**COLUMNS, "x": [1, 2, 4]}})
     with pytest.raises(
         DataError, match=r"^source data differs from what was registered for 'small'; restore that data, or"
     ):
@@ -116,7 +116,7 @@ def test_a_file_that_changes_leaves_the_registered_table_to_those_who_hold_it(tm
 
 
 def test_a_source_under_a_known_name_with_another_schema_is_another_table() -> None:
-    store = TableStore(KEY, {"small": COLUMNS})
+    store = TableStore(KEY, overrides={"small": COLUMNS})
     first = store.get(SOURCE, store.fingerprint(SOURCE))
     narrower = source({"x": ATTRIBUTES["x"]})
     assert list(store.get(narrower).attributes) == ["x"]

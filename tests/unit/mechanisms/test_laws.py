@@ -6,11 +6,11 @@ from fractions import Fraction
 
 import pytest
 
-from schemas import Calibration
+from schemas import SparseVectorCalibration
 from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
 from stream.noise import Geometric, TwoSidedGeometric
 
-CALIBRATION = Calibration(
+CALIBRATION = SparseVectorCalibration(
     method="one_sided",
     noise="one_sided",
     fresh_threshold=False,

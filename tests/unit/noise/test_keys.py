@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import stat
+import sys
 import traceback
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.noise import KEY_FILE_VARIABLE, KEY_VARIABLE, NoiseKey, NoiseKeyError
+from stream.noise import KEY_COMMAND_VARIABLE, KEY_FILE_VARIABLE, KEY_VARIABLE, NoiseKey, NoiseKeyError
 
 SECRET = bytes(range(200, 232))
 
@@ -21,6 +22,7 @@ SECRET = bytes(range(200, 232))
 def _no_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     monkeypatch.delenv(KEY_FILE_VARIABLE, raising=False)
+    monkeypatch.delenv(KEY_COMMAND_VARIABLE, raising=False)
 
 
 def written(path: Path, content: str | bytes, mode: int = 0o600) -> Path:
@@ -156,3 +158,48 @@ def test_a_file_of_any_bytes_is_read_or_refused_without_being_quoted(
 def test_a_file_of_raw_bytes_is_refused_without_being_quoted(tmp_path: Path) -> None:
     with pytest.raises(NoiseKeyError, match="64 hexadecimal digits"):
         NoiseKey.load(written(tmp_path / "noise.key", SECRET))
+
+
+def test_a_key_file_may_hold_older_keys_behind_the_present_one(tmp_path: Path) -> None:
+    first = NoiseKey(SECRET)
+    second = first.successor()
+    third = second.successor()
+    path = tmp_path / "noise.key"
+    third.save(path)
+    loaded = NoiseKey.load(path)
+    assert loaded == third
+    assert [key.key_id for key in loaded.older] == [second.key_id, first.key_id]
+    assert [loaded.find(key.key_id) for key in (third, second, first)] == [third, *third.older]
+    assert loaded.find("0" * 16) is None
+
+
+@pytest.mark.parametrize("text", ["", "\n", f"{SECRET.hex()}\n{SECRET.hex()}", f"{SECRET.hex()}\nxyz"])
+def test_a_text_with_no_key_a_repeated_one_or_a_broken_one_is_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(NoiseKeyError) as refused:
+        NoiseKey.from_text(text)
+    assert SECRET.hex() not in str(refused.value)
+
+
+def test_a_rotated_file_stays_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "noise.key"
+    NoiseKey(SECRET).save(path)
+    NoiseKey.load(path).successor().save(path, replace=True)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [one.name for one in tmp_path.iterdir()] == ["noise.key"]
+    assert NoiseKey.load(path).older == (NoiseKey(SECRET),)
+
+
+def test_a_command_may_provide_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_COMMAND_VARIABLE, f"{sys.executable} -c 'print(\"{SECRET.hex()}\")'")
+    assert NoiseKey.from_environment() == NoiseKey(SECRET)
+
+
+@pytest.mark.parametrize("command", ["/no/such/command", "false", "'", "sh -c 'echo secret >&2; exit 3'"])
+def test_a_command_that_fails_is_named_by_its_variable_and_shows_nothing(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_COMMAND_VARIABLE, command)
+    with pytest.raises(NoiseKeyError, match="SOTTO_NOISE_KEY_COMMAND") as refused:
+        NoiseKey.from_environment()
+    assert "secret" not in str(refused.value)
+    assert command not in str(refused.value) or len(command) < 2

@@ -147,7 +147,7 @@ def test_a_successor_goes_on_as_its_predecessor_would_have(log: list[bytes], cut
     successor.restore(
         Record(state, 0, number, 0, key, value) for number, (key, value, _) in enumerate(written(first, state))
     )
-    assert successor.restored() == (None if cut == 0 else min(cut, len(log)))
+    assert successor.restored() == min(cut, len(log))
     assert successor.streams.figures() == predecessor.streams.figures()
     second = successor.process(all_records[cut:])
     assert answers_of([first, second]) == expected
@@ -164,12 +164,12 @@ def test_equal_values_at_two_offsets_meet_independent_noise() -> None:
 
 
 def test_other_bytes_at_one_offset_meet_other_noise() -> None:
-    outcomes = set()
-    for spelling in range(40):
-        event = query("same", "best", 52.0) + b" " * spelling
-        [answer] = answers_of(run(new_worker({"best"}), [records([event])]))
-        outcomes.add(answer.outcome)
-    assert outcomes == {"above", "below"}
+    def outcomes(value: float) -> set[str]:
+        log = [query("same", "best", value) + b" " * spelling for spelling in range(40)]
+        return {answers_of(run(new_worker({"best"}), [records([event])]))[0].outcome for event in log}
+
+    # The threshold's own noise is fixed: some value is near enough to it for the query's noise to decide.
+    assert any(outcomes(value) == {"above", "below"} for value in range(-80, 160, 8))
 
 
 @pytest.mark.parametrize("name", FEEDS)

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from schemas import GrantRecord
+from schemas import GrantRecord, SparseVectorCalibration
 from stream.accounting.ledger import RefusedError
 from stream.testing import Driver
 from tests.unit.processors.budget_service import TOPICS, charge, ledger_codec, opening, ready
@@ -24,6 +24,7 @@ def test_closing_refunds_exactly_what_the_transcript_did_not_spend(values: list[
     driver.close("alarms")
     grant = _grant(driver, "alarms")
     plan = grant.calibration
+    assert isinstance(plan, SparseVectorCalibration)
     lost = (
         Fraction(plan.epsilon_threshold) + Fraction(tops, 5) * Fraction(plan.epsilon_query)
         if values

@@ -94,7 +94,7 @@ def test_a_message_is_one_short_line(seed: int) -> None:
         (b'{"id":"a","stream":"s","value":2e15}', "value: Input should be less than or equal to 1000000000000000"),
         (b'{"id":"a","stream":"s","value":1,"threshold":[]}', "threshold: Input should be a valid number"),
         (b'{"id":"a","stream":"s","value":1,"colour":1}', "colour: unknown field; remove it"),
-        (b'{"id":"a","stream":"s"}', "give exactly one of value and where"),
+        (b'{"id":"a","stream":"s"}', "give exactly one question"),
         (b'{"id":"a","stream":"s","where":""}', "where: String should have at least 1 character"),
     ],
 )
@@ -185,7 +185,10 @@ STREAM: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("request_fields", "words"),
     [
-        ({"kind": "begin", "request": "1"}, "event: Input tag 'begin'"),
+        (
+            {"kind": "begin", "request": "1"},
+            "kind: give one of 'register', 'open', 'close', 'halt', 'halt_source'",
+        ),
         ({"kind": "open", "stream": STREAM}, "open.request: Field required"),
         ({"kind": "open", "request": "", "stream": STREAM}, "open.request: String should have at least 1"),
         (
@@ -206,8 +209,8 @@ STREAM: dict[str, Any] = {
         ),
         ({"kind": "open", "request": "1", "stream": {**STREAM, "calibration": "x"}}, "open.stream.calibration"),
         (
-            {"kind": "open", "request": "1", "stream": {**STREAM, "mechanism": {"kind": "numeric_sparse"}}},
-            "open.stream.mechanism.kind: Input should be 'above_threshold'",
+            {"kind": "open", "request": "1", "stream": {**STREAM, "mechanism": {"kind": "median"}}},
+            "open.stream.mechanism.kind: give one of 'above_threshold', 'numeric_sparse', 'laplace'",
         ),
         (
             {
@@ -215,7 +218,7 @@ STREAM: dict[str, Any] = {
                 "request": "1",
                 "stream": {**STREAM, "mechanism": {**STREAM["mechanism"], "cutoff": 0}},
             },
-            "open.stream.mechanism.cutoff",
+            "open.stream.mechanism.above_threshold.cutoff",
         ),
         ({"kind": "close", "request": "1", "source": "feed"}, "close.stream: Field required"),
         (

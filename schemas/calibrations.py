@@ -1,0 +1,104 @@
+"""Calibrations: the public constants of one stream's noise, fixed at opening from public parameters only.
+
+``sensitivity_steps``, ``shift`` and noise are in steps of ``grid``; ``alpha`` and ``grid`` are in the query's own unit.
+Every calibration promises that each of ``expected_queries`` answers is within ``alpha`` with probability 1 − ``beta``
+for all of them together. ``cutoff`` is how many charged answers the grant pays for; 0 means that one charge pays for all.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from schemas.base import Count, Event
+
+Steps = Annotated[int, Field(ge=1)]
+
+
+class _Calibration(Event):
+    epsilon: float
+    delta: float
+    grid: float
+    sensitivity_steps: Steps
+    cutoff: Count
+    expected_queries: Count
+    beta: float
+    alpha: float
+
+
+Method = Literal["textbook", "two_sided", "two_sided_shifted", "one_sided", "one_sided_rounds"]
+"""How a sparse vector's noise is laid out; see the proof note of AboveThreshold."""
+
+
+class SparseVectorCalibration(_Calibration):
+    """AboveThreshold and NumericSparse.
+
+    With ``fresh_threshold`` the threshold noise is drawn anew after every ⊤ and ``epsilon_threshold``, ``epsilon_query``
+    and ``epsilon_answer`` are those of one round of cutoff 1; without, they are those of the whole stream, whose query
+    and answer noise is wider by the cutoff. ``answer_alpha`` bounds the error of the numbers on ⊤s.
+    """
+
+    kind: Literal["sparse_vector"] = "sparse_vector"
+    method: Method
+    noise: Literal["one_sided", "two_sided"]
+    fresh_threshold: bool
+    epsilon_threshold: float
+    epsilon_query: float
+    shift: int
+    cutoff: Annotated[int, Field(ge=1)]
+    monotone: bool
+    numbers: Literal["none", "fresh", "gap"] = "none"
+    epsilon_answer: float = 0.0
+    answer_alpha: float = 0.0
+
+
+class AnswersCalibration(_Calibration):
+    """Mechanisms that charge each answer: laplace, noisy_max, exponential.
+
+    Each of ``cutoff`` answers is ``epsilon_answer``-DP; together they are (``epsilon``, ``delta``)-DP by the ``method``:
+    adding up (``basic``) or optimal composition. ``alpha`` is that of the stream's sensitivity; a Laplace query with
+    another sensitivity has its α in proportion.
+    """
+
+    kind: Literal["answers"] = "answers"
+    method: Literal["basic", "optimal", "textbook"]
+    epsilon_answer: float
+    monotone: bool = False
+
+
+class ReleaseCalibration(_Calibration):
+    """Mechanisms that are charged once, at the first answer: histogram, lazy_histogram, sparse_project, randomized_response.
+
+    The release consists of ``parts`` that one person all reaches, each ``epsilon_part``-DP: the rows of a projection,
+    the events of one person, else one.
+    """
+
+    kind: Literal["release"] = "release"
+    method: Literal["basic", "optimal", "textbook"]
+    parts: Annotated[int, Field(ge=1)]
+    epsilon_part: float
+
+
+class HypothesisCalibration(_Calibration):
+    """Multiplicative weights: pmw and sparse_pmw.
+
+    ``sparse_vector`` is the calibration of the ⊤/⊥ and of the numbers, over errors in counts; its cutoff is the number
+    of updates. An error above ``threshold`` steps asks for an update. ``learning_rate`` is η. ``epsilon_rows`` pays for
+    the noisy number of rows, 0 where that is public.
+    """
+
+    kind: Literal["hypothesis"] = "hypothesis"
+    method: Literal["calibrated", "textbook"]
+    sparse_vector: SparseVectorCalibration
+    threshold: Count
+    learning_rate: float
+    epsilon_rows: float = 0.0
+    rows: Count
+
+
+Calibration = Annotated[
+    SparseVectorCalibration | AnswersCalibration | ReleaseCalibration | HypothesisCalibration,
+    Field(discriminator="kind"),
+]
+"""The constants of one stream, told apart by ``kind``."""

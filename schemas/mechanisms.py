@@ -1,0 +1,180 @@
+"""Mechanisms: what a stream can be asked to run, one model per kind."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from schemas.base import Event, Number
+from schemas.sources import AttributeName, Category
+
+MAX_ANSWERS = 1_000_000
+"""Most charged answers that one stream may be granted."""
+
+MAX_CATEGORIES = 4096
+"""Most categories of a randomized response, and most cells that one answer lists."""
+
+MAX_UNIVERSE = 1 << 20
+"""Most cells of a hypothesis or a histogram that is held in memory."""
+
+MAX_PROJECTIONS = 1 << 16
+"""Most rows of a projection."""
+
+MAX_SPARSITY = 256
+"""Most cells that one sparse query names."""
+
+Cutoff = Annotated[int, Field(ge=1, le=MAX_ANSWERS)]
+Gap = Annotated[float, Field(ge=1e-6, le=1.0)]
+Attributes = Annotated[tuple[AttributeName, ...], Field(min_length=1, max_length=64, strict=False)]
+Sums = Annotated[tuple[AttributeName, ...], Field(max_length=64, strict=False)]
+
+
+class AboveThreshold(Event):
+    """Answer ⊤ or ⊥ to each query against ``threshold`` until ``cutoff`` ⊤s are out.
+
+    ``monotone`` promises that between neighbouring data sets all query values move in the same direction (true of
+    counts under add-remove); the noise is then about half. ``sums`` lists the attributes whose sums may be asked for
+    beside counts; the noise then fits the largest of them.
+    """
+
+    kind: Literal["above_threshold"]
+    threshold: Number
+    cutoff: Cutoff = 1
+    monotone: bool = False
+    sums: Sums = ()
+
+
+class NumericSparse(Event):
+    """AboveThreshold whose ⊤s carry a noisy value.
+
+    ``numbers`` says where the value comes from: ``fresh`` noise, for which a third share of ε is planned, or the
+    ``gap`` between the noisy value and the noisy threshold, which is free; its typical error is not centred.
+    """
+
+    kind: Literal["numeric_sparse"]
+    threshold: Number
+    cutoff: Cutoff = 1
+    monotone: bool = False
+    sums: Sums = ()
+    numbers: Literal["fresh", "gap"] = "fresh"
+
+
+class Laplace(Event):
+    """A noisy value for each of ``answers`` queries, whose noise fits the query's own sensitivity.
+
+    A query may hold a vector: up to ``dimensions`` trusted values, or the counts of a table's groups.
+    """
+
+    kind: Literal["laplace"]
+    answers: Cutoff = 1
+    dimensions: Annotated[int, Field(ge=1, le=MAX_CATEGORIES)] = 1
+
+
+class RandomizedResponse(Event):
+    """Each event is one person's category; the answer is a category drawn around it.
+
+    The stream's ε protects a person with as many events as the source's ``contributions`` allows; each event gets its part
+    of it.
+    """
+
+    kind: Literal["randomized_response"]
+    categories: Annotated[tuple[Category, ...], Field(min_length=2, max_length=MAX_CATEGORIES, strict=False)] = (
+        "0",
+        "1",
+    )
+
+    @model_validator(mode="after")
+    def _distinct(self) -> RandomizedResponse:
+        if len(set(self.categories)) != len(self.categories):
+            raise ValueError("categories must be distinct; remove the repeated one")
+        return self
+
+
+class Histogram(Event):
+    """The noisy counts of all cells of the ``attributes``, released once; every question to the release is free."""
+
+    kind: Literal["histogram"]
+    attributes: Attributes
+
+
+class NoisyMax(Event):
+    """The name of the candidate whose noisy score is largest, for each of ``answers`` queries."""
+
+    kind: Literal["noisy_max"]
+    answers: Cutoff = 1
+    monotone: bool = False
+    sums: Sums = ()
+
+
+class Exponential(Event):
+    """The name of a candidate, drawn with probability ∝ exp(ε·score/2Δ), for each of ``answers`` queries."""
+
+    kind: Literal["exponential"]
+    answers: Cutoff = 1
+    monotone: bool = False
+    sums: Sums = ()
+
+
+class Pmw(Event):
+    """Online private multiplicative weights over the cells of the ``attributes``.
+
+    ``updates`` fixes how many ⊤s are paid for, ``gap`` how large an error of the hypothesis, as a share of the rows, is
+    worth one. What is not given is planned so that the updates provably last for every table; with both given they may
+    run out, and α holds while they last. ``rows`` is the public number of rows; it must be given where neighbours add or
+    remove a row, for the true number is private there.
+    """
+
+    kind: Literal["pmw"]
+    attributes: Attributes
+    updates: Cutoff | None = None
+    gap: Gap | None = None
+    rows: Annotated[int, Field(ge=1, le=10**12)] | None = None
+
+
+class SparsePmw(Event):
+    """Multiplicative weights for queries that name at most ``sparsity`` cells of a universe of any size.
+
+    ``updates``, ``gap`` and ``rows`` are those of ``Pmw``.
+    """
+
+    kind: Literal["sparse_pmw"]
+    attributes: Attributes
+    sparsity: Annotated[int, Field(ge=1, le=MAX_SPARSITY)] = 16
+    updates: Cutoff | None = None
+    gap: Gap | None = None
+    rows: Annotated[int, Field(ge=1, le=10**12)] | None = None
+
+
+class SparseProject(Event):
+    """A noisy random projection of the table onto ``projections`` rows, released once; sparse queries on it are free."""
+
+    kind: Literal["sparse_project"]
+    attributes: Attributes
+    sparsity: Annotated[int, Field(ge=1, le=MAX_SPARSITY)] = 16
+    projections: Annotated[int, Field(ge=1, le=MAX_PROJECTIONS)] = 4096
+
+
+class LazyHistogram(Event):
+    """A noisy histogram over a universe of any size, of which only the cells that are asked for are ever computed."""
+
+    kind: Literal["lazy_histogram"]
+    attributes: Attributes
+    sparsity: Annotated[int, Field(ge=1, le=MAX_SPARSITY)] = 16
+
+
+Mechanism = Annotated[
+    AboveThreshold
+    | NumericSparse
+    | Laplace
+    | RandomizedResponse
+    | Histogram
+    | NoisyMax
+    | Exponential
+    | Pmw
+    | SparsePmw
+    | SparseProject
+    | LazyHistogram,
+    Field(discriminator="kind"),
+]
+"""What a stream runs, told apart by ``kind``."""

@@ -1,0 +1,189 @@
+"""The planner of mechanisms that charge each answer: laplace, noisy_max and exponential.
+
+Each of c answers is ε0-differentially private. Together they are (ε, δ)-private by adding up, ε0 = ε/c, or by optimal
+composition (Kairouz, Oh & Viswanath 2015). The errors are exact for the noise on the integers that is shipped; proofs
+are in docs/laplace.md, docs/noisy-max.md and docs/exponential.md.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Literal
+
+from schemas import AnswersCalibration, Exponential, Laplace, NoisyMax, StreamSpec
+from schemas.queries import MAX_CANDIDATES
+from stream.accounting.composition import optimal_delta, optimal_round_epsilon
+from stream.accounting.methods import HEADROOM, LARGEST_NOISE, PlanError
+from stream.accounting.setting import Setting
+from stream.accounting.tails import each_failure, exponential_reach, noisy_max_reach, two_sided_reach
+
+_Method = Literal["basic", "optimal", "textbook"]
+
+
+def candidates(spec: StreamSpec, setting: Setting) -> tuple[AnswersCalibration, ...]:
+    """Every calibration that applies: the notes' own constants, adding up, and with δ > 0 optimal composition.
+
+    ``alpha`` is that of the widest answer that the stream may give: ``dimensions`` numbers, or a choice among
+    ``MAX_CANDIDATES``. The textbook's is its theorem's, or the exact one where the grid makes that larger.
+
+    Raises:
+        PlanError: the noise does not fit the grid's integers; the message names the parameter to change.
+    """
+    mechanism = spec.mechanism
+    if not isinstance(mechanism, Laplace | NoisyMax | Exponential):
+        raise TypeError(f"{mechanism.kind} does not charge each answer")
+    answers = mechanism.answers
+    stated, stated_delta = stated_epsilon(spec.epsilon, spec.delta, answers)
+    found: list[tuple[_Method, float, float]] = [
+        ("textbook", stated, stated_delta),
+        ("basic", optimal_round_epsilon(spec.epsilon, 0.0, answers), 0.0),
+    ]
+    if spec.delta > 0.0:
+        found.append(("optimal", optimal_round_epsilon(spec.epsilon, spec.delta, answers), spec.delta))
+    return tuple(_finished(spec, mechanism, setting, *one) for one in found)
+
+
+def stated_epsilon(epsilon: float, delta: float, answers: int) -> tuple[float, float]:
+    """(ε0, δ) of the notes for each of ``answers`` equal parts: ε/c, or ε/√(8c ln(1/δ)) where that is more, and sound.
+
+    The latter (Dwork & Roth 2014, Corollary 3.21; Kamath, lecture 9, as σ = 2/ε0) is stated for any ε and false for large
+    ones; it is taken only where optimal composition confirms (ε, δ). δ is 0 where it is not used.
+    """
+    added = optimal_round_epsilon(epsilon, 0.0, answers)
+    if delta > 0.0:
+        stated = epsilon / math.sqrt(8.0 * answers * math.log(1.0 / delta))
+        if stated > added and optimal_delta(stated, answers, epsilon) <= delta:
+            return stated, delta
+    return added, 0.0
+
+
+def vector_sensitivity(sensitivity_steps: int, values: int, setting: Setting) -> int:
+    """How far one person moves so many numbers of one answer, added up, in steps.
+
+    Trusted values move all at once. Of disjoint groups one person is in one: adding or removing a row moves one count,
+    replacing it may move two.
+    """
+    if values == 1:
+        return sensitivity_steps
+    if setting.disjoint:
+        return sensitivity_steps * (2 if setting.neighbors == "replace" else 1)
+    return sensitivity_steps * values
+
+
+def alpha_for(calibration: AnswersCalibration, sensitivity_steps: int, values: int) -> float:
+    """The error, in the query's unit, that all ``values`` numbers of one Laplace answer keep to.
+
+    ``sensitivity_steps`` is the answer's own, over all its numbers together. Answers are independent given their past,
+    so that with probability 1 − β every answer of the stream keeps to its own α, whatever was asked.
+    """
+    allowed = each_failure(calibration.beta, promised_answers(calibration))
+    return two_sided_reach(calibration.epsilon_answer / sensitivity_steps, values, allowed) * calibration.grid
+
+
+@lru_cache(maxsize=4096)
+def choice_alpha(
+    calibration: AnswersCalibration, kind: Literal["noisy_max", "exponential"], options: int
+) -> float:
+    """How far, in the query's unit, the score of a choice among so many may be below the best score.
+
+    With probability 1 − β every choice of the stream keeps to its own α, whatever was asked.
+    """
+    allowed = each_failure(calibration.beta, promised_answers(calibration))
+    rate = choice_rate(calibration)
+    if kind == "exponential":
+        reach = exponential_reach(rate, options, allowed)
+    elif calibration.method == "textbook":
+        # A choice errs by more than 2x only if one of the noises is beyond ±x.
+        reach = 2 * two_sided_reach(rate, options, allowed) if options > 1 else 0
+    else:
+        reach = noisy_max_reach(rate, options, allowed)
+    return reach * calibration.grid
+
+
+def choice_rate(calibration: AnswersCalibration) -> float:
+    """ε0/2Δ per step, ε0/Δ for monotone scores."""
+    width = calibration.sensitivity_steps * (1 if calibration.monotone else 2)
+    return calibration.epsilon_answer / width
+
+
+def promised_answers(calibration: AnswersCalibration) -> int:
+    """How many answers share β."""
+    return min(calibration.cutoff, calibration.expected_queries)
+
+
+def ratio_interval(
+    numerator: tuple[float, float],
+    denominator: tuple[float, float],
+    bounds: tuple[float, float],
+) -> tuple[float, float]:
+    """A quotient and its α from two noisy numbers, each given with its own α; ``bounds`` is the quotient's public range.
+
+    The true quotient is within α of the estimate whenever both numbers are within theirs. The two share one answer's ε0
+    half and half: their α is that of ``alpha_for`` at twice the number's own sensitivity and two values.
+    """
+    low, high = bounds
+    (top, top_alpha), (bottom, bottom_alpha) = numerator, denominator
+    least, most = low, high
+    if bottom - bottom_alpha > 0.0:
+        corners = [
+            end / divisor
+            for end in (top - top_alpha, top + top_alpha)
+            for divisor in (bottom - bottom_alpha, bottom + bottom_alpha)
+        ]
+        # An interval beside the range says that one of the numbers is off by more than its α; the nearer end is left.
+        least, most = (min(max(end, low), high) for end in (min(corners), max(corners)))
+    plain = top / bottom if bottom > 0.0 else 0.5 * (low + high)
+    estimate = min(max(plain, least), most)
+    return estimate, max(most - estimate, estimate - least)
+
+
+def _finished(
+    spec: StreamSpec,
+    mechanism: Laplace | NoisyMax | Exponential,
+    setting: Setting,
+    method: _Method,
+    epsilon_answer: float,
+    delta: float,
+) -> AnswersCalibration:
+    draft = AnswersCalibration(
+        method=method,
+        epsilon_answer=epsilon_answer,
+        monotone=not isinstance(mechanism, Laplace) and mechanism.monotone,
+        sensitivity_steps=setting.sensitivity_steps,
+        grid=setting.grid,
+        cutoff=mechanism.answers,
+        epsilon=spec.epsilon,
+        delta=delta,
+        expected_queries=spec.expected_queries,
+        beta=spec.beta,
+        alpha=0.0,
+    )
+    answers, beta = promised_answers(draft), draft.beta
+    if isinstance(mechanism, Laplace):
+        values = mechanism.dimensions
+        sensitivity = vector_sensitivity(setting.sensitivity_steps, values, setting)
+        scale = sensitivity / epsilon_answer
+        _check_scale(scale, setting.grid)
+        alpha = alpha_for(draft, sensitivity, values)
+        # Wang, lecture 3, Section 3.3.
+        theorem = scale * math.log(answers * values / beta)
+    else:
+        scale = 1.0 / choice_rate(draft)
+        _check_scale(scale, setting.grid)
+        alpha = choice_alpha(draft, mechanism.kind, MAX_CANDIDATES)
+        # Dwork & Roth 2014, Corollary 3.12; for the noisy maximum a union bound over all noises, of either sign.
+        theorem = scale * math.log(answers * MAX_CANDIDATES / beta)
+        theorem *= 2.0 if isinstance(mechanism, NoisyMax) else 1.0
+    if method == "textbook":
+        alpha = max(alpha, theorem * setting.grid)
+    return draft.model_copy(update={"alpha": alpha})
+
+
+def _check_scale(scale: float, grid: float) -> None:
+    needed = HEADROOM * scale
+    if needed > LARGEST_NOISE:
+        raise PlanError(
+            f"noise of scale {scale:.3g} grid steps does not fit 52 binary digits; raise epsilon, lower answers, "
+            f"or use a grid {needed / LARGEST_NOISE:.2g} times coarser than {grid:g}"
+        )

@@ -1,0 +1,114 @@
+"""Plans: the calibrations that a stream could have, and the one that it gets, whatever its mechanism.
+
+Everything is chosen from public parameters: the stream's specification and the public facts of its source.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from schemas import (
+    AboveThreshold,
+    Calibration,
+    Exponential,
+    Histogram,
+    HypothesisCalibration,
+    Laplace,
+    LazyHistogram,
+    NoisyMax,
+    NumericSparse,
+    Pmw,
+    RandomizedResponse,
+    SparsePmw,
+    SparseProject,
+    SparseVectorCalibration,
+    StreamSpec,
+)
+from stream.accounting import answers, hypotheses, planner, randomized_response, releases
+from stream.accounting.accuracy import exact_alpha
+from stream.accounting.methods import PlanError
+from stream.accounting.setting import Setting
+
+TIE = 1.001
+"""Errors within this ratio of the least count as equal, for splits are optimised no finer; the simplest is taken."""
+
+
+def candidates(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
+    """Every calibration that applies, the simplest first.
+
+    Raises:
+        PlanError: none fits; the message names the parameter to change.
+    """
+    return _candidates(_anonymous(spec), setting)
+
+
+def choose(spec: StreamSpec, setting: Setting) -> Calibration:
+    """The candidate with the least error, or the textbook's own where the stream asks for it.
+
+    Streams that differ only in names and thresholds share one computation.
+
+    Raises:
+        PlanError: none fits; the message names the parameter to change.
+    """
+    return _choose(_anonymous(spec), setting)
+
+
+def rank(calibration: Calibration) -> float:
+    """What a calibration is chosen by: its exact error, which for a textbook's is not the one that it promises."""
+    if isinstance(calibration, SparseVectorCalibration) and calibration.method == "textbook":
+        return exact_alpha(calibration)
+    if isinstance(calibration, SparseVectorCalibration):
+        return max(calibration.alpha, calibration.answer_alpha)
+    return calibration.alpha
+
+
+def name_of(calibration: Calibration) -> str:
+    """A calibration's method, with that of its sparse vector where it has one inside: unlike for any two candidates."""
+    if isinstance(calibration, HypothesisCalibration) and calibration.method != "textbook":
+        return f"{calibration.method}, {calibration.sparse_vector.method}"
+    return calibration.method
+
+
+@lru_cache(maxsize=4096)
+def _choose(spec: StreamSpec, setting: Setting) -> Calibration:
+    found = _candidates(spec, setting)
+    if spec.calibration == "textbook":
+        for one in found:
+            if one.method == "textbook":
+                return one
+        raise PlanError("calibration: the textbook has none for this mechanism and these parameters; use 'best'")
+    acceptable = TIE * min(rank(one) for one in found)
+    near = [one for one in found if rank(one) <= acceptable]
+    # The textbook's stands first as the simplest; where another does as well there is no reason to show the old name.
+    return next((one for one in near if one.method != "textbook"), near[0])
+
+
+@lru_cache(maxsize=4096)
+def _candidates(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
+    match spec.mechanism:
+        case AboveThreshold() | NumericSparse():
+            return planner.candidates(
+                spec.mechanism,
+                epsilon=spec.epsilon,
+                delta=spec.delta,
+                expected_queries=spec.expected_queries,
+                beta=spec.beta,
+                sensitivity_steps=setting.sensitivity_steps,
+                grid=setting.grid,
+            )
+        case Laplace() | NoisyMax() | Exponential():
+            return answers.candidates(spec, setting)
+        case RandomizedResponse():
+            return randomized_response.candidates(spec, setting)
+        case Histogram() | LazyHistogram() | SparseProject():
+            return releases.candidates(spec, setting)
+        case Pmw() | SparsePmw():
+            return hypotheses.candidates(spec, setting)
+
+
+def _anonymous(spec: StreamSpec) -> StreamSpec:
+    """The specification without what no plan depends on."""
+    mechanism = spec.mechanism
+    if isinstance(mechanism, AboveThreshold | NumericSparse):
+        mechanism = mechanism.model_copy(update={"threshold": 0.0})
+    return spec.model_copy(update={"stream": "any", "source": "any", "mechanism": mechanism})

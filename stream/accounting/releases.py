@@ -1,0 +1,144 @@
+"""The planner of mechanisms that release something of a table once: histogram, lazy_histogram, sparse_project.
+
+A histogram is one part, a projection has one part per row. Parts are together (ε, δ)-private by adding up or by optimal
+composition (Kairouz, Oh & Viswanath 2015). Proofs are in docs/histogram.md, docs/lazy-histogram.md and
+docs/sparse-project.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from schemas import (
+    MAX_UNIVERSE,
+    Histogram,
+    LazyHistogram,
+    ReleaseCalibration,
+    SparseProject,
+    StreamSpec,
+)
+from stream.accounting.answers import stated_epsilon
+from stream.accounting.composition import optimal_round_epsilon
+from stream.accounting.methods import PlanError
+from stream.accounting.release_accuracy import cell_alpha, lazy_alpha, projection_alpha
+from stream.accounting.setting import Setting
+
+_LEADING_CONSTANT = 4 * 64**2
+
+
+def candidates(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, ...]:
+    """Every calibration that applies, the simplest first, and the notes' own last.
+
+    ``alpha`` is, for a histogram, the error of every single cell for ever; for the other releases that of a question of
+    ``sparsity`` cells. The textbook's is its theorem's, or the exact one where that is larger.
+
+    Raises:
+        PlanError: the histogram is too large, or the source has no cells; the message names the parameter to change.
+    """
+    match spec.mechanism:
+        case Histogram():
+            return _histogram(spec, setting)
+        case LazyHistogram(sparsity=sparsity):
+            return _lazy_histogram(spec, setting, sparsity)
+        case SparseProject() as mechanism:
+            return _sparse_project(spec, setting, mechanism)
+        case _:
+            raise TypeError(f"{spec.mechanism.kind} releases nothing of a table at once")
+
+
+def theorem_projections(rows: int, sparsity: int, queries: int, beta: float) -> int:
+    """How many rows of the projection the accuracy theorem of Blum & Roth 2011 asks for, as Tutunov states it.
+
+    T = 4·64²·ln(1/τ)·(m^{3/2}/2 + n⁴/(2√m) + √m·n²), τ = β/4k. About 10¹⁶ at n = 1000 and m = 100; privacy needs none of it.
+    """
+    root = math.sqrt(sparsity)
+    polynomial = 0.5 * root**3 + 0.5 * rows**4 / root + root * rows**2
+    return math.ceil(_LEADING_CONSTANT * math.log(4.0 * queries / beta) * polynomial)
+
+
+def _histogram(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, ...]:
+    universe = _universe(setting)
+    if universe > MAX_UNIVERSE:
+        raise PlanError(
+            f"mechanism.attributes: their {universe} cells exceed the {MAX_UNIVERSE} of a histogram; "
+            "name fewer or smaller ones, or use lazy_histogram"
+        )
+    draft = _one_part(spec, setting)
+    alpha = cell_alpha(draft, universe)
+    # Wang, lecture 3, Section 3.3, for all cells at once.
+    theorem = _theorem(draft, universe)
+    return _basic_and_textbook(draft, alpha, theorem)
+
+
+def _lazy_histogram(spec: StreamSpec, setting: Setting, sparsity: int) -> tuple[ReleaseCalibration, ...]:
+    _universe(setting)
+    draft = _one_part(spec, setting)
+    # The same theorem for all cells that are ever named; a question adds up to ``sparsity`` of them.
+    theorem = sparsity * _theorem(draft, sparsity * spec.expected_queries)
+    return _basic_and_textbook(draft, lazy_alpha(draft, sparsity), theorem)
+
+
+def _sparse_project(
+    spec: StreamSpec, setting: Setting, mechanism: SparseProject
+) -> tuple[ReleaseCalibration, ...]:
+    _universe(setting)
+    parts = mechanism.projections
+    found: list[tuple[Literal["basic", "optimal", "textbook"], float, float]] = [
+        ("basic", optimal_round_epsilon(spec.epsilon, 0.0, parts), 0.0)
+    ]
+    if spec.delta > 0.0 and parts > 1:
+        found.append(("optimal", optimal_round_epsilon(spec.epsilon, spec.delta, parts), spec.delta))
+    # Noise of scale 1/σ, σ = ε/√(8 ln(1/δ)), on a matrix of ±1/√T is ε/√(8 T ln(1/δ)) a row on one of ±1.
+    found.append(("textbook", *stated_epsilon(spec.epsilon, spec.delta, parts)))
+    result = []
+    for method, epsilon_part, delta in found:
+        draft = _draft(spec, setting, method, parts, epsilon_part, delta)
+        alpha = projection_alpha(draft, mechanism.sparsity, setting.rows)
+        result.append(draft.model_copy(update={"alpha": alpha}))
+    return tuple(result)
+
+
+def _one_part(spec: StreamSpec, setting: Setting) -> ReleaseCalibration:
+    return _draft(spec, setting, "basic", 1, spec.epsilon, 0.0)
+
+
+def _draft(
+    spec: StreamSpec,
+    setting: Setting,
+    method: Literal["basic", "optimal", "textbook"],
+    parts: int,
+    epsilon_part: float,
+    delta: float,
+) -> ReleaseCalibration:
+    return ReleaseCalibration(
+        method=method,
+        parts=parts,
+        epsilon_part=epsilon_part,
+        epsilon=spec.epsilon,
+        delta=delta,
+        grid=1.0,
+        # A row more or less moves one cell, or each row of a projection, by 1; a replaced row is one less and one more.
+        sensitivity_steps=1 if setting.neighbors == "add-remove" else 2,
+        cutoff=0,
+        expected_queries=spec.expected_queries,
+        beta=spec.beta,
+        alpha=0.0,
+    )
+
+
+def _theorem(draft: ReleaseCalibration, cells: int) -> float:
+    return math.log(cells / draft.beta) * draft.sensitivity_steps / draft.epsilon
+
+
+def _basic_and_textbook(draft: ReleaseCalibration, alpha: float, theorem: float) -> tuple[ReleaseCalibration, ...]:
+    return (
+        draft.model_copy(update={"alpha": alpha}),
+        draft.model_copy(update={"method": "textbook", "alpha": max(alpha, theorem)}),
+    )
+
+
+def _universe(setting: Setting) -> int:
+    if setting.universe is None:
+        raise PlanError("mechanism: cells are those of a table's attributes; open the stream on a table source")
+    return setting.universe

@@ -1,0 +1,27 @@
+"""What a plan may know of a source: public facts only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The public facts of a source, as far as a mechanism's plan depends on them.
+
+    ``sensitivity_steps`` is how far one person moves one query of the stream, in steps of ``grid``. ``universe`` is the
+    number of cells of the attributes that the mechanism names, ``rows`` the public number of rows: that of the table
+    where neighbours replace a row, else what the stream's specification gives. ``contributions`` is how many events of
+    a stream one person may send; ``disjoint`` says that a vector's numbers count disjoint groups of people.
+    ``disjoint`` says that the numbers of one answer are counts of disjoint groups, as those of a table are: one person is in
+    one of them only.
+    """
+
+    sensitivity_steps: int = 1
+    grid: float = 1.0
+    neighbors: Literal["add-remove", "replace"] = "add-remove"
+    universe: int | None = None
+    rows: int | None = None
+    contributions: int = 1
+    disjoint: bool = False

@@ -1,0 +1,23 @@
+"""Randomized response: one person's category in, a category drawn around it out.
+
+Nothing here draws noise or does any I/O; privacy is proved in docs/randomized-response.md.
+"""
+
+from __future__ import annotations
+
+from stream.accounting.randomized_response import Response
+
+UNIFORM_WORDS = 2
+"""64-bit words that one answer reads: a uniform whole number below 2^128."""
+
+
+def respond(own: int, law: Response, uniform: int) -> int:
+    """The category to publish for a person's ``own``, both as numbers below k.
+
+    ``uniform`` is a whole number below 2^128. Each category but the own one is published for exactly ``law.other`` of
+    them, the own one for the rest.
+    """
+    other = uniform // law.other
+    if other >= law.categories - 1:
+        return own
+    return other + (other >= own)

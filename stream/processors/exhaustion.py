@@ -1,0 +1,16 @@
+"""What to say of a stream whose grant is used up."""
+
+from __future__ import annotations
+
+from schemas import Calibration
+
+
+def exhausted_reason(calibration: Calibration) -> str:
+    """Why a stream that has given all charged answers does not answer any more."""
+    match calibration.kind:
+        case "sparse_vector":
+            return f"exhausted: all {calibration.cutoff} ⊤s of the cutoff are out"
+        case "hypothesis":
+            return f"exhausted: all {calibration.cutoff} updates of the hypothesis are used"
+        case _:
+            return f"exhausted: all {calibration.cutoff} answers of the grant are given"

@@ -1,0 +1,170 @@
+"""What families of mechanisms have in common.
+
+A family resolves questions to what its mechanism needs (private numbers, public weights), and answers them in order.
+Everything else is the processor's: positions, indices, charges, cutoffs, checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from schemas import HypothesisUpdate, Integers, TableSource, form_of
+from stream.data import Predicate, Table, TableStore
+from stream.processors.hosted import HostedStreams
+from stream.processors.rejections import Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One admitted question: its record's place in the batch, its stream's slot, and what the family made of it."""
+
+    place: int
+    id: str
+    slot: int
+    offset: int
+    payload: bytes
+    content: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What is published of one question; ``charged`` if it uses up one of the stream's charged answers."""
+
+    charged: bool
+    outcome: Literal["above", "below", "answer"] = "answer"
+    estimate: float | None = None
+    basis: str | None = None
+    estimates: tuple[float, ...] | None = None
+    choice: str | None = None
+    alpha: float | None = None
+    update: HypothesisUpdate | None = None
+
+
+class Family(Protocol):
+    """One kind of mechanism, for all streams of a partition that run it."""
+
+    def admit(self, slot: int, query: Any) -> Any:
+        """Resolve a question (a query of the contract or its struct), or raise Rejection. Changes nothing."""
+
+    def answer(self, questions: Sequence[Asked]) -> list[Reply | None]:
+        """Answer questions of open streams in order; None where the stream's charged answers are used up.
+
+        ``streams.tops_left`` says how many charged replies each stream may still give, at the start of the batch.
+        """
+
+    def resume(self, slot: int, updates: Sequence[HypothesisUpdate]) -> None:
+        """Take a stream's hypothesis updates from the changelog, in order."""
+
+
+class Stateless:
+    """A family with nothing to resume: its streams' state is their number of charged answers."""
+
+    def resume(self, slot: int, updates: Sequence[HypothesisUpdate]) -> None:
+        """There are no updates."""
+        del slot, updates
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What families work with: the hosted streams, their tables, and where their queries come from."""
+
+    streams: HostedStreams
+    tables: TableStore
+    topic: str
+    partition: int
+
+    def source_table(self, slot: int) -> TableSource:
+        """The table source of a stream; Rejection where the source has no table."""
+        source = self.streams.terms_at(slot).source
+        if not isinstance(source, TableSource):
+            raise Rejection("malformed", "where: this stream's source has no table; send a 'value' instead")
+        return source
+
+    def table(self, slot: int) -> Table:
+        """The private table behind a stream."""
+        terms = self.streams.terms_at(slot)
+        try:
+            return self.tables.get(self.source_table(slot), terms.fingerprint)
+        except ValueError as error:
+            raise Rejection("table", f"stream: {error}") from None
+
+    def predicate(self, slot: int, where: str | None, field: str = "where") -> Predicate:
+        """Parse a predicate; no predicate means all rows."""
+        try:
+            return self.tables.predicate(self.source_table(slot), "TRUE" if where is None else where)
+        except ValueError as error:
+            raise Rejection("predicate", f"{field}: {error}") from None
+
+    def count(self, slot: int, where: str | None, field: str = "where") -> int:
+        """The true count of a predicate: private."""
+        try:
+            return self.table(slot).count(self.predicate(slot, where, field))
+        except ValueError as error:
+            raise Rejection("predicate", f"{field}: {error}") from None
+
+    def total(self, slot: int, attribute: str, where: str | None, *, centre: int = 0, field: str = "sum") -> int:
+        """The true sum of an attribute, less ``centre`` for each row: private."""
+        try:
+            return self.table(slot).total(attribute, self.predicate(slot, where), centre)
+        except ValueError as error:
+            raise Rejection("predicate", f"{field}: {error}") from None
+
+    def allow_sum(self, slot: int, attribute: str, field: str = "sum") -> None:
+        """Refuse a sum that the stream's noise was not planned for."""
+        sums: tuple[str, ...] = getattr(self.streams.terms_at(slot).mechanism, "sums", ())
+        if attribute not in sums:
+            raise Rejection(
+                "malformed",
+                f"{field}: the stream was not opened for sums of this attribute; open one with mechanism.sums naming it",
+            )
+
+    def integers(self, slot: int, attribute: str, field: str) -> Integers:
+        """The declared range of an attribute that can be summed up."""
+        domain = self.source_table(slot).attributes.get(attribute)
+        if not isinstance(domain, Integers):
+            raise Rejection("malformed", f"{field}: the source has no integer attribute of that name; name one")
+        return domain
+
+    def public_rows(self, slot: int) -> int | None:
+        """The number of rows of the file where it is public: neighbours replace a row and keep the number.
+
+        How many of them the domains' rules leave out stays private.
+        """
+        if self.source_table(slot).neighbors != "replace":
+            return None
+        return self.table(slot).file_row_count
+
+
+def form_for(query: Any, *allowed: str) -> str:
+    """The query's form, if the mechanism takes it; Rejection otherwise."""
+    try:
+        form = form_of(query)
+    except ValueError as error:
+        raise Rejection("malformed", str(error)) from None
+    if form not in allowed:
+        fields = {"count": "where", "groups": "group_by"}
+        wanted = ", ".join(fields.get(name, name) for name in allowed)
+        raise Rejection(
+            "malformed", f"{fields.get(form, form)}: this stream's mechanism does not take it; send {wanted}"
+        )
+    return form
+
+
+def on_values(streams: HostedStreams, slot: int) -> bool:
+    """Whether a stream's queries carry trusted values."""
+    return streams.terms_at(slot).source.kind == "values"
+
+
+def within_grants(streams: HostedStreams, questions: Sequence[Asked]) -> list[bool]:
+    """Which questions their streams can still pay for, where every answer is charged."""
+    left: dict[int, int] = {}
+    paid = []
+    for one in questions:
+        rest = left.get(one.slot)
+        if rest is None:
+            rest = int(streams.tops_left[one.slot])
+        paid.append(rest > 0)
+        left[one.slot] = rest - 1
+    return paid

@@ -1,0 +1,190 @@
+"""Laplace: every question is answered with noise that fits its own sensitivity, until the grant is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+
+from schemas import MAX_CATEGORIES, AnswersCalibration, Laplace
+from stream.accounting.answers import alpha_for, ratio_interval
+from stream.data import sum_sensitivity
+from stream.mechanisms.grid import MAX_STEPS, to_steps
+from stream.noise import NoiseScaleError, Role, Sampler, event_words, sampler
+from stream.processors.families.base import Asked, Context, Reply, Stateless, form_for, on_values, within_grants
+from stream.processors.rejections import Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Private integers with the ℓ1 sensitivity, in steps, that each one's noise must fit.
+
+    What is published is number·``unit`` + ``centre``, or the quotient of two numbers, within ``low`` and ``high``.
+    """
+
+    numbers: tuple[int, ...]
+    widths: tuple[int, ...]
+    shape: Literal["number", "vector", "quotient"]
+    unit: float = 1.0
+    centre: float = 0.0
+    low: float = 0.0
+    high: float = 1.0
+
+
+class LaplaceFamily(Stateless):
+    """Streams of kind ``laplace``."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def admit(self, slot: int, query: Any) -> _Question:
+        """Resolve the question to private integers and their sensitivity."""
+        question = self._question(slot, query)
+        try:
+            self._laws(slot, question)
+        except NoiseScaleError:
+            raise Rejection(
+                "malformed",
+                "query: its noise would not fit 52 binary digits; ask of an attribute with a smaller range, or open a "
+                "stream with a larger epsilon or fewer answers",
+            ) from None
+        return question
+
+    def _question(self, slot: int, query: Any) -> _Question:
+        if on_values(self._context.streams, slot):
+            return self._trusted(slot, query)
+        form = form_for(query, "count", "fraction", "sum", "mean", "groups")
+        match form:
+            case "count":
+                return _Question((self._context.count(slot, query.where),), (1,), "number")
+            case "fraction":
+                return self._fraction(slot, query)
+            case "sum":
+                width = self._sum_width(slot, query.sum, 0, "sum")
+                total = self._context.total(slot, query.sum, query.where)
+                return _Question((_clamped(total),), (width,), "number")
+            case "mean":
+                return self._mean(slot, query)
+            case _:
+                return self._groups(slot, query)
+
+    def answer(self, questions: Sequence[Asked]) -> list[Reply | None]:
+        """Noise for all questions of the same widths at once."""
+        paid = within_grants(self._context.streams, questions)
+        by_laws: dict[tuple[Sampler, ...], list[int]] = {}
+        for number, one in enumerate(questions):
+            if paid[number]:
+                by_laws.setdefault(self._laws(one.slot, one.content), []).append(number)
+        replies: list[Reply | None] = [None] * len(questions)
+        for laws, members in by_laws.items():
+            for number, noise in zip(members, self._noise([questions[m] for m in members], laws), strict=True):
+                replies[number] = self._reply(questions[number], noise)
+        return replies
+
+    def _trusted(self, slot: int, query: Any) -> _Question:
+        form = form_for(query, "value", "values")
+        terms = self._context.streams.terms_at(slot)
+        values = (query.value,) if form == "value" else query.values
+        mechanism = terms.mechanism
+        if isinstance(mechanism, Laplace) and len(values) > mechanism.dimensions:
+            raise Rejection(
+                "malformed",
+                f"values: {len(values)} of them, the stream takes {mechanism.dimensions}; open it with more dimensions",
+            )
+        calibration = _calibration(terms.calibration)
+        width = len(values) * calibration.sensitivity_steps
+        numbers = tuple(to_steps(values, calibration.grid).tolist())
+        shape: Literal["number", "vector"] = "number" if form == "value" else "vector"
+        return _Question(numbers, (width,) * len(numbers), shape, unit=calibration.grid)
+
+    def _sum_width(self, slot: int, attribute: str, centre: int, field: str) -> int:
+        domain = self._context.integers(slot, attribute, field)
+        neighbors = self._context.source_table(slot).neighbors
+        # A constant attribute moves nothing, yet noise needs a scale.
+        return max(1, sum_sensitivity(domain, neighbors, centre))
+
+    def _fraction(self, slot: int, query: Any) -> _Question:
+        count = self._context.count(slot, query.where)
+        if (rows := self._context.public_rows(slot)) is not None:
+            return _Question((count,), (1,), "number", unit=1.0 / max(1, rows))
+        everyone = self._context.count(slot, None)
+        # Both numbers share the answer's ε, so each has twice the noise.
+        return _Question((count, everyone), (2, 2), "quotient")
+
+    def _mean(self, slot: int, query: Any) -> _Question:
+        domain = self._context.integers(slot, query.mean, "mean")
+        centre = (domain.minimum + domain.maximum) // 2
+        width = self._sum_width(slot, query.mean, centre, "mean")
+        total = _clamped(self._context.total(slot, query.mean, query.where, centre=centre, field="mean"))
+        low, high = float(domain.minimum), float(domain.maximum)
+        count = self._context.count(slot, query.where)
+        return _Question((total, count), (2 * width, 2), "quotient", 1.0, float(centre), low, high)
+
+    def _groups(self, slot: int, query: Any) -> _Question:
+        predicate = self._context.predicate(slot, query.where)
+        try:
+            counts = self._context.table(slot).group_counts(query.group_by, predicate, max_cells=MAX_CATEGORIES)
+        except ValueError as error:
+            raise Rejection("malformed", f"group_by: {error}") from None
+        width = 1 if self._context.source_table(slot).neighbors == "add-remove" else 2
+        numbers = tuple(counts.ravel().tolist())
+        return _Question(numbers, (width,) * len(numbers), "vector")
+
+    def _laws(self, slot: int, question: _Question) -> tuple[Sampler, ...]:
+        calibration = _calibration(self._context.streams.terms_at(slot).calibration)
+        rate = Fraction(calibration.epsilon_answer)
+        return tuple(sampler("two_sided", rate / width) for width in question.widths)
+
+    def _noise(self, questions: Sequence[Asked], laws: tuple[Sampler, ...]) -> list[list[int]]:
+        """The noise of each question's numbers, from one run of words per event."""
+        streams = self._context.streams
+        words, low = event_words(
+            [streams.subkey(one.slot, Role.ANSWER) for one in questions],
+            self._context.topic,
+            self._context.partition,
+            [one.offset for one in questions],
+            [one.payload for one in questions],
+            sum(law.words for law in laws),
+        )
+        columns = []
+        start = 0
+        for law in laws:
+            end = start + law.words
+            columns.append(
+                law.draw(words[:, start:end], lambda row, start=start, end=end: low(row)[start:end])  # type: ignore[misc]
+            )
+            start = end
+        return np.stack(columns, axis=1).tolist()  # type: ignore[no-any-return]
+
+    def _reply(self, one: Asked, noise: Sequence[int]) -> Reply:
+        question: _Question = one.content
+        calibration = _calibration(self._context.streams.terms_at(one.slot).calibration)
+        noisy = [number + drawn for number, drawn in zip(question.numbers, noise, strict=True)]
+        if question.shape == "quotient":
+            top, bottom = (
+                (float(n), alpha_for(calibration, w, 2)) for n, w in zip(noisy, question.widths, strict=True)
+            )
+            bounds = (question.low - question.centre, question.high - question.centre)
+            estimate, alpha = ratio_interval(top, bottom, bounds)
+            return Reply(charged=True, estimate=estimate + question.centre, basis="noisy", alpha=alpha)
+        # The α of the calibration is in the grid's unit; a table's grid is 1 and its numbers may be shares of n.
+        alpha = alpha_for(calibration, question.widths[0], len(noisy)) * question.unit / calibration.grid
+        if question.shape == "number":
+            estimate = noisy[0] * question.unit + question.centre
+            return Reply(charged=True, estimate=estimate, basis="noisy", alpha=alpha)
+        estimates = tuple(number * question.unit for number in noisy)
+        return Reply(charged=True, estimates=estimates, basis="noisy", alpha=alpha)
+
+
+def _calibration(calibration: Any) -> AnswersCalibration:
+    if not isinstance(calibration, AnswersCalibration):
+        raise TypeError("a laplace stream has a calibration of kind 'answers'")
+    return calibration
+
+
+def _clamped(total: int) -> int:
+    """Clamping brings no two sums further apart."""
+    return max(-MAX_STEPS, min(MAX_STEPS, total))

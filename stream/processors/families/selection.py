@@ -1,0 +1,124 @@
+"""Noisy max and the exponential mechanism: the name of a candidate for each question, until the grant is used."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import AnswersCalibration
+from stream.accounting.answers import choice_alpha
+from stream.mechanisms.grid import to_steps
+from stream.mechanisms.selection import (
+    UNIFORM_WORDS,
+    exponential,
+    noisy_max,
+    score_noise,
+    selection_rate,
+    weights,
+)
+from stream.noise import Role, event_words
+from stream.noise.geometric import LowWords, Words
+from stream.processors.families.base import Asked, Context, Reply, Stateless, form_for, on_values, within_grants
+from stream.processors.rejections import Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Names, and their private scores in steps."""
+
+    names: tuple[str, ...]
+    scores: npt.NDArray[np.int64]
+
+
+class _Selection(Stateless, ABC):
+    """What the two mechanisms have in common: everything but the draw."""
+
+    kind: Literal["noisy_max", "exponential"]
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def admit(self, slot: int, query: Any) -> _Choice:
+        """Resolve the candidates to private scores."""
+        form_for(query, "candidates")
+        names = tuple(one.name for one in query.candidates)
+        if len(set(names)) < len(names):
+            raise Rejection("malformed", "candidates.name: a name stands there twice; give each its own")
+        score = self._trusted if on_values(self._context.streams, slot) else self._counted
+        scores = [score(slot, one) for one in query.candidates]
+        return _Choice(names, to_steps(scores, self._calibration(slot).grid))
+
+    def answer(self, questions: Sequence[Asked]) -> list[Reply | None]:
+        """One draw for each question; its words are those of the event."""
+        paid = within_grants(self._context.streams, questions)
+        return [self._reply(one) if pays else None for one, pays in zip(questions, paid, strict=True)]
+
+    def _reply(self, one: Asked) -> Reply:
+        calibration = self._calibration(one.slot)
+        choice: _Choice = one.content
+        chosen = self._choose(one, choice.scores, calibration)
+        alpha = choice_alpha(calibration, self.kind, len(choice.names))
+        return Reply(charged=True, choice=choice.names[chosen], basis="noisy", alpha=alpha)
+
+    @abstractmethod
+    def _choose(self, one: Asked, scores: npt.NDArray[np.int64], calibration: AnswersCalibration) -> int:
+        """The index of the candidate to publish."""
+
+    def _words(self, one: Asked, count: int) -> tuple[Words, LowWords]:
+        subkey = self._context.streams.subkey(one.slot, Role.ANSWER)
+        context = self._context
+        return event_words([subkey], context.topic, context.partition, [one.offset], [one.payload], count)
+
+    def _calibration(self, slot: int) -> AnswersCalibration:
+        calibration = self._context.streams.terms_at(slot).calibration
+        if not isinstance(calibration, AnswersCalibration):
+            raise TypeError(f"a {self.kind} stream has a calibration of kind 'answers'")
+        return calibration
+
+    def _trusted(self, slot: int, candidate: Any) -> float:
+        del slot
+        if candidate.value is None or candidate.where is not None or candidate.sum is not None:
+            raise Rejection(
+                "malformed", "candidates: this stream's source has no table; give each a 'value' alone"
+            )
+        return float(candidate.value)
+
+    def _counted(self, slot: int, candidate: Any) -> float:
+        if candidate.value is not None:
+            raise Rejection(
+                "malformed", "candidates.value: this stream's source is a table; give 'where' or 'sum'"
+            )
+        if candidate.sum is not None:
+            self._context.allow_sum(slot, candidate.sum, "candidates.sum")
+            return float(self._context.total(slot, candidate.sum, candidate.where, field="candidates.sum"))
+        if candidate.where is None:
+            raise Rejection("malformed", "candidates: one has no score; give each a 'where' or a 'sum'")
+        return float(self._context.count(slot, candidate.where, "candidates.where"))
+
+
+class NoisyMaxFamily(_Selection):
+    """Streams of kind ``noisy_max``."""
+
+    kind = "noisy_max"
+
+    def _choose(self, one: Asked, scores: npt.NDArray[np.int64], calibration: AnswersCalibration) -> int:
+        law = score_noise(calibration)
+        words, low = self._words(one, len(scores) * law.words)
+        shape = (len(scores), law.words)
+        return noisy_max(scores, law.draw(words.reshape(shape), lambda row: low(0).reshape(shape)[row]))
+
+
+class ExponentialFamily(_Selection):
+    """Streams of kind ``exponential``."""
+
+    kind = "exponential"
+
+    def _choose(self, one: Asked, scores: npt.NDArray[np.int64], calibration: AnswersCalibration) -> int:
+        words, _ = self._words(one, UNIFORM_WORDS)
+        uniform = int.from_bytes(words.tobytes(), "little")
+        return exponential(scores.tolist(), weights(selection_rate(calibration)), uniform)

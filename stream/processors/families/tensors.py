@@ -1,0 +1,207 @@
+"""Questions about a table's attributes as weights over the tensor of their cells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import Pmw, TableSource
+from stream.accounting.hypotheses import WEIGHT_STEPS
+from stream.data import Predicate, Table, TableStore, attributes_of, cells
+from stream.data.cache import BoundedCache
+from stream.data.expressions import evaluate
+from stream.mechanisms.multiplicative_weights import TensorHypothesis
+from stream.processors.rejections import Rejection
+
+VECTOR_CACHE_BYTES: Final = 64 << 20
+"""Questions' weights that a partition keeps written out; the others are written out again when they are needed."""
+
+Steps = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedPredicates:
+    """Σ weight·predicate: distinct predicates in a canonical order, weights in whole steps, none of them 0."""
+
+    parts: tuple[tuple[Predicate, int], ...]
+
+    @property
+    def attributes(self) -> frozenset[str]:
+        """The attributes that the question depends on."""
+        return frozenset[str]().union(*(attributes_of(predicate) for predicate, _ in self.parts))
+
+    def steps(self, sizes: Mapping[str, int]) -> Steps:
+        """The weight of each cell of these attributes' tensor in steps, in row-major order."""
+        total = np.zeros(tuple(sizes.values()), dtype=np.int32)
+        for predicate, weight in self.parts:
+            total += np.int32(weight) * cells(predicate, sizes)
+        return total.reshape(-1)
+
+
+class VectorCache(BoundedCache[tuple[tuple[str, ...], WeightedPredicates], Steps]):
+    """Questions' weights over the cells of some attributes, shared by the streams of a partition."""
+
+    def __init__(self) -> None:
+        super().__init__(VECTOR_CACHE_BYTES, lambda steps: steps.nbytes)
+
+
+class Tensor:
+    """The tensor of some attributes' cells, and the weights that questions give to them."""
+
+    def __init__(self, sizes: Mapping[str, int], written: VectorCache) -> None:
+        self.sizes: Final = dict(sizes)
+        self._written = written
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many values each attribute has."""
+        return tuple(self.sizes.values())
+
+    def axes(self, question: WeightedPredicates) -> tuple[int, ...]:
+        """The axes that a question depends on."""
+        named = question.attributes
+        return tuple(axis for axis, name in enumerate(self.sizes) if name in named)
+
+    def steps(self, question: WeightedPredicates) -> Steps:
+        """A question's weights over the cells of its own axes."""
+        named = question.attributes
+        sizes = {name: size for name, size in self.sizes.items() if name in named}
+        # A predicate knows its attributes' sizes, so that their names in order say it all.
+        key = (tuple(sizes), question)
+        known = self._written.get(key)
+        if known is None:
+            known = question.steps(sizes)
+            known.setflags(write=False)
+            self._written.put(key, known)
+        return known
+
+
+@dataclass(frozen=True)
+class TensorQuestion:
+    """A question about a tensor, as its hypothesis takes it."""
+
+    tensor: Tensor
+    weights: WeightedPredicates
+
+    @cached_property
+    def axes(self) -> tuple[int, ...]:
+        """The axes that the question depends on, in increasing order."""
+        return self.tensor.axes(self.weights)
+
+    @cached_property
+    def key(self) -> bytes:
+        """Canonical bytes: equal for equal questions, however they were written."""
+        return json.dumps([[canonical(predicate), weight] for predicate, weight in self.weights.parts]).encode()
+
+    def steps(self) -> Steps:
+        """q over the cells of these axes in row-major order, in steps."""
+        return self.tensor.steps(self.weights)
+
+
+class TensorSpace:
+    """What ``pmw`` needs to know of its universe, every cell of which is in memory."""
+
+    def __init__(
+        self,
+        source: TableSource,
+        table: Table,
+        tables: TableStore,
+        mechanism: Pmw,
+        learning_rate: float,
+        written: VectorCache,
+    ) -> None:
+        self._source = source
+        self._table = table
+        self._tables = tables
+        self._tensor = Tensor({name: source.attributes[name].size for name in mechanism.attributes}, written)
+        self._learning_rate = learning_rate
+
+    def read(self, terms: Sequence[Any], cells: Sequence[Any]) -> TensorQuestion:
+        """Resolve a question, or the question of an update; Rejection names what is wrong with it.
+
+        Whether every row's weight lies between 0 and 1, so that one row moves the answer by at most 1, is checked on the
+        cells: public, and true of every table.
+        """
+        if cells:
+            raise Rejection("malformed", "cells: this stream's mechanism does not take them; send where or terms")
+        alone = len(terms) == 1
+        parts: dict[Predicate, int] = {}
+        for place, term in enumerate(terms):
+            predicate = self._predicate(term.where, "where" if alone else f"terms[{place}].where")
+            parts[predicate] = parts.get(predicate, 0) + _whole_steps(term.weight, f"terms[{place}].weight")
+        kept = [(predicate, weight) for predicate, weight in parts.items() if weight]
+        weights = WeightedPredicates(tuple(sorted(kept, key=lambda part: canonical(part[0]))))
+        question = TensorQuestion(self._tensor, weights)
+        _check_range(question)
+        return question
+
+    def key(self, question: TensorQuestion) -> bytes:
+        """Canonical bytes: equal for equal questions, however they were written."""
+        return question.key
+
+    def private(self, questions: Sequence[TensorQuestion]) -> npt.NDArray[np.int64]:
+        """The true value of each question in steps, exactly. The numbers are private."""
+        totals = [
+            sum(weight * self._table.count(predicate) for predicate, weight in question.weights.parts)
+            for question in questions
+        ]
+        return np.array(totals, dtype=np.int64)
+
+    def fresh(self) -> TensorHypothesis:
+        """The uniform hypothesis."""
+        return TensorHypothesis(self._tensor.shape, self._learning_rate, WEIGHT_STEPS)
+
+    def _predicate(self, where: str, field: str) -> Predicate:
+        try:
+            predicate = self._tables.predicate(self._source, where)
+        except ValueError as error:
+            raise Rejection("predicate", f"{field}: {error}") from None
+        for name in sorted(attributes_of(predicate)):
+            if name not in self._tensor.sizes:
+                raise Rejection(
+                    "predicate",
+                    f"{field}: attribute '{name}' is none of the stream's mechanism.attributes; ask about those alone",
+                )
+        return predicate
+
+
+def canonical(predicate: Predicate) -> str:
+    """A predicate in one spelling: equal for equal normal forms."""
+    return evaluate(
+        predicate,
+        lambda holds: "1" if holds else "0",
+        lambda leaf: json.dumps([leaf.attribute, *leaf.cuts]),
+        lambda left, right: f"({left}&{right})",
+        lambda left, right: f"({left}|{right})",
+    )
+
+
+def _whole_steps(weight: float, field: str) -> int:
+    steps = weight * WEIGHT_STEPS
+    if steps != round(steps):
+        nearest = round(steps) / WEIGHT_STEPS
+        raise Rejection(
+            "malformed",
+            f"{field}: weights are multiples of 1/{WEIGHT_STEPS}; round it, to {nearest!r} for instance",
+        )
+    return round(steps)
+
+
+def _check_range(question: TensorQuestion) -> None:
+    weights = [weight for _, weight in question.weights.parts]
+    if min(weights, default=0) >= 0 and sum(weights) <= WEIGHT_STEPS:
+        return
+    steps = question.steps()
+    lowest, highest = int(steps.min()), int(steps.max())
+    if lowest < 0 or highest > WEIGHT_STEPS:
+        raise Rejection(
+            "malformed",
+            f"terms: a row's weights add up to between {lowest / WEIGHT_STEPS:g} and {highest / WEIGHT_STEPS:g}; scale "
+            "them, or add a term for all rows, so that every sum lies from 0 to 1",
+        )

@@ -1,0 +1,103 @@
+"""What streams share: mechanism, source and calibration, with what is derived from them once for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas import (
+    AboveThreshold,
+    Amount,
+    Calibration,
+    Control,
+    Mechanism,
+    NumericSparse,
+    Source,
+    SparseVectorCalibration,
+)
+from schemas.wire import struct
+from stream.accounting.costs import realised_cost, to_amount
+from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
+from stream.noise import Sampler
+
+WireAmount: Any = struct(Amount)
+
+
+@dataclass(slots=True, eq=False)
+class Terms:
+    """Everything that streams of equal mechanism, source and calibration share.
+
+    The mechanism of a sparse vector stands here without its threshold, which is each stream's own.
+    """
+
+    source: Source
+    mechanism: Mechanism
+    calibration: Calibration
+    fingerprint: str | None
+    _amounts: dict[tuple[bool, int], Any] = field(default_factory=dict)
+    _samplers: dict[str, Sampler] = field(default_factory=dict)
+
+    @property
+    def is_sparse_vector(self) -> bool:
+        """Whether the mechanism compares with a threshold of the stream's own."""
+        return isinstance(self.mechanism, AboveThreshold | NumericSparse)
+
+    @property
+    def sparse_vector(self) -> SparseVectorCalibration:
+        """The calibration of a sparse vector's ⊤/⊥: the stream's own, or that inside a hypothesis's."""
+        inner = self.calibration
+        if inner.kind == "hypothesis":
+            inner = inner.sparse_vector
+        if inner.kind != "sparse_vector":
+            raise TypeError(f"a stream of kind {inner.kind} has no threshold")
+        return inner
+
+    @property
+    def threshold_noise(self) -> Sampler:
+        """The law of ρ."""
+        return self._sampler("threshold", threshold_sampler)
+
+    @property
+    def query_noise(self) -> Sampler:
+        """The law of ν."""
+        return self._sampler("query", query_sampler)
+
+    @property
+    def answer_noise(self) -> Sampler:
+        """The law of the fresh noise of numbers."""
+        return self._sampler("answer", answer_sampler)
+
+    def _sampler(self, name: str, law: Callable[[SparseVectorCalibration], Sampler]) -> Sampler:
+        if (sampler := self._samplers.get(name)) is None:
+            sampler = self._samplers[name] = law(self.sparse_vector)
+        return sampler
+
+    def spent(self, answered: int, tops: int) -> Any:
+        """The realised cost after so many answers and ⊤s, as the wire shows it."""
+        key = (answered > 0, tops)
+        if (amount := self._amounts.get(key)) is None:
+            cost = realised_cost(self.calibration, self.source.accountant, answered, tops)
+            shown = to_amount(cost, self.source)
+            amount = WireAmount(shown.epsilon, shown.delta, shown.rho)
+            self._amounts[key] = amount
+        return amount
+
+
+class TermsTable:
+    """All terms of a partition's streams, by number; equal terms stand there once."""
+
+    def __init__(self) -> None:
+        self.all: list[Terms] = []
+        self._index: dict[tuple[str, Mechanism, Calibration, str | None], int] = {}
+
+    def index_of(self, definition: Control) -> int:
+        """The number of a definition's terms."""
+        mechanism = definition.spec.mechanism
+        if isinstance(mechanism, AboveThreshold | NumericSparse):
+            mechanism = mechanism.model_copy(update={"threshold": 0.0})
+        key = (definition.source.model_dump_json(), mechanism, definition.calibration, definition.fingerprint)
+        if (index := self._index.get(key)) is None:
+            index = self._index[key] = len(self.all)
+            self.all.append(Terms(definition.source, mechanism, definition.calibration, definition.fingerprint))
+        return index

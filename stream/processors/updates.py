@@ -1,0 +1,44 @@
+"""The changelog's record of each stream's hypothesis: one small record per update, never the hypothesis itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from schemas import HypothesisUpdate
+from schemas.wire import struct
+
+UPDATE_PREFIX = b"@update|"
+"""How the changelog's keys of updates begin; no stream's name starts with an at-sign."""
+
+_decode: Any = msgspec.json.Decoder(struct(HypothesisUpdate)).decode
+
+
+def update_key(stream: str, number: int) -> bytes:
+    """The changelog key of one update of a stream."""
+    return UPDATE_PREFIX + f"{number}|{stream}".encode()
+
+
+def encode_update(update: HypothesisUpdate) -> bytes:
+    """An update as compact JSON."""
+    return update.model_dump_json(exclude_defaults=True).encode()
+
+
+class UpdateLog:
+    """The updates found in a changelog, by stream and number."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, int], Any] = {}
+
+    def take(self, key: bytes, value: bytes) -> None:
+        """Take in one record."""
+        number, _, stream = key.removeprefix(UPDATE_PREFIX).decode().partition("|")
+        self._found[stream, int(number)] = _decode(value)
+
+    def of(self, stream: str, incarnation: str, count: int) -> list[Any] | None:
+        """The first ``count`` updates of a stream in order; None if any is missing or another incarnation's."""
+        updates = [self._found.get((stream, number)) for number in range(count)]
+        if any(update is None or update.incarnation != incarnation for update in updates):
+            return None
+        return updates

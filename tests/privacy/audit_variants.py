@@ -1,0 +1,177 @@
+"""Broken variants of the sparse vector technique, put into the real processors by exchanging one part.
+
+Each exchanges a function or class wherever the product uses it; nothing in the product knows of it. Lyu, Su & Li 2017
+("LSL") number the published ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from blake3 import blake3
+from msgspec.structs import replace
+
+from stream.mechanisms.above_threshold import decide, query_sampler, threshold_sampler
+from stream.noise import NoiseKey, Sampler, event_words, sampler, stream_subkey
+from stream.noise.geometric import Integers, LowWords, Words
+from stream.processors.hosted import HostedStreams
+from stream.processors.openings import definition_digest
+from stream.processors.queries import QueryProcessor
+from stream.processors.replies import WireAnswer
+
+NO_NOISE = Fraction(200)
+"""The rate of noise that is 0 in all but e^-200 of all draws."""
+
+
+class Surgery:
+    """Exchanges parts of the product for the time of one test."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.patch = patch
+
+    def exchange(self, part: Any, other: Any) -> None:
+        """Put ``other`` wherever a module of the product knows ``part`` by its name."""
+        product = [module for name, module in list(sys.modules.items()) if name.startswith("stream.")]
+        places = [(module, name) for module in product for name, value in vars(module).items() if value is part]
+        assert len({module.__name__ for module, _ in places}) > 1, f"nothing uses {part} any more"
+        for module, name in places:
+            self.patch.setattr(module, name, other)
+
+    def noise(self, threshold: Callable[[Any], Fraction], query: Callable[[Any], Fraction]) -> None:
+        """Draw both noises from two-sided laws of these rates, of the calibration."""
+        self.exchange(threshold_sampler, lambda calibration: sampler("two_sided", threshold(calibration)))
+        self.exchange(query_sampler, lambda calibration: sampler("two_sided", query(calibration)))
+
+
+Variant = Callable[[Surgery], None]
+
+
+@contextmanager
+def broken(variant: Variant) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        variant(Surgery(patch))
+        yield
+
+
+def _epsilon(calibration: Any) -> Fraction:
+    return Fraction(calibration.epsilon)
+
+
+def query_noise_released(surgery: Surgery) -> None:
+    """The noise of the comparison is used again as the noise of the answer: ⊤ carries f + ν."""
+    compared: deque[int] = deque()
+
+    def remembering(margin: Integers, *arguments: Any) -> Any:
+        compared.extend(margin.tolist())
+        return decide(margin, *arguments)
+
+    def with_value(*fields: Any, **named: Any) -> Any:
+        answer = WireAnswer(*fields, **named)
+        if answer.outcome in {"above", "below", "halted"}:
+            value = compared.popleft()
+            if answer.outcome == "above":
+                answer = replace(answer, estimate=float(value))
+        return answer
+
+    surgery.exchange(decide, remembering)
+    surgery.exchange(WireAnswer, with_value)
+
+
+def lsl_3(surgery: Surgery) -> None:
+    """Releases f + ν, with ρ ~ Lap(2/ε) and ν ~ Lap(2c/ε)."""
+    surgery.noise(lambda c: _epsilon(c) / 2, lambda c: _epsilon(c) / (2 * c.cutoff))
+    query_noise_released(surgery)
+
+
+def lsl_4(surgery: Surgery) -> None:
+    """The query noise ignores the cutoff: ρ ~ Lap(4/ε), ν ~ Lap(4/(3ε))."""
+    surgery.noise(lambda c: _epsilon(c) / 4, lambda c: 3 * _epsilon(c) / 4)
+
+
+def lsl_5(surgery: Surgery) -> None:
+    """No query noise: ρ ~ Lap(2/ε)."""
+    surgery.noise(lambda c: _epsilon(c) / 2, lambda _: NO_NOISE)
+
+
+def lsl_6(surgery: Surgery) -> None:
+    """ρ and ν ~ Lap(2/ε), whatever the number of ⊤s; to be run with a cutoff that is not reached."""
+    surgery.noise(lambda c: _epsilon(c) / 2, lambda c: _epsilon(c) / 2)
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """ν − ρ, so that every query brings a threshold noise of its own."""
+
+    query: Sampler
+    threshold: Sampler
+
+    @property
+    def words(self) -> int:
+        return self.query.words + self.threshold.words
+
+    def draw(self, high: Words, low: LowWords) -> Integers:
+        width = self.query.words
+        ours = self.query.draw(high[:, :width], lambda row: low(row)[:width])
+        theirs = self.threshold.draw(high[:, width:], lambda row: low(row)[width:])
+        return np.asarray(ours - theirs)
+
+
+def new_threshold_for_each_query(surgery: Surgery) -> None:
+    """ρ is drawn again for every comparison."""
+    surgery.exchange(query_sampler, lambda c: _Difference(query_sampler(c), threshold_sampler(c)))
+    surgery.exchange(threshold_sampler, lambda _: sampler("one_sided", NO_NOISE))
+
+
+def noise_redrawn_at_restart(surgery: Surgery) -> None:
+    """Every start of a worker draws its noise from fresh randomness."""
+    starts = itertools.count()
+
+    class Fresh(NoiseKey):
+        @property
+        def key_id(self) -> str:
+            return NoiseKey(original[self.secret]).key_id
+
+    original: dict[bytes, bytes] = {}
+
+    def started(topics: Any, partition: int, key: NoiseKey, *parts: Any) -> QueryProcessor:
+        secret = blake3(next(starts).to_bytes(8, "big"), key=key.secret).digest()
+        original[secret] = key.secret
+        return QueryProcessor(topics, partition, Fresh(secret), *parts)
+
+    surgery.exchange(QueryProcessor, started)
+
+
+def cutoff_forgotten_at_restart(surgery: Surgery) -> None:
+    """A restored stream starts counting its ⊤s from 0."""
+    resume = HostedStreams.resume
+
+    def forgetting(streams: HostedStreams, found: Sequence[tuple[int, Any, int]]) -> None:
+        resume(streams, [(slot, replace(kept, tops=0, state="open", reason=None), at) for slot, kept, at in found])
+
+    surgery.patch.setattr(HostedStreams, "resume", forgetting)
+
+
+def same_noise_for_other_data(surgery: Surgery) -> None:
+    """Noise is bound to the source alone: neither to the stream, nor to the query's place and bytes."""
+
+    def digest(_: Any, account: Any, __: Any) -> str:
+        return blake3(account.source.source.encode()).hexdigest()
+
+    def subkey(key: NoiseKey, **context: Any) -> bytes:
+        return stream_subkey(key, **{**context, "incarnation": ""})
+
+    def words(subkeys: Any, topic: str, partition: int, offsets: Any, payloads: Any, count: int) -> Any:
+        return event_words(subkeys, topic, partition, [0] * len(offsets), [b""] * len(payloads), count)
+
+    surgery.exchange(definition_digest, digest)
+    surgery.exchange(stream_subkey, subkey)
+    surgery.exchange(event_words, words)

@@ -1,0 +1,56 @@
+"""``sotto audit``: its output and its exit status, on real audits of few runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from stream.audit import Case, cases_of
+from stream.cli import auditing
+from stream.cli.app import app
+from tests.privacy import audit_variants as variants
+from tests.privacy.audit_variants import broken
+
+
+@pytest.fixture
+def one_case(monkeypatch: pytest.MonkeyPatch) -> Case:
+    """Have the command audit the first case alone."""
+    case = cases_of(["above_threshold"])[0]
+    monkeypatch.setattr(auditing, "cases_of", lambda _: (case,))
+    return case
+
+
+def audited(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["audit", *arguments], env={"COLUMNS": "160"})
+    return result.exit_code, result.stdout
+
+
+def test_what_is_shipped_passes_with_exit_status_0(one_case: Case) -> None:
+    status, printed = audited("--runs", "800", "--json")
+    found = json.loads(printed)
+    assert status == 0
+    assert found["flagged"] is False
+    assert [finding["verdict"] for finding in found["findings"]] == ["not flagged"]
+    assert found["findings"][0]["epsilon"] == one_case.epsilon
+    assert 0.2 * one_case.epsilon < found["findings"][0]["epsilon_at_least"] <= one_case.epsilon
+
+
+@pytest.mark.usefixtures("one_case")
+def test_what_is_broken_is_flagged_with_exit_status_1() -> None:
+    with broken(variants.lsl_5):
+        status, printed = audited("--runs", "1000")
+    assert status == 1
+    assert "FLAGGED" in printed
+    assert "⊥⊤" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [(("--runs", "10"), "--runs"), (("--false-alarm", "0"), "--false-alarm"), (("--mechanism", "dice"), "dice")],
+)
+def test_bad_options_are_named(arguments: tuple[str, ...], named: str) -> None:
+    result = CliRunner().invoke(app, ["audit", *arguments], env={"COLUMNS": "160"})
+    assert result.exit_code != 0
+    assert named in result.output + str(result.exception)

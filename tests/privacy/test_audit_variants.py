@@ -1,0 +1,80 @@
+"""The audit flags every broken variant of the sparse vector technique, run by the real processors, and nothing shipped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stream.audit import AuditError, Case, Finding, Side, audit_all, cases_of
+from stream.audit.runs import sample
+from tests.privacy import audit_variants as variants
+from tests.privacy.audit_variants import Variant, broken
+
+SEED = 20
+CASES = {f"{case.pair}, {case.stream.get('calibration', 'best')}": case for case in cases_of(["above_threshold"])}
+
+BROKEN: list[tuple[Variant, str, int]] = [
+    (variants.lsl_3, "4 up, 2 down, best", 5000),
+    (variants.query_noise_released, "up, down above the shift, best", 1500),
+    (variants.lsl_4, "4 up, 4 down; cutoff 4, best", 3000),
+    (variants.lsl_5, "up, down, best", 1000),
+    (variants.lsl_6, "4 up, 4 down; cutoff 8, best", 3500),
+    (variants.new_threshold_for_each_query, "6 up, best", 6000),
+    (variants.noise_redrawn_at_restart, "up, down; redelivered, best", 2000),
+    (variants.cutoff_forgotten_at_restart, "up, 5 down; cutoff 2, crashes, best", 2500),
+    (variants.same_noise_for_other_data, "two streams, one up, best", 2000),
+]
+"""Each variant, a shipped case that shows what is wrong with it, and how many runs it takes."""
+
+
+def audited(case: Case, runs: int) -> Finding:
+    return next(audit_all([case], runs=runs, seed=SEED))
+
+
+@pytest.mark.parametrize(("variant", "case", "runs"), BROKEN, ids=[variant.__name__ for variant, _, _ in BROKEN])
+def test_every_broken_variant_is_flagged(variant: Variant, case: str, runs: int) -> None:
+    with broken(variant):
+        found = audited(CASES[case], runs)
+    assert found.flagged, found
+
+
+def test_nothing_shipped_is_flagged() -> None:
+    cases = cases_of()
+    found = list(audit_all(cases, runs=300, seed=SEED))
+    assert [finding.pair for finding in found] == [case.pair for case in cases]
+    assert [finding for finding in found if finding.flagged] == []
+
+
+def test_a_loss_of_exactly_epsilon_is_nearly_found_and_not_flagged() -> None:
+    found = audited(CASES["up, down, best"], 2000)
+    assert not found.flagged
+    assert found.event == "⊥⊤"
+    assert found.epsilon_at_least > 0.5 * found.epsilon
+
+
+def test_an_event_known_beforehand_is_tested_on_all_runs_in_either_direction() -> None:
+    case = CASES["up, down, best"]
+    bounds = []
+    for sides in (case.sides, case.sides[::-1]):
+        known = replace(
+            case, sides=sides, event=lambda transcript: [str(seen) for seen in transcript] == ["⊥", "⊤"]
+        )
+        found = audited(known, 1500)
+        assert found.tested == 1500
+        assert not found.flagged
+        bounds.append(found.epsilon_at_least)
+    assert min(bounds) > 0.5 * case.epsilon
+
+
+def test_a_seed_says_everything() -> None:
+    case = CASES["4 up, 2 down, textbook"]
+    assert next(audit_all([case], runs=100, seed=1)) == next(audit_all([case], runs=100, seed=1))
+    one, other = (sample(case, runs=100, seed=seed).transcripts for seed in (1, 2))
+    assert one != other
+
+
+def test_a_case_that_the_installation_rejects_says_why() -> None:
+    sides = (Side([{"where": "age > 1"}]), Side([{"where": "age > 2"}]))
+    with pytest.raises(AuditError, match="where"):
+        audited(replace(CASES["up, down, best"], sides=sides), 10)

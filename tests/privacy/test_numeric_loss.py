@@ -1,0 +1,170 @@
+"""NumericSparse as shipped never loses more than it claims, numbers included: by exact enumeration.
+
+A fresh number or a gap is seen exactly where it lies in a window, and beyond it as the window's end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+from typing import Literal
+
+import pytest
+
+from schemas import SparseVectorCalibration
+from stream.accounting.composition import optimal_delta
+from stream.accounting.costs import EPSILON_UNITS, is_pure, losses, realised_cost
+from stream.noise import DELTA_PER_DRAW, sampler
+from tests.privacy.cases import calibrations, moves_of, near
+from tests.privacy.exact import Machine, Outcomes, Transcript, law_of, outcomes, worst_delta, worst_loss
+
+Numbers = Literal["fresh", "gap"]
+
+PURE = ("textbook", "two_sided", "two_sided_shifted", "one_sided")
+BOTH = pytest.mark.parametrize("numbers", ["fresh", "gap"])
+
+
+def window(calibration: SparseVectorCalibration) -> tuple[int, ...]:
+    """Which numbers are told apart: around the margins asked for, or from the least gap on."""
+    steps = calibration.sensitivity_steps
+    if calibration.numbers == "gap":
+        return tuple(range(2 * steps + 2))
+    return tuple(range(calibration.shift - 1, calibration.shift + steps + 2))
+
+
+def shipped(calibration: SparseVectorCalibration) -> Machine:
+    return Machine.shipped(calibration, released=window(calibration))
+
+
+def worst(calibration: SparseVectorCalibration, machine: Machine, queries: int) -> float:
+    """The largest loss of any transcript, over all neighbours near the threshold."""
+    law = outcomes(machine, near(calibration), queries)
+    return max(worst_loss(law, moves, least=2.0**-30).loss for moves in moves_of(calibration, law.margins))
+
+
+def cut_tail(calibration: SparseVectorCalibration, queries: int) -> Fraction:
+    """What the sampler's cut tail may add to δ: a share for each draw, answers among them."""
+    rounds = calibration.cutoff if calibration.fresh_threshold else 1
+    return Fraction(DELTA_PER_DRAW) * (queries + rounds + calibration.cutoff)
+
+
+def charged(calibration: SparseVectorCalibration, transcript: Transcript) -> Fraction:
+    tops = sum(outcome.above for outcome in transcript)
+    charge = Fraction(realised_cost(calibration, "pure", len(transcript), tops).loss, EPSILON_UNITS)
+    assert charge <= Fraction(calibration.epsilon)
+    return charge
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("cutoff", "epsilon", "monotone", "steps", "queries"),
+    [
+        (1, 1.0, False, 1, 3),
+        (1, 2.0, False, 2, 3),
+        (1, 1.0, True, 1, 3),
+        (2, 2.0, False, 1, 3),
+        (2, 2.0, True, 1, 3),
+        (3, 3.0, False, 1, 3),
+    ],
+)
+@pytest.mark.parametrize("method", PURE)
+def test_no_asker_learns_more_from_outcomes_and_numbers_than_the_transcript_is_charged(
+    method: str, cutoff: int, epsilon: float, monotone: bool, steps: int, queries: int, numbers: Numbers
+) -> None:
+    calibration = calibrations(cutoff, epsilon=epsilon, monotone=monotone, steps=steps, numbers=numbers)[method]
+    assert is_pure(calibration)
+    law = outcomes(shipped(calibration), near(calibration), queries)
+    for moves in moves_of(calibration, law.margins):
+        delta = worst_delta(law, moves, lambda transcript: charged(calibration, transcript))
+        assert delta <= cut_tail(calibration, queries)
+
+
+@BOTH
+@pytest.mark.parametrize("monotone", [False, True])
+def test_rounds_keep_to_their_epsilon_and_delta_with_numbers_too(numbers: Numbers, monotone: bool) -> None:
+    epsilon, delta = 2.0, 0.1
+    found = calibrations(2, epsilon=epsilon, delta=delta, monotone=monotone, numbers=numbers)
+    calibration = found["one_sided_rounds"]
+    [(rounds, round_epsilon)] = losses(calibration).parts
+    assert rounds == 2
+    assert optimal_delta(math.nextafter(float(round_epsilon), math.inf), 2, epsilon) <= delta * (1 + 1e-9)
+    # Two rounds of ⊥⊤: each loses all of its ε0 only with a ⊥ in it.
+    law = outcomes(shipped(calibration), near(calibration), 4)
+    lost = max(
+        worst_delta(law, moves, lambda _: Fraction(epsilon)) for moves in moves_of(calibration, law.margins)
+    )
+    assert lost <= Fraction(delta) + cut_tail(calibration, 4)
+    assert lost > delta / 50
+
+
+@BOTH
+@pytest.mark.parametrize("monotone", [False, True])
+@pytest.mark.parametrize("cutoff", [1, 2])
+def test_one_sided_noise_with_numbers_uses_up_epsilon_exactly(
+    cutoff: int, monotone: bool, numbers: Numbers
+) -> None:
+    calibration = calibrations(cutoff, epsilon=2.0, monotone=monotone, numbers=numbers)["one_sided"]
+    assert worst(calibration, shipped(calibration), cutoff + 1) == pytest.approx(2.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("cutoff", [1, 2])
+def test_monotone_queries_with_fresh_numbers_have_parts_that_are_never_lost_together(cutoff: int) -> None:
+    calibration = calibrations(cutoff, epsilon=2.0, monotone=True, numbers="fresh")["one_sided"]
+    parts = calibration.epsilon_threshold + calibration.epsilon_query + calibration.epsilon_answer
+    assert parts > 2.5
+    [moves] = moves_of(calibration.model_copy(update={"monotone": False}), near(calibration))
+    law = outcomes(shipped(calibration), near(calibration), cutoff + 1)
+    assert worst_loss(law, moves).loss > 2.5, "the promise of monotone queries is needed"
+
+
+def test_a_gap_costs_nothing_beside_the_top_that_it_comes_with() -> None:
+    calibration = calibrations(2, epsilon=2.0, numbers="gap")["one_sided"]
+    bare = replace(shipped(calibration), released=())
+    assert worst(calibration, shipped(calibration), 3) == pytest.approx(worst(calibration, bare, 3), abs=1e-9)
+
+
+@BOTH
+def test_outcomes_with_numbers_are_counted_once(numbers: Numbers) -> None:
+    calibration = calibrations(2, epsilon=2.0, numbers=numbers)["two_sided_shifted"]
+    law: Outcomes = outcomes(shipped(calibration), near(calibration), 3)
+    asked = [calibration.shift + margin for margin in (0, 1, -1)]
+    total = Fraction(sum(law.probability(transcript, asked) for transcript in law.of), 1 << 192)
+    assert 1 - Fraction(len(law.of) * law.slack, 1 << 192) <= total <= 1
+
+
+@pytest.mark.parametrize("method", PURE)
+def test_the_query_noise_used_again_as_the_answer_loses_more_than_epsilon(method: str) -> None:
+    calibration = calibrations(1, numbers="fresh")[method]
+    released = tuple(range(calibration.shift - 2, calibration.shift + 5))
+    reused = replace(shipped(calibration), numbers="compared", released=released)
+    margins = (calibration.shift, calibration.shift + 1)
+    law = outcomes(reused, margins, 6)
+    [moves] = moves_of(calibration, margins)
+    assert worst_loss(law, moves).loss > 1.2
+    assert worst_delta(law, moves, lambda _: Fraction(1)) > 1e-6
+
+
+def test_one_sided_noise_on_a_fresh_number_rules_neighbours_out() -> None:
+    calibration = calibrations(1, numbers="fresh")["one_sided"]
+    rate = Fraction(calibration.epsilon_answer)
+    one_sided = replace(shipped(calibration), answer=law_of(sampler("one_sided", rate)))
+    assert worst(calibration, one_sided, 2) == math.inf
+
+
+def test_fresh_numbers_on_top_of_a_whole_epsilon_for_the_decisions_lose_their_own_share_more() -> None:
+    calibration = calibrations(1)["one_sided"]
+    unpaid = replace(
+        Machine.shipped(calibration),
+        numbers="fresh",
+        released=tuple(range(calibration.shift - 1, calibration.shift + 3)),
+        answer=law_of(sampler("two_sided", Fraction(1, 3))),
+    )
+    assert worst(calibration, unpaid, 2) == pytest.approx(1.0 + 1.0 / 3.0, abs=1e-9)
+
+
+def test_a_gap_from_noise_without_the_cutoff_in_its_scale_loses_more_than_epsilon() -> None:
+    calibration = calibrations(2, epsilon=2.0, numbers="gap")["one_sided"]
+    rate = Fraction(calibration.epsilon_query) / 2
+    narrow = replace(shipped(calibration), query=law_of(sampler("one_sided", rate)))
+    assert worst(calibration, narrow, 3) > 2.5

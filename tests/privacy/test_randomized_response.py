@@ -1,0 +1,90 @@
+"""The exact privacy loss of a randomized response, and that its answers follow the law they are said to."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.accounting.randomized_response import RESPONSE_BITS, Response, response
+from stream.mechanisms.randomized_response import UNIFORM_WORDS, respond
+from stream.noise import Role, event_words, stream_subkey
+from stream.testing import Driver
+from tests.privacy.chance import fits
+from tests.privacy.exact import exponential_below
+from tests.unit.processors.installation import KEY
+
+epsilons = st.floats(min_value=1e-6, max_value=1000.0).map(Fraction)
+sizes = st.integers(min_value=2, max_value=4096)
+
+
+def counted(law: Response, own: int) -> list[int]:
+    """How many of the 2^128 uniform numbers lead to each category, from the answers at the ends of every stretch."""
+    whole = 1 << RESPONSE_BITS
+    edges = [number * law.other for number in range(law.categories)] + [whole]
+    counts = [0] * law.categories
+    for low, high in pairwise(edges):
+        chosen = respond(own, law, low)
+        assert respond(own, law, high - 1) == chosen
+        assert respond(own, law, (low + high) // 2) == chosen
+        counts[chosen] += high - low
+    return counts
+
+
+@given(epsilon=epsilons, categories=sizes)
+def test_the_loss_of_an_answer_is_at_most_its_epsilon_exactly(epsilon: Fraction, categories: int) -> None:
+    law = Response(epsilon, categories)
+    assert law.own + (categories - 1) * law.other == 1 << RESPONSE_BITS
+    assert Fraction(law.own, law.other) <= exponential_below(epsilon)
+
+
+@given(epsilon=st.floats(min_value=1e-3, max_value=40.0).map(Fraction), categories=sizes)
+def test_the_loss_of_an_answer_is_its_epsilon_to_fifteen_digits(epsilon: Fraction, categories: int) -> None:
+    law = Response(epsilon, categories)
+    assert Fraction(law.own, law.other) >= exponential_below(epsilon) * (1 - Fraction(1, 10**15))
+
+
+@pytest.mark.parametrize(("epsilon", "categories"), [(math.log(3), 2), (0.1, 5), (4.0, 3), (1000.0, 4)])
+def test_every_category_is_answered_with_exactly_the_probability_stated(epsilon: float, categories: int) -> None:
+    law = response(Fraction(epsilon), categories)
+    for own in range(categories):
+        counts = counted(law, own)
+        assert counts.pop(own) == law.own
+        assert counts == [law.other] * (categories - 1)
+
+
+def test_a_fair_coin_before_a_fair_coin_is_the_notes_own_example() -> None:
+    law = response(Fraction(math.log(3)), 2)
+    assert law.rates == pytest.approx((0.75, 0.25), abs=1e-15)
+
+
+def test_the_form_of_the_notes_for_bits_is_this_one() -> None:
+    for q in (0.1, 0.5, 0.9):
+        own, other = response(Fraction(math.log((1 + q) / (1 - q))), 2).rates
+        assert (own, other) == pytest.approx((q + (1 - q) / 2, (1 - q) / 2), abs=1e-14)
+
+
+def test_keyed_answers_follow_the_exact_law() -> None:
+    law, draws = response(Fraction(1), 5), 20000
+    subkey = stream_subkey(KEY, incarnation="0" * 32, definition=b"survey", role=Role.ANSWER)
+    words, _ = event_words([subkey] * draws, "queries", 0, range(draws), [b"{}"] * draws, UNIFORM_WORDS)
+    answers = [respond(2, law, int.from_bytes(row.tobytes(), "little")) for row in words]
+    own, other = law.rates
+    assert fits(np.bincount(answers, minlength=5).tolist(), [draws * (own if c == 2 else other) for c in range(5)])
+
+
+def test_a_stream_answers_with_the_law_of_its_share_of_epsilon() -> None:
+    driver = Driver(KEY, partitions=1)
+    driver.register({"kind": "records", "source": "people", "epsilon": 2.0, "contributions": 2})
+    mechanism = {"kind": "randomized_response", "categories": ["a", "b", "c"]}
+    driver.open({"stream": "survey", "source": "people", "epsilon": 2.0, "mechanism": mechanism})
+    draws = 6000
+    answers = driver.ask({"id": str(n), "stream": "survey", "category": "b"} for n in range(draws))
+    own, other = response(Fraction(1), 3).rates
+    counts = [sum(answer.choice == category for answer in answers) for category in "abc"]
+    assert fits(counts, [draws * other, draws * own, draws * other])

@@ -1,0 +1,143 @@
+"""What is released once never loses more than it claims: by exact enumeration of the shipped noise.
+
+A neighbour moves a histogram by 1 in one cell, or by 1 in each of two, and every row of a projection by 1 or by 2. The
+noise of the other cells is the same under both neighbours, so that the cells moved decide.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from schemas import ReleaseCalibration, StreamSpec
+from stream.accounting.costs import EPSILON_UNITS, realised_cost
+from stream.accounting.releases import candidates
+from stream.accounting.setting import Setting
+from stream.mechanisms.releases import release_sampler
+from stream.noise import DELTA_PER_DRAW, TwoSidedGeometric
+from tests.privacy.exact import NO_NOISE, UNIT, Law, exponential_below, law_of
+
+Neighbors = Literal["add-remove", "replace"]
+
+
+def calibrations(
+    kind: str,
+    *,
+    neighbors: Neighbors = "add-remove",
+    epsilon: float = 1.0,
+    delta: float = 0.0,
+    projections: int = 2,
+) -> dict[str, ReleaseCalibration]:
+    mechanism: dict[str, Any] = {"kind": kind, "attributes": ["age"]}
+    if kind == "sparse_project":
+        mechanism["projections"] = projections
+    fields = {"stream": "s", "source": "t", "epsilon": epsilon, "delta": delta, "mechanism": mechanism}
+    setting = Setting(universe=8, neighbors=neighbors, rows=5 if neighbors == "replace" else None)
+    return {one.method: one for one in candidates(StreamSpec.model_validate(fields), setting)}
+
+
+def worst_delta(laws: Sequence[Law], moves: Sequence[int], epsilon: float) -> Fraction:
+    """Σ max(0, P(x) − e^ε P(x − moves)) over all outputs of independent noisy numbers; from above, tight to 2^-150."""
+    ours, theirs = np.array(1, dtype=object), np.array(1, dtype=object)
+    for law, move in zip(laws, moves, strict=True):
+        support = range(min(law.first, law.first + move), max(law.last, law.last + move) + 1)
+        # Rounded to what makes the loss larger.
+        ours = np.multiply.outer(ours, [_weight(law, value) + 1 for value in support])
+        theirs = np.multiply.outer(theirs, [_weight(law, value - move) for value in support])
+    factor = int(exponential_below(Fraction(epsilon)) * UNIT)
+    excess = np.maximum(ours * UNIT - theirs * factor, 0).sum()
+    return Fraction(int(excess), UNIT ** (len(laws) + 1))
+
+
+def _weight(law: Law, value: int) -> int:
+    """The probability of a value, out of 2^192, rounded down."""
+    inside = law.first <= value <= law.last
+    return (law.weights[value - law.first] * UNIT) >> law.bits if inside else 0
+
+
+def cut_tail(draws: int, epsilon: float) -> Fraction:
+    """What the sampler's cut tail may add to δ."""
+    return draws * Fraction(DELTA_PER_DRAW) * math.ceil(1.0 + math.exp(epsilon))
+
+
+def noise_of(calibration: ReleaseCalibration) -> Law:
+    return law_of(release_sampler(calibration))
+
+
+@pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
+@pytest.mark.parametrize("method", ["basic", "textbook"])
+@pytest.mark.parametrize("epsilon", [0.25, 1.0, 3.0])
+def test_a_row_more_or_less_loses_epsilon_and_no_more(kind: str, method: str, epsilon: float) -> None:
+    calibration = calibrations(kind, epsilon=epsilon)[method]
+    law = noise_of(calibration)
+    charge = Fraction(realised_cost(calibration, "pure", 1, 0).loss, EPSILON_UNITS)
+    assert charge == Fraction(epsilon)
+    for move in (1, -1):
+        assert worst_delta([law], [move], epsilon) <= cut_tail(1, epsilon)
+        assert worst_delta([law], [move], 0.99 * epsilon) > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
+@pytest.mark.parametrize("epsilon", [1.0, 3.0])
+def test_a_replaced_row_moves_two_cells_and_loses_epsilon_and_no_more(kind: str, epsilon: float) -> None:
+    law = noise_of(calibrations(kind, neighbors="replace", epsilon=epsilon)["basic"])
+    for moves in itertools.product((1, -1), repeat=2):
+        assert worst_delta([law, law], moves, epsilon) <= cut_tail(2, epsilon)
+        assert worst_delta([law, law], moves, 0.99 * epsilon) > 1e-3
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+@pytest.mark.parametrize("method", ["basic", "textbook"])
+def test_a_pure_projection_loses_epsilon_and_no_more_whatever_its_signs(neighbors: Neighbors, method: str) -> None:
+    step = 1 if neighbors == "add-remove" else 2
+    calibration = calibrations("sparse_project", neighbors=neighbors, epsilon=2.0)[method]
+    assert calibration.parts * Fraction(calibration.epsilon_part) <= 2
+    law = noise_of(calibration)
+    for moves in itertools.product((step, -step), repeat=2):
+        assert worst_delta([law, law], moves, 2.0) <= cut_tail(2, 2.0)
+    assert worst_delta([law, law], (step, step), 1.98) > 1e-3
+
+
+@pytest.mark.parametrize(("projections", "epsilon", "delta"), [(2, 3.0, 0.05), (2, 3.0, 0.2), (3, 9.0, 0.1)])
+def test_a_composed_projection_uses_up_its_delta_and_no_more(
+    projections: int, epsilon: float, delta: float
+) -> None:
+    found = calibrations("sparse_project", epsilon=epsilon, delta=delta, projections=projections)
+    calibration = found["optimal"]
+    assert calibration.epsilon_part > found["basic"].epsilon_part
+    law = noise_of(calibration)
+    worst = worst_delta([law] * projections, [1] * projections, epsilon)
+    assert worst <= Fraction(delta) + cut_tail(projections, epsilon)
+    # The ratio of a discrete Laplace law and its neighbour is e^ε0 or e^−ε0 everywhere: composition is tight.
+    assert float(worst) == pytest.approx(delta, rel=1e-6)
+
+
+def test_noise_for_one_cell_is_not_enough_where_rows_are_replaced() -> None:
+    law = noise_of(calibrations("histogram", neighbors="add-remove")["basic"])
+    assert worst_delta([law, law], (1, -1), 1.0) > 0.2
+    assert worst_delta([law, law], (1, -1), 1.99) > 1e-4
+
+
+def test_noise_for_one_row_of_the_projection_is_not_enough_for_all() -> None:
+    law = law_of(TwoSidedGeometric(Fraction(1)))
+    assert worst_delta([law, law], (1, 1), 1.0) > 0.2
+
+
+def test_a_histogram_that_leaves_empty_cells_bare_hides_nobody() -> None:
+    noisy = noise_of(calibrations("histogram")["basic"])
+    shown = 1 - noisy.probability(-1)
+    # A cell of one row shows a number other than 0 with this probability, which an empty bare cell never does.
+    assert NO_NOISE.probability(0) == 1
+    assert shown > Fraction(3, 4)
+
+
+def test_noise_drawn_anew_at_each_question_would_lose_epsilon_at_each() -> None:
+    law = noise_of(calibrations("lazy_histogram")["basic"])
+    assert worst_delta([law, law], (1, 1), 1.0) > 0.2
+    assert worst_delta([law], (1,), 1.0) <= cut_tail(1, 1.0)

@@ -1,0 +1,174 @@
+"""Plans of laplace, noisy_max and exponential: sound shares of the budget, and errors as the theorems have them."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import AboveThreshold, AnswersCalibration, Exponential, Laplace, NoisyMax, StreamSpec
+from stream.accounting.answers import (
+    alpha_for,
+    candidates,
+    choice_alpha,
+    ratio_interval,
+    stated_epsilon,
+    vector_sensitivity,
+)
+from stream.accounting.composition import optimal_delta
+from stream.accounting.methods import PlanError
+from stream.accounting.setting import Setting
+
+FINE = Setting(sensitivity_steps=1 << 20, grid=2.0**-20)
+KINDS: dict[str, Any] = {"laplace": Laplace, "noisy_max": NoisyMax, "exponential": Exponential}
+
+
+def spec(kind: str, *, epsilon: float = 1.0, delta: float = 0.0, queries: int = 10**6, **more: Any) -> StreamSpec:
+    mechanism = KINDS[kind](kind=kind, **more)
+    return StreamSpec(
+        stream="s", source="t", mechanism=mechanism, epsilon=epsilon, delta=delta, expected_queries=queries
+    )
+
+
+def plans(kind: str, setting: Setting = FINE, **more: Any) -> dict[str, AnswersCalibration]:
+    return {one.method: one for one in candidates(spec(kind, **more), setting)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    epsilon=st.floats(min_value=1e-3, max_value=100.0),
+    answers=st.integers(1, 3000),
+    delta=st.sampled_from([0.0, 1e-9, 1e-2]),
+)
+def test_no_plan_spends_more_than_it_may(kind: str, epsilon: float, answers: int, delta: float) -> None:
+    for one in plans(kind, epsilon=epsilon, answers=answers, delta=delta).values():
+        assert one.cutoff == answers
+        if one.delta == 0.0:
+            assert Fraction(one.epsilon_answer) * answers <= Fraction(epsilon)
+        else:
+            assert optimal_delta(one.epsilon_answer, answers, epsilon) <= delta == one.delta
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_composition_pays_where_answers_are_many(kind: str) -> None:
+    assert list(plans(kind, answers=1000)) == ["textbook", "basic"]
+    found = plans(kind, answers=1000, delta=1e-6)
+    assert list(found) == ["textbook", "basic", "optimal"]
+    assert found["optimal"].alpha < 0.2 * found["basic"].alpha
+    assert found["optimal"].alpha < 0.5 * found["textbook"].alpha
+
+
+def test_the_stated_composition_is_left_where_it_is_worse_or_false() -> None:
+    assert stated_epsilon(1.0, 1e-6, 20) == pytest.approx((1 / 20, 0.0))
+    assert stated_epsilon(1.0, 1e-6, 1000) == pytest.approx((1 / math.sqrt(8000 * math.log(1e6)), 1e-6))
+    assert stated_epsilon(100.0, 0.1, 2000) == pytest.approx((100 / 2000, 0.0))
+
+
+def test_the_textbooks_error_of_laplace_is_the_lecture_notes() -> None:
+    # ln(k/β)·Δ/ε for k answers that share ε: with ε = 1 and k = 100, 100·ln(100/0.05).
+    found = plans("laplace", answers=100)
+    assert found["textbook"].alpha == pytest.approx(100 * math.log(100 / 0.05), rel=1e-12)
+    assert 0.99 < found["basic"].alpha / found["textbook"].alpha < 1.0
+
+
+def test_the_textbooks_error_of_the_exponential_mechanism_is_its_utility_theorem() -> None:
+    theorem = 2.0 * (math.log(256) + math.log(1 / 0.05))
+    assert plans("exponential")["textbook"].alpha == pytest.approx(theorem, rel=1e-12)
+    assert plans("exponential")["basic"].alpha < theorem
+    assert plans("exponential", monotone=True)["textbook"].alpha == pytest.approx(theorem / 2, rel=1e-12)
+
+
+def test_the_noisy_maximum_is_planned_nearer_to_the_best_than_its_rivals() -> None:
+    maximum, exponential = plans("noisy_max"), plans("exponential")
+    assert maximum["basic"].alpha < exponential["basic"].alpha < maximum["textbook"].alpha
+    assert plans("noisy_max", monotone=True)["basic"].alpha == pytest.approx(maximum["basic"].alpha / 2, rel=1e-6)
+
+
+def test_a_coarse_grid_raises_the_textbooks_error_to_the_exact_one() -> None:
+    found = plans("laplace", Setting(), answers=10)
+    assert found["textbook"].alpha == found["basic"].alpha == 53.0 > 10 * math.log(10 / 0.05)
+
+
+def test_a_vector_pays_for_all_its_numbers_unless_they_count_disjoint_groups() -> None:
+    values, rows = Setting(sensitivity_steps=3), Setting(disjoint=True)
+    assert vector_sensitivity(3, 5, values) == 15
+    assert vector_sensitivity(1, 5, rows) == 1
+    assert vector_sensitivity(1, 5, Setting(disjoint=True, neighbors="replace")) == 2
+    assert vector_sensitivity(1, 1, Setting(disjoint=True, neighbors="replace")) == 1
+    wide, narrow = plans("laplace", values, dimensions=5), plans("laplace", rows, dimensions=5)
+    assert wide["basic"].alpha > 10 * narrow["basic"].alpha
+    assert wide["basic"].alpha == alpha_for(wide["basic"], 15, 5)
+
+
+def test_a_querys_own_error_goes_with_its_own_sensitivity() -> None:
+    one = plans("laplace", answers=10)["basic"]
+    own = alpha_for(one, FINE.sensitivity_steps, 1)
+    assert own == one.alpha
+    assert alpha_for(one, 7 * FINE.sensitivity_steps, 1) == pytest.approx(7 * own, rel=1e-6)
+    assert alpha_for(one, FINE.sensitivity_steps, 2) > own
+
+
+@pytest.mark.parametrize("kind", ["noisy_max", "exponential"])
+def test_fewer_candidates_are_promised_a_smaller_error(kind: Any) -> None:
+    one = plans(kind, answers=3)["basic"]
+    errors = [choice_alpha(one, kind, options) for options in (1, 2, 10, 256)]
+    assert errors[0] == 0.0
+    assert errors == sorted(errors)
+    assert errors[-1] == one.alpha
+
+
+def test_answers_that_are_never_expected_do_not_widen_the_promise() -> None:
+    few, many = plans("laplace", answers=100, queries=1), plans("laplace", answers=100)
+    assert few["basic"].epsilon_answer == many["basic"].epsilon_answer
+    assert few["basic"].alpha < many["basic"].alpha
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_too_wide_for_the_integers_is_refused_with_the_remedy(kind: str) -> None:
+    with pytest.raises(PlanError, match=r"raise epsilon, lower answers, or use a grid .* times coarser"):
+        plans(kind, Setting(sensitivity_steps=1 << 45), epsilon=0.1)
+
+
+def test_a_mechanism_of_another_kind_is_not_planned_here() -> None:
+    other = AboveThreshold(kind="above_threshold", threshold=0.0)
+    with pytest.raises(TypeError, match="above_threshold does not charge each answer"):
+        candidates(spec("laplace").model_copy(update={"mechanism": other}), FINE)
+
+
+numbers = st.floats(min_value=-1000.0, max_value=1000.0)
+errors = st.floats(min_value=0.0, max_value=100.0)
+
+
+@given(
+    quotient=st.floats(min_value=-3.0, max_value=5.0),
+    divisor=st.integers(1, 1000),
+    alphas=st.tuples(errors, errors),
+    parts=st.tuples(st.floats(-1.0, 1.0), st.floats(-1.0, 1.0)),
+)
+def test_a_quotients_alpha_holds_whenever_both_numbers_keep_to_theirs(
+    quotient: float, divisor: int, alphas: tuple[float, float], parts: tuple[float, float]
+) -> None:
+    top = quotient * divisor + parts[0] * alphas[0]
+    bottom = divisor + parts[1] * alphas[1]
+    estimate, alpha = ratio_interval((top, alphas[0]), (bottom, alphas[1]), (-3.0, 5.0))
+    assert -3.0 <= estimate <= 5.0
+    assert abs(estimate - quotient) <= alpha + 1e-9
+    assert alpha <= 8.0
+
+
+@given(top=numbers, bottom=numbers, alphas=st.tuples(errors, errors))
+def test_a_quotient_stays_in_its_public_range_whatever_the_noise(
+    top: float, bottom: float, alphas: tuple[float, float]
+) -> None:
+    estimate, alpha = ratio_interval((top, alphas[0]), (bottom, alphas[1]), (0.0, 1.0))
+    assert 0.0 <= estimate <= 1.0
+    assert 0.0 <= alpha <= 1.0
+
+
+def test_a_denominator_that_may_be_zero_leaves_the_whole_range_open() -> None:
+    estimate, alpha = ratio_interval((1.0, 2.0), (-1.0, 5.0), (10.0, 20.0))
+    assert (estimate, alpha) == (15.0, 5.0)

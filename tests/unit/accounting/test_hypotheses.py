@@ -1,0 +1,167 @@
+"""Plans of multiplicative weights spend no more than ε, promise what they can keep, and beat the textbook."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, Literal
+
+import pytest
+
+from schemas import HypothesisCalibration, Pmw, SparsePmw, StreamSpec
+from stream.accounting.composition import optimal_delta
+from stream.accounting.costs import losses
+from stream.accounting.hypotheses import RESOLUTION, candidates, guaranteed_gap, rows_reach, updates_for
+from stream.accounting.methods import PlanError
+from stream.accounting.setting import Setting
+
+Neighbors = Literal["add-remove", "replace"]
+
+
+@lru_cache
+def planned(
+    *,
+    rows: int | None = 100_000,
+    universe: int | None = 1024,
+    queries: int = 10_000,
+    epsilon: float = 1.0,
+    delta: float = 0.0,
+    beta: float = 0.05,
+    neighbors: Neighbors = "replace",
+    updates: int | None = None,
+    gap: float | None = None,
+    kind: Literal["pmw", "sparse_pmw"] = "pmw",
+) -> dict[str, HypothesisCalibration]:
+    """Calibrations by their own and their sparse vector's method."""
+    make: Any = Pmw if kind == "pmw" else SparsePmw
+    spec = StreamSpec(
+        stream="any",
+        source="any",
+        mechanism=make(kind=kind, attributes=("a",), updates=updates, gap=gap, rows=rows),
+        epsilon=epsilon,
+        delta=delta,
+        expected_queries=queries,
+        beta=beta,
+    )
+    setting = Setting(universe=universe, rows=rows, neighbors=neighbors)
+    found = candidates(spec, setting)
+    return {one.method if one.method == "textbook" else one.sparse_vector.method: one for one in found}
+
+
+def test_the_textbooks_guarantee_is_vacuous_where_the_calibrated_one_is_not() -> None:
+    found = planned(delta=1e-6)
+    fractions = {name: one.alpha / one.rows for name, one in found.items()}
+    assert fractions["textbook"] == pytest.approx(1.01, abs=0.01)
+    assert fractions["one_sided"] == pytest.approx(0.199, abs=0.002)
+    assert fractions["one_sided_rounds"] == pytest.approx(0.157, abs=0.002)
+
+
+def test_a_noisy_number_of_rows_costs_little() -> None:
+    public, noisy = (planned(neighbors=relation)["one_sided"] for relation in ("replace", "add-remove"))
+    assert public.epsilon_rows == 0.0
+    assert 0.0 < noisy.epsilon_rows < 0.05
+    assert public.alpha < noisy.alpha < 1.05 * public.alpha
+
+
+DEFAULTS: dict[str, Any] = {"epsilon": 1.0, "delta": 0.0, "universe": 1024, "neighbors": "replace"}
+
+CASES: dict[str, dict[str, Any]] = {
+    "tiny": {"rows": 10, "universe": 2, "queries": 1, "epsilon": 20.0, "neighbors": "add-remove"},
+    "one cell": {"rows": 1000, "universe": 1, "queries": 50, "beta": 0.5},
+    "one update": {"rows": 3000, "universe": 24, "queries": 100, "updates": 1, "neighbors": "add-remove"},
+    "little ε": {"epsilon": 0.05, "rows": 10**6, "neighbors": "add-remove", "delta": 1e-9},
+    "much ε and δ": {"epsilon": 20.0, "delta": 1e-3, "universe": 2**20, "rows": 10**7},
+    "given gap": {"gap": 0.1, "queries": 100, "neighbors": "add-remove"},
+    "given gap and updates": {"gap": 0.02, "updates": 60, "rows": 50_000, "neighbors": "add-remove"},
+    "given updates": {"updates": 300, "delta": 1e-6, "neighbors": "add-remove", "beta": 1e-6},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_parts_never_spend_more_than_the_stream_may(case: str) -> None:
+    chosen = DEFAULTS | CASES[case]
+    for one in planned(**chosen).values():
+        parts = losses(one)
+        if one.delta == 0.0:
+            assert parts.total <= Fraction(chosen["epsilon"])
+        else:
+            rounds = one.sparse_vector
+            whole = rounds.epsilon_threshold + rounds.epsilon_query + rounds.epsilon_answer
+            rest = chosen["epsilon"] - one.epsilon_rows
+            assert optimal_delta(whole, one.cutoff, rest) <= chosen["delta"] * (1 + 1e-6)
+        assert (one.epsilon_rows > 0.0) == (chosen["neighbors"] == "add-remove")
+        assert one.epsilon == chosen["epsilon"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_top_proves_an_error_that_the_number_of_updates_can_afford_and_the_sign_of_it(
+    case: str,
+) -> None:
+    chosen = DEFAULTS | CASES[case]
+    log_universe = math.log(max(2, chosen["universe"]))
+    for name, one in planned(**chosen).items():
+        vector = one.sparse_vector
+        shown = one.threshold * one.grid - vector.alpha
+        if name == "textbook":
+            gap = chosen.get("gap") or math.sqrt(4 * log_universe / one.cutoff)
+            assert one.learning_rate == pytest.approx(gap / 2)
+        else:
+            gap = chosen.get("gap") or guaranteed_gap(log_universe, one.cutoff)
+            assert one.learning_rate == pytest.approx(4 * gap)
+        if "updates" not in chosen:
+            assert one.cutoff >= log_universe / (2 * gap**2) * (1 - 1e-12)
+        assert shown >= (gap + RESOLUTION) * one.rows + rows_reach(one)
+        assert shown > vector.answer_alpha
+        assert one.alpha >= one.threshold * one.grid + vector.alpha
+        assert one.alpha >= vector.answer_alpha
+        assert one.cutoff == vector.cutoff
+        assert chosen.get("updates") in (None, one.cutoff)
+
+
+def test_no_other_number_of_updates_would_leave_a_smaller_error() -> None:
+    best = planned(neighbors="add-remove", delta=1e-6)
+    for name in ("one_sided", "one_sided_rounds"):
+        for factor in (0.3, 0.8, 1.25, 3.0):
+            other = planned(neighbors="add-remove", delta=1e-6, updates=round(factor * best[name].cutoff))[name]
+            assert other.alpha >= 0.999 * best[name].alpha
+
+
+def test_the_textbook_takes_the_least_error_that_its_own_updates_keep_to() -> None:
+    one = planned(delta=1e-6)["textbook"]
+    gap = math.sqrt(4 * math.log(1024) / one.cutoff)
+    assert one.sparse_vector.alpha <= gap * one.rows
+    assert one.alpha == pytest.approx(3 * gap * one.rows, rel=0.01)
+    more = planned(delta=1e-6, updates=one.cutoff + 2)["textbook"]
+    assert more.sparse_vector.alpha > math.sqrt(4 * math.log(1024) / more.cutoff) * more.rows
+
+
+def test_a_universe_of_any_size_can_be_planned_for_where_it_is_not_written_out() -> None:
+    found = planned(universe=2**500, rows=10**7, kind="sparse_pmw")["one_sided"]
+    assert found.alpha < found.rows
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"rows": None, "neighbors": "add-remove"}, "mechanism.rows"),
+        ({"universe": None}, "mechanism.kind"),
+        ({"gap": 1e-4}, "mechanism.gap"),
+        ({"universe": 2**20 + 1}, "mechanism.attributes"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_with_the_field_to_change(changed: dict[str, Any], field: str) -> None:
+    with pytest.raises(PlanError, match=f"^{field}: .*;"):
+        planned(**changed)
+
+
+def test_a_larger_table_gets_a_smaller_share_of_error() -> None:
+    fractions = [planned(rows=rows)["one_sided"].alpha / rows for rows in (10**4, 10**5, 10**6)]
+    assert fractions == sorted(fractions, reverse=True)
+
+
+def test_a_gap_and_updates_of_ones_own_buy_accuracy_that_may_run_out() -> None:
+    certain = planned(rows=50_000, neighbors="add-remove")["one_sided"]
+    chosen = planned(rows=50_000, neighbors="add-remove", gap=0.02, updates=60)["one_sided"]
+    assert chosen.alpha < 0.35 * certain.alpha
+    assert chosen.cutoff < updates_for(math.log(1024), 0.02)

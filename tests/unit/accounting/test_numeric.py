@@ -1,0 +1,284 @@
+"""NumericSparse's plans spend no more than ε, and their numbers are as near as promised."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from schemas import AboveThreshold, NumericSparse, SparseVectorCalibration, StreamSpec
+from stream.accounting.accuracy import exact_alpha, failure_bound, layout_of, rates_of
+from stream.accounting.composition import optimal_delta
+from stream.accounting.numeric import answer_rate, answers_failure, tops_epsilon
+from stream.accounting.planner import PlanError, candidates
+from stream.accounting.plans import choose
+from stream.accounting.setting import Setting
+
+Numbers = Literal["none", "fresh", "gap"]
+Integers = NDArray[np.int64]
+
+FINE = 1024
+BOTH = pytest.mark.parametrize("numbers", ["fresh", "gap"])
+
+
+def mechanism(cutoff: int, numbers: Numbers, *, monotone: bool = False) -> AboveThreshold | NumericSparse:
+    if numbers == "none":
+        return AboveThreshold(kind="above_threshold", threshold=0.0, cutoff=cutoff, monotone=monotone)
+    return NumericSparse(kind="numeric_sparse", threshold=0.0, cutoff=cutoff, monotone=monotone, numbers=numbers)
+
+
+def every(
+    cutoff: int,
+    queries: int,
+    numbers: Numbers,
+    *,
+    epsilon: float = 1.0,
+    delta: float = 0.0,
+    beta: float = 0.05,
+    monotone: bool = False,
+    steps: int = FINE,
+    answer_ratio: float = 1.0,
+) -> dict[str, SparseVectorCalibration]:
+    """All candidates by method, for queries of sensitivity 1 on a grid of 1/steps."""
+    found = candidates(
+        mechanism(cutoff, numbers, monotone=monotone),
+        epsilon=epsilon,
+        delta=delta,
+        expected_queries=queries,
+        beta=beta,
+        sensitivity_steps=steps,
+        grid=1.0 / steps,
+        answer_ratio=answer_ratio,
+    )
+    return {one.method: one for one in found}
+
+
+def test_the_textbook_has_the_shares_eight_ninths_and_one_ninth_and_its_theorems_error() -> None:
+    one = every(20, 1000, "fresh")["textbook"]
+    per_round = 1.0 / 20
+    assert one.epsilon_threshold == pytest.approx(per_round * 4 / 9)
+    assert one.epsilon_query == pytest.approx(per_round * 4 / 9)
+    assert one.epsilon_answer == pytest.approx(per_round / 9)
+    # The notes' constants: noise of scales 2c/ε1, twice that, and 2c/ε2 with ε1 = 8ε/9 and ε2 = 2ε/9.
+    threshold_rate, query_rate = rates_of(one)
+    scales = [1.0 / (rate * FINE) for rate in (threshold_rate, query_rate, answer_rate(one))]
+    assert scales == pytest.approx([2 * 20 / (8 / 9), 4 * 20 / (8 / 9), 2 * 20 / (2 / 9)])
+    assert one.alpha == one.answer_alpha == pytest.approx(9 * 20 * (math.log(1000) + math.log(4 * 20 / 0.05)))
+
+
+def test_the_textbook_for_delta_multiplies_the_answers_share_by_epsilon_as_it_must() -> None:
+    cutoff, epsilon, delta = 400, 0.5, 1e-6
+    one = every(cutoff, 10**9, "fresh", epsilon=epsilon, delta=delta)["textbook"]
+    root = math.sqrt(512.0)
+    sigma = math.sqrt(32.0 * cutoff * math.log(2.0 / delta))
+    threshold_rate, query_rate = rates_of(one)
+    assert one.delta == delta
+    assert 1.0 / (threshold_rate * FINE) == pytest.approx(sigma / (root / (root + 1) * epsilon))
+    assert 1.0 / (query_rate * FINE) == pytest.approx(2.0 * sigma / (root / (root + 1) * epsilon))
+    assert 1.0 / (answer_rate(one) * FINE) == pytest.approx(sigma / (2.0 / (root + 1) * epsilon))
+    logs = math.log(10**9) + math.log(4 * cutoff / 0.05)
+    stated = math.sqrt(cutoff * math.log(2.0 / delta)) * (root + 1.0) * logs / epsilon
+    assert one.alpha == one.answer_alpha == pytest.approx(max(stated, exact_alpha(one)))
+
+
+def test_the_textbooks_error_for_delta_is_too_small_and_the_exact_one_is_stated_instead() -> None:
+    # Answers of scale √(32 c ln(2/δ))(√512 + 1)/2ε are wider than the theorem's α allows for c of them.
+    one = every(200, 10_000, "fresh", delta=1e-6)["textbook"]
+    stated = math.sqrt(200 * math.log(2e6)) * (math.sqrt(512.0) + 1.0) * (math.log(10_000) + math.log(16_000))
+    assert one.delta == 1e-6
+    assert answers_failure(answer_rate(one), 200, round(stated * FINE)) > 0.05
+    assert one.alpha == exact_alpha(one) > stated
+
+
+problems = st.fixed_dictionaries(
+    {
+        "cutoff": st.integers(1, 2000),
+        "queries": st.integers(1, 10**8),
+        "numbers": st.sampled_from(["fresh", "gap"]),
+        "epsilon": st.floats(0.01, 30.0),
+        "delta": st.sampled_from([0.0, 1e-9, 1e-6, 1e-3]),
+        "beta": st.floats(1e-9, 0.5),
+        "monotone": st.booleans(),
+        "steps": st.sampled_from([1, 8, 1024, 2**20]),
+        "answer_ratio": st.sampled_from([0.5, 1.0, 3.0]),
+    }
+)
+
+
+@given(problem=problems)
+@settings(deadline=None, max_examples=30)
+def test_no_plan_spends_more_than_epsilon_and_delta_and_every_promise_is_kept(problem: dict[str, float]) -> None:
+    for one in every(**problem).values():  # type: ignore[arg-type]
+        threshold, query, answer = map(Fraction, (one.epsilon_threshold, one.epsilon_query, one.epsilon_answer))
+        parts = threshold + tops_epsilon(threshold, query, answer, monotone=one.monotone)
+        rounds = one.cutoff if one.fresh_threshold else 1
+        if one.delta == 0.0:
+            assert rounds * parts <= Fraction(one.epsilon)
+        else:
+            upwards = math.nextafter(float(parts), math.inf)
+            assert optimal_delta(upwards, rounds, one.epsilon) <= one.delta * (1.0 + 1e-9)
+        assert (one.epsilon_answer > 0.0) == (one.numbers == "fresh")
+        layout = layout_of(one, one.answer_alpha / one.alpha * (1.0 + 1e-12))
+        decided = math.floor(one.alpha / one.grid * (1.0 + 1e-12))
+        failure = failure_bound(layout, decided, one.shift, blocks=8192, tail=1e-9 * one.beta / one.cutoff)
+        assert failure <= one.beta
+
+
+@pytest.mark.parametrize(("cutoff", "queries"), [(1, 1000), (20, 1000), (200, 10_000)])
+def test_gaps_are_as_near_as_decisions_and_cost_the_decisions_next_to_nothing(cutoff: int, queries: int) -> None:
+    bare, gaps = every(cutoff, queries, "none"), every(cutoff, queries, "gap")
+    for method in ("two_sided", "two_sided_shifted", "one_sided"):
+        assert gaps[method].answer_alpha == gaps[method].alpha
+        assert bare[method].alpha <= gaps[method].alpha * 1.001
+        assert gaps[method].alpha <= bare[method].alpha * 1.005
+        assert gaps[method].epsilon_answer == 0.0
+
+
+@pytest.mark.parametrize("method", ["two_sided", "two_sided_shifted", "one_sided"])
+def test_the_share_of_fresh_numbers_leaves_nothing_worth_having_on_the_table(method: str) -> None:
+    """Against the same method with the numbers' share fixed: α grows to either side of the planned share."""
+    planned = every(20, 1000, "fresh")[method]
+    share = planned.epsilon_answer / planned.epsilon
+    for factor in (0.8, 1.25):
+        other = share * factor
+        rest = (1.0 - other) / (1.0 - share)
+        moved = planned.model_copy(
+            update={
+                "epsilon_answer": other,
+                "epsilon_threshold": planned.epsilon_threshold * rest,
+                "epsilon_query": planned.epsilon_query * rest,
+                "shift": round(planned.shift / rest),
+            }
+        )
+        assert exact_alpha(moved) > planned.alpha
+
+
+def test_a_wider_allowance_for_the_numbers_buys_nearer_decisions() -> None:
+    even, wide = every(20, 1000, "fresh")["one_sided"], every(20, 1000, "fresh", answer_ratio=3.0)["one_sided"]
+    assert wide.alpha < 0.8 * even.alpha
+    assert wide.answer_alpha == pytest.approx(3.0 * wide.alpha, rel=1e-3)
+    assert wide.epsilon_answer < even.epsilon_answer
+
+
+@pytest.mark.parametrize(
+    ("cutoff", "monotone", "gap", "fresh", "wide"),
+    [
+        (1, False, 19.08, 24.34, 21.17),
+        (20, False, 241.6, 393.3, 298.3),
+        (1, True, 11.88, 12.30, 11.89),
+        (20, True, 129.7, 240.9, 156.1),
+    ],
+)
+def test_check_values(cutoff: int, monotone: bool, gap: float, fresh: float, wide: float) -> None:
+    def alpha(numbers: Numbers, answer_ratio: float = 1.0) -> float:
+        return every(cutoff, 1000, numbers, monotone=monotone, answer_ratio=answer_ratio)["one_sided"].alpha
+
+    assert alpha("gap") == pytest.approx(gap, rel=0.002)
+    assert alpha("fresh") == pytest.approx(fresh, rel=0.002)
+    assert alpha("fresh", 3.0) == pytest.approx(wide, rel=0.002)
+
+
+@given(
+    parts=st.tuples(*[st.fractions(0, 5)] * 3),
+    tops=st.integers(0, 50),
+    cutoff=st.integers(1, 50),
+    moved=st.fractions(0, 1),
+)
+def test_the_charge_for_monotone_queries_covers_both_directions_at_every_number_of_tops(
+    parts: tuple[Fraction, Fraction, Fraction], tops: int, cutoff: int, moved: Fraction
+) -> None:
+    threshold, query, answer = parts
+    share = Fraction(min(tops, cutoff), cutoff)
+    charge = threshold + share * tops_epsilon(threshold, query, answer, monotone=True)
+    assert threshold + share * ((1 - moved) * query + moved * answer) <= charge
+    assert share * moved * (query + answer) <= charge
+    assert charge <= threshold + share * tops_epsilon(threshold, query, answer, monotone=False)
+
+
+@BOTH
+@pytest.mark.parametrize("cutoff", [1, 20])
+def test_the_plan_is_the_one_sided_one_and_far_better_than_the_textbook(cutoff: int, numbers: Numbers) -> None:
+    asked = StreamSpec(
+        stream="s", source="t", mechanism=mechanism(cutoff, numbers), epsilon=1.0, expected_queries=1000, beta=0.05
+    )
+    chosen = choose(asked, Setting(sensitivity_steps=FINE, grid=1.0 / FINE))
+    assert chosen.method == "one_sided"
+    assert chosen.alpha < 0.3 * every(cutoff, 1000, numbers)["textbook"].alpha
+
+
+def test_fresh_noise_too_wide_for_the_grid_is_refused_with_the_factor_that_helps() -> None:
+    with pytest.raises(PlanError, match="times coarser"):
+        every(10**6, 1000, "fresh", epsilon=1e-6, steps=2**30)
+
+
+@given(rate=st.floats(1e-4, 3.0), tops=st.integers(1, 1000), error=st.integers(0, 10_000))
+def test_fresh_numbers_fail_as_the_law_of_two_sided_noise_says(rate: float, tops: int, error: int) -> None:
+    q = math.exp(-rate)
+    inside = (1 - q) / (1 + q) * (1 + 2 * math.fsum(q**x for x in range(1, min(error, round(60 / rate)) + 1)))
+    expected = -math.expm1(tops * math.log(min(1.0, max(inside, 1e-300))))
+    assert answers_failure(rate, tops, error) == pytest.approx(expected, rel=1e-6, abs=1e-9 * tops)
+
+
+RUNS, QUERIES, CUTOFF, BETA, STEPS = 4000, 200, 4, 0.2, 8
+FALSE_ALARM = 1e-9
+
+
+def draw(generator: np.random.Generator, rate: float, *, one_sided: bool) -> Integers:
+    stop = -np.expm1(-rate)
+    noise = generator.geometric(stop, RUNS) - 1
+    return noise if one_sided else noise - (generator.geometric(stop, RUNS) - 1)
+
+
+def failures(one: SparseVectorCalibration, values: list[int], alpha: int, answer_alpha: int, seed: int) -> int:
+    """Runs over fixed distances from the threshold in which a decision or a number is off by more than allowed."""
+    generator = np.random.default_rng(seed)
+    threshold_rate, query_rate = rates_of(one)
+    one_sided = one.noise == "one_sided"
+    barrier = draw(generator, threshold_rate, one_sided=one_sided) + one.shift
+    tops = np.zeros(RUNS, dtype=np.int64)
+    failed = np.zeros(RUNS, dtype=bool)
+    for value in values:
+        compared = value + draw(generator, query_rate, one_sided=one_sided)
+        top = compared >= barrier
+        if one.numbers == "gap":
+            error = compared - barrier - value
+        else:
+            error = draw(generator, answer_rate(one), one_sided=False)
+        wrong = (top & (value <= -alpha)) | (~top & (value >= alpha)) | (top & (np.abs(error) > answer_alpha))
+        failed |= (tops < one.cutoff) & wrong
+        tops += top
+        if one.fresh_threshold:
+            again = draw(generator, threshold_rate, one_sided=one_sided) + one.shift
+            barrier = np.where(top, again, barrier)
+    return int(failed.sum())
+
+
+def orders(alpha: int) -> list[list[int]]:
+    """Low then high, just inside the band where a lucky ⊤ carries the most noise, and far above."""
+    low, far = [-alpha] * (QUERIES - CUTOFF), [100 * alpha] * CUTOFF
+    return [[*low, *[alpha] * CUTOFF], [*[1 - alpha] * (QUERIES - CUTOFF), *far], [*low, *far]]
+
+
+@BOTH
+@pytest.mark.parametrize("method", ["textbook", "two_sided", "two_sided_shifted", "one_sided", "one_sided_rounds"])
+def test_runs_with_numbers_fail_at_most_as_often_as_beta(method: str, numbers: Numbers) -> None:
+    one = every(CUTOFF, QUERIES, numbers, delta=1e-3, beta=BETA, steps=STEPS)[method]
+    alpha = round(exact_alpha(one) * STEPS)
+    observed = [failures(one, order, alpha, alpha, seed) for seed, order in enumerate(orders(alpha))]
+    assert max(observed) <= binom.ppf(1.0 - FALSE_ALARM / 3, RUNS, BETA)
+    assert max(observed) >= (0.4 if one.fresh_threshold else 0.7) * BETA * RUNS
+
+
+@BOTH
+def test_a_fifth_less_error_of_the_numbers_alone_is_not_kept_to(numbers: Numbers) -> None:
+    one = every(CUTOFF, QUERIES, numbers, beta=BETA, steps=STEPS)["one_sided"]
+    alpha, answer_alpha = round(one.alpha * STEPS), round(0.8 * one.answer_alpha * STEPS)
+    observed = [failures(one, order, alpha, answer_alpha, seed) for seed, order in enumerate(orders(alpha))]
+    assert max(observed) > binom.ppf(1.0 - FALSE_ALARM, RUNS, BETA)

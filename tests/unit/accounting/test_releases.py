@@ -1,0 +1,253 @@
+"""Plans of releases: their budgets add up, and their errors are what the noise keeps to, by exact tails."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas import MAX_UNIVERSE, ReleaseCalibration, StreamSpec
+from stream.accounting.composition import optimal_delta
+from stream.accounting.methods import PlanError
+from stream.accounting.release_accuracy import (
+    MOST_EXACT_TERMS,
+    cell_alpha,
+    cross_talk_reach,
+    histogram_alpha,
+    lazy_alpha,
+    projected_noise_reach,
+    projection_alpha,
+    rate_of,
+    sum_alpha,
+    weighted_reach,
+)
+from stream.accounting.releases import candidates, theorem_projections
+from stream.accounting.setting import Setting
+from stream.accounting.tails import sum_tail, two_sided_reach
+
+Floats = npt.NDArray[np.float64]
+
+MECHANISMS: dict[str, dict[str, Any]] = {
+    "histogram": {"kind": "histogram", "attributes": ["age"]},
+    "lazy_histogram": {"kind": "lazy_histogram", "attributes": ["age"], "sparsity": 10},
+    "sparse_project": {"kind": "sparse_project", "attributes": ["age"], "sparsity": 4, "projections": 64},
+}
+
+
+def spec(kind: str, **changes: Any) -> StreamSpec:
+    fields = {"stream": "s", "source": "t", "epsilon": 1.0, "mechanism": MECHANISMS[kind], **changes}
+    return StreamSpec.model_validate(fields)
+
+
+def plans(kind: str, setting: Setting | None = None, **changes: Any) -> dict[str, ReleaseCalibration]:
+    return {one.method: one for one in candidates(spec(kind, **changes), setting or Setting(universe=1000))}
+
+
+def two_sided_law(rate: float, reach: int) -> Floats:
+    values = np.abs(np.arange(-reach, reach + 1))
+    return np.asarray(np.exp(-rate * values) * math.tanh(rate / 2.0))
+
+
+def test_chernoff_bound_has_the_published_values_where_noise_is_wide() -> None:
+    rate = 1e-4
+    for cells, published in [(10, 28.04), (100, 74.03)]:
+        assert rate * weighted_reach(rate, cells, 10_000, 0.05) == pytest.approx(published, abs=0.01)
+        fractions = np.linspace(1e-4, 1.0 - 1e-4, 200_001)
+        continuous = (math.log(2.0 * 10_000 / 0.05) - cells * np.log1p(-(fractions**2))) / fractions
+        assert rate * weighted_reach(rate, cells, 10_000, 0.05) == pytest.approx(float(continuous.min()), rel=1e-6)
+
+
+@given(
+    rate=st.floats(1e-6, 50.0), cells=st.integers(2, 400), sums=st.integers(1, 10**12), beta=st.floats(1e-12, 0.5)
+)
+@settings(max_examples=60, deadline=None)
+def test_discrete_noise_is_never_worse_than_continuous_and_its_exact_tail_never_worse_than_chernoffs(
+    rate: float, cells: int, sums: int, beta: float
+) -> None:
+    bound = weighted_reach(rate, cells, sums, beta)
+    assert sum_tail(rate, cells, max(1, math.ceil(bound))) <= beta / (2.0 * sums) * 1.01
+    assert sum_alpha(rate, cells, sums, beta, whole=True) <= bound
+    fractions = np.linspace(1e-3, 1.0 - 1e-3, 999)
+    continuous = (math.log(2.0 * sums / beta) - cells * np.log1p(-(fractions**2))) / (rate * fractions)
+    assert bound <= float(continuous.min()) * (1.0 + 1e-8)
+
+
+@pytest.mark.parametrize("quarters", [(4, 1), (3, 3, 2), (4, 4, 4, 1), (1, 1, 1, 1)])
+@pytest.mark.parametrize("rate", [0.4, 1.0, 3.0])
+def test_weighted_sums_keep_to_their_bound_by_convolution(quarters: tuple[int, ...], rate: float) -> None:
+    reach = math.ceil(40.0 / rate)
+    total = np.ones(1)
+    for weight in quarters:
+        spread = np.zeros(2 * reach * weight + 1)
+        spread[::weight] = two_sided_law(rate, reach)
+        total = np.convolve(total, spread)
+    values = np.abs(np.arange(len(total)) - len(total) // 2) / 4.0
+    for beta in (0.2, 1e-3, 1e-6):
+        bound = weighted_reach(rate, len(quarters), 1, beta)
+        assert float(total[values > bound].sum()) <= beta
+        assert lazy_like(rate, len(quarters), beta) >= bound
+
+
+def lazy_like(rate: float, cells: int, beta: float) -> float:
+    """The α of a lazy histogram that is asked one question."""
+    calibration = plans("lazy_histogram", beta=beta, epsilon=rate, expected_queries=1)["basic"]
+    return lazy_alpha(calibration, cells)
+
+
+@pytest.mark.parametrize("universe", [1, 2, 1000, MAX_UNIVERSE])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 4.0])
+def test_every_cell_of_a_histogram_keeps_to_alpha_and_no_smaller_one_would_do(
+    universe: int, epsilon: float
+) -> None:
+    calibration = plans("histogram", Setting(universe=universe), epsilon=epsilon, beta=0.05)["basic"]
+
+    def failure(alpha: int) -> float:
+        beyond = 2.0 * math.exp(-epsilon * (alpha + 1)) / (1.0 + math.exp(-epsilon))
+        return -math.expm1(universe * math.log1p(-beyond))
+
+    alpha = int(calibration.alpha)
+    assert alpha == calibration.alpha == cell_alpha(calibration, universe)
+    assert failure(alpha) <= 0.045
+    assert alpha == 0 or failure(alpha - 1) > 0.045
+
+
+def test_a_sum_of_cells_is_never_further_off_than_its_cells_and_far_less_when_there_are_many() -> None:
+    calibration = plans("histogram")["basic"]
+    alphas = [histogram_alpha(calibration, 1000, cells) for cells in (1, 2, 10, 100, 1000)]
+    assert alphas == sorted(alphas)
+    assert all(
+        alpha <= cells * calibration.alpha for cells, alpha in zip((1, 2, 10, 100, 1000), alphas, strict=True)
+    )
+    assert alphas[-1] < 0.2 * 1000 * calibration.alpha
+    assert histogram_alpha(calibration, 1000, 10, 100) > histogram_alpha(calibration, 1000, 10)
+    assert histogram_alpha(calibration, 1000, 0) == 0.0
+
+
+def test_exact_and_chernoff_bounds_meet_without_a_drop_where_one_gives_way_to_the_other() -> None:
+    below, above = (
+        sum_alpha(1.0, terms, 1000, 0.05, whole=True) for terms in (MOST_EXACT_TERMS, MOST_EXACT_TERMS + 1)
+    )
+    assert below < above < 1.25 * below
+
+
+def test_a_single_cell_has_the_exact_error_whatever_its_weight() -> None:
+    calibration = plans("lazy_histogram", expected_queries=1000)["basic"]
+    exact = two_sided_reach(1.0, 1000, 0.05)
+    assert lazy_alpha(calibration, 1) == lazy_alpha(calibration, 1, whole=True) == exact
+
+
+@pytest.mark.parametrize(("projections", "cells"), [(1, 1), (1, 3), (2, 2), (3, 2)])
+def test_noise_of_a_projected_question_keeps_to_its_bound_by_enumeration(projections: int, cells: int) -> None:
+    rate, reach = 1.5, 30
+    single = two_sided_law(rate, reach)
+    total = np.zeros(2 * projections * cells * reach + 1)
+    signs = [sum(row) for row in itertools.product((-1, 1), repeat=cells)]
+    for weights in itertools.product(signs, repeat=projections):
+        law = np.ones(1)
+        for weight in weights:
+            spread = np.zeros(2 * reach * abs(weight) + 1)
+            spread[:: max(1, abs(weight))] = single if weight else [1.0]
+            law = np.convolve(law, spread)
+        start = (len(total) - len(law)) // 2
+        total[start : start + len(law)] += law / len(signs) ** projections
+    values = np.abs(np.arange(len(total)) - len(total) // 2) / projections
+    for beta in (0.3, 1e-2, 1e-5):
+        assert float(total[values > projected_noise_reach(rate, projections, cells, 1, beta)].sum()) <= beta
+
+
+@pytest.mark.parametrize("cells", [1, 3])
+def test_cross_talk_keeps_to_its_bound_when_all_rows_are_in_one_cell(cells: int) -> None:
+    projections, rows = 24, 50
+    # Products of a row's sign in the full cell and in each cell asked for are independent signs.
+    signs = projections * cells
+    ups = np.arange(signs + 1)
+    chances = np.array([math.comb(signs, up) for up in ups]) / 2.0**signs
+    errors = np.abs(2 * ups - signs) * rows / projections
+    for beta in (0.3, 1e-2, 1e-5):
+        assert float(chances[errors > cross_talk_reach(rows, projections, cells, 1, beta)].sum()) <= beta
+
+
+def test_a_projections_error_counts_other_cells_only_where_the_number_of_rows_is_public() -> None:
+    private = plans("sparse_project", Setting(universe=1000))["basic"]
+    public = plans("sparse_project", Setting(universe=1000, neighbors="replace", rows=500))["basic"]
+    noise = projected_noise_reach(rate_of(private), 64, 4, 1000, 0.05)
+    assert private.alpha == noise == projection_alpha(private, 4, None)
+    assert public.alpha > cross_talk_reach(500, 64, 4, 1000, 0.025)
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+@pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
+def test_a_histogram_is_one_pure_part_scaled_to_one_row_or_to_its_replacement(kind: str, neighbors: Any) -> None:
+    found = plans(kind, Setting(universe=1000, neighbors=neighbors), delta=1e-6)
+    assert set(found) == {"basic", "textbook"}
+    for one in found.values():
+        assert (one.parts, one.epsilon_part, one.delta, one.cutoff) == (1, 1.0, 0.0, 0)
+        assert one.sensitivity_steps == (1 if neighbors == "add-remove" else 2)
+    assert found["textbook"].alpha >= found["basic"].alpha
+
+
+def test_the_textbook_states_the_notes_theorem() -> None:
+    histogram = plans("histogram", epsilon=0.01, beta=0.01)["textbook"]
+    assert histogram.alpha == pytest.approx(100.0 * math.log(1000 / 0.01), rel=0.01)
+    lazy = plans("lazy_histogram", expected_queries=10_000)["textbook"]
+    assert lazy.alpha == pytest.approx(10 * math.log(10 * 10_000 / 0.05))
+
+
+@given(
+    epsilon=st.floats(1e-3, 500.0),
+    delta=st.floats(1e-12, 0.1),
+    projections=st.integers(1, 1 << 16),
+    pure=st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_parts_of_a_projection_compose_to_what_was_asked_even_by_the_textbook(
+    epsilon: float, delta: float, projections: int, pure: bool
+) -> None:
+    mechanism = MECHANISMS["sparse_project"] | {"projections": projections}
+    found = plans("sparse_project", mechanism=mechanism, epsilon=epsilon, delta=0.0 if pure else delta)
+    assert set(found) == ({"basic", "textbook"} if pure or projections == 1 else {"basic", "optimal", "textbook"})
+    for one in found.values():
+        assert one.parts == projections
+        if one.delta == 0.0:
+            assert projections * Fraction(one.epsilon_part) <= Fraction(epsilon)
+        else:
+            assert optimal_delta(one.epsilon_part, projections, epsilon) <= one.delta <= delta
+
+
+def test_the_textbooks_noise_is_replaced_where_its_theorem_does_not_hold() -> None:
+    stated = plans("sparse_project", delta=1e-6)["textbook"]
+    # 64 parts are too few for ε/√(8 T ln(1/δ)) to be more than ε/T.
+    assert stated.epsilon_part == 1.0 / 64
+    mechanism = MECHANISMS["sparse_project"] | {"projections": 4096}
+    stated = plans("sparse_project", mechanism=mechanism, delta=1e-6)["textbook"]
+    assert stated.epsilon_part == pytest.approx(1.0 / math.sqrt(8 * 4096 * math.log(1e6)))
+    assert stated.epsilon_part < plans("sparse_project", mechanism=mechanism, delta=1e-6)["optimal"].epsilon_part
+    unsound = plans("sparse_project", mechanism=mechanism, delta=1e-6, epsilon=200.0)["textbook"]
+    claimed = 200.0 / math.sqrt(8 * 4096 * math.log(1e6))
+    assert optimal_delta(claimed, 4096, 200.0) > 1e-6
+    assert (unsound.epsilon_part, unsound.delta) == (200.0 / 4096, 0.0)
+
+
+def test_the_theorem_asks_for_more_projections_than_anybody_can_have() -> None:
+    assert theorem_projections(1000, 100, 10_000, 0.05) == pytest.approx(1.1e16, rel=0.05)
+    assert theorem_projections(10, 1, 1, 0.5) < theorem_projections(11, 1, 1, 0.5)
+
+
+def test_a_histogram_too_large_for_memory_is_refused_with_the_remedy() -> None:
+    with pytest.raises(PlanError, match=r"mechanism\.attributes.*lazy_histogram"):
+        plans("histogram", Setting(universe=MAX_UNIVERSE + 1))
+    assert plans("lazy_histogram", Setting(universe=1 << 80))
+    assert plans("sparse_project", Setting(universe=1 << 80))
+
+
+@pytest.mark.parametrize("kind", sorted(MECHANISMS))
+def test_a_release_needs_cells(kind: str) -> None:
+    with pytest.raises(PlanError, match="table"):
+        plans(kind, Setting(universe=None))

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import Bins, Categories, Domain, Integers
+from stream.data import DataError, Table, parse, sum_sensitivity
+from stream.data.expressions import FALSE, TRUE
+from tests.unit.data.small import (
+    ATTRIBUTES,
+    Cell,
+    Said,
+    columns,
+    predicates,
+    read_by_hand,
+    rows,
+    source,
+    unhurried,
+)
+
+Rows = list[Mapping[str, Cell]]
+SUMMED = st.sampled_from(["age", "education-num"])
+
+
+@unhurried
+@given(
+    table=st.lists(rows, max_size=80),
+    said=predicates.filter(lambda said: said.text.count("(") < 14),
+    name=SUMMED,
+    centres=st.lists(st.integers(-(10**20), 10**20), max_size=2),
+)
+def test_a_total_is_that_of_a_row_by_row_sum(table: Rows, said: Said, name: str, centres: list[int]) -> None:
+    loaded, predicate = Table.load(source(), columns(table)), parse(said.text, ATTRIBUTES)
+    values = [int(row[name]) for row in map(read_by_hand, table) if row is not None and said.test(row)]
+    assert loaded.total(name, predicate) == sum(values)
+    for centre in centres:
+        assert loaded.total(name, predicate, centre) == sum(value - centre for value in values)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 256, 257, 65_536, 65_537, 1 << 20])
+@pytest.mark.parametrize("minimum", [-(2**53), -7, 0, 2**53 - 2**20])
+def test_totals_over_domains_of_every_size_are_exact(size: int, minimum: int) -> None:
+    domain = Integers(minimum=minimum, maximum=minimum + size - 1)
+    values = [minimum, *range(minimum, minimum + size, 1 + size // 90), minimum + size - 1]
+    table = Table.load(source({"x": domain}), {"x": values})
+    assert table.total("x", TRUE) == sum(values)
+    assert table.total("x", TRUE, centre=minimum) == sum(value - minimum for value in values)
+    assert table.total("x", FALSE) == 0
+
+
+def test_totals_do_not_hang_on_the_caches() -> None:
+    attributes: dict[str, Domain] = {"x": Integers(minimum=-300, maximum=300)}
+    values = [number * 7 % 601 - 300 for number in range(500)]
+    codes = {"x": (np.array(values) + 300).astype(np.uint16)}
+    small, usual = Table(attributes, codes, bitmap_cache_bytes=100), Table(attributes, codes)
+    for limit in (0, 5, 0, 600, -300, 5):
+        predicate = parse(f"x < {limit}", attributes)
+        expected = sum(value for value in values if value < limit)
+        assert small.total("x", predicate) == usual.total("x", predicate) == expected
+        assert usual.count(predicate) == sum(value < limit for value in values)
+
+
+def test_the_sum_over_a_table_without_rows_is_zero() -> None:
+    table = Table.load(source({"x": Integers(minimum=5, maximum=9)}), {"x": []})
+    assert table.total("x", TRUE) == table.total("x", FALSE, centre=7) == 0
+
+
+NOT_SUMMED: list[Domain] = [Categories(values=("1", "2")), Bins(edges=(0.0, 1.0))]
+
+
+@pytest.mark.parametrize("domain", NOT_SUMMED)
+def test_only_integers_have_sums(domain: Domain) -> None:
+    table = Table.load(source({"x": domain}), {"x": ["1"]})
+    with pytest.raises(DataError, match="attribute 'x' has no sum; declare it as integers"):
+        table.total("x", TRUE)
+    with pytest.raises(DataError, match="no sum; declare it as integers"):
+        sum_sensitivity(domain, "add-remove")
+
+
+def test_the_sum_of_an_unknown_attribute_or_over_another_schema_is_refused() -> None:
+    table = Table.load(source({"x": Integers(minimum=0, maximum=9)}), {"x": [1]})
+    with pytest.raises(DataError, match="no attribute 'y'"):
+        table.total("y", TRUE)
+    with pytest.raises(DataError, match="declares 'x' otherwise"):
+        table.total("x", parse("x = 1", {"x": Integers(minimum=0, maximum=99)}))
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+@pytest.mark.parametrize("centre", [-5, -1, 0, 1, 2, 6])
+@pytest.mark.parametrize(("minimum", "maximum"), [(0, 0), (0, 3), (-3, 0), (-2, 1), (2, 4), (-4, -2), (1, 1)])
+def test_the_sensitivity_is_the_largest_difference_between_neighbours(
+    neighbors: Literal["add-remove", "replace"],
+    minimum: int,
+    maximum: int,
+    centre: int,
+) -> None:
+    domain = Integers(minimum=minimum, maximum=maximum)
+    attributes: dict[str, Domain] = {"x": domain, "asked": Categories(values=("yes", "no"))}
+    predicate = parse("asked = 'yes'", attributes)
+
+    def total(*people: tuple[int, str]) -> int:
+        frame: dict[str, list[object]] = {
+            "x": [value for value, _ in people],
+            "asked": [asked for _, asked in people],
+        }
+        return Table.load(source(attributes), frame).total("x", predicate, centre)
+
+    # One value beyond each end as well: clamping is part of what is bounded.
+    possible = [(value, asked) for value in range(minimum - 1, maximum + 2) for asked in ("yes", "no")]
+    others = ((minimum, "yes"), (maximum, "no"))
+    with_one = [total(*others, person) for person in possible]
+    nearby = [total(*others)] if neighbors == "add-remove" else with_one
+    largest = max(abs(one - another) for one in with_one for another in nearby)
+    assert largest == sum_sensitivity(domain, neighbors, centre)
+
+
+@unhurried
+@given(table=st.lists(rows, max_size=12), person=rows, other=rows, name=SUMMED, centre=st.integers(-40, 40))
+def test_neighbours_totals_differ_by_no_more_than_the_sensitivity_whatever_the_cells_hold(
+    table: Rows,
+    person: Mapping[str, Cell],
+    other: Mapping[str, Cell],
+    name: str,
+    centre: int,
+) -> None:
+    predicate = parse("sex <> 'F' AND age < 24", ATTRIBUTES)
+    without, having, replaced = (
+        Table.load(source(), columns([*table, *more])).total(name, predicate, centre)
+        for more in ([], [person], [other])
+    )
+    assert abs(having - without) <= sum_sensitivity(ATTRIBUTES[name], "add-remove", centre)
+    assert abs(having - replaced) <= sum_sensitivity(ATTRIBUTES[name], "replace", centre)

@@ -1,0 +1,348 @@
+"""The hypothesis is exact whatever the batch; the run stops, answers and corrects as the rule says."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.accounting.hypotheses import RESOLUTION, guaranteed_gap, updates_for
+from stream.mechanisms import multiplicative_weights
+from stream.mechanisms.multiplicative_weights import Step, Strength, TensorHypothesis, exponentials, run
+
+Integers = npt.NDArray[np.int64]
+
+FULL = 1024
+STRENGTH = Strength(gap=5 * FULL, reach=3 * FULL)
+SHAPE = (3, 2, 4)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with its vector written out."""
+
+    axes: tuple[int, ...]
+    vector: tuple[int, ...]
+
+    def steps(self) -> npt.NDArray[np.int32]:
+        return np.array(self.vector, dtype=np.int32)
+
+    def over(self, shape: tuple[int, ...]) -> Question:
+        """The same question, over all axes."""
+        sizes = [size if axis in self.axes else 1 for axis, size in enumerate(shape)]
+        whole = np.broadcast_to(self.steps().reshape(sizes), shape).reshape(-1)
+        return Question(tuple(range(len(shape))), tuple(whole.tolist()))
+
+
+@st.composite
+def questions(draw: st.DrawFn, shape: tuple[int, ...] = SHAPE) -> Question:
+    axes = tuple(sorted(draw(st.sets(st.integers(0, len(shape) - 1)))))
+    size = math.prod(shape[axis] for axis in axes)
+    weights = st.sampled_from([0, FULL]) if draw(st.booleans()) else st.integers(0, FULL)
+    return Question(axes, tuple(draw(st.lists(weights, min_size=size, max_size=size))))
+
+
+updates = st.lists(st.tuples(questions(), st.booleans()), max_size=6)
+rates = st.floats(0.005, 4.0)
+
+
+def built(history: Sequence[tuple[Question, bool]], rate: float = 0.5) -> TensorHypothesis:
+    hypothesis = TensorHypothesis(SHAPE, rate, FULL)
+    for question, up in history:
+        hypothesis.update(question, up=up)
+    return hypothesis
+
+
+def ideal(history: Sequence[tuple[Question, bool]], rate: float, question: Question) -> Decimal:
+    """q(p̂) in steps, to 50 digits."""
+    logs = np.zeros(math.prod(SHAPE), dtype=np.int64)
+    for one, up in history:
+        logs += one.over(SHAPE).steps() * (1 if up else -1)
+    with localcontext(prec=50):
+        weights = [(Decimal(rate) / FULL * int(log)).exp() for log in logs]
+        mass = sum((w * q for w, q in zip(weights, question.over(SHAPE).vector, strict=True)), Decimal(0))
+        return mass / sum(weights, Decimal(0))
+
+
+@settings(deadline=None)
+@given(updates, rates, st.lists(questions(), min_size=1, max_size=4), st.integers(1, 10**9))
+def test_estimates_are_those_of_the_update_rule_up_to_the_stated_resolution(
+    history: list[tuple[Question, bool]], rate: float, asked: list[Question], rows: int
+) -> None:
+    estimates = built(history, rate).estimates(asked, rows)
+    for estimate, question in zip(estimates.tolist(), asked, strict=True):
+        exact = rows * ideal(history, rate, question)
+        assert abs(estimate - exact) <= Decimal(RESOLUTION) * rows * FULL + Decimal("0.5")
+
+
+@settings(deadline=None)
+@given(updates, st.lists(questions(), min_size=1, max_size=8))
+def test_an_estimate_does_not_depend_on_what_else_is_in_the_batch(
+    history: list[tuple[Question, bool]], asked: list[Question]
+) -> None:
+    whole = built(history).estimates(asked, 10**6)
+    hypothesis = built(history)
+    alone = [int(hypothesis.estimates([question], 10**6)[0]) for question in reversed(asked)]
+    assert whole.tolist() == alone[::-1]
+    assert whole.tolist() == built(history).estimates([q.over(SHAPE) for q in asked], 10**6).tolist()
+
+
+def test_products_cut_into_chunks_give_the_same_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(5)
+    asked = [Question((0, 1, 2), tuple(generator.integers(0, FULL + 1, 24).tolist())) for _ in range(50)]
+    history = [(asked[0], True), (asked[1], False)]
+    whole = built(history).estimates(asked, 48842)
+    monkeypatch.setattr(multiplicative_weights, "_CHUNK_CELLS", 100)
+    assert built(history).estimates(asked, 48842).tolist() == whole.tolist()
+
+
+def test_the_uniform_hypothesis_gives_each_cell_its_share() -> None:
+    hypothesis = TensorHypothesis(SHAPE, 0.3, FULL)
+    one_cell = Question((0, 1, 2), (FULL, *[0] * 23))
+    everything = Question((), (FULL,))
+    half = Question((1,), (0, FULL))
+    assert hypothesis.estimates([one_cell, everything, half], 24).tolist() == [FULL, 24 * FULL, 12 * FULL]
+
+
+def test_updates_move_the_estimate_the_way_they_say() -> None:
+    question = Question((0,), (FULL, 0, 0))
+    hypothesis = TensorHypothesis(SHAPE, 0.5, FULL)
+    start = int(hypothesis.estimates([question], 3000)[0])
+    hypothesis.update(question, up=True)
+    raised = int(hypothesis.estimates([question], 3000)[0])
+    hypothesis.update(question, up=False)
+    assert start == 1000 * FULL
+    assert raised == round(3000 * FULL * math.exp(0.5) / (math.exp(0.5) + 2))
+    assert int(hypothesis.estimates([question], 3000)[0]) == start
+
+
+@settings(deadline=None)
+@given(rates, st.lists(st.integers(-(2**30), 0), min_size=1, max_size=20))
+def test_exponentials_are_right_to_the_last_digits(rate: float, steps: list[int]) -> None:
+    found = exponentials(rate, FULL).of(np.array(steps, dtype=np.int64))
+    for step, value in zip(steps, found.tolist(), strict=True):
+        with localcontext(prec=40):
+            exact = (Decimal(rate) / FULL * step).exp()
+            if value == 0.0:
+                assert exact < Decimal(-31).exp()
+            else:
+                assert abs(Decimal(value) / exact - 1) < Decimal(2) ** -51
+
+
+def relative_entropy(truth: npt.NDArray[np.float64], hypothesis: npt.NDArray[np.float64]) -> float:
+    kept = truth > 0
+    return float(np.sum(truth[kept] * np.log(truth[kept] / hypothesis[kept])))
+
+
+def distribution(hypothesis: TensorHypothesis) -> npt.NDArray[np.float64]:
+    cells = math.prod(SHAPE)
+    units = [Question((0, 1, 2), tuple(FULL * (i == j) for j in range(cells))) for i in range(cells)]
+    masses: npt.NDArray[np.float64] = hypothesis.estimates(units, 10**9) / (10**9 * FULL)
+    return masses
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 20), min_size=24, max_size=24).filter(any),
+    updates,
+    questions(),
+    st.floats(0.05, 1.0),
+)
+def test_an_update_brings_the_hypothesis_nearer_by_what_hoeffdings_lemma_says(
+    counts: list[int], history: list[tuple[Question, bool]], question: Question, rate: float
+) -> None:
+    truth = np.array(counts) / sum(counts)
+    vector = question.over(SHAPE).steps() / FULL
+    hypothesis = built(history, rate)
+    before = distribution(hypothesis)
+    error = float(truth @ vector - before @ vector)
+    hypothesis.update(question, up=error > 0)
+    drop = relative_entropy(truth, before) - relative_entropy(truth, distribution(hypothesis))
+    assert drop >= rate * abs(error) - rate**2 / 8 - 1e-6
+
+
+@pytest.mark.parametrize("gap", [0.05, 0.1, 0.3])
+@pytest.mark.parametrize("seed", range(3))
+def test_fewer_corrections_happen_than_are_paid_for_even_if_the_worst_question_is_always_asked(
+    gap: float, seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    truth = generator.dirichlet(np.full(24, 0.2))
+    paid = updates_for(math.log(24), gap)
+    hypothesis = TensorHypothesis(SHAPE, 4 * gap, FULL)
+    done = 0
+    while True:
+        difference = truth - distribution(hypothesis)
+        worst = Question((0, 1, 2), tuple(np.where(difference > 0, FULL, 0).tolist()))
+        if difference[difference > 0].sum() <= gap:
+            break
+        hypothesis.update(worst, up=True)
+        done += 1
+        assert done < paid
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(0, 10**7), st.floats(0.0, 1.0))
+def test_a_correction_of_any_strength_gains_as_much_as_one_of_the_least_error_by_the_least_step(
+    gap: int, reach: int, shown: int, part: float
+) -> None:
+    # The gain is η(g − η/8) at least, g the true error; all in units of the rows.
+    truth = max(gap, shown - reach + part * 2 * reach)
+    moved = 4 * gap * Strength(gap, reach).times(shown)
+    assert moved * (truth - moved / 8) >= 2 * gap**2 * (1 - 1e-9)
+
+
+def test_an_error_shown_clearly_is_corrected_as_such_and_a_doubtful_one_by_the_least_step() -> None:
+    strength = Strength(gap=10, reach=20)
+    assert [strength.times(shown) for shown in (0, 10, 30, 40, 100, 1000)] == [1, 1, 1, 3, 10, 100]
+    assert Strength().times(10**9) == 1
+
+
+@given(st.floats(0.01, 1.0), st.integers(2, 2**20))
+def test_gap_and_number_of_updates_belong_together(gap: float, cells: int) -> None:
+    paid = updates_for(math.log(cells), gap)
+    assert guaranteed_gap(math.log(cells), paid) <= gap * (1 + 1e-12)
+    assert paid == 1 or guaranteed_gap(math.log(cells), paid - 1) > gap * (1 - 1e-12)
+
+
+class Scripted:
+    """Noise that is a function of the number of ⊤s and the place in the whole stream."""
+
+    def __init__(self, seed: int, scale: int, offset: int = 0) -> None:
+        self._seed, self._scale, self._offset = seed, scale, offset
+
+    def _draw(self, *what: int) -> int:
+        return int(np.random.default_rng([self._seed, *what]).integers(-self._scale, self._scale + 1))
+
+    def barrier(self, tops: int) -> int:
+        return self._draw(0, tops)
+
+    def queries(self, tops: int, places: range) -> Integers:
+        return np.array([self._draw(1, tops, self._offset + place) for place in places], dtype=np.int64)
+
+    def answer(self, tops: int, place: int) -> int:
+        return self._draw(2, tops, self._offset + place)
+
+
+def one_by_one(
+    asked: Sequence[Question], private: Sequence[int], noise: Scripted, threshold: int, cutoff: int
+) -> list[Step]:
+    """The rule as it is written down, a question at a time."""
+    hypothesis = built(())
+    steps: list[Step] = []
+    tops = 0
+    for place, question in enumerate(asked):
+        if tops == cutoff:
+            break
+        estimate = int(hypothesis.estimates([question], 100)[0])
+        nu = int(noise.queries(tops, range(place, place + 1))[0])
+        if abs(private[place] - estimate) + nu >= threshold + noise.barrier(tops):
+            value = private[place] + noise.answer(tops, place)
+            times = STRENGTH.times(abs(value - estimate))
+            steps.append(Step(above=True, value=value, up=value > estimate, times=times))
+            for _ in range(times):
+                hypothesis.update(question, up=value > estimate)
+            tops += 1
+        else:
+            steps.append(Step(above=False, value=estimate))
+    return steps
+
+
+cases = st.lists(st.tuples(questions(), st.integers(0, 100 * FULL)), min_size=1, max_size=90)
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases, st.integers(0, 2**32), st.sampled_from([10, 5000, 40000]), st.integers(1, 12))
+def test_a_batch_is_answered_as_its_questions_are_one_by_one(
+    case: list[tuple[Question, int]], seed: int, threshold: int, cutoff: int
+) -> None:
+    asked, private = [question for question, _ in case], [value for _, value in case]
+    noise = Scripted(seed, 5000)
+    steps = run(
+        built(()),
+        asked,
+        np.array(private, dtype=np.int64),
+        noise,
+        rows=100,
+        threshold=threshold,
+        tops=0,
+        cutoff=cutoff,
+        strength=STRENGTH,
+    )
+    assert steps == one_by_one(asked, private, noise, threshold, cutoff)
+
+
+@settings(max_examples=20, deadline=None)
+@given(cases, st.integers(0, 2**32), st.integers(1, 5), st.data())
+def test_where_a_batch_is_cut_changes_nothing(
+    case: list[tuple[Question, int]], seed: int, cutoff: int, data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(case)))
+    hypothesis = built(())
+    steps: list[Step] = []
+    for start, part in ((0, case[:cut]), (cut, case[cut:])):
+        private = np.array([value for _, value in part], dtype=np.int64)
+        tops = sum(step.above for step in steps)
+        steps += run(
+            hypothesis,
+            [question for question, _ in part],
+            private,
+            Scripted(seed, 5000, offset=start),
+            rows=100,
+            threshold=20000,
+            tops=tops,
+            cutoff=cutoff,
+            strength=STRENGTH,
+        )
+    whole = one_by_one([q for q, _ in case], [v for _, v in case], Scripted(seed, 5000), 20000, cutoff)
+    assert steps == whole
+
+
+def test_a_million_cells_stay_within_a_gibibyte() -> None:
+    shape = (2,) * 20
+    generator = np.random.default_rng(1)
+
+    @dataclass(frozen=True)
+    class Written:
+        seed: int
+        axes: tuple[int, ...] = tuple(range(20))
+
+        def steps(self) -> npt.NDArray[np.int32]:
+            return np.random.default_rng(self.seed).integers(0, FULL + 1, 1 << 20, dtype=np.int32)
+
+    tracemalloc.start()
+    hypothesis = TensorHypothesis(shape, 0.2, FULL)
+    asked = [Written(int(seed)) for seed in generator.integers(0, 2**31, 12)]
+    hypothesis.update(asked[0], up=True)
+    private = np.full(len(asked), 500_000 * FULL, dtype=np.int64)
+    steps = run(
+        hypothesis,
+        asked,
+        private,
+        Scripted(1, 10),
+        rows=10**6,
+        threshold=10**6,
+        tops=0,
+        cutoff=3,
+        strength=Strength(),
+    )
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(steps) == len(asked)
+    assert peak < 2**30
+    assert hypothesis.nbytes < 2**26
+
+
+def test_sums_of_the_largest_tensor_stay_exact() -> None:
+    hypothesis = TensorHypothesis((1 << 20,), 0.001, FULL)
+    hypothesis.update(Question((0,), (FULL, *[0] * ((1 << 20) - 1))), up=False)
+    everything = Question((0,), (FULL,) * (1 << 20))
+    assert Fraction(int(hypothesis.estimates([everything], 10**12)[0])) == 10**12 * FULL

@@ -1,0 +1,31 @@
+"""One category in, one category out, whatever the uniform number."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.accounting.randomized_response import RESPONSE_BITS, response
+from stream.mechanisms.randomized_response import UNIFORM_WORDS, respond
+
+uniforms = st.integers(0, (1 << RESPONSE_BITS) - 1)
+
+
+@given(data=st.data(), categories=st.integers(2, 4096), uniform=uniforms, epsilon=st.floats(1e-6, 1000.0))
+def test_the_answer_is_always_one_of_the_categories(
+    data: st.DataObject, categories: int, uniform: int, epsilon: float
+) -> None:
+    own = data.draw(st.integers(0, categories - 1))
+    assert 0 <= respond(own, response(Fraction(epsilon), categories), uniform) < categories
+
+
+@given(own=st.integers(0, 4), uniform=uniforms)
+def test_a_uniform_number_beyond_the_others_stretches_gives_the_truth(own: int, uniform: int) -> None:
+    law = response(Fraction(1), 5)
+    assert (respond(own, law, uniform) == own) == (uniform >= 4 * law.other)
+
+
+def test_a_uniform_number_has_as_many_bits_as_the_probabilities() -> None:
+    assert UNIFORM_WORDS * 64 == RESPONSE_BITS

@@ -1,0 +1,80 @@
+"""What is read off noisy cells is exact, and a cell's name is its own."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import ReleaseCalibration
+from stream.mechanisms.releases import cell_names, marginal, release_sampler, weight_steps, weighted_sum
+from stream.noise import TwoSidedGeometric
+
+
+def test_noise_has_the_rate_of_one_part_over_what_one_person_moves_it_by() -> None:
+    calibration = ReleaseCalibration(
+        method="basic",
+        parts=3,
+        epsilon_part=0.25,
+        epsilon=0.75,
+        delta=0.0,
+        grid=1.0,
+        sensitivity_steps=2,
+        cutoff=0,
+        expected_queries=10,
+        beta=0.1,
+        alpha=1.0,
+    )
+    assert release_sampler(calibration) == TwoSidedGeometric(Fraction(1, 8))
+
+
+@given(st.data(), st.integers(1, 5))
+def test_cells_have_equal_names_only_if_they_are_equal(data: st.DataObject, attributes: int) -> None:
+    codes = st.lists(st.integers(0, 2**20), min_size=attributes, max_size=attributes)
+    cells = data.draw(st.lists(codes, min_size=1, max_size=20))
+    names = cell_names(cells)
+    assert len(names) == len(cells)
+    assert len(set(names)) == len({tuple(cell) for cell in cells})
+    assert names == [cell_names([cell])[0] for cell in cells]
+
+
+@given(st.integers(0, 1024))
+def test_weights_on_the_grid_are_whole_steps(steps: int) -> None:
+    assert weight_steps(steps / 1024) == steps
+
+
+@pytest.mark.parametrize("weight", [-1 / 1024, 1.0 + 1 / 1024, float("nan"), float("inf")])
+def test_weights_out_of_range_are_refused(weight: float) -> None:
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        weight_steps(weight)
+
+
+@pytest.mark.parametrize(("weight", "nearest"), [(0.3, "0.2998046875"), (1 / 4096, "0.0"), (0.9999, "1.0")])
+def test_weights_between_steps_are_refused_with_the_nearest_one(weight: float, nearest: str) -> None:
+    with pytest.raises(ValueError, match=f"multiples of 1/1024; round it, to {nearest}"):
+        weight_steps(weight)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1024), st.integers(-(2**60), 2**60)), min_size=1, max_size=50),
+    st.integers(1, 2**16),
+)
+def test_weighted_sums_are_rounded_once(parts: list[tuple[int, int]], divisor: int) -> None:
+    steps, values = zip(*parts, strict=True)
+    exact = sum(Fraction(step, 1024) * value for step, value in parts) / divisor
+    assert weighted_sum(steps, values, divisor) == float(exact)
+
+
+@pytest.mark.parametrize("axes", [axes for count in range(4) for axes in permutations(range(3), count)])
+def test_marginals_add_up_the_other_axes_in_the_order_asked_for(axes: tuple[int, ...]) -> None:
+    release = np.arange(-30, 30, dtype=np.int64).reshape(3, 4, 5) ** 3
+    found = marginal(release, axes)
+    assert found.shape == tuple(release.shape[axis] for axis in axes)
+    expected = np.zeros(found.shape, dtype=np.int64)
+    for cell in np.ndindex(release.shape):
+        expected[tuple(cell[axis] for axis in axes)] += release[cell]
+    assert np.array_equal(found, expected)

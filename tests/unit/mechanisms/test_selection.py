@@ -1,0 +1,102 @@
+"""Choices among scores: laws that fit the calibration, and draws without overflow however far apart scores are."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import AnswersCalibration
+from stream.mechanisms.grid import MAX_STEPS
+from stream.mechanisms.selection import (
+    GAP_DIGITS,
+    UNIFORM_BITS,
+    WEIGHT_BITS,
+    exponential,
+    noisy_max,
+    score_noise,
+    selection_rate,
+    weights,
+)
+from stream.noise import Geometric, TwoSidedGeometric
+
+uniforms = st.integers(0, (1 << UNIFORM_BITS) - 1)
+score_lists = st.lists(st.integers(-MAX_STEPS, MAX_STEPS), min_size=1, max_size=12)
+
+
+def calibration(method: Literal["basic", "textbook"] = "basic", *, monotone: bool = False) -> AnswersCalibration:
+    return AnswersCalibration(
+        method=method,
+        epsilon_answer=0.1,
+        monotone=monotone,
+        sensitivity_steps=7,
+        grid=1.0,
+        cutoff=1,
+        epsilon=0.1,
+        delta=0.0,
+        expected_queries=1,
+        beta=0.05,
+        alpha=0.0,
+    )
+
+
+def test_the_rate_is_exact_and_twice_as_high_for_monotone_scores() -> None:
+    assert selection_rate(calibration()) == Fraction(0.1) / 14
+    assert selection_rate(calibration(monotone=True)) == Fraction(0.1) / 7
+
+
+def test_noise_is_one_sided_unless_the_textbooks_is_asked_for() -> None:
+    assert isinstance(score_noise(calibration()), Geometric)
+    assert isinstance(score_noise(calibration("textbook")), TwoSidedGeometric)
+
+
+@given(scores=score_lists, data=st.data())
+def test_the_first_of_the_largest_noisy_scores_is_chosen(scores: list[int], data: st.DataObject) -> None:
+    noise = data.draw(st.lists(st.integers(0, 2**52), min_size=len(scores), max_size=len(scores)))
+    noisy = [score + drawn for score, drawn in zip(scores, noise, strict=True)]
+    assert noisy_max(np.array(scores), np.array(noise)) == noisy.index(max(noisy))
+
+
+@given(gap=st.integers(0, 16**GAP_DIGITS - 1), rate=st.fractions(Fraction(1, 10**15), 50, max_denominator=10**15))
+def test_a_weight_is_the_exponential_to_26_units_and_never_above_it(gap: int, rate: Fraction) -> None:
+    if rate == 0:
+        return
+    with localcontext(prec=120):
+        ideal = (-Decimal(rate.numerator) / Decimal(rate.denominator) * gap).exp() * 2**WEIGHT_BITS
+        assert 0 <= ideal - weights(rate).of(gap) < 26
+
+
+def test_the_best_candidates_weight_is_exact() -> None:
+    assert weights(Fraction(1, 3)).of(0) == 1 << WEIGHT_BITS
+
+
+@given(
+    scores=score_lists, uniform=uniforms, rate=st.sampled_from([Fraction(1, 10**12), Fraction(1, 2), Fraction(40)])
+)
+def test_scores_however_far_apart_overflow_nothing(scores: list[int], uniform: int, rate: Fraction) -> None:
+    chosen = exponential(scores, weights(rate), uniform)
+    assert 0 <= chosen < len(scores)
+    # A candidate whose weight is below one unit is never drawn.
+    assert float(rate) * (max(scores) - scores[chosen]) <= WEIGHT_BITS * math.log(2)
+
+
+@given(scores=score_lists, uniform=uniforms, moved=st.integers(-1000, 1000))
+def test_only_differences_of_scores_matter(scores: list[int], uniform: int, moved: int) -> None:
+    law = weights(Fraction(1, 1000))
+    assert exponential([score + moved for score in scores], law, uniform) == exponential(scores, law, uniform)
+
+
+def test_equal_rates_share_their_weights() -> None:
+    assert weights(Fraction(1, 3)) is weights(Fraction(2, 6))
+
+
+@pytest.mark.parametrize("rate", [Fraction(0), Fraction(-1, 2)])
+def test_a_rate_that_is_not_positive_is_refused(rate: Fraction) -> None:
+    with pytest.raises(ValueError, match="rate must be above 0"):
+        weights(rate)

@@ -1,0 +1,136 @@
+"""The sparse hypothesis is the dense one, in time and memory that do not depend on the universe."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.accounting.hypotheses import places
+from stream.mechanisms.sparse_weights import CellQuestion, SparseHypothesis
+
+RESOLUTION = 1024
+ROWS = 100_000
+
+
+@st.composite
+def questions(draw: st.DrawFn, universe: int = 12) -> CellQuestion:
+    weights = draw(
+        st.dictionaries(st.integers(0, universe - 1), st.integers(1, RESOLUTION), min_size=1, max_size=universe)
+    )
+    cells = sorted(weights)
+    return CellQuestion(tuple((cell,) for cell in cells), tuple(weights[cell] for cell in cells))
+
+
+def dense_mass(
+    universe: int, rate: float, updates: list[tuple[CellQuestion, bool]], question: CellQuestion
+) -> float:
+    """Σ q(x)·p̂(x) in steps, with every cell's weight written out."""
+    logs = [0.0] * universe
+    for asked, up in updates:
+        for (cell,), step in zip(asked.cells, asked.steps, strict=True):
+            logs[cell] += (rate if up else -rate) * step / RESOLUTION
+    weights = [math.exp(log - max(logs)) for log in logs]
+    asked_for = zip(question.cells, question.steps, strict=True)
+    return sum(step * weights[cell] for (cell,), step in asked_for) / sum(weights)
+
+
+@given(
+    st.lists(st.tuples(questions(), st.booleans()), max_size=12),
+    questions(),
+    st.floats(1e-3, 4.0),
+    st.sampled_from([12, 13, 50]),
+)
+@settings(max_examples=150, deadline=None)
+def test_estimates_are_those_of_weights_written_out(
+    updates: list[tuple[CellQuestion, bool]], question: CellQuestion, rate: float, universe: int
+) -> None:
+    hypothesis = SparseHypothesis(universe, rate, RESOLUTION)
+    for asked, up in updates:
+        hypothesis.update(asked, up=up)
+    [estimate] = hypothesis.estimates([question], ROWS).tolist()
+    assert abs(estimate - ROWS * dense_mass(universe, rate, updates, question)) <= 0.5 + 1e-4
+
+
+@given(st.lists(st.tuples(questions(), st.booleans()), max_size=6), st.lists(questions(), min_size=2, max_size=5))
+@settings(deadline=None)
+def test_an_estimate_depends_on_the_updates_and_its_question_alone(
+    updates: list[tuple[CellQuestion, bool]], asked: list[CellQuestion]
+) -> None:
+    first, second = SparseHypothesis(20, 0.5, RESOLUTION), SparseHypothesis(20, 0.5, RESOLUTION)
+    for question, up in updates:
+        first.update(question, up=up)
+        first.estimates(asked, ROWS)
+        second.update(question, up=up)
+    together = first.estimates(asked, ROWS).tolist()
+    assert together == [int(second.estimates([question], ROWS)[0]) for question in reversed(asked)][::-1]
+
+
+def test_an_update_and_its_reverse_leave_the_hypothesis_uniform() -> None:
+    hypothesis = SparseHypothesis(1 << 60, 0.3, RESOLUTION)
+    question = CellQuestion(((1,), (5,)), (1024, 100))
+    hypothesis.update(question, up=True)
+    hypothesis.update(question, up=False)
+    whole = CellQuestion(((1,), (7,)), (1024, 1024))
+    assert hypothesis.estimates([whole], 1 << 50).tolist() == [round(2 * 1024 * Fraction(1, 1 << 10))]
+
+
+def test_a_universe_of_any_size_learns_one_heavy_cell() -> None:
+    universe = (1 << 20) ** 64
+    hypothesis = SparseHypothesis(universe, 1.0, RESOLUTION)
+    cell = CellQuestion(((3,) * 64,), (RESOLUTION,))
+    other = CellQuestion(((4,) * 64,), (RESOLUTION,))
+    needed = math.ceil(math.log(universe))
+    shares = []
+    for _ in range(needed + 40):
+        hypothesis.update(cell, up=True)
+        shares.append(int(hypothesis.estimates([cell], ROWS)[0]) / (ROWS * RESOLUTION))
+    assert shares == sorted(shares)
+    assert shares[needed - 20] < 1e-6
+    assert shares[-1] == pytest.approx(1.0)
+    assert hypothesis.estimates([other], ROWS).tolist() == [0]
+
+
+def test_weights_far_apart_in_a_small_universe_still_add_up() -> None:
+    cells = [CellQuestion(((cell,),), (RESOLUTION,)) for cell in range(4)]
+    hypothesis = SparseHypothesis(4, 4.0, RESOLUTION)
+    for _ in range(500):
+        for cell in cells:
+            hypothesis.update(cell, up=False)
+    hypothesis.update(cells[0], up=True)
+    estimates = hypothesis.estimates(cells, ROWS).tolist()
+    assert sum(estimates) == pytest.approx(ROWS * RESOLUTION, abs=4)
+    assert estimates[0] / estimates[1] == pytest.approx(math.exp(4.0), rel=1e-6)
+
+
+def test_memory_grows_with_the_cells_named_and_not_with_the_universe() -> None:
+    small, large = SparseHypothesis(10, 1.0, RESOLUTION), SparseHypothesis(1 << 200, 1.0, RESOLUTION)
+    assert small.nbytes == large.nbytes
+    large.update(CellQuestion(((1,), (2,)), (1, 1)), up=True)
+    large.update(CellQuestion(((2,), (3,)), (1, 1)), up=True)
+    assert large.nbytes - small.nbytes == 3 * small.nbytes
+
+
+def test_corrections_stay_below_their_bound_whatever_the_universe() -> None:
+    """Against the worst asker who knows the table: any question off by more than γ in its favourite direction."""
+    sparsity, updates = 2, 60
+    gap = math.sqrt(math.log(places(1 << 60, sparsity, updates)) / (2.0 * updates))
+    truth: dict[tuple[int, ...], float] = {(cell,): share for cell, share in enumerate((0.45, 0.35, 0.15, 0.05))}
+    hypothesis = SparseHypothesis(places(1 << 60, sparsity, updates), 4.0 * gap, RESOLUTION)
+    asked = [CellQuestion(((cell,),), (RESOLUTION,)) for cell in range(2 * updates)]
+    asked += [CellQuestion(((cell,), (cell + 1,)), (RESOLUTION, RESOLUTION)) for cell in range(2 * updates)]
+    values = [sum(truth.get(cell, 0.0) for cell in question.cells) for question in asked]
+    corrections = 0
+    while True:
+        estimates = hypothesis.estimates(asked, ROWS) / (ROWS * RESOLUTION)
+        errors = [value - estimate for value, estimate in zip(values, estimates.tolist(), strict=True)]
+        worst = max(range(len(asked)), key=lambda place: abs(errors[place]))
+        if abs(errors[worst]) <= gap:
+            break
+        hypothesis.update(asked[worst], up=errors[worst] > 0.0)
+        corrections += 1
+        assert corrections < updates
+    assert corrections > 0

@@ -1,0 +1,101 @@
+"""Noise keys change; answers given do not, and no stream answers under a key that it was not opened with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schemas import Answer
+from stream.noise import NoiseKey
+from stream.testing import Driver
+
+FIRST = NoiseKey(bytes(range(32)))
+SECOND = NoiseKey(bytes(range(1, 33)), (FIRST,))
+STRANGER = NoiseKey(bytes(32))
+TABLE = {
+    "kind": "table",
+    "source": "people",
+    "path": "in memory",
+    "neighbors": "add-remove",
+    "epsilon": 50.0,
+    "attributes": {"age": {"kind": "integers", "minimum": 0, "maximum": 99}},
+}
+ROWS = {"age": [age % 100 for age in range(1000)]}
+FEED = {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 50.0, "sensitivity": 1.0}
+
+
+def installation(key: NoiseKey) -> Driver:
+    driver = Driver(key, partitions=1)
+    driver.register(TABLE, ROWS)
+    driver.register(FEED)
+    driver.open(histogram("old"))
+    driver.open(laplace("old-feed"))
+    return driver
+
+
+def histogram(name: str) -> dict[str, Any]:
+    mechanism = {"kind": "histogram", "attributes": ["age"]}
+    return {"stream": name, "source": "people", "mechanism": mechanism, "epsilon": 1.0}
+
+
+def laplace(name: str) -> dict[str, Any]:
+    return {"stream": name, "source": "feed", "mechanism": {"kind": "laplace", "answers": 40}, "epsilon": 4.0}
+
+
+def ask(driver: Driver, stream: str, **question: Any) -> Answer:
+    [answer] = driver.ask([{"id": "1", "stream": stream, **question}])
+    return answer
+
+
+def test_a_release_reads_the_same_after_a_rotation() -> None:
+    driver = installation(FIRST)
+    before = ask(driver, "old", where="age < 50")
+    driver.restart(SECOND)
+    after = ask(driver, "old", where="age < 50")
+    assert (after.estimate, after.spent) == (before.estimate, before.spent)
+
+
+def test_an_open_stream_goes_on_with_the_noise_that_it_would_have_had() -> None:
+    rotated, kept = installation(FIRST), installation(FIRST)
+    for driver in (rotated, kept):
+        ask(driver, "old-feed", value=5.0)
+    rotated.restart(SECOND)
+    numbers = [(ask(driver, "old-feed", value=7.0).estimate) for driver in (rotated, kept)]
+    assert numbers[0] == numbers[1]
+
+
+def test_new_streams_are_opened_under_the_present_key() -> None:
+    driver = installation(FIRST)
+    driver.restart(SECOND)
+    driver.open(histogram("new"))
+    control = driver.records(driver.topics.control)
+    assert SECOND.key_id.encode() in (control[-1].value or b"")
+    assert ask(driver, "new", where="age < 50").estimate != ask(driver, "old", where="age < 50").estimate
+
+
+def test_a_table_registered_under_an_older_key_is_recognised_and_can_be_registered_again() -> None:
+    driver = installation(FIRST)
+    driver.restart(SECOND)
+    assert driver.register(TABLE, ROWS).outcome == "registered"
+    driver.open(histogram("new"))
+    assert ask(driver, "new", where="age < 50").outcome == "answer"
+
+
+def test_a_missing_key_stops_the_streams_that_need_it_and_no_others() -> None:
+    driver = installation(FIRST)
+    driver.restart(SECOND)
+    driver.open(laplace("new-feed"))
+    driver.restart(NoiseKey(SECOND.secret))
+    assert ask(driver, "new-feed", value=1.0).outcome == "answer"
+    stopped = ask(driver, "old-feed", value=1.0)
+    assert stopped.outcome == "halted"
+    assert stopped.estimate is None
+    assert f"lacks noise key {FIRST.key_id}" in (stopped.reason or "")
+    driver.restart(SECOND)
+    assert ask(driver, "old-feed", value=1.0).outcome == "answer"
+
+
+def test_a_strange_key_answers_nothing() -> None:
+    driver = installation(FIRST)
+    driver.restart(STRANGER)
+    for name, question in (("old", {"where": "age < 50"}), ("old-feed", {"value": 1.0})):
+        assert ask(driver, name, **question).outcome == "halted"

@@ -1,0 +1,202 @@
+"""Laplace streams: noise that fits each question, charged answer by answer."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from schemas import Answer, AnswersCalibration, Control
+from stream.noise import NoiseKey, Role, event_words, sampler, stream_subkey
+from stream.testing import Driver
+from tests.unit.processors.installation import KEY
+
+AGES = [index % 100 for index in range(2000)]
+SEXES = ["F", "M", "F", "F"] * 500
+EPSILON = 8.0
+ANSWERS = 8
+
+
+def table(neighbors: str = "add-remove") -> dict[str, Any]:
+    return {
+        "kind": "table",
+        "source": "people",
+        "path": "in memory",
+        "neighbors": neighbors,
+        "epsilon": 100.0,
+        "attributes": {"age": {"kind": "integers", "minimum": 0, "maximum": 99}, "sex": ["F", "M"]},
+    }
+
+
+FEED = {
+    "kind": "values",
+    "source": "feed",
+    "neighbors": "replace",
+    "epsilon": 100.0,
+    "sensitivity": 1.0,
+    "grid": 0.25,
+}
+
+
+def laplace(source: str = "people", **mechanism: Any) -> dict[str, Any]:
+    mechanism = {"kind": "laplace", "answers": ANSWERS, **mechanism}
+    return {"stream": "s", "source": source, "mechanism": mechanism, "epsilon": EPSILON, "beta": 1e-6}
+
+
+def driver_with(stream: dict[str, Any], neighbors: str = "add-remove") -> Driver:
+    driver = Driver(KEY, partitions=1)
+    driver.register(table(neighbors), {"age": AGES, "sex": SEXES})
+    driver.register(FEED)
+    driver.open(stream)
+    return driver
+
+
+def ask(driver: Driver, *questions: dict[str, Any]) -> list[Answer]:
+    return driver.ask([{"id": str(place), "stream": "s", **question} for place, question in enumerate(questions)])
+
+
+WOMEN = [age for age, sex in zip(AGES, SEXES, strict=True) if sex == "F"]
+QUESTIONS: list[tuple[dict[str, Any], float]] = [
+    ({"where": "age < 50"}, 1000.0),
+    ({"fraction": True, "where": "sex = 'F'"}, 0.75),
+    ({"sum": "age"}, float(sum(AGES))),
+    ({"sum": "age", "where": "sex = 'F'"}, float(sum(WOMEN))),
+    ({"mean": "age"}, float(np.mean(AGES))),
+    ({"mean": "age", "where": "sex = 'F'"}, float(np.mean(WOMEN))),
+    ({"mean": "age", "where": "age > 98"}, 99.0),
+]
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+def test_each_number_is_within_its_own_alpha_and_no_alpha_is_idle(neighbors: str) -> None:
+    driver = driver_with(laplace(), neighbors)
+    for answer, (_, truth) in zip(ask(driver, *(one for one, _ in QUESTIONS)), QUESTIONS, strict=True):
+        assert answer.estimate is not None
+        assert answer.alpha is not None
+        assert abs(answer.estimate - truth) <= answer.alpha
+        assert 0 < answer.alpha <= max(40.0, truth)
+        assert answer.basis == "noisy"
+
+
+def test_a_share_of_a_public_number_of_rows_costs_one_count_and_of_a_private_one_two() -> None:
+    question = {"fraction": True, "where": "sex = 'F'"}
+    [public] = ask(driver_with(laplace(), "replace"), question)
+    [private] = ask(driver_with(laplace(), "add-remove"), question)
+    assert public.alpha is not None
+    assert private.alpha is not None
+    assert public.alpha * 2 < private.alpha
+
+
+@pytest.mark.parametrize(("neighbors", "wider"), [("add-remove", 1), ("replace", 2)])
+def test_groups_come_in_row_major_order_with_noise_that_fits_them_together(neighbors: str, wider: int) -> None:
+    [answer] = ask(driver_with(laplace(), neighbors), {"group_by": ["sex", "age"], "where": "age < 2"})
+    assert answer.estimates is not None
+    truths = np.zeros((2, 100))
+    for age, sex in zip(AGES, SEXES, strict=True):
+        truths["FM".index(sex), age] += age < 2
+    assert answer.alpha is not None
+    assert answer.alpha <= 25 * wider
+    assert np.abs(np.array(answer.estimates) - truths.ravel()).max() <= answer.alpha
+
+
+def test_every_answer_is_charged_until_the_grant_is_used_and_then_the_stream_is_halted() -> None:
+    driver = driver_with(laplace())
+    answers = ask(driver, *[{"where": "TRUE"}] * (ANSWERS + 2))
+    assert [answer.tops_left for answer in answers[:ANSWERS]] == list(range(ANSWERS - 1, -1, -1))
+    assert [answer.spent.epsilon for answer in answers[:ANSWERS] if answer.spent] == pytest.approx(
+        [EPSILON / ANSWERS * number for number in range(1, ANSWERS + 1)],
+    )
+    assert [answer.outcome for answer in answers[ANSWERS:]] == ["halted"] * 2
+    assert "8 answers of the grant" in (answers[-1].reason or "")
+    assert driver.ledger("people").spent.epsilon == EPSILON
+
+
+def test_what_was_not_used_is_refunded() -> None:
+    driver = driver_with(laplace())
+    ask(driver, {"where": "TRUE"}, {"where": "TRUE"})
+    driver.close("s")
+    assert driver.ledger("people").refunded.epsilon == pytest.approx(EPSILON * 6 / ANSWERS)
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ({"value": 1.0}, "value: this stream's mechanism does not take it"),
+        ({"category": "F"}, "category: this stream's mechanism does not take it"),
+        ({"where": "age < 3", "threshold": 1.0}, "threshold: this stream's mechanism compares with none"),
+        ({"where": "height < 3"}, "predicate: where: "),
+        ({"sum": "sex"}, "sum: the source has no integer attribute of that name"),
+        ({"mean": "height"}, "mean: the source has no integer attribute of that name"),
+        ({"group_by": ["height"]}, "group_by: "),
+        ({"group_by": ["sex", "sex"]}, "group_by: "),
+    ],
+)
+def test_a_question_that_does_not_fit_is_rejected_at_no_cost(question: dict[str, Any], words: str) -> None:
+    driver = driver_with(laplace())
+    rejected, answered = ask(driver, question, {"where": "TRUE"})
+    assert rejected.outcome == "rejected"
+    assert words in (rejected.reason or "")
+    assert answered.index == 0
+    assert answered.tops_left == ANSWERS - 1
+
+
+def test_a_vector_of_trusted_values_has_noise_that_fits_all_of_them() -> None:
+    driver = driver_with(laplace("feed", dimensions=3))
+    three, one, four = ask(driver, {"values": [1.0, 2.0, 3.0]}, {"value": 5.0}, {"values": [0.0] * 4})
+    assert three.estimates is not None
+    assert len(three.estimates) == 3
+    assert three.alpha is not None
+    assert one.alpha is not None
+    assert 2.5 < three.alpha / one.alpha < 4.0
+    assert four.outcome == "rejected"
+    assert "values: 4 of them, the stream takes 3" in (four.reason or "")
+
+
+def test_a_vectors_noise_is_that_of_the_events_words_one_draw_after_the_other() -> None:
+    driver = driver_with(laplace("feed", dimensions=3))
+    [answer] = ask(driver, {"values": [1.0, 2.0, 3.0]})
+    definition = definition_of(driver)
+    calibration = definition.calibration
+    assert isinstance(calibration, AnswersCalibration)
+    assert calibration.sensitivity_steps == 4
+    law = sampler("two_sided", Fraction(calibration.epsilon_answer) / (3 * 4))
+    subkey = stream_subkey(
+        NoiseKey(KEY) if isinstance(KEY, bytes) else KEY,
+        incarnation=definition.identity.incarnation,
+        definition=bytes.fromhex(definition.identity.digest),
+        role=Role.ANSWER,
+    )
+    [event] = driver.records(driver.topics.queries)
+    words, low = event_words([subkey], event.topic, 0, [event.offset], [event.value or b""], 3 * law.words)
+    draws = law.draw(words.reshape(3, law.words), lambda row: low(0).reshape(3, law.words)[row])
+    assert answer.estimates == tuple(((np.array([4, 8, 12]) + draws) * 0.25).tolist())
+
+
+def definition_of(driver: Driver) -> Control:
+    adapter: TypeAdapter[Control] = TypeAdapter(Control)
+    return adapter.validate_json(driver.records(driver.topics.control)[-1].value or b"")
+
+
+def test_how_questions_are_batched_and_a_restart_between_them_change_no_answer() -> None:
+    questions = [one for one, _ in QUESTIONS]
+    together = ask(driver_with(laplace()), *questions)
+    driver = driver_with(laplace())
+    apart = []
+    for place, question in enumerate(questions):
+        apart += driver.ask([{"id": str(place), "stream": "s", **question}])
+        assert driver.redeliver() == apart[-1:]
+        driver.crash()
+    assert apart == together
+
+
+def test_noise_too_wide_for_the_sampler_is_refused_before_anything_is_charged() -> None:
+    driver = Driver(KEY, partitions=1)
+    wide = {"kind": "integers", "minimum": 0, "maximum": 1_000_000}
+    driver.register({**table(), "attributes": {"age": wide}}, {"age": AGES})
+    driver.open({**laplace(answers=100_000), "epsilon": 1e-6})
+    rejected, counted = ask(driver, {"sum": "age"}, {"where": "age < 3"})
+    assert "query: its noise would not fit" in (rejected.reason or "")
+    assert counted.index == 0

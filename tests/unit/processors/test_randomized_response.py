@@ -1,0 +1,80 @@
+"""Randomized response in the service: one charge for all events, and no event answered twice with different noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from schemas import Answer
+from stream.accounting.ledger import RefusedError
+from stream.testing import Driver
+from tests.unit.processors.installation import KEY, VALUES
+
+CATEGORIES = ["red", "green", "blue"]
+MECHANISM = {"kind": "randomized_response", "categories": CATEGORIES}
+
+
+def survey(**more: Any) -> Driver:
+    driver = Driver(KEY, partitions=1)
+    driver.register({"kind": "records", "source": "people", "epsilon": 4.0, **more})
+    driver.open({"stream": "survey", "source": "people", "epsilon": 1.5, "mechanism": MECHANISM})
+    return driver
+
+
+def told(driver: Driver, *categories: str, start: int = 0) -> list[Answer]:
+    return driver.ask(
+        {"id": str(number), "stream": "survey", "category": one} for number, one in enumerate(categories, start)
+    )
+
+
+def test_the_whole_budget_is_charged_at_the_first_event_and_no_more_after() -> None:
+    driver = survey(contributions=3)
+    answers = told(driver, *CATEGORIES * 20)
+    assert {answer.outcome for answer in answers} == {"answer"}
+    assert {answer.spent.epsilon for answer in answers if answer.spent} == {1.5}
+    assert {answer.tops_left for answer in answers} == {None}
+    assert [answer.index for answer in answers] == list(range(60))
+    assert {answer.choice for answer in answers} == set(CATEGORIES)
+    assert driver.ledger("people").spent.epsilon == 1.5
+
+
+def test_a_stream_without_events_is_refunded_in_full() -> None:
+    driver = survey()
+    driver.close("survey")
+    assert driver.ledger("people").refunded.epsilon == 1.5
+
+
+def test_equal_categories_are_answered_independently_and_for_good() -> None:
+    driver = survey()
+    before = told(driver, *["red"] * 40)
+    assert len({answer.choice for answer in before}) == 3
+    driver.crash()
+    assert driver.redeliver() == before
+    after = told(driver, *["red"] * 5, start=40)
+    assert [answer.index for answer in after] == [40, 41, 42, 43, 44]
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ({"category": "mauve"}, "category: not one of the stream's; send one of its mechanism.categories"),
+        ({"value": 1.0}, "value: this stream's mechanism does not take it; send category"),
+        ({"where": "TRUE"}, "where: this stream's mechanism does not take it; send category"),
+    ],
+)
+def test_what_is_no_category_of_the_stream_is_refused_at_no_cost(question: dict[str, Any], message: str) -> None:
+    driver = survey()
+    [answer] = driver.ask([{"id": "1", "stream": "survey", **question}])
+    assert answer.outcome == "rejected"
+    assert answer.reason is not None
+    assert message in answer.reason
+    assert "mauve" not in answer.reason
+    assert driver.ledger("people").spent.epsilon == 0.0
+
+
+def test_randomized_response_runs_on_peoples_own_records_only() -> None:
+    driver = Driver(KEY, partitions=1)
+    driver.register(VALUES)
+    with pytest.raises(RefusedError, match="does not run on a source of kind 'values'; use 'records'"):
+        driver.open({"stream": "survey", "source": "feed", "epsilon": 1.0, "mechanism": MECHANISM})

@@ -1,0 +1,326 @@
+"""One charge, then any number of questions; every answer is read off one noisy release that is stored nowhere."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from schemas import Answer, ReleaseCalibration
+from stream.mechanisms.projection import columns, matrix_seed, project
+from stream.mechanisms.releases import cell_names, release_sampler
+from stream.noise import Role, cell_words
+from stream.testing import Driver
+from tests.unit.processors.installation import KEY, worker_of
+
+ATTRIBUTES: dict[str, Any] = {"age": 12, "sex": ["F", "M"], "ward": 5}
+SHAPE = (12, 2, 5)
+ROWS: dict[str, list[Any]] = {
+    "age": [row % 7 for row in range(300)],
+    "sex": ["F" if row % 3 else "M" for row in range(300)],
+    "ward": [row % 2 for row in range(300)],
+}
+HUGE: dict[str, Any] = {f"a{number}": 1 << 20 for number in range(4)}
+"""Attributes of 2^80 cells."""
+
+MECHANISMS: dict[str, dict[str, Any]] = {
+    "histogram": {"kind": "histogram"},
+    "lazy_histogram": {"kind": "lazy_histogram"},
+    "sparse_project": {"kind": "sparse_project", "projections": 300},
+}
+KINDS = sorted(MECHANISMS)
+
+
+def installation(
+    *kinds: str, neighbors: str = "add-remove", epsilon: float = 1.0, partitions: int = 1, **changes: Any
+) -> Driver:
+    """A driver with a small table and a stream of each kind, named after it."""
+    driver = Driver(KEY, partitions=partitions)
+    source = {"source": "people", "kind": "table", "neighbors": neighbors, "epsilon": 1000.0, "path": "people.csv"}
+    driver.register({**source, "attributes": ATTRIBUTES}, ROWS)
+    for kind in kinds:
+        mechanism = {**MECHANISMS[kind], "attributes": list(ATTRIBUTES), **changes}
+        driver.open({"stream": kind, "source": "people", "epsilon": epsilon, "mechanism": mechanism})
+    return driver
+
+
+def at(cell: Sequence[int]) -> dict[str, Any]:
+    age, sex, ward = cell
+    return {"at": {"age": age, "sex": "FM"[sex], "ward": ward}}
+
+
+def asks(stream: str, **question: Any) -> dict[str, Any]:
+    return {"id": "q", "stream": stream, **question}
+
+
+def one(driver: Driver, stream: str, **question: Any) -> Answer:
+    [answer] = driver.ask([asks(stream, **question)])
+    return answer
+
+
+def exact_counts() -> np.ndarray[Any, np.dtype[np.int64]]:
+    counts = np.zeros(SHAPE, dtype=np.int64)
+    for age, sex, ward in zip(*ROWS.values(), strict=True):
+        counts[age, "FM".index(sex), ward] += 1
+    return counts
+
+
+def whole_noise(driver: Driver, stream: str, names: Sequence[bytes]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The noise of a stream for all these cells, drawn at once."""
+    streams = worker_of(driver).streams
+    slot = streams.slots[stream]
+    calibration = streams.terms_at(slot).calibration
+    assert isinstance(calibration, ReleaseCalibration)
+    law = release_sampler(calibration)
+    return law.draw(*cell_words(streams.subkey(slot, Role.RELEASE), names, law.words))
+
+
+def whole_histogram(driver: Driver, stream: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    names = cell_names(list(product(*map(range, SHAPE))))
+    return exact_counts() + whole_noise(driver, stream, names).reshape(SHAPE)
+
+
+@pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
+def test_cells_asked_for_in_any_order_and_company_are_those_of_the_whole_histogram(kind: str) -> None:
+    driver = installation(kind)
+    release = whole_histogram(driver, kind)
+    cells = list(product(*map(range, SHAPE)))
+    random.Random(7).shuffle(cells)
+    groups = [cells[start : start + 1 + start % 7] for start in range(0, len(cells), 7)]
+    answers = driver.ask([asks(kind, cells=[at(cell) for cell in group]) for group in groups])
+    assert [answer.estimate for answer in answers] == [sum(int(release[c]) for c in group) for group in groups]
+    driver.crash()
+    again = [one(driver, kind, cells=[at(cell)]).estimate for cell in cells[:20]]
+    assert again == [release[cell] for cell in cells[:20]]
+
+
+def test_counts_groups_and_cells_of_a_histogram_are_sums_of_one_release() -> None:
+    driver = installation("histogram")
+    release = whole_histogram(driver, "histogram")
+    asked = [
+        asks("histogram", where="TRUE"),
+        asks("histogram", where="age BETWEEN 2 AND 5 AND sex = 'M'"),
+        asks("histogram", group_by=["ward", "age"]),
+        asks("histogram", group_by=["sex"], where="age < 3"),
+        asks("histogram", group_by=list(ATTRIBUTES)),
+        asks("histogram", cells=[{**at((1, 0, 1)), "weight": 0.25}, at((11, 1, 4))]),
+        asks("histogram", where="age < 0"),
+    ]
+    whole, some, groups, within, everything, weighted, nobody = driver.ask(asked)
+    assert whole.estimate == release.sum()
+    assert some.estimate == release[2:6, 1].sum()
+    assert groups.estimates == tuple(release.sum(axis=1).T.ravel().tolist())
+    assert within.estimates == tuple(release[:3].sum(axis=(0, 2)).tolist())
+    assert everything.estimates == tuple(release.ravel().tolist())
+    assert weighted.estimate == 0.25 * int(release[1, 0, 1]) + int(release[11, 1, 4])
+    assert (nobody.estimate, nobody.alpha) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+def test_every_number_is_within_the_alpha_that_it_carries(neighbors: str) -> None:
+    driver = installation("histogram", "lazy_histogram", neighbors=neighbors)
+    counts = exact_counts()
+    everything, some = driver.ask(
+        [asks("histogram", group_by=list(ATTRIBUTES)), asks("histogram", where="age < 4")]
+    )
+    errors = np.abs(np.array(everything.estimates).reshape(SHAPE) - counts)
+    assert 0 < errors.max() <= (everything.alpha or 0.0)
+    assert abs((some.estimate or 0.0) - counts[:4].sum()) <= (some.alpha or 0.0)
+    cells = list(product(*map(range, SHAPE)))
+    for answer, cell in zip(
+        driver.ask([asks("lazy_histogram", cells=[at(cell)]) for cell in cells]), cells, strict=True
+    ):
+        assert abs((answer.estimate or 0.0) - counts[cell]) <= (answer.alpha or 0.0)
+
+
+@pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
+def test_cells_without_rows_are_noised_like_all_others(kind: str) -> None:
+    driver = installation(kind)
+    empty = [cell for cell in product(*map(range, SHAPE)) if exact_counts()[cell] == 0]
+    answers = driver.ask([asks(kind, cells=[at(cell)]) for cell in empty])
+    bare = sum(answer.estimate == 0.0 for answer in answers)
+    # A draw is 0 with probability 0.46.
+    assert 0.2 * len(empty) < bare < 0.7 * len(empty)
+
+
+def test_the_answer_of_a_projection_is_that_of_its_noisy_rows() -> None:
+    driver = installation("sparse_project", partitions=1)
+    streams = worker_of(driver).streams
+    seed = matrix_seed(streams.incarnations[streams.slots["sparse_project"]])
+    codes = np.array([[age, "FM".index(sex), ward] for age, sex, ward in zip(*ROWS.values(), strict=True)])
+    noise = whole_noise(driver, "sparse_project", cell_names(np.arange(300)[:, None]))
+    release = project(seed, codes, 300) + noise
+    cells = [(1, 0, 1), (3, 1, 0), (11, 1, 4)]
+    signs = 2 * columns(seed, cell_names(cells), 300).astype(np.int64) - 1
+    expected = float(np.array([512, 1024, 256]) @ (signs @ release)) / (1024 * 300)
+    weighted = [{**at(cell), "weight": weight} for cell, weight in zip(cells, (0.5, 1.0, 0.25), strict=True)]
+    assert one(driver, "sparse_project", cells=weighted).estimate == expected
+
+
+def test_a_projection_finds_the_counts_up_to_the_cross_talk_it_declares() -> None:
+    driver = installation("sparse_project", neighbors="replace", epsilon=900.0, projections=20000)
+    counts = exact_counts()
+    for cell in [(1, 0, 1), (2, 1, 0), (11, 1, 4)]:
+        answer = one(driver, "sparse_project", cells=[at(cell)])
+        assert answer.alpha is not None
+        assert answer.alpha < 40.0
+        assert abs((answer.estimate or 0.0) - counts[cell]) <= answer.alpha
+        assert answer.basis == "release"
+
+
+def test_where_the_number_of_rows_is_private_a_projection_says_that_its_alpha_is_the_noises_alone() -> None:
+    driver = installation("sparse_project")
+    answer = one(driver, "sparse_project", cells=[at((1, 0, 1))])
+    assert answer.basis == "release, α of its noise alone"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_answer_is_charged_for_all(kind: str) -> None:
+    driver = installation(kind)
+    assert driver.ledger("people").spent.epsilon == 0.0
+    question = asks(kind, cells=[at((1, 0, 1))])
+    answers = driver.ask([question] * 500)
+    assert {answer.outcome for answer in answers} == {"answer"}
+    assert [answer.index for answer in answers] == list(range(500))
+    assert {answer.spent.epsilon for answer in answers if answer.spent} == {1.0}
+    assert {answer.tops_left for answer in answers} == {None}
+    assert {answer.estimate for answer in answers} == {answers[0].estimate}
+    assert driver.ledger("people").spent.epsilon == 1.0
+    driver.close(kind)
+    assert driver.ledger("people").refunded.epsilon == 0.0
+    assert one(driver, kind, cells=[at((1, 0, 1))]).outcome == "halted"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_that_answered_nothing_is_refunded_in_full(kind: str) -> None:
+    driver = installation(kind)
+    driver.close(kind)
+    assert driver.ledger("people").refunded.epsilon == 1.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_redelivery_and_restart_give_the_same_release(kind: str) -> None:
+    driver = installation(kind, partitions=2)
+    cells = list(product(*map(range, SHAPE)))[::7]
+    questions = [asks(kind, cells=[at(cell)]) for cell in cells]
+    first = driver.ask(questions)
+    driver.redeliver()
+    driver.crash()
+    second = driver.ask(questions)
+    assert [answer.estimate for answer in first] == [answer.estimate for answer in second]
+    assert len({answer.estimate for answer in first}) > 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_streams_of_equal_terms_have_releases_of_their_own(kind: str) -> None:
+    driver = installation(kind)
+    mechanism = {**MECHANISMS[kind], "attributes": list(ATTRIBUTES)}
+    driver.open({"stream": "twin", "source": "people", "epsilon": 1.0, "mechanism": mechanism})
+    cells = list(product(*map(range, SHAPE)))
+    ours, twins = (
+        [one.estimate for one in driver.ask([asks(name, cells=[at(cell)]) for cell in cells])]
+        for name in (kind, "twin")
+    )
+    assert sum(mine != other for mine, other in zip(ours, twins, strict=True)) > len(cells) / 3
+
+
+@pytest.mark.parametrize("kind", ["lazy_histogram", "sparse_project"])
+def test_universes_of_any_size_take_questions_about_single_cells(kind: str) -> None:
+    driver = Driver(KEY, partitions=1)
+    source = {"source": "huge", "kind": "table", "neighbors": "add-remove", "epsilon": 10.0, "path": "huge.csv"}
+    driver.register({**source, "attributes": HUGE}, {name: [5] * 400 for name in HUGE})
+    mechanism = {**MECHANISMS[kind], "attributes": list(HUGE), "sparsity": 2}
+    driver.open({"stream": kind, "source": "huge", "epsilon": 5.0, "mechanism": mechanism})
+    full = {"at": dict.fromkeys(HUGE, 5)}
+    empty = {"at": dict.fromkeys(HUGE, (1 << 20) - 1)}
+    found = one(driver, kind, cells=[full, empty])
+    assert found.alpha is not None
+    cross_talk = 400.0 if kind == "sparse_project" else 0.0
+    assert abs((found.estimate or 0.0) - 400.0) <= found.alpha + 0.3 * cross_talk
+
+
+REJECTED: list[tuple[str, Mapping[str, Any], str]] = [
+    ("histogram", {"value": 3.0}, "value: this stream's mechanism does not take it; send where"),
+    ("histogram", {"sum": "age"}, "sum: this stream's mechanism does not take it"),
+    ("histogram", {"mean": "age"}, "mean: this stream's mechanism does not take it"),
+    ("histogram", {"where": "height < 3"}, "where: "),
+    ("histogram", {"where": "age <"}, "where: "),
+    ("histogram", {"where": "age < 3", "threshold": 4.0}, "threshold: "),
+    ("histogram", {"group_by": ["height"]}, "group_by: the histogram lacks an attribute"),
+    ("histogram", {"group_by": ["age", "age"]}, "group_by: an attribute is named twice"),
+    ("histogram", {"where": "age < 3", "fraction": True}, "fraction: the number of rows is private here"),
+    ("histogram", {"cells": [{"at": {"age": 3}}]}, "cells: the cell has no value for 'sex'"),
+    ("lazy_histogram", {"where": "age < 3"}, "where: this stream's mechanism does not take it; send cells"),
+    ("lazy_histogram", {"group_by": ["age"]}, "group_by: this stream's mechanism does not take it; send cells"),
+    ("lazy_histogram", {"cells": [at((1, 0, 0)), at((1, 0, 0))]}, "cells: one cell is named twice"),
+    ("lazy_histogram", {"cells": [{**at((1, 0, 0)), "weight": 0.3}]}, "cells: weights are multiples of 1/"),
+    ("lazy_histogram", {"cells": [{**at((1, 0, 0)), "weight": 0.0}]}, "cells: no weight is above 0"),
+    ("lazy_histogram", {"cells": [at((12, 0, 0))]}, "cells: 'age' holds whole numbers from 0 to 11"),
+    ("lazy_histogram", {"cells": [at((age, 0, ward)) for age in range(12) for ward in range(2)]}, "cells: 24 of"),
+    ("sparse_project", {"cells": [at((age, 0, ward)) for age in range(12) for ward in range(2)]}, "cells: 24 of"),
+    ("sparse_project", {"where": "age < 3"}, "where: this stream's mechanism does not take it; send cells"),
+    ("sparse_project", {"cells": [{"at": {"age": 1, "sex": "X", "ward": 0}}]}, "cells: 'X' is not a declared"),
+]
+
+
+@pytest.mark.parametrize(("kind", "question", "reason"), REJECTED)
+def test_a_wrong_question_is_refused_by_its_field_and_costs_nothing(
+    kind: str, question: Mapping[str, Any], reason: str
+) -> None:
+    driver = installation(kind)
+    wrong, right = driver.ask([asks(kind, **question), asks(kind, cells=[at((1, 0, 1))])])
+    assert wrong.outcome == "rejected"
+    assert (wrong.reason or "").partition(": ")[2].startswith(reason)
+    assert (wrong.spent, wrong.index) == (None, None)
+    assert (right.outcome, right.index) == ("answer", 0)
+    other = installation(kind)
+    assert one(other, kind, **question).outcome == "rejected"
+    assert other.ledger("people").spent.epsilon == 0.0
+
+
+def test_a_group_by_with_too_many_cells_to_list_is_refused_and_a_part_of_it_is_not() -> None:
+    driver = Driver(KEY, partitions=1)
+    source = {"source": "wide", "kind": "table", "neighbors": "add-remove", "epsilon": 10.0, "path": "wide.csv"}
+    driver.register({**source, "attributes": {"a": 70, "b": 70}}, {"a": [1, 2], "b": [3, 4]})
+    mechanism = {"kind": "histogram", "attributes": ["a", "b"]}
+    driver.open({"stream": "wide", "source": "wide", "epsilon": 1.0, "mechanism": mechanism})
+    assert "more than 4096 cells" in (one(driver, "wide", group_by=["a", "b"]).reason or "")
+    assert len(one(driver, "wide", group_by=["b"]).estimates or ()) == 70
+
+
+def test_shares_are_counts_over_the_public_number_of_rows() -> None:
+    driver = installation("histogram", neighbors="replace")
+    count, share = driver.ask(
+        [asks("histogram", where="age < 4"), asks("histogram", where="age < 4", fraction=True)]
+    )
+    assert share.estimate == (count.estimate or 0.0) / 300
+    assert share.alpha == (count.alpha or 0.0) / 300
+
+
+def test_weights_of_zero_and_the_order_of_cells_do_not_matter() -> None:
+    driver = installation("lazy_histogram")
+    first, second, third = driver.ask(
+        [
+            asks("lazy_histogram", cells=[at((1, 0, 1)), at((2, 1, 0))]),
+            asks("lazy_histogram", cells=[at((2, 1, 0)), at((1, 0, 1))]),
+            asks("lazy_histogram", cells=[at((2, 1, 0)), {**at((9, 0, 0)), "weight": 0.0}, at((1, 0, 1))]),
+        ]
+    )
+    assert first.estimate == second.estimate == third.estimate
+    assert first.alpha == third.alpha
+
+
+@pytest.mark.parametrize("cells", [30_000, 40_000])
+def test_a_release_drawn_in_parts_is_that_drawn_at_once(cells: int) -> None:
+    driver = Driver(KEY, partitions=1)
+    source = {"source": "long", "kind": "table", "neighbors": "add-remove", "epsilon": 10.0, "path": "long.csv"}
+    driver.register({**source, "attributes": {"a": cells}}, {"a": [1, 1]})
+    mechanism = {"kind": "histogram", "attributes": ["a"]}
+    driver.open({"stream": "long", "source": "long", "epsilon": 1.0, "mechanism": mechanism})
+    noise = whole_noise(driver, "long", cell_names(np.arange(cells)[:, None]))
+    assert one(driver, "long", where="TRUE").estimate == noise.sum() + 2
+    assert one(driver, "long", cells=[{"at": {"a": cells - 1}}]).estimate == noise[-1]

@@ -1,0 +1,169 @@
+"""A state restored bit by bit, topics by turns, is the state restored at once, and that is the live one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from stream.data import TableStore
+from stream.noise import NoiseKey
+from stream.processors import queries
+from stream.processors.base import Record
+from stream.processors.queries import QueryProcessor
+from stream.testing import Driver
+from tests.chaos.load import ROWS, Questions, sources, specs
+from tests.chaos.replay import differences
+from tests.unit.processors.installation import KEY, TABLE, VALUES, feed_driver, query, records, spec
+
+HALTED, CLOSED = "stream-1", "stream-2"
+
+
+@cache
+def installation() -> Driver:
+    """Streams of every mechanism in one partition, asked; one is halted, one closed, one exhausted."""
+    driver = Driver(KEY, partitions=1)
+    for source in sources(Path("people.csv")):
+        driver.register(source, ROWS if source.source == "people" else None)
+    for one in specs(5):
+        driver.open(one)
+    asked = Questions(specs(5), 1)
+    for _ in range(8):
+        driver.ask([asked.next()[2] for _ in range(24)])
+    driver.ask([query(f"high-{number}", "stream-3", 1e9) for number in range(5)])
+    driver.halt(HALTED)
+    driver.close(CLOSED)
+    driver.ask([asked.next()[2] for _ in range(24)])
+    return driver
+
+
+def tables(key: NoiseKey = KEY) -> TableStore:
+    store = TableStore.keyed_by(key)
+    store.put("people", ROWS)
+    return store
+
+
+def empty() -> QueryProcessor:
+    return QueryProcessor(installation().topics, 0, KEY, tables())
+
+
+def restored(*logs: Sequence[Record]) -> QueryProcessor:
+    processor = empty()
+    for log in logs:
+        processor.restore(log)
+    processor.restored()
+    return processor
+
+
+@contextmanager
+def taken_in_every(count: int) -> Iterator[None]:
+    """Restores that take in what they have collected as soon as it is so much."""
+    with (
+        patch.object(queries, "DEFINITIONS_AT_ONCE", count),
+        patch.object(queries, "CHECKPOINTS_AT_ONCE", count),
+    ):
+        yield
+
+
+@settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(data=st.data(), at_once=st.sampled_from([1, 3, 10]))
+def test_topics_that_take_turns_give_the_state_of_a_restore_in_one_go(data: st.DataObject, at_once: int) -> None:
+    driver = installation()
+    left = [driver.records(driver.topics.control), driver.records(driver.topics.state)]
+    expected, processor = empty(), empty()
+    for log in left:
+        expected.restore(log)
+    with taken_in_every(at_once):
+        while any(left):
+            number = data.draw(st.sampled_from([number for number in (0, 1) if left[number]]))
+            count = data.draw(st.integers(1, len(left[number])))
+            processor.restore(left[number][:count])
+            left[number] = left[number][count:]
+        assert processor.restored() == expected.restored()
+    assert differences("by turns and at once", processor, expected, expected.streams.names) == []
+
+
+def test_a_restored_state_is_the_live_one() -> None:
+    driver = installation()
+    with taken_in_every(3):
+        processor = restored(driver.records(driver.topics.control), driver.records(driver.topics.state))
+    assert processor.streams.figures() == driver.figures()
+    figures = {name: kept[0] for name, kept in processor.streams.figures().items()}
+    assert figures["stream-3"] == "exhausted"
+    assert {figures[HALTED], figures[CLOSED]} == {"halted", "closed"}
+    assert len(set(processor.streams.kinds)) == 11
+
+
+def test_an_opening_behind_the_halt_does_not_open_the_stream_again_when_both_were_taken_in() -> None:
+    driver = installation()
+    control = driver.records(driver.topics.control)
+    opened = next(record for record in control if record.key == HALTED.encode())
+    with taken_in_every(1):
+        processor = restored(control, [opened])
+    processor.process([])
+    assert processor.streams.figures()[HALTED][0] == "halted"
+
+
+def test_figures_of_another_incarnation_are_not_a_streams_own() -> None:
+    first, second = feed_driver(spec("s", cutoff=3)), Driver(NoiseKey(bytes(32)), partitions=1)
+    second.register(VALUES)
+    second.open(spec("s", cutoff=3))
+    first.ask([query("a", "s", 1e9)])
+    state, control = first.records(first.topics.state), second.records(second.topics.control)
+    for order in ((control, state), (state, control)):
+        processor = QueryProcessor(second.topics, 0, NoiseKey(bytes(32)), TableStore.keyed_by(NoiseKey(bytes(32))))
+        with taken_in_every(1):
+            for log in order:
+                processor.restore(log)
+        processor.restored()
+        assert processor.streams.figures()["s"] == second.figures()["s"]
+
+
+def test_a_stream_defined_anew_starts_afresh_whatever_was_taken_in_before() -> None:
+    first, second = feed_driver(spec("s", cutoff=3)), Driver(NoiseKey(bytes(32)), partitions=1)
+    second.register(VALUES)
+    second.open(spec("s", cutoff=2, threshold=5.0))
+    first.ask([query("a", "s", 1e9)])
+    key = NoiseKey(bytes(32), (KEY,))
+    processor = QueryProcessor(first.topics, 0, key, TableStore.keyed_by(key))
+    with taken_in_every(1):
+        processor.restore(first.records(first.topics.control))
+        processor.restore(first.records(first.topics.state))
+        processor.restore(second.records(second.topics.control))
+    processor.restored()
+    assert processor.streams.figures()["s"] == second.figures()["s"]
+    assert processor.streams.shown_left(0) == 2
+
+
+def test_a_table_that_came_late_is_found_when_the_restore_ends() -> None:
+    driver = Driver(KEY, partitions=1)
+    driver.register(TABLE, {"age": [1, 2, 3], "sex": ["F", "M", "F"]})
+    driver.open(spec("people", "people", threshold=1e9))
+    store = TableStore.keyed_by(KEY)
+    processor = QueryProcessor(driver.topics, 0, KEY, store)
+    with taken_in_every(1):
+        processor.restore(driver.records(driver.topics.control))
+        store.put("people", {"age": [1, 2, 3], "sex": ["F", "M", "F"]})
+        processor.restored()
+    assert not processor.streams.refused[: len(processor.streams)].any()
+
+
+@pytest.mark.parametrize("count", [1, 7, 64, 65, 300])
+def test_columns_have_room_for_any_number_of_streams_defined_at_once(count: int) -> None:
+    driver = feed_driver(
+        *(spec(f"s{number}", cutoff=2, threshold=float(number), epsilon=0.01) for number in range(count))
+    )
+    driver.ask([query(f"q{number}", f"s{number}", 1e9) for number in range(0, count, 2)])
+    processor = QueryProcessor(driver.topics, 0, KEY, TableStore.keyed_by(KEY))
+    processor.restore(driver.records(driver.topics.control))
+    processor.restore(driver.records(driver.topics.state))
+    processor.restored()
+    assert processor.streams.figures() == driver.figures()
+    answers = processor.process(records([query("next", f"s{count - 1}", 1e9)], start=count + 1))
+    assert answers

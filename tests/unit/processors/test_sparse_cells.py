@@ -1,0 +1,125 @@
+"""What sparse multiplicative weights know of their universe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas import Cell, SparsePmw, TableSource, Term
+from stream.data import Table
+from stream.mechanisms.sparse_weights import CellQuestion
+from stream.processors.families.sparse_cells import CellSpace
+from stream.processors.rejections import Rejection
+from stream.testing import Driver
+from tests.unit.processors.installation import KEY
+
+SOURCE = TableSource.model_validate(
+    {
+        "source": "s",
+        "kind": "table",
+        "neighbors": "add-remove",
+        "epsilon": 1.0,
+        "path": "none.csv",
+        "attributes": {"zip": 1 << 20, "code": 1 << 20, "sex": ["F", "M"]},
+    }
+)
+TABLE = Table.load(SOURCE, pl.DataFrame({"zip": [1, 1, 1, 7], "code": [2, 2, 3, 9], "sex": ["F", "F", "M", "M"]}))
+MECHANISM = SparsePmw(kind="sparse_pmw", attributes=("code", "zip"), sparsity=3)
+SPACE = CellSpace(SOURCE, TABLE, MECHANISM, 0.5, 341)
+
+
+def cell(code: int, zip_code: int, weight: float = 1.0) -> Cell:
+    return Cell(at={"code": code, "zip": zip_code}, weight=weight)
+
+
+def test_a_question_is_its_cells_in_the_mechanisms_order_of_attributes_with_weights_in_steps() -> None:
+    asked = (cell(9, 7, 0.5), cell(2, 1), cell(4, 4, 0.0))
+    assert SPACE.read((), asked) == CellQuestion(((2, 1), (9, 7)), (1024, 512))
+
+
+def test_true_values_are_exact_for_many_questions_at_once() -> None:
+    asked = [
+        SPACE.read((), cells)
+        for cells in [(cell(2, 1),), (cell(2, 1, 0.25), cell(3, 1), cell(8, 8)), (cell(8, 8),)]
+    ]
+    assert SPACE.private(asked).tolist() == [2 * 1024, 2 * 256 + 1024, 0]
+    assert SPACE.private([]).tolist() == []
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1024)), min_size=1, max_size=3, unique_by=lambda p: p[0])
+)
+@settings(deadline=None)
+def test_equal_questions_have_equal_keys_however_they_were_written(parts: list[tuple[int, int]]) -> None:
+    if not any(weight for _, weight in parts):
+        return
+    written = tuple(cell(code, 1, weight / 1024) for code, weight in parts)
+    question = SPACE.read((), written)
+    assert SPACE.key(question) == SPACE.key(SPACE.read((), written[::-1]))
+    heavier = CellQuestion(question.cells, (question.steps[0] % 1024 + 1, *question.steps[1:]))
+    assert SPACE.key(heavier) != SPACE.key(question)
+
+
+def test_questions_of_different_lengths_have_different_keys() -> None:
+    keys = {
+        SPACE.key(SPACE.read((), cells))
+        for cells in [(cell(0, 0),), (cell(0, 0), cell(0, 1)), (cell(0, 1),), (cell(0, 0), cell(0, 1), cell(1, 0))]
+    }
+    assert len(keys) == 4
+
+
+@pytest.mark.parametrize(
+    ("terms", "cells", "reason"),
+    [
+        ((Term(where="TRUE"),), (), "where, terms: "),
+        ((), tuple(cell(number, 0) for number in range(4)), "cells: 4 of them, the stream takes 3"),
+        ((), (cell(1, 1), cell(1, 1, 0.5)), "cells: one cell is named twice"),
+        ((), (cell(1, 1, 0.0),), "cells: no weight is above 0"),
+        ((), (cell(1, 1, 1 / 3),), "cells: weights are multiples of 1/1024"),
+        ((), (Cell(at={"code": 1, "sex": "F"}),), "cells: 'sex' is not one of the cell's attributes"),
+    ],
+)
+def test_other_questions_are_refused_by_their_field(terms: Any, cells: Any, reason: str) -> None:
+    with pytest.raises(Rejection) as refused:
+        SPACE.read(terms, cells)
+    assert refused.value.message.startswith(reason)
+
+
+def test_a_fresh_hypothesis_is_uniform_over_as_many_cells_as_updates_can_name() -> None:
+    question = SPACE.read((), (cell(5, 5),))
+    assert SPACE.fresh().estimates([question], 1 << 20).tolist() == [1 << 20]
+    few = CellSpace(SOURCE, TABLE, SparsePmw(kind="sparse_pmw", attributes=("sex",), sparsity=3), 0.5, 341)
+    [women] = few.fresh().estimates([few.read((), (Cell(at={"sex": "F"}),))], 1 << 20).tolist()
+    assert women == 1 << 29
+
+
+def test_a_stream_over_a_huge_universe_learns_its_heavy_cells_and_goes_on_after_a_crash() -> None:
+    driver = Driver(KEY, partitions=1)
+    names = [f"a{number}" for number in range(4)]
+    source = {"source": "huge", "kind": "table", "neighbors": "replace", "epsilon": 100.0, "path": "huge.csv"}
+    driver.register(
+        {**source, "attributes": dict.fromkeys(names, 1 << 20)},
+        {name: [5] * 60_000 + [number % 1000 for number in range(40_000)] for name in names},
+    )
+    mechanism = {"kind": "sparse_pmw", "attributes": names, "sparsity": 4, "updates": 2000}
+    driver.open({"stream": "s", "source": "huge", "epsilon": 50.0, "mechanism": mechanism})
+
+    def ask(code: int) -> Any:
+        [answer] = driver.ask([{"id": "q", "stream": "s", "cells": [{"at": dict.fromkeys(names, code)}]}])
+        return answer
+
+    first = ask(5)
+    assert first.tops_left == 1999
+    assert abs((first.estimate or 0.0) - 60_040) <= (first.alpha or 0.0)
+    answers = [ask(code) for code in [5] * 60 + [6, 1 << 19]]
+    left = [answer.tops_left for answer in answers]
+    assert 1900 < left[40] == left[-1]
+    assert answers[40].estimate == answers[59].estimate
+    for answer, count in [(answers[40], 60_040), (answers[-2], 40), (answers[-1], 0)]:
+        assert abs((answer.estimate or 0.0) - count) <= (answer.alpha or 0.0) < 20_000
+    driver.crash()
+    assert [ask(code).estimate for code in (5, 6, 1 << 19)] == [answers[at].estimate for at in (40, -2, -1)]

@@ -1,0 +1,133 @@
+"""Estimates from collected answers: which answers count, and what the command makes of files of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from schemas import Answer, GrantRecord
+from stream.cli import main
+from stream.estimates import EstimateError, shares_of
+from stream.testing import Driver
+from tests.unit.processors.budget_service import ledger_codec
+from tests.unit.processors.installation import KEY, answer_codec
+
+Command = Callable[..., tuple[int | str | None, str, str]]
+
+TRUTH = ["yes"] * 120 + ["no"] * 280
+
+
+def collected() -> tuple[GrantRecord, list[Answer]]:
+    driver = Driver(KEY, partitions=1)
+    driver.register({"kind": "records", "source": "people", "epsilon": 4.0})
+    mechanism = {"kind": "randomized_response", "categories": ["yes", "no"]}
+    for stream in ("survey", "other"):
+        driver.open({"stream": stream, "source": "people", "epsilon": 2.0, "mechanism": mechanism})
+    answers = driver.ask(
+        {"id": f"{stream}-{number}", "stream": stream, "category": category}
+        for number, category in enumerate([*TRUTH, "perhaps"])
+        for stream in ("survey", "other")
+    )
+    return grant_of(driver, "survey"), answers
+
+
+def grant_of(driver: Driver, stream: str) -> GrantRecord:
+    records = [ledger_codec.decode(record.value or b"") for record in driver.records(driver.topics.ledger)]
+    return [one for one in records if isinstance(one, GrantRecord) and one.spec.stream == stream][-1]
+
+
+def test_the_shares_of_a_stream_are_estimated_from_its_own_answers_each_counted_once() -> None:
+    grant, answers = collected()
+    found = shares_of(grant, answers)
+    assert (found.stream, found.events, found.beta) == ("survey", 400, 0.05)
+    yes, no = found.shares
+    assert (yes.category, no.category) == ("yes", "no")
+    assert yes.answers + no.answers == 400
+    assert yes.low < 0.3 < yes.high
+    assert abs(yes.estimate - 0.3) <= grant.calibration.alpha * (1000 / 400) ** 0.5
+    assert shares_of(grant, [*answers, *answers]) == found
+
+
+def test_a_smaller_beta_widens_the_intervals() -> None:
+    grant, answers = collected()
+    usual, sure = (shares_of(grant, answers, beta).shares[0] for beta in (None, 1e-9))
+    assert sure.low < usual.low < usual.high < sure.high
+    with pytest.raises(EstimateError, match="beta: 2 is no probability"):
+        shares_of(grant, answers, 2.0)
+
+
+def test_answers_that_cannot_be_of_one_stream_are_refused() -> None:
+    grant, answers = collected()
+    one = next(answer for answer in answers if answer.stream == "survey")
+    other = one.model_copy(update={"choice": "no" if one.choice == "yes" else "yes"})
+    with pytest.raises(EstimateError, match="two differ at index 0"):
+        shares_of(grant, [one, other])
+    with pytest.raises(EstimateError, match="a category that the stream does not have"):
+        shares_of(grant, [one.model_copy(update={"choice": "perhaps"})])
+    with pytest.raises(EstimateError, match="none of stream 'survey' among them"):
+        shares_of(grant, [answer for answer in answers if answer.stream == "other"])
+
+
+def test_only_randomized_responses_have_shares_to_estimate() -> None:
+    driver = Driver(KEY, partitions=1)
+    driver.register(
+        {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 4.0, "sensitivity": 1.0}
+    )
+    driver.open({"stream": "numbers", "source": "feed", "epsilon": 1.0, "mechanism": {"kind": "laplace"}})
+    with pytest.raises(EstimateError, match="runs laplace; estimates are for randomized_response"):
+        shares_of(grant_of(driver, "numbers"), [])
+
+
+def saved(folder: Path, grant: GrantRecord, answers: Sequence[Answer]) -> list[str]:
+    """The command's options for files of what was collected."""
+    (folder / "grant.json").write_text(grant.model_dump_json())
+    (folder / "answers.jsonl").write_bytes(b"\n".join(answer_codec.encode(answer) for answer in answers) + b"\n")
+    return ["--grant", str(folder / "grant.json"), "--answers", str(folder / "answers.jsonl")]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command line in this process: status, standard output, standard error."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def run(*arguments: str) -> tuple[int | str | None, str, str]:
+        monkeypatch.setattr("sys.argv", ["sotto", "estimate", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return ended.value.code, printed.out, printed.err
+
+    return run
+
+
+def test_the_command_estimates_from_files_without_kafka(tmp_path: Path, command: Command) -> None:
+    grant, answers = collected()
+    files = saved(tmp_path, grant, answers)
+    status, out, _ = command("people", "survey", "--json", *files)
+    assert status == 0
+    printed = json.loads(out)
+    assert printed["events"] == 400
+    assert [share["estimate"] for share in printed["shares"]] == [
+        share.estimate for share in shares_of(grant, answers).shares
+    ]
+    status, out, _ = command("people", "survey", *files)
+    assert status == 0
+    assert "400 answers" in out
+    assert "yes" in out
+
+
+def test_the_command_says_in_one_line_what_is_wrong_with_its_files(tmp_path: Path, command: Command) -> None:
+    grant, answers = collected()
+    files = saved(tmp_path, grant, answers)
+    for arguments, words in [
+        (("people", "other", *files), "grant: is that of stream 'survey'"),
+        (("people", "survey", *files[:3], str(tmp_path / "none")), "cannot read"),
+        (("people", "survey", *files, "--beta", "7"), "beta: 7 is no probability"),
+    ]:
+        status, _, err = command(*arguments)
+        assert status == 1
+        assert words in err
+        assert err.count("\n") == 1
