@@ -1,0 +1,130 @@
+"""Runs of a case on an installation of its own, from outside: sources, streams, queries, answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from blake3 import blake3
+
+from schemas import Answer
+from stream.audit.cases import HALTED, Case, Seen, Transcript
+from stream.testing import Driver
+
+RUNS_AT_A_TIME = 2500
+"""Runs per data set in one installation, so that memory does not grow with the number of runs."""
+
+DELIVERIES = 4
+"""How often a redelivered run's queries are processed."""
+
+SOURCE_EPSILON = 1000.0
+"""The budget of each source, of which as many are registered as the runs need."""
+
+SOURCE_DELTA = 0.25
+
+_KEY_CONTEXT = "sotto 2026 audit noise key v1"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Independent runs on either side, and the calibration's method where the mechanism has several."""
+
+    transcripts: tuple[list[Transcript], list[Transcript]]
+    method: str
+
+
+@dataclass
+class _Run:
+    """One run under way: its streams, and what was seen so far."""
+
+    side: int
+    streams: list[str]
+    seen: list[Seen] = field(default_factory=list)
+    over: bool = False
+
+
+def sample(case: Case, *, runs: int, seed: int) -> Sample:
+    """Make so many runs on either side; the same seed gives the same transcripts."""
+    transcripts: tuple[list[Transcript], list[Transcript]] = ([], [])
+    method = ""
+    for first in range(0, runs, RUNS_AT_A_TIME):
+        name = f"{seed}|{case.kind}|{case.pair}|{first}"
+        driver = Driver(blake3(name.encode(), derive_key_context=_KEY_CONTEXT).digest(), partitions=1)
+        played = _Installation(case, driver).play(min(RUNS_AT_A_TIME, runs - first))
+        for run in played:
+            transcripts[run.side].append(tuple(run.seen))
+        method = _method(driver)
+    return Sample(transcripts, method)
+
+
+class _Installation:
+    """One installation and the runs that it hosts."""
+
+    def __init__(self, case: Case, driver: Driver) -> None:
+        self._case = case
+        self._driver = driver
+
+    def play(self, runs: int) -> list[_Run]:
+        """Open all streams and ask all queries, the two sides in turns."""
+        sides = [self._opened(side, runs) for side in range(2)]
+        opened = [run for pair in zip(*sides, strict=True) for run in pair]
+        places = range(len(self._case.sides[0].queries))
+        if self._case.interruption == "redelivery":
+            self._ask(opened, places)
+            for _ in range(DELIVERIES - 1):
+                self._take(opened, self._driver.redeliver(compare=False))
+            return opened
+        for place in places:
+            # A halted stream tells nothing more, unless a crash should make it forget that it halted.
+            self._ask([run for run in opened if not run.over], range(place, place + 1))
+            if self._case.interruption == "crash":
+                self._driver.crash()
+        return opened
+
+    def _opened(self, side: int, runs: int) -> Iterator[_Run]:
+        case = self._case
+        capacity = SOURCE_EPSILON / case.epsilon
+        if case.delta:
+            capacity = min(capacity, SOURCE_DELTA / case.delta)
+        budget: dict[str, Any] = {"epsilon": SOURCE_EPSILON, **({"delta": SOURCE_DELTA} if case.delta else {})}
+        table = case.sides[side].table
+        per_source = 1 if case.streams > 1 else math.floor(capacity)
+        for number in range(runs):
+            source = f"source-{side}-{number // per_source}"
+            if number % per_source == 0:
+                self._driver.register({**case.source, **budget, "source": source}, table)
+            run = _Run(side, [f"stream-{side}-{number}-{own}" for own in range(case.streams)])
+            for name in run.streams:
+                spec = {"epsilon": 1.0, **case.stream, "mechanism": dict(case.mechanism)}
+                self._driver.open({**spec, "stream": name, "source": source})
+            yield run
+
+    def _ask(self, runs: list[_Run], places: range) -> None:
+        queries = (
+            msgspec.json.encode(
+                {
+                    **self._case.sides[run.side].queries[place],
+                    "id": f"{run.streams[0]}-{place}",
+                    "stream": run.streams[place % self._case.streams],
+                },
+            )
+            for run in runs
+            for place in places
+        )
+        self._take(runs, self._driver.ask(queries))
+
+    def _take(self, runs: list[_Run], answers: list[Answer]) -> None:
+        each = len(answers) // max(len(runs), 1)
+        forgetful = self._case.interruption == "crash" or self._case.streams > 1
+        for number, run in enumerate(runs):
+            run.seen += [self._case.seen(answer) for answer in answers[number * each : (number + 1) * each]]
+            run.over = not forgetful and run.seen[-1] == HALTED
+
+
+def _method(driver: Driver) -> str:
+    """The method that the last stream's control event names."""
+    value = driver.records(driver.topics.control)[-1].value or b"{}"
+    return str(msgspec.json.decode(value)["calibration"].get("method", ""))
