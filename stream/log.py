@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from typing import Any
 
 import structlog
 
 
+class _LossyStream:
+    """Standard error, which loses what cannot be written: a full disk under the log must not stop a service."""
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            sys.stderr.flush()
+
+
 def configure(*, as_json: bool, level: str = "INFO") -> None:
     """Send structured records, and the libraries' warnings, to standard error."""
+    lossy: Any = _LossyStream()
     renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=False)
     structlog.configure(
         processors=[
@@ -21,12 +35,10 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(lossy),
     )
     logging.getLogger("aiokafka").setLevel(logging.ERROR)
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.ERROR, format="%(asctime)s %(name)s %(levelname)s %(message)s"
-    )
+    logging.basicConfig(stream=lossy, level=logging.ERROR, format="%(asctime)s %(name)s %(levelname)s %(message)s")
 
 
 def quiet_clients() -> None:

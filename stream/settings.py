@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, SecretStr, StringConstraints
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class Settings(BaseSettings):
-    """Everything that an operator may set; secrets are not among it."""
+    """Everything that an operator may set. Neither ``repr`` nor an error shows the one secret among it, a password."""
 
-    model_config = SettingsConfigDict(env_prefix="SOTTO_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="SOTTO_", frozen=True, extra="ignore", hide_input_in_errors=True)
 
     bootstrap: str = "127.0.0.1:9092"
     """Kafka's addresses, comma-separated."""
+
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """How Kafka is reached: TLS with ``SSL``, a user's name and password or token with ``SASL``, or both."""
+
+    sasl_mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER"] = "SCRAM-SHA-512"
+    """How a user proves who it is, under ``SASL_…``."""
+
+    sasl_username: str = ""
+    """The user, for every mechanism but OAUTHBEARER."""
+
+    sasl_password: SecretStr = SecretStr("")
+    """The user's password; a file is better, since a process's environment can be read by all of its user's processes."""
+
+    sasl_password_file: str = ""
+    """Owner-only file with the password."""
+
+    sasl_token_file: str = ""
+    """Owner-only file with the bearer token, for OAUTHBEARER; read anew for each connection."""
+
+    sasl_token_command: str = ""
+    """Command that prints the bearer token, for OAUTHBEARER; run without a shell, for each connection."""
+
+    tls_ca_file: str = ""
+    """PEM file of the certificate authorities that the brokers' certificates must come from; else the system's."""
+
+    tls_certificate_file: str = ""
+    """PEM file of this client's certificate and its chain, for brokers that ask for one."""
+
+    tls_key_file: str = ""
+    """Owner-only PEM file of that certificate's key, unencrypted."""
+
+    tls_check_hostname: bool = True
+    """Whether a broker's certificate must be for the address that was asked for."""
 
     prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "sotto"
     """First part of every topic, group and transactional id: one installation per prefix."""
@@ -40,8 +73,52 @@ class Settings(BaseSettings):
     session_timeout_ms: Annotated[int, Field(ge=1000)] = 6_000
     """How long a silent worker keeps its partitions."""
 
+    standby_partitions: Annotated[int, Field(ge=0)] = 4
+    """Partitions of other workers that a worker keeps warm copies of, to take over in a moment; 0 for none."""
+
     heartbeat_ms: Annotated[int, Field(ge=100)] = 1_000
     """Milliseconds between two heartbeats."""
 
     metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 0
-    """Port of the Prometheus endpoint on 127.0.0.1; 0 for none."""
+    """Port of the Prometheus endpoint; 0 for none."""
+
+    metrics_host: str = "127.0.0.1"
+    """Address that the Prometheus endpoint listens on; it asks for no token, so keep it off public networks."""
+
+    monitor_host: str = "127.0.0.1"
+    """Address that the monitor's page and API listen on."""
+
+    monitor_port: Annotated[int, Field(ge=1, le=65_535)] = 8080
+    """Port of the monitor's page and API."""
+
+    monitor_operator_token_file: str = ""
+    """Owner-only file with the token that may read and change; else ``SOTTO_MONITOR_OPERATOR_TOKEN``."""
+
+    monitor_viewer_token_file: str = ""
+    """Owner-only file with the token that may read; else ``SOTTO_MONITOR_VIEWER_TOKEN``."""
+
+    monitor_requests_per_second: Annotated[float, Field(gt=0.0, le=10_000.0)] = 20.0
+    """Requests per second that one token at one address may send for long."""
+
+    monitor_burst: Annotated[int, Field(ge=1, le=100_000)] = 100
+    """Requests that one token at one address may send at once."""
+
+    monitor_event_streams: Annotated[int, Field(ge=1, le=10_000)] = 64
+    """Most connections that are sent live events at a time."""
+
+    @classmethod
+    def of_local_broker(cls, bootstrap: str, **others: Any) -> Self:
+        """Settings for an unauthenticated broker on this machine: how another one is secured does not concern it."""
+        plain = {name: cls.model_fields[name].default for name in SECURITY_FIELDS}
+        return cls.model_validate({**cls().model_dump(), **plain, "bootstrap": bootstrap, **others})
+
+
+SECURITY_FIELDS: Final = tuple(
+    name for name in Settings.model_fields if name.startswith(("security_", "sasl_", "tls_"))
+)
+"""The settings that say how Kafka is reached."""
+
+
+def variable(field: str) -> str:
+    """The environment variable of a setting."""
+    return f"SOTTO_{field.upper()}"

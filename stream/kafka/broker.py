@@ -18,9 +18,19 @@ from stream.kafka.broker_errors import BrokerError
 from stream.kafka.broker_java import java, java_classpath, prepare
 from stream.kafka.broker_probe import cluster_at
 from stream.kafka.broker_process import Process, end, file_lock, is_alive, launch
+from stream.kafka.broker_security import BrokerSecurity
 from stream.kafka.broker_server import cluster_id, error_lines, format_data, server_command
 
-__all__ = ["DEFAULT_FOLDER", "BrokerError", "BrokerInfo", "LocalBroker", "java", "java_classpath", "prepare"]
+__all__ = [
+    "DEFAULT_FOLDER",
+    "BrokerError",
+    "BrokerInfo",
+    "BrokerSecurity",
+    "LocalBroker",
+    "java",
+    "java_classpath",
+    "prepare",
+]
 
 DEFAULT_FOLDER: Final = Path(".sotto/broker")
 
@@ -39,6 +49,8 @@ class BrokerInfo:
     """The number of its Java process."""
     folder: Path
     """Where its data, configuration and logs are."""
+    administration: str | None = None
+    """The address for administrators with certificates, if it is secured."""
 
     @property
     def port(self) -> int:
@@ -52,10 +64,15 @@ class _State(msgspec.Struct, frozen=True):
     pid: int
     mark: str
     port: int
+    administration: int | None = None
 
     @property
     def process(self) -> Process:
         return Process(self.pid, self.mark)
+
+    def info(self, folder: Path) -> BrokerInfo:
+        administration = None if self.administration is None else f"{HOST}:{self.administration}"
+        return BrokerInfo(f"{HOST}:{self.port}", self.pid, folder, administration)
 
 
 class LocalBroker:
@@ -70,6 +87,7 @@ class LocalBroker:
             ends, by kill -9 too. Ctrl-C reaches it in neither case, so that clients can finish their work first.
         heap_megabytes: The most memory Java may use for objects.
         properties: Further Kafka server properties, which go before the ones set here.
+        security: What makes it ask who is there; without it, it serves everybody on this machine.
     """
 
     def __init__(
@@ -79,11 +97,13 @@ class LocalBroker:
         detached: bool = False,
         heap_megabytes: int = 1024,
         properties: Mapping[str, str] | None = None,
+        security: BrokerSecurity | None = None,
     ) -> None:
         self.folder = Path(folder).absolute()
         self.detached = detached
         self._heap_megabytes = heap_megabytes
         self._properties = dict(properties or {})
+        self._security = security
 
     def __enter__(self) -> Self:
         self.start()
@@ -139,7 +159,7 @@ class LocalBroker:
         state = self._read_state()
         if state is None or not is_alive(state.process):
             return None
-        return BrokerInfo(f"{HOST}:{state.port}", state.pid, self.folder)
+        return state.info(self.folder)
 
     @property
     def log(self) -> Path:
@@ -177,6 +197,8 @@ class LocalBroker:
     def _start(self, ports: Ports, jars: Path, deadline: float) -> BrokerInfo:
         for folder in ("logs", "tmp"):
             (self.folder / folder).mkdir(exist_ok=True)
+        if self._security is not None:
+            ports = ports.with_administration()
         self._console.unlink(missing_ok=True)
         if self.log.exists():
             self.log.replace(self.log.with_name("server.previous.log"))
@@ -189,17 +211,20 @@ class LocalBroker:
         command = server_command(jars, heap_megabytes=self._heap_megabytes)
         process = launch(command, folder=self.folder, console=self._console, detached=self.detached)
         try:
-            self._write_state(_State(process.pid, process.mark, ports.clients))
-            self._await(process, ports.clients, cluster, deadline)
+            state = _State(process.pid, process.mark, ports.clients, ports.administration)
+            self._write_state(state)
+            self._await(process, ports, cluster, deadline)
         except BaseException:
             end(process, grace_seconds=0)
             self._state_file.unlink(missing_ok=True)
             raise
-        return BrokerInfo(f"{HOST}:{ports.clients}", process.pid, self.folder)
+        return state.info(self.folder)
 
-    def _await(self, process: Process, port: int, cluster: str, deadline: float) -> None:
+    def _await(self, process: Process, ports: Ports, cluster: str, deadline: float) -> None:
+        port = ports.administration or ports.clients
+        context = None if self._security is None else self._security.context()
         # The id is compared, for another broker may have been faster to take the port.
-        while cluster_at(HOST, port) != cluster:
+        while cluster_at(HOST, port, context) != cluster:
             if not is_alive(process):
                 errors = error_lines([self._console, self.log])
                 taken = any("Address already in use" in line for line in errors)
@@ -224,7 +249,7 @@ class LocalBroker:
         fresh.rename(self.folder / "data")
 
     def _write_properties(self, name: str, ports: Ports, data_folder: str) -> None:
-        text = server_properties(ports, data_folder=data_folder, extra=self._properties)
+        text = server_properties(ports, data_folder=data_folder, extra=self._properties, security=self._security)
         (self.folder / name).write_text(text)
 
     def _forget(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stream.kafka.broker_errors import BrokerError
+from stream.kafka.broker_security import ADMINISTRATION, CLIENTS, BrokerSecurity
 
 __all__ = ["HOST", "LOG4J", "USUAL_PORT", "Ports", "choose_ports", "server_properties"]
 
@@ -37,10 +38,18 @@ rootLogger.appenderRef.file.ref = file
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where one node listens: for clients, and for its own controller."""
+    """Where one node listens: for clients, for its own controller, and for administrators if it is secured."""
 
     clients: int
     controller: int
+    administration: int | None = None
+
+    def with_administration(self) -> "Ports":
+        """The same, and a free port for administrators."""
+        administration = self.clients
+        while administration in {self.clients, self.controller}:
+            administration = _free_port()
+        return Ports(self.clients, self.controller, administration)
 
 
 def choose_ports(wanted: int | None) -> Ports:
@@ -64,13 +73,22 @@ def choose_ports(wanted: int | None) -> Ports:
     return Ports(clients, controller)
 
 
-def server_properties(ports: Ports, *, data_folder: str, extra: Mapping[str, str]) -> str:
+def server_properties(
+    ports: Ports, *, data_folder: str, extra: Mapping[str, str], security: BrokerSecurity | None = None
+) -> str:
     """The text of `server.properties` for a single node that is broker and controller, on this machine only."""
+    if security is None:
+        listeners = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}"
+    else:
+        listeners = (
+            f"{CLIENTS}://{HOST}:{ports.clients},{ADMINISTRATION}://{HOST}:{ports.administration},"
+            f"CONTROLLER://{HOST}:{ports.controller}"
+        )
     properties = {
         "process.roles": "broker,controller",
         "node.id": "1",
-        "listeners": f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}",
+        "listeners": listeners,
+        "advertised.listeners": listeners,
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
@@ -91,6 +109,7 @@ def server_properties(ports: Ports, *, data_folder: str, extra: Mapping[str, str
         "share.coordinator.state.topic.min.isr": "1",
         # The default of 128 MB would be an eighth of the heap.
         "log.cleaner.dedupe.buffer.size": str(32 * 1024 * 1024),
+        **({} if security is None else security.properties()),
         **extra,
     }
     return "".join(f"{name}={value}\n" for name, value in properties.items())

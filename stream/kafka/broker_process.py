@@ -73,8 +73,12 @@ def file_lock(path: Path, timeout_seconds: float) -> Iterator[None]:
 
 
 def java_environment() -> Mapping[str, str]:
-    """This process's environment without what would change a Java program's behaviour."""
-    kept = {name: value for name, value in os.environ.items() if name not in _JAVA_OPTIONS_OF_OTHERS}
+    """This process's environment without what would change a Java program's behaviour, and without our secrets."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _JAVA_OPTIONS_OF_OTHERS and not name.startswith("SOTTO_")
+    }
     # File names beyond ASCII need a UTF-8 locale, which minimal containers do not set.
     return {**kept, "LC_ALL": "C.UTF-8"}
 

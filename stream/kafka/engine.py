@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
+from stream.kafka.clients import KAFKA, Clients, Consumer
 from stream.kafka.metrics import Metrics
 from stream.kafka.partition import PartitionTask, Role
 from stream.kafka.restore import reader
+from stream.kafka.security import connection
+from stream.kafka.standby import Standby
 from stream.log import get_logger
 from stream.settings import Settings
 
@@ -24,12 +27,22 @@ class Engine:
     to the same member.
     """
 
-    def __init__(self, role: Role, settings: Settings, topics: Iterable[str]) -> None:
-        """Take the role's input and table topics."""
+    def __init__(
+        self,
+        role: Role,
+        settings: Settings,
+        topics: Iterable[str],
+        clients: Clients = KAFKA,
+        *,
+        partitions: int = 0,
+    ) -> None:
+        """Take the role's input and table topics, and of how many partitions warm copies may be kept."""
         self._role = role
         self._settings = settings
         self._topics = list(topics)
+        self._clients = clients
         self.metrics = Metrics(role.name)
+        self._standby = Standby(role, settings, partitions, clients)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._partitions: dict[int, PartitionTask] = {}
         self._stopping = asyncio.Event()
@@ -41,9 +54,10 @@ class Engine:
     async def run(self) -> None:
         """Join the group and work."""
         settings = self._settings
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=settings.bootstrap,
+        consumer = self._clients.consumer(
+            **connection(settings),
             group_id=self._role.group,
+            client_id=self._role.member,
             enable_auto_commit=False,
             isolation_level="read_committed",
             auto_offset_reset="earliest",
@@ -53,9 +67,9 @@ class Engine:
             max_partition_fetch_bytes=settings.fetch_bytes,
             fetch_max_wait_ms=100,
         )
-        offsets = reader(settings, isolation_level="read_uncommitted")
-        self.metrics.serve(settings.metrics_port)
-        async with offsets, consumer:
+        offsets = reader(settings, self._clients, isolation_level="read_uncommitted")
+        self.metrics.serve(settings.metrics_host, settings.metrics_port)
+        async with offsets, consumer, self._standby:
             consumer.subscribe(self._topics, listener=_Listener(self, consumer, offsets))
             log.info("joined", role=self._role.name, group=self._role.group)
             await self._supervise()
@@ -89,21 +103,33 @@ class Engine:
         gone = [self._partitions.pop(partition) for partition in list(partitions) if partition not in self._tasks]
         await asyncio.gather(*(partition.close() for partition in gone), return_exceptions=True)
 
-    async def take(self, partitions: set[int], consumer: AIOKafkaConsumer, offsets: AIOKafkaConsumer) -> None:
+    async def take(self, partitions: set[int], consumer: Consumer, offsets: Consumer) -> None:
         """Start or resume the partitions assigned, and drop those that went elsewhere."""
         await self.discard(set(self._partitions) - partitions)
+        if self._stopping.is_set():
+            return  # A rebalance came between the order to stop and leaving the group.
         for number in sorted(partitions):
             partition = self._partitions.get(number)
             if partition is None:
-                partition = PartitionTask(number, self._role, self._settings, consumer, offsets, self.metrics)
+                partition = PartitionTask(
+                    number,
+                    self._role,
+                    self._settings,
+                    self._clients,
+                    consumer,
+                    offsets,
+                    self.metrics,
+                    self._standby.take,
+                )
                 self._partitions[number] = partition
             self._tasks[number] = partition.resume()
+        self._standby.follow(partitions)
         self.metrics.partitions.set(len(self._tasks))
         log.info("assigned", role=self._role.name, partitions=sorted(partitions))
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is not typed
-    def __init__(self, engine: Engine, consumer: AIOKafkaConsumer, offsets: AIOKafkaConsumer) -> None:
+    def __init__(self, engine: Engine, consumer: Consumer, offsets: Consumer) -> None:
         self._engine = engine
         self._consumer = consumer
         self._offsets = offsets

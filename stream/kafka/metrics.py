@@ -29,7 +29,7 @@ class Metrics:
             f"sotto_{role}_batch_seconds", "From records in hand to transaction committed.", registry=self.registry
         )
 
-    def serve(self, port: int) -> None:
-        """Offer the figures on 127.0.0.1; port 0 offers nothing."""
+    def serve(self, host: str, port: int) -> None:
+        """Offer the figures at an address; port 0 offers nothing."""
         if port:
-            start_http_server(port, addr="127.0.0.1", registry=self.registry)
+            start_http_server(port, addr=host, registry=self.registry)

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError, ProducerFenced
 
+from stream.kafka.clients import Clients, Consumer
 from stream.kafka.metrics import Metrics
-from stream.kafka.restore import read_to_end, reader
+from stream.kafka.positions import StateLostError, next_offset
+from stream.kafka.reports import RestoreReport
+from stream.kafka.restore import TopicWentBackError, read_to_end, reader
 from stream.kafka.writer import Writer
 from stream.log import get_logger
-from stream.processors.base import Outputs, Processor
+from stream.processors.base import Outputs, Processor, Record
 from stream.settings import Settings
+from stream.tracing import batch_span
 
 IDLE_MS = 200
 """Longest wait for input before the clock's turn, in milliseconds."""
+RESTORE_WAIT_MS = 10
+"""Longest wait of a restore's fetch at the broker, in milliseconds."""
 TABLES_WAIT = 5.0
 """Longest wait, in seconds, for a control event that may be on its way when a query names an unknown stream."""
 BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0)
@@ -33,13 +41,27 @@ log = get_logger("engine")
 class Role:
     """Which processor an engine runs, and under which names Kafka knows it."""
 
-    name: str
+    name: Literal["worker", "budget"]
     group: str
+    status: str
     make: Callable[[int], Processor]
+
+    @property
+    def member(self) -> str:
+        """This process's name in the group, and in what it reports."""
+        return f"{self.name}-{socket.gethostname()}-{os.getpid()}"
 
     def transactional_id(self, partition: int) -> str:
         """The static id that fences a partition's previous owner."""
         return f"{self.group}-{partition}"
+
+
+@dataclass
+class Copy:
+    """A processor in the middle of its restore, and the offsets up to which it has taken its topics in."""
+
+    processor: Processor
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -58,7 +80,7 @@ class InputWentBackError(RuntimeError):
 
 
 class _Stopped(Exception):  # noqa: N818  (an order, not an error)
-    """Told to stop in the middle of a restore: what is restored so far is of no use."""
+    """Told to stop in the middle of a restore, or before a batch could be answered: it is left to the successor."""
 
 
 class PartitionTask:
@@ -69,17 +91,24 @@ class PartitionTask:
         partition: int,
         role: Role,
         settings: Settings,
-        consumer: AIOKafkaConsumer,
-        offsets: AIOKafkaConsumer,
+        clients: Clients,
+        consumer: Consumer,
+        offsets: Consumer,
         metrics: Metrics,
+        inherit: Callable[[int], Copy | None] = lambda _: None,
     ) -> None:
-        """Take the group's consumer, and ``offsets``, an uncommitted reader that is asked for high watermarks."""
+        """Take the group's consumer, and ``offsets``, an uncommitted reader that is asked for high watermarks.
+
+        ``inherit`` gives a warm copy of the partition where there is one; it is asked after the fence.
+        """
         self.partition = partition
         self._role = role
         self._settings = settings
+        self._clients = clients
         self._consumer = consumer
         self._offsets = offsets
         self._metrics = metrics
+        self._inherit = inherit
         self._life: _Life | None = None
         self._stopping = asyncio.Event()
         self._failures = 0
@@ -120,10 +149,10 @@ class PartitionTask:
     async def _recover(self, error: Exception) -> None:
         self._metrics.failures.inc()
         fenced = isinstance(error, ProducerFenced)
-        known = isinstance(error, KafkaError | InputWentBackError)
+        known = isinstance(error, KafkaError | InputWentBackError | StateLostError | TopicWentBackError)
         # An unforeseen error's message might quote private data: where it was raised is all that is logged of it.
         frames = traceback.extract_tb(error.__traceback__)[-3:]
-        detail = str(error)[:200] if known else [f"{frame.filename}:{frame.lineno}" for frame in frames]
+        detail = str(error)[:300] if known else [f"{frame.filename}:{frame.lineno}" for frame in frames]
         self._log.warning("partition starts over", error=type(error).__name__, detail=detail)
         try:
             await self.close()
@@ -142,33 +171,45 @@ class PartitionTask:
 
     async def _begin(self) -> _Life:
         """Fence the predecessor, then rebuild the state from the changelog up to the last stable offset."""
-        began = time.monotonic()
-        writer = await Writer.fence(self._settings, self._role.transactional_id(self.partition), self._role.group)
+        role = self._role
+        report = RestoreReport(role.status, role.name, self.partition, role.member)
+        writer = await Writer.fence(
+            self._settings, role.transactional_id(self.partition), role.group, self._clients
+        )
         try:
-            processor = self._role.make(self.partition)
-            positions, records = await self._restore(processor)
+            copy = self._inherit(self.partition)
+            processor, read = (copy.processor, copy.positions) if copy else (role.make(self.partition), {})
+            positions = await self._restore(processor, read, report, writer)
+            await report.ready(writer)
         except BaseException:
             await writer.close()
             raise
-        seconds = time.monotonic() - began
-        self._metrics.restored.inc(records)
-        self._metrics.restore_seconds.observe(seconds)
-        self._log.info("partition ready", records=records, seconds=round(seconds, 3))
+        self._metrics.restored.inc(report.records)
+        self._metrics.restore_seconds.observe(report.seconds)
+        self._log.info(
+            "partition ready", records=report.records, seconds=round(report.seconds, 3), warm=copy is not None
+        )
         return _Life(processor, writer, positions)
 
-    async def _restore(self, processor: Processor) -> tuple[dict[TopicPartition, int], int]:
+    async def _restore(
+        self, processor: Processor, read: dict[TopicPartition, int], report: RestoreReport, writer: Writer
+    ) -> dict[TopicPartition, int]:
+        """Take in what is committed and not ``read`` yet: the fence is up, so that nothing more will come."""
         positions: dict[TopicPartition, int] = {}
-        count = 0
-        consumer = reader(self._settings)
+        # A fetch at one topic's end holds the next topic's up for as long as the broker lets it wait for news.
+        consumer = reader(self._settings, self._clients, fetch_max_wait_ms=RESTORE_WAIT_MS)
         await consumer.start()
         try:
-            for topic in (*processor.tables, processor.changelog):
-                source = TopicPartition(topic, self.partition)
-                async for records in read_to_end(consumer, source, self._settings.batch_events):
+            sources = [TopicPartition(topic, self.partition) for topic in (*processor.tables, processor.changelog)]
+            starts = {**await consumer.beginning_offsets(sources), **read}
+            report.total = sum((await consumer.end_offsets(sources)).values()) - sum(starts.values())
+            for source in sources:
+                async for records in read_to_end(consumer, source, self._settings.batch_events, read.get(source)):
                     processor.restore(records)
-                    count += len(records)
+                    report.records += len(records)
                     if self._stopping.is_set():
                         raise _Stopped
+                    await report.progress(writer)
                 positions[source] = await consumer.position(source)
         finally:
             await consumer.stop()
@@ -178,19 +219,13 @@ class PartitionTask:
         for number, topic in enumerate(processor.inputs):
             source = TopicPartition(topic, self.partition)
             positions[source] = await self._resume_at(source, reached if number == 0 else None)
-        return positions, count
+        return positions
 
     async def _resume_at(self, source: TopicPartition, reached: int | None) -> int:
-        """The next offset to read: committed offsets expire and can be reset; the changelog's own does neither."""
         committed = await self._consumer.committed(source)
         beginning = (await self._consumer.beginning_offsets([source]))[source]
         end = (await self._offsets.end_offsets([source]))[source]
-        position = max(offset for offset in (beginning, committed, reached) if offset is not None)
-        if position <= end:
-            return int(position)
-        # The topic was recreated or cut. Streams that answered beyond its end halt rather than answer again.
-        self._log.error("input went back", topic=source.topic, position=position, end=end)
-        return int(beginning)
+        return next_offset(source, beginning, end, committed, reached)
 
     def _seek(self, life: _Life) -> None:
         for source, offset in life.positions.items():
@@ -203,12 +238,16 @@ class PartitionTask:
         inputs = [TopicPartition(topic, self.partition) for topic in processor.inputs]
         tables = [TopicPartition(topic, self.partition) for topic in processor.tables]
         while not self._stopping.is_set():
-            fetched = await self._consumer.getmany(
-                *tables,
-                *inputs,
-                timeout_ms=IDLE_MS,
-                max_records=self._settings.batch_events,
-            )
+            try:
+                fetched = await self._consumer.getmany(
+                    *tables,
+                    *inputs,
+                    timeout_ms=IDLE_MS,
+                    max_records=self._settings.batch_events,
+                )
+            except UnicodeDecodeError:
+                await self._step_over(life, inputs)
+                continue
             for table in tables:
                 await self._follow(life, table, fetched.get(table, ()))
             for source in inputs:
@@ -216,6 +255,30 @@ class PartitionTask:
                     await self._answer(life, source, records)
             await self._commit(life, processor.idle(time.time()))
             self._failures = 0
+
+    async def _step_over(self, life: _Life, inputs: Sequence[TopicPartition]) -> None:
+        """Refuse the event whose headers the client library cannot read, which would stop the partition for ever.
+
+        What the failed fetch held of other topics is lost with it: all positions go back first. Then events come one by
+        one until the library fails again, so that the position is the event's own. Whatever follows it in the same
+        producer's batch cannot be read either, and is refused in its turn.
+        """
+        self._seek(life)
+        for source in inputs:
+            for _ in range(self._settings.batch_events):
+                try:
+                    fetched = await self._consumer.getmany(source, timeout_ms=IDLE_MS, max_records=1)
+                except UnicodeDecodeError:
+                    offset = await self._consumer.position(source)
+                    self._log.error("event refused: its headers cannot be read", topic=source.topic, offset=offset)
+                    unread = Record(source.topic, source.partition, offset, 0, None, None)
+                    await self._finish(life, source, life.processor.refuse(unread, unread=True), offset + 1)
+                    self._consumer.seek(source, offset + 1)
+                    return
+                records = self._news(life, source, fetched.get(source, ()))
+                if not records:
+                    break
+                await self._answer(life, source, records)
 
     def _news(
         self,
@@ -236,6 +299,13 @@ class PartitionTask:
 
     async def _answer(self, life: _Life, source: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
         began = time.monotonic()
+        place = {"messaging.destination.name": source.topic, "messaging.destination.partition.id": self.partition}
+        with batch_span(f"{self._role.name} answers", records, place):
+            await self._answer_all(life, source, records)
+        self._metrics.events.inc(len(records))
+        self._metrics.batch_seconds.observe(time.monotonic() - began)
+
+    async def _answer_all(self, life: _Life, source: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
         if records[0].offset <= self._suspects.get(source, -1):
             for record in records:
                 outputs = await self._process_suspect(life, source, record)
@@ -244,14 +314,12 @@ class PartitionTask:
             self._suspects.pop(source, None)
             try:
                 outputs = await self._process(life, records)
-            except KafkaError:
+            except (KafkaError, _Stopped):
                 raise
             except Exception:
                 self._suspects[source] = records[-1].offset
                 raise
             await self._finish(life, source, outputs, records[-1].offset + 1)
-        self._metrics.events.inc(len(records))
-        self._metrics.batch_seconds.observe(time.monotonic() - began)
 
     async def _process(self, life: _Life, records: Sequence[ConsumerRecord]) -> Outputs:
         if life.processor.needs_tables(records):
@@ -267,7 +335,7 @@ class PartitionTask:
             return life.processor.refuse(record)
         try:
             return await self._process(life, [record])
-        except KafkaError:
+        except (KafkaError, _Stopped):
             raise
         except Exception:
             self._poison.setdefault(source, set()).add(record.offset)
@@ -297,12 +365,14 @@ class PartitionTask:
         An asker that saw its stream granted may ask before the commit marker has reached the control partition.
         """
         tables = [TopicPartition(topic, self.partition) for topic in life.processor.tables]
-        ends: dict[TopicPartition, int] = await self._offsets.end_offsets(tables)
+        ends = await self._offsets.end_offsets(tables)
         deadline = time.monotonic() + TABLES_WAIT
         while time.monotonic() < deadline:
             behind = [table for table in tables if await self._consumer.position(table) < ends[table]]
-            if not behind or self._stopping.is_set():
+            if not behind:
                 return
-            fetched: dict[TopicPartition, Any] = await self._consumer.getmany(*behind, timeout_ms=50)
+            if self._stopping.is_set():
+                raise _Stopped
+            fetched = await self._consumer.getmany(*behind, timeout_ms=50)
             for table, records in fetched.items():
                 await self._follow(life, table, records)

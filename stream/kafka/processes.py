@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
+
+from pydantic import SecretStr
 
 from stream.noise import KEY_FILE_VARIABLE, KEY_VARIABLE
-from stream.settings import Settings
+from stream.settings import Settings, variable
 
-RoleName = Literal["worker", "budget"]
+RoleName = Literal["worker", "budget", "monitor"]
 
 STOP_SECONDS = 15.0
 """How long a service may take to finish its batch and leave its group."""
@@ -25,10 +27,15 @@ class Service:
     that the parent can stop everything in order.
     """
 
-    def __init__(self, role: RoleName, settings: Settings, key_file: Path, log: Path) -> None:
-        environment = {name: value for name, value in os.environ.items() if name != KEY_VARIABLE}
-        environment |= {f"SOTTO_{name.upper()}": str(value) for name, value in settings.model_dump().items()}
-        environment[KEY_FILE_VARIABLE] = str(key_file)
+    def __init__(self, role: RoleName, settings: Settings, key_file: Path | None, log: Path) -> None:
+        """Take the noise key's file, None for a service that must not have the key."""
+        keyless = {
+            name: text for name, text in os.environ.items() if name not in {KEY_VARIABLE, KEY_FILE_VARIABLE}
+        }
+        # Settings go through the environment: a command line can be read by everybody on the machine.
+        environment = keyless | {variable(name): _text(value) for name, value in settings.model_dump().items()}
+        if key_file is not None:
+            environment[KEY_FILE_VARIABLE] = str(key_file)
         self.role = role
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -81,3 +88,7 @@ class Service:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _text(value: Any) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)

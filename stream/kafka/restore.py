@@ -7,37 +7,61 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.errors import TopicAuthorizationFailedError
 
+from stream.kafka.clients import KAFKA, Clients, Consumer
+from stream.kafka.security import connection
 from stream.settings import Settings
 
-READ_TIMEOUT_MS = 1000
+READ_TIMEOUT_MS = 50
+"""Longest wait, in milliseconds, for records that may never come: at a topic's end there may be markers alone."""
 
 
-def reader(settings: Settings, **overrides: Any) -> AIOKafkaConsumer:
+def reader(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:
     """A consumer outside any group that sees committed records only."""
     options: dict[str, Any] = {
-        "bootstrap_servers": settings.bootstrap,
+        **connection(settings),
         "group_id": None,
         "enable_auto_commit": False,
         "isolation_level": "read_committed",
         "auto_offset_reset": "earliest",
         "max_partition_fetch_bytes": settings.fetch_bytes,
     }
-    return AIOKafkaConsumer(**{**options, **overrides})
+    return clients.consumer(**{**options, **overrides})
+
+
+async def require_visible(consumer: AIOKafkaConsumer, topic: str) -> None:
+    """Raise TopicAuthorizationFailedError if Kafka hides the topic: to read it, aiokafka would wait for ever."""
+    if topic not in await consumer.topics():
+        raise TopicAuthorizationFailedError({topic})
+
+
+class TopicWentBackError(RuntimeError):
+    """A topic ends before the offset to go on from: it was recreated or cut."""
 
 
 async def read_to_end(
-    consumer: AIOKafkaConsumer,
+    consumer: Consumer,
     partition: TopicPartition,
     max_records: int,
+    start: int | None = None,
 ) -> AsyncIterator[Sequence[ConsumerRecord]]:
     """Every committed record of a partition up to its last stable offset at the time of the call.
 
-    It ends by position, not by count: aborted transactions and control records take up offsets, at the very tail too.
+    It starts at the beginning, or at the offset ``start``. It ends by position, not by count: aborted transactions and
+    control records take up offsets, at the very tail too.
+
+    Raises:
+        TopicWentBackError: the partition ends before ``start``.
     """
     consumer.assign([partition])
-    await consumer.seek_to_beginning(partition)
+    if start is None:
+        await consumer.seek_to_beginning(partition)
+    else:
+        consumer.seek(partition, start)
     end = (await consumer.end_offsets([partition]))[partition]
+    if start is not None and end < start:
+        raise TopicWentBackError(f"{partition.topic} ends at offset {end} and was read to {start}")
     while await consumer.position(partition) < end:
         fetched = await consumer.getmany(partition, timeout_ms=READ_TIMEOUT_MS, max_records=max_records)
         if records := fetched.get(partition):

@@ -8,9 +8,13 @@ import os
 import secrets
 import signal
 import sys
+from collections.abc import Callable
 
+from stream import tracing
 from stream.data import TableStore
+from stream.kafka.acls import Role as AccessRole
 from stream.kafka.engine import Engine
+from stream.kafka.names import budget_group, worker_group
 from stream.kafka.partition import Role
 from stream.kafka.topics import find_topics
 from stream.noise import NoiseKey
@@ -25,10 +29,11 @@ def worker(settings: Settings, topics: Topics, key: NoiseKey) -> Engine:
     tables = TableStore.keyed_by(key)
     role = Role(
         name="worker",
-        group=f"{settings.prefix}-workers",
+        group=worker_group(settings),
+        status=topics.status,
         make=lambda partition: QueryProcessor(topics, partition, key, tables),
     )
-    return Engine(role, settings, [topics.queries, topics.control])
+    return Engine(role, settings, [topics.queries, topics.control], partitions=topics.partitions)
 
 
 def budget(settings: Settings, topics: Topics, key: NoiseKey) -> Engine:
@@ -36,7 +41,8 @@ def budget(settings: Settings, topics: Topics, key: NoiseKey) -> Engine:
     tables = TableStore.keyed_by(key)
     role = Role(
         name="budget",
-        group=f"{settings.prefix}-budget",
+        group=budget_group(settings),
+        status=topics.status,
         make=lambda partition: BudgetProcessor(
             topics,
             partition,
@@ -53,20 +59,26 @@ async def serve(role: str, settings: Settings, key: NoiseKey, *, stop_with_stdin
 
     With ``stop_with_stdin`` the end of standard input is such an order too, so that a service ends with its parent.
     """
-    topics = await find_topics(settings, attempts=50)
+    tracing.configure(role)
+    topics = await find_topics(settings, attempts=50, role=AccessRole(role))
     engine = worker(settings, topics, key) if role == "worker" else budget(settings, topics, key)
     # Batches allocate hundreds of thousands of short-lived records: the default would collect every 700.
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, engine.stop)
-    if stop_with_stdin:
-        loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, engine)
+    stop_when_told(engine.stop, stop_with_stdin=stop_with_stdin)
     await engine.run()
 
 
-def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, engine: Engine) -> None:
+def stop_when_told(stop: Callable[[], None], *, stop_with_stdin: bool) -> None:
+    """Call ``stop`` at SIGTERM or SIGINT, or at the end of standard input if that is an order too."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    if stop_with_stdin:
+        loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, stop)
+
+
+def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
     if not os.read(sys.stdin.fileno(), 4096):
         loop.remove_reader(sys.stdin.fileno())
-        engine.stop()
+        stop()

@@ -6,8 +6,11 @@ import asyncio
 from dataclasses import dataclass, field
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import TopicAlreadyExistsError, for_code
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
 
+from stream.kafka.acls import Resource, Role, grants
+from stream.kafka.security import admin_client
 from stream.processors.topics import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
 
@@ -29,6 +32,21 @@ class TopicLayout:
     configuration: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Difference:
+    """A topic's setting that is not as it should be."""
+
+    topic: str
+    setting: str
+    wanted: str
+    actual: str
+
+
+def durability(replication: int) -> dict[str, str]:
+    """What keeps a committed record: a majority of the replicas has it, and no other replica may lead."""
+    return {"min.insync.replicas": str(replication // 2 + 1), "unclean.leader.election.enable": "false"}
+
+
 def layout(topics: Topics) -> list[TopicLayout]:
     """Every topic of an installation, with its partitions and configuration."""
     wide, serial = topics.partitions, LEDGER_PARTITIONS
@@ -48,9 +66,7 @@ def layout(topics: Topics) -> list[TopicLayout]:
 async def create_topics(settings: Settings) -> list[str]:
     """Create what is missing and give the names created; what exists is left alone, then checked."""
     topics = Topics(settings.prefix, settings.partitions)
-    admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
-    await admin.start()
-    try:
+    async with admin_client(settings) as admin:
         existing = set(await admin.list_topics())
         missing = [wanted for wanted in layout(topics) if wanted.name not in existing]
         if missing:
@@ -60,7 +76,7 @@ async def create_topics(settings: Settings) -> list[str]:
                         wanted.name,
                         wanted.partitions,
                         settings.replication,
-                        topic_configs=dict(wanted.configuration),
+                        topic_configs={**wanted.configuration, **durability(settings.replication)},
                     )
                     for wanted in missing
                 ],
@@ -68,49 +84,91 @@ async def create_topics(settings: Settings) -> list[str]:
             for name, code, *_ in response.topic_errors:
                 if code and for_code(code) is not TopicAlreadyExistsError:
                     raise TopicsError(f"cannot create topic {name}: {for_code(code).__name__}")
-    finally:
-        await admin.close()
     await find_topics(settings, attempts=20)
     return [wanted.name for wanted in missing]
 
 
-async def find_topics(settings: Settings, *, attempts: int = 1) -> Topics:
-    """Read the layout of the existing topics.
+async def find_topics(settings: Settings, *, attempts: int = 1, role: Role | None = None) -> Topics:
+    """Read the layout of the existing topics, as far as this principal may see them: for a role, all that it touches.
 
     Raises:
-        TopicsError: topics are missing, or partition counts differ between co-partitioned ones.
+        TopicsError: topics are missing, partition counts differ between co-partitioned ones, or some are hidden.
     """
-    admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
-    await admin.start()
-    try:
+    wanted = layout(Topics(settings.prefix))
+    async with admin_client(settings) as admin:
         for attempt in range(attempts):
-            names = [wanted.name for wanted in layout(Topics(settings.prefix))]
-            described = await admin.describe_topics(names)
-            counts = {d["topic"]: len(d["partitions"]) for d in described if not d["error_code"]}
-            missing = [name for name in names if not counts.get(name)]
+            found = await _describe(admin, [one.name for one in wanted])
+            missing = [one.name for one in wanted if one.name in found and not found[one.name]]
             if not missing:
                 break
             if attempt + 1 < attempts:
                 await asyncio.sleep(0.2)
-    finally:
-        await admin.close()
     if missing:
         raise TopicsError(f"topics are missing: {', '.join(missing)}; run 'sotto topics create'")
-    topics = Topics(settings.prefix, counts[f"{settings.prefix}.queries"])
-    for wanted in layout(topics):
-        if counts[wanted.name] != wanted.partitions:
+    if role is not None:
+        touched = {one.name for one in grants(settings)[role] if one.resource is Resource.TOPIC}
+        if hidden := sorted(touched - found.keys()):
             raise TopicsError(
-                f"topic {wanted.name} has {counts[wanted.name]} partitions and needs {wanted.partitions}; "
+                f"Kafka hides from this principal: {', '.join(hidden)}; give it its role, see 'sotto topics acl --role {role}'"
+            )
+    counts = {name: len(replicas) for name, replicas in found.items()}
+    serial = {
+        one.name
+        for one in layout(Topics(settings.prefix, LEDGER_PARTITIONS + 1))
+        if one.partitions == LEDGER_PARTITIONS
+    }
+    shared = [count for name, count in counts.items() if name not in serial]
+    if not shared:
+        raise TopicsError(
+            f"Kafka shows this principal no topic of '{settings.prefix}'; give it a role, see 'sotto topics acl'"
+        )
+    topics = Topics(settings.prefix, shared[0])
+    for one in layout(topics):
+        if counts.get(one.name, one.partitions) != one.partitions:
+            raise TopicsError(
+                f"topic {one.name} has {counts[one.name]} partitions and needs {one.partitions}; "
                 "co-partitioned topics must agree: recreate it, or use another prefix",
             )
     return topics
 
 
+async def check_topics(settings: Settings) -> list[Difference]:
+    """Compare every topic's configuration with the wanted one; needs a principal that may describe configurations.
+
+    Raises:
+        TopicsError: as `find_topics`, and where a configuration may not be read.
+    """
+    topics = await find_topics(settings)
+    wanted = layout(topics)
+    async with admin_client(settings) as admin:
+        replicas = await _describe(admin, [one.name for one in wanted])
+        responses = await admin.describe_configs(
+            [ConfigResource(ConfigResourceType.TOPIC, one.name) for one in wanted]
+        )
+    actual: dict[str, dict[str, str]] = {}
+    for code, _, _, name, entries in (resource for response in responses for resource in response.resources):
+        if code:
+            raise TopicsError(f"cannot read the configuration of topic {name}: {for_code(code).__name__}")
+        actual[name] = {entry[0]: entry[1] for entry in entries}
+    return [
+        Difference(one.name, setting, value, actual[one.name].get(setting, ""))
+        for one in wanted
+        for setting, value in {**one.configuration, **durability(min(replicas[one.name]))}.items()
+        if actual[one.name].get(setting) != value
+    ]
+
+
 async def delete_topics(settings: Settings) -> None:
     """Delete every topic of an installation, for good."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
-    await admin.start()
-    try:
+    async with admin_client(settings) as admin:
         await admin.delete_topics([wanted.name for wanted in layout(Topics(settings.prefix))])
-    finally:
-        await admin.close()
+
+
+async def _describe(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, list[int]]:
+    """How many replicas each partition of each topic has: none for a missing topic, no entry for one not to be seen."""
+    described = await admin.describe_topics(names)
+    return {
+        one["topic"]: [] if one["error_code"] else [len(part["replicas"]) for part in one["partitions"]]
+        for one in described
+        if for_code(one["error_code"]) is not TopicAuthorizationFailedError
+    }

@@ -7,8 +7,10 @@ import time
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Self
 
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import TopicPartition
 
+from stream.kafka.clients import KAFKA, Clients, Producer
+from stream.kafka.security import connection
 from stream.processors.base import Message, Outputs
 from stream.settings import Settings
 
@@ -26,15 +28,15 @@ class Writer:
     the id is the only fence there is.) After any error a writer is good for nothing but ``close``.
     """
 
-    def __init__(self, producer: AIOKafkaProducer, group: str) -> None:
+    def __init__(self, producer: Producer, group: str) -> None:
         self._producer = producer
         self._group = group
 
     @classmethod
-    async def fence(cls, settings: Settings, transactional_id: str, group: str) -> Self:
+    async def fence(cls, settings: Settings, transactional_id: str, group: str, clients: Clients = KAFKA) -> Self:
         """Open the writer of a partition; when this returns, the predecessor's last transaction has ended."""
-        producer = AIOKafkaProducer(
-            bootstrap_servers=settings.bootstrap,
+        producer = clients.producer(
+            **connection(settings),
             transactional_id=transactional_id,
             transaction_timeout_ms=settings.transaction_timeout_ms,
             acks="all",

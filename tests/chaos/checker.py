@@ -1,26 +1,36 @@
-"""Reads every topic of an installation and checks what must hold whatever happened."""
+"""What must hold of everything that was committed, whatever happened."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka import TopicPartition
 
-from schemas import Answer, Control, GrantRecord, LedgerRecord, SourceRecord
+from schemas import (
+    MAX_DEFINITION_BYTES,
+    Answer,
+    Charge,
+    Control,
+    GrantRecord,
+    LedgerRecord,
+    Receipt,
+    SourceRecord,
+)
 from schemas.wire import Codec
 from stream.data import TableStore
 from stream.kafka.restore import read_to_end, reader
 from stream.noise import NoiseKey
-from stream.processors.base import Outputs
-from stream.processors.queries import QueryProcessor
+from stream.processors.base import RecordLike
 from stream.processors.topics import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
+from tests.chaos.replay import Installation, Logs, answers_codec, check_replay, read_control, read_ledger
 
-_answers: Codec[Answer] = Codec(Answer, limit=1 << 20)
-_control: Codec[Control] = Codec(Control, limit=1 << 24)
-_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=1 << 24)
+_charges: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
+
+ROUNDING = 1e-9
+"""Amounts are shown as floating-point numbers, whose sums may differ in the last digits."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +43,7 @@ class Findings:
     violations: list[str]
 
 
-async def committed(settings: Settings, topic: str, partition: int) -> list[ConsumerRecord]:
+async def committed(settings: Settings, topic: str, partition: int) -> list[RecordLike]:
     """All committed records of a partition."""
     consumer = reader(settings)
     await consumer.start()
@@ -45,33 +55,55 @@ async def committed(settings: Settings, topic: str, partition: int) -> list[Cons
 
 
 async def check(settings: Settings, topics: Topics, key: NoiseKey, asked: Sequence[str]) -> Findings:
-    """Check answers against the ids asked, the ledger against budgets, and a full replay against the answers."""
-    violations: list[str] = []
-    answers: list[Answer] = []
-    for partition in range(topics.partitions):
-        records = await committed(settings, topics.answers, partition)
-        answers += [_answers.decode(record.value) for record in records]
-        violations += await _replay(settings, topics, key, partition, [record.value for record in records])
-    violations += check_answers(answers, asked)
-    ledger: dict[bytes, LedgerRecord] = {}
-    for partition in range(LEDGER_PARTITIONS):
-        for record in await committed(settings, topics.ledger, partition):
-            if record.value is not None:
-                ledger[record.key] = _ledger.decode(record.value)
-    sources = {one.source.source: one for one in ledger.values() if isinstance(one, SourceRecord)}
-    grants = {one.spec.stream: one for one in ledger.values() if isinstance(one, GrantRecord)}
+    """Read every topic of an installation and examine it."""
+    wide = (topics.queries, topics.control, topics.answers, topics.state)
+    places = [(topic, partition) for topic in wide for partition in range(topics.partitions)]
+    places += [
+        (topic, partition) for topic in (topics.charges, topics.ledger) for partition in range(LEDGER_PARTITIONS)
+    ]
+    logs = {place: await committed(settings, *place) for place in places}
+    return examine(Installation(topics, key, TableStore.keyed_by(key)), logs, asked)
+
+
+def examine(installation: Installation, logs: Logs, asked: Iterable[str]) -> Findings:
+    """Check answers against the ids asked, the ledger against budgets, and a full replay against the answers.
+
+    An id stands in ``asked`` once for each event that carried it.
+    """
+    topics = installation.topics
+    answers = [
+        answers_codec.decode(record.value)
+        for partition in range(topics.partitions)
+        for record in logs.get((topics.answers, partition), ())
+    ]
+    ledger = [record for (topic, _), records in logs.items() if topic == topics.ledger for record in records]
+    written = [(record.key, read_ledger(record.value)) for record in ledger if record.value is not None]
+    entries = dict(written)
+    sources = {one.source.source: one for one in entries.values() if isinstance(one, SourceRecord)}
+    grants = {one.spec.stream: one for one in entries.values() if isinstance(one, GrantRecord)}
+    control = [record for (topic, _), records in logs.items() if topic == topics.control for record in records]
+    charges = [record for (topic, _), records in logs.items() if topic == topics.charges for record in records]
+    violations = check_answers(answers, asked)
     violations += check_ledger(answers, sources, grants)
+    violations += check_charges([_charges.decode(record.value) for record in charges], grants)
+    violations += check_grants([read_control(record.value) for record in control], grants)
+    violations += check_receipts([entry for _, entry in written])
+    for partition in range(topics.partitions):
+        violations += check_replay(installation, logs, partition)
     return Findings(answers, sources, grants, violations)
 
 
-def check_answers(answers: Sequence[Answer], asked: Sequence[str]) -> list[str]:
-    """Each id is answered once, indices have no gap, and nothing is answered after a halt."""
+def check_answers(answers: Iterable[Answer], asked: Iterable[str]) -> list[str]:
+    """Each event is answered once, indices have no gap, and nothing is answered after a halt."""
     violations = []
-    times = Counter(answer.id for answer in answers)
+    answers = list(answers)
+    times, wanted = Counter(answer.id for answer in answers), Counter(asked)
     violations += [
-        f"{query} was asked and answered {times[query]} times" for query in set(asked) if times[query] != 1
+        f"{query} was asked {wanted[query]} times and answered {times[query]} times"
+        for query in wanted
+        if times[query] != wanted[query]
     ]
-    violations += [f"{query} was answered and never asked" for query in set(times) - set(asked)]
+    violations += [f"{query} was answered and never asked" for query in times.keys() - wanted.keys()]
     indices: dict[str, list[int]] = defaultdict(list)
     halted: set[str] = set()
     for answer in answers:
@@ -90,55 +122,80 @@ def check_answers(answers: Sequence[Answer], asked: Sequence[str]) -> list[str]:
 
 
 def check_ledger(
-    answers: Sequence[Answer],
-    sources: dict[str, SourceRecord],
-    grants: dict[str, GrantRecord],
+    answers: Iterable[Answer],
+    sources: Mapping[str, SourceRecord],
+    grants: Mapping[str, GrantRecord],
 ) -> list[str]:
-    """Spent ≤ granted ≤ budget, tops ≤ cutoff, and the ledger's tops are those that consumers saw."""
+    """Spent ≤ granted ≤ budget, charged answers ≤ cutoff, and the ledger's figures are those that consumers saw."""
     violations = []
-    tops = Counter(answer.stream for answer in answers if answer.outcome == "above")
+    answers = list(answers)
+    tops = Counter(answer.stream for answer in answers if is_charged(answer))
+    spent = {answer.stream: answer.spent for answer in answers if answer.spent is not None}
     for name, grant in grants.items():
-        if tops[name] > grant.calibration.cutoff:
-            violations.append(f"{name} showed {tops[name]} tops, cutoff {grant.calibration.cutoff}")
+        cutoff = grant.calibration.cutoff
+        if cutoff and tops[name] > cutoff:
+            violations.append(f"{name} showed {tops[name]} charged answers, cutoff {cutoff}")
         if tops[name] != grant.tops:
-            violations.append(f"{name} showed {tops[name]} tops, the ledger has {grant.tops}")
-        if grant.spent.epsilon > grant.cost.epsilon + 1e-12:
+            violations.append(f"{name} showed {tops[name]} charged answers, the ledger has {grant.tops}")
+        if grant.spent.epsilon > grant.cost.epsilon + ROUNDING:
             violations.append(f"{name} spent {grant.spent.epsilon} of {grant.cost.epsilon}")
+        if name in spent and spent[name] != grant.spent:
+            violations.append(f"{name} showed {spent[name]} spent, the ledger has {grant.spent}")
     for name, source in sources.items():
-        held = source.granted.epsilon - source.refunded.epsilon
-        if held > source.source.epsilon + 1e-12:
-            violations.append(f"{name} granted {held} of {source.source.epsilon}")
-        if source.spent.epsilon > held + 1e-12:
-            violations.append(f"{name} spent {source.spent.epsilon} of {held} granted")
+        violations += _check_source(source, [grant for grant in grants.values() if grant.spec.source == name])
     return violations
 
 
-async def _replay(
-    settings: Settings,
-    topics: Topics,
-    key: NoiseKey,
-    partition: int,
-    seen: Sequence[bytes],
-) -> list[str]:
-    """Answer a partition's whole log again with the same key: the same bytes must come out."""
-    processor = QueryProcessor(topics, partition, key, TableStore.keyed_by(key))
-    # Exhaustion comes out of the replay itself; operators' halts are not replayed,.
-    control = await committed(settings, topics.control, partition)
-    processor.restore(record for record in control if _control.decode(record.value).kind == "opened")
-    processor.restored()
-    outputs = Outputs()
-    queries = await committed(settings, topics.queries, partition)
-    for first in range(0, len(queries), 777):
-        for topic, number, messages in processor.process(queries[first : first + 777]):
-            outputs.extend(topic, number, messages)
-    again = [value for _, value, _ in outputs.messages.get((topics.answers, partition), [])]
-    if again != list(seen):
-        different = sum(one != other for one, other in zip(again, seen, strict=False))
-        return [f"partition {partition}: replay gave {len(again)} answers for {len(seen)}, {different} differ"]
-    live = QueryProcessor(topics, partition, key, TableStore.keyed_by(key))
-    live.restore(await committed(settings, topics.control, partition))
-    live.restore(await committed(settings, topics.state, partition))
-    live.restored()
-    if live.streams.figures() != processor.streams.figures():
-        return [f"partition {partition}: the state rebuilt from the changelog is not that of a full replay"]
-    return []
+def _check_source(source: SourceRecord, grants: Sequence[GrantRecord]) -> list[str]:
+    name = source.source.source
+    held = source.granted.epsilon - source.refunded.epsilon
+    granted, spent = sum(one.cost.epsilon for one in grants), sum(one.spent.epsilon for one in grants)
+    violations = []
+    if held > source.source.epsilon + ROUNDING:
+        violations.append(f"{name} granted {held} of {source.source.epsilon}")
+    if source.spent.epsilon > held + ROUNDING:
+        violations.append(f"{name} spent {source.spent.epsilon} of {held} granted")
+    if abs(source.granted.epsilon - granted) > ROUNDING:
+        violations.append(f"{name} granted {source.granted.epsilon}, which is not the sum of its grants")
+    if abs(source.spent.epsilon - spent) > ROUNDING:
+        violations.append(f"{name} spent {source.spent.epsilon}, which is not the sum over its grants")
+    return violations
+
+
+def is_charged(answer: Answer) -> bool:
+    """Whether an answer used up one of its stream's charged answers."""
+    return answer.outcome == "above" or answer.basis == "noisy"
+
+
+def check_charges(charges: Iterable[Charge], grants: Mapping[str, GrantRecord]) -> list[str]:
+    """No charge exceeds its grant, and none comes for a stream that was never granted."""
+    violations = []
+    for charge in charges:
+        grant = grants.get(charge.stream)
+        if grant is None or grant.identity.incarnation != charge.incarnation:
+            violations.append(f"{charge.stream} was charged and never granted")
+        elif charge.spent.epsilon > grant.cost.epsilon + ROUNDING:
+            violations.append(f"{charge.stream} was charged {charge.spent.epsilon} of {grant.cost.epsilon}")
+    return violations
+
+
+def check_grants(control: Iterable[Control], grants: Mapping[str, GrantRecord]) -> list[str]:
+    """The workers were told of each grant, and of one opening only."""
+    told: dict[str, set[str]] = defaultdict(set)
+    for definition in control:
+        told[definition.spec.stream].add(definition.identity.incarnation)
+    return [
+        f"{stream} was opened {len(told[stream])} times, not as the ledger has it"
+        for stream in told.keys() | grants.keys()
+        if stream not in grants or told[stream] != {grants[stream].identity.incarnation}
+    ]
+
+
+def check_receipts(ledger: Iterable[LedgerRecord]) -> list[str]:
+    """Whoever asks again is told the same."""
+    first: dict[tuple[str, str], Receipt] = {}
+    return [
+        f"request {one.request} has two receipts: {first[one.request, one.digest].outcome} and {one.outcome}"
+        for one in ledger
+        if isinstance(one, Receipt) and first.setdefault((one.request, one.digest), one) != one
+    ]

@@ -1,62 +1,165 @@
-"""A load that every fault is injected under, and how to see when it is answered."""
+"""A load of all mechanisms that every fault is injected under, and how to see when it is answered."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
-import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
-from schemas import Answer, OpenStream, Query, StreamSpec
+from pydantic import TypeAdapter
+
+from schemas import Answer, OpenStream, Source, StreamSpec
 from stream.client import Client
-from stream.noise import NoiseKey
-from stream.settings import Settings
-from tests.chaos.checker import Findings, check
 
-STREAMS = 24
+SENSITIVE_STREAMS = 12
+"""Streams of plain sparse vectors, which a load has most of."""
 CUTOFF = 5
+EPSILON, LARGE_EPSILON = 1.0, 20.0
+"""Hypotheses need the larger one to be found wrong, on a table this small, by the questions of a test."""
+THRESHOLD = 1000.0
+
+_sources: TypeAdapter[Source] = TypeAdapter(Source)
+AGES, SEXES = range(8), ("F", "M")
+ROWS: dict[str, list[Any]] = {
+    "age": [3 if number % 10 else number // 10 % 8 for number in range(400)],
+    "sex": ["F" if number % 10 else "M" for number in range(400)],
+}
+_CELLS = [{"at": {"age": age, "sex": sex}} for age in AGES for sex in SEXES]
+
+MIXED: dict[str, tuple[str, dict[str, Any]]] = {
+    "numeric": ("feed", {"kind": "numeric_sparse", "threshold": THRESHOLD, "cutoff": CUTOFF}),
+    "counts": ("people", {"kind": "numeric_sparse", "threshold": 60.0, "cutoff": CUTOFF}),
+    "laplace": ("people", {"kind": "laplace", "answers": 12}),
+    "noisy-max": ("people", {"kind": "noisy_max", "answers": 6}),
+    "exponential": ("people", {"kind": "exponential", "answers": 6}),
+    "histogram": ("people", {"kind": "histogram", "attributes": ["sex", "age"]}),
+    "lazy": ("people", {"kind": "lazy_histogram", "attributes": ["age", "sex"], "sparsity": 3}),
+    "projection": (
+        "people",
+        {"kind": "sparse_project", "attributes": ["age", "sex"], "sparsity": 3, "projections": 64},
+    ),
+    "weights": ("people", {"kind": "pmw", "attributes": ["age", "sex"], "updates": 20}),
+    "sparse-weights": (
+        "people",
+        {"kind": "sparse_pmw", "attributes": ["age", "sex"], "sparsity": 3, "updates": 20},
+    ),
+    "respondents": ("survey", {"kind": "randomized_response", "categories": ["well", "ill"]}),
+}
+"""One stream of every mechanism but the plain sparse vector: its source and its mechanism."""
 
 
-def opening_requests() -> list[OpenStream]:
-    specs = [
+def sources(table: Path, streams: int = SENSITIVE_STREAMS + len(MIXED)) -> list[Source]:
+    """A feed, a table and a survey, each with just enough for so many streams."""
+    budget = {"epsilon": streams * EPSILON + 2 * LARGE_EPSILON}
+    people = {"path": str(table), "attributes": {"age": len(AGES), "sex": list(SEXES)}}
+    return [
+        _sources.validate_python(
+            {"source": "feed", "kind": "values", "neighbors": "add-remove", "sensitivity": 1.0, **budget}
+        ),
+        _sources.validate_python(
+            {"source": "people", "kind": "table", "neighbors": "replace", "delta": 1e-3, **people, **budget}
+        ),
+        _sources.validate_python({"source": "survey", "kind": "records", **budget}),
+    ]
+
+
+def write_table(path: Path) -> None:
+    """Write the rows of the table."""
+    rows = zip(ROWS["age"], ROWS["sex"], strict=True)
+    path.write_text("age,sex\n" + "".join(f"{age},{sex}\n" for age, sex in rows))
+
+
+def specs(plain: int = SENSITIVE_STREAMS) -> list[StreamSpec]:
+    """Plain sparse vectors, and one stream of every other mechanism."""
+    plans = {
+        f"stream-{number}": ("feed", {"kind": "above_threshold", "threshold": THRESHOLD, "cutoff": CUTOFF})
+        for number in range(plain)
+    }
+    return [
         StreamSpec.model_validate(
             {
-                "stream": f"stream-{number}",
-                "source": "feed",
-                "mechanism": {"kind": "above_threshold", "threshold": 1000.0, "cutoff": CUTOFF},
-                "epsilon": 1.0,
-                "calibration": "textbook" if number % 4 == 0 else "best",
-            },
+                "stream": stream,
+                "source": source,
+                "mechanism": mechanism,
+                "epsilon": LARGE_EPSILON if stream.endswith("weights") else EPSILON,
+                "delta": 1e-6 if source == "people" else 0.0,
+                "expected_queries": 100,
+                "calibration": "textbook" if stream.endswith(("-0", "-4", "-8")) else "best",
+            }
         )
-        for number in range(STREAMS)
+        for stream, (source, mechanism) in {**plans, **MIXED}.items()
     ]
-    return [OpenStream(request=spec.stream, stream=spec) for spec in specs]
 
 
-async def open_streams(client: Client) -> None:
-    await client.register(
-        {
-            "source": "feed",
-            "kind": "values",
-            "neighbors": "add-remove",
-            "epsilon": float(STREAMS),
-            "sensitivity": 1.0,
-        },
-    )
-    receipts = await client.requests(opening_requests())
-    assert {receipt.outcome for receipt in receipts} == {"opened"}
+def question(kind: str, chance: random.Random, *, on_table: bool) -> dict[str, Any]:
+    """Something that a stream of this kind takes."""
+    low = chance.randint(0, 6)
+    where = {"where": f"age BETWEEN {low} AND {chance.randint(low, 7)}"}
+    match kind:
+        case "above_threshold" | "numeric_sparse" if not on_table:
+            asked: dict[str, Any] = {"value": 1500.0 if chance.random() < 0.02 else chance.randint(0, 700)}
+        case "above_threshold" | "numeric_sparse" | "laplace":
+            asked = where
+        case "noisy_max" | "exponential":
+            asked = {"candidates": [{"name": f"age {age}", "where": f"age = {age}"} for age in (low, low + 1)]}
+        case "histogram":
+            asked = chance.choice([where, {"group_by": ["age"]}])
+        case "pmw":
+            asked = chance.choice(
+                [where, {"terms": [{**where, "weight": 0.5}, {"where": "sex = 'F'", "weight": 0.5}]}]
+            )
+        case "lazy_histogram" | "sparse_project" | "sparse_pmw":
+            asked = {"cells": chance.sample(_CELLS, 3)}
+        case "randomized_response":
+            asked = {"category": chance.choice(["well", "ill"])}
+        case _:
+            raise ValueError(f"no question for {kind}")
+    return asked
 
 
-async def publish(client: Client, numbers: range) -> list[str]:
-    chance = random.Random(numbers.start)
-    ids = []
-    for number in numbers:
-        value = float(chance.randint(0, 700) if chance.random() < 0.98 else 1500)
-        query = Query(id=f"q{number}", stream=f"stream-{number % STREAMS}", value=value)
-        await client.publish(query)
-        ids.append(query.id)
-    await client.flush()
-    return ids
+def event(identifier: str, stream: str, asked: dict[str, Any]) -> bytes:
+    """A query event."""
+    return json.dumps({"id": identifier, "stream": stream, **asked}).encode()
+
+
+@lru_cache(maxsize=1024)
+def probe(stream: str, kind: str, *, on_table: bool) -> bytes:
+    """One more event for a stream, the same at every call."""
+    return event("probe", stream, question(kind, random.Random(stream), on_table=on_table))
+
+
+class Questions:
+    """Events for some streams, by turns and at random, as a seed has it."""
+
+    def __init__(self, streams: list[StreamSpec], seed: int) -> None:
+        self._streams = streams
+        self._chance = random.Random(seed)
+        self._count = 0
+
+    def next(self, stream: StreamSpec | None = None) -> tuple[str, str, bytes]:
+        """Id, stream and event; one in fifty is malformed, and still has an id and a stream."""
+        spec = stream or self._streams[self._count % len(self._streams)]
+        identifier = f"q{self._count}"
+        self._count += 1
+        asked = question(spec.mechanism.kind, self._chance, on_table=spec.source == "people")
+        if self._chance.random() < 0.02:
+            asked = {**asked, "surplus": True}
+        return identifier, spec.stream, event(identifier, spec.stream, asked)
+
+
+async def open_streams(client: Client, table: Path) -> list[OpenStream]:
+    """Register the sources and open all streams; gives the requests that opened them."""
+    write_table(table)
+    for source in sources(table):
+        await client.register(source)
+    requests = [OpenStream(request=f"open {spec.stream}", stream=spec) for spec in specs()]
+    receipts = await client.requests(requests)
+    assert {receipt.outcome for receipt in receipts} == {"opened"}, [one.reason for one in receipts]
+    return requests
 
 
 async def answered(client: Client, count: int, seconds: float) -> int:
@@ -72,13 +175,3 @@ async def answered(client: Client, count: int, seconds: float) -> int:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(read(), seconds)
     return len(seen)
-
-
-async def settled(settings: Settings, client: Client, key: NoiseKey, asked: list[str]) -> Findings:
-    """The findings, once the charges under way have reached the ledger."""
-    deadline = time.monotonic() + 20
-    while True:
-        findings = await check(settings, client.topics, key, asked)
-        if not findings.violations or time.monotonic() > deadline:
-            return findings
-        await asyncio.sleep(0.5)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -59,6 +60,12 @@ def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> No
             assert running.stdout is not None
             line = running.stdout.readline()
             bootstrap = line.split("SOTTO_BOOTSTRAP=")[1].split(",")[0]
+            page = running.stdout.readline()
+            with urlopen(page.split("page is ")[1].split(";")[0] + "healthz") as health:  # noqa: S310
+                assert health.status == 200
+            tokens = [file.read_text().strip() for file in tmp_path.glob("monitor-*.token")]
+            assert len(tokens) == 2
+            assert not any(token in page for token in tokens)
             environment = {"SOTTO_BOOTSTRAP": bootstrap, "COLUMNS": "200"}
             assert sotto("source", "add", json.dumps(SOURCE), environment=environment).returncode == 0
             opened = sotto("stream", "open", json.dumps(STREAM), environment=environment)

@@ -1,0 +1,194 @@
+"""Who may do what: the access control lists of each role, and putting them into force.
+
+Kafka lets everybody who may read or write a topic describe it too, and whoever may write any topic write idempotently
+(from version 3.0 on), so neither is granted by itself.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Self
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
+from aiokafka.protocol.admin import CreateAclsRequest
+
+from stream.kafka.names import budget_group, monitor_group, worker_group
+from stream.kafka.security import SecurityError, connection, find_refusal
+from stream.processors.topics import Topics
+from stream.settings import Settings
+
+ANY_HOST: Final = "*"
+_ALLOW: Final = 3
+
+
+class Role(StrEnum):
+    """What a principal is for; one principal may have several roles."""
+
+    PRODUCER = "producer"
+    ANALYST = "analyst"
+    OPERATOR = "operator"
+    WORKER = "worker"
+    BUDGET = "budget"
+    MONITOR = "monitor"
+
+
+class Operation(StrEnum):
+    """What is done; the words of ``kafka-acls.sh``."""
+
+    READ = "Read"
+    WRITE = "Write"
+    DESCRIBE = "Describe"
+
+
+class Resource(StrEnum):
+    """What it is done to; the options of ``kafka-acls.sh``."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    TRANSACTIONAL_ID = "transactional-id"
+
+
+_OPERATION_CODES: Final = {Operation.READ: 3, Operation.WRITE: 4, Operation.DESCRIBE: 8}
+_RESOURCE_CODES: Final = {Resource.TOPIC: 2, Resource.GROUP: 3, Resource.TRANSACTIONAL_ID: 5}
+_PATTERN_CODES: Final = {"literal": 3, "prefixed": 4}
+
+
+@dataclass(frozen=True)
+class Grant:
+    """One operation on a resource, or on all whose names begin like it."""
+
+    operation: Operation
+    resource: Resource
+    name: str
+    prefixed: bool = False
+
+    @property
+    def pattern(self) -> str:
+        """How the name is meant, in the words of ``kafka-acls.sh``."""
+        return "prefixed" if self.prefixed else "literal"
+
+    @classmethod
+    def read(cls, *topics: str) -> tuple[Self, ...]:
+        """Reading these topics."""
+        return tuple(cls(Operation.READ, Resource.TOPIC, topic) for topic in topics)
+
+    @classmethod
+    def write(cls, *topics: str) -> tuple[Self, ...]:
+        """Writing these topics."""
+        return tuple(cls(Operation.WRITE, Resource.TOPIC, topic) for topic in topics)
+
+    @classmethod
+    def own_groups(cls, beginning: str) -> Self:
+        """Being in consumer groups whose names begin so."""
+        return cls(Operation.READ, Resource.GROUP, f"{beginning}-", prefixed=True)
+
+
+def grants(settings: Settings) -> Mapping[Role, tuple[Grant, ...]]:
+    """What each role may do in the installation of ``settings.prefix``: no more than it needs."""
+    topics = Topics(settings.prefix)
+    return {
+        Role.PRODUCER: Grant.write(topics.queries),
+        Role.ANALYST: (
+            *Grant.read(topics.answers),
+            Grant.own_groups(f"{settings.prefix}-{Role.ANALYST}"),
+        ),
+        Role.OPERATOR: (
+            *Grant.write(topics.requests),
+            *Grant.read(topics.ledger, topics.rejected),
+            Grant.own_groups(f"{settings.prefix}-{Role.OPERATOR}"),
+        ),
+        Role.WORKER: (
+            *Grant.read(topics.queries, topics.control, topics.state),
+            *Grant.write(topics.answers, topics.state, topics.charges, topics.rejected, topics.status),
+            *_service(worker_group(settings)),
+        ),
+        Role.BUDGET: (
+            *Grant.read(topics.requests, topics.charges, topics.ledger),
+            *Grant.write(topics.control, topics.ledger, topics.rejected, topics.status),
+            *_service(budget_group(settings)),
+        ),
+        Role.MONITOR: (
+            *Grant.read(topics.control, topics.charges, topics.ledger, topics.rejected, topics.status),
+            *Grant.write(topics.requests),
+            Grant(Operation.DESCRIBE, Resource.TOPIC, topics.queries),
+            *(
+                Grant(Operation.DESCRIBE, Resource.GROUP, group)
+                for group in (worker_group(settings), budget_group(settings))
+            ),
+            Grant.own_groups(monitor_group(settings)),
+        ),
+    }
+
+
+def usual_principal(role: Role, settings: Settings) -> str:
+    """The principal of a role where none is named."""
+    return f"User:{settings.prefix}-{role}"
+
+
+def command(principal: str, granted: Iterable[Grant], bootstrap: str) -> list[str]:
+    """The commands of Kafka's own tool that make the grants, one for each resource."""
+    operations: dict[tuple[Resource, str, str], list[Operation]] = {}
+    for one in granted:
+        operations.setdefault((one.resource, one.name, one.pattern), []).append(one.operation)
+    return [
+        shlex.join(
+            [
+                *("kafka-acls.sh", "--bootstrap-server", bootstrap, "--command-config", "admin.properties"),
+                *("--add", "--allow-principal", principal),
+                *(word for operation in wanted for word in ("--operation", operation.value)),
+                *(f"--{resource}", name, "--resource-pattern-type", pattern),
+            ]
+        )
+        for (resource, name, pattern), wanted in operations.items()
+    ]
+
+
+async def apply(settings: Settings, principal: str, granted: Iterable[Grant]) -> None:
+    """Put grants into force; those in force already stay as they are. Needs a principal that may alter the cluster.
+
+    Raises:
+        SecurityError: Kafka refuses; the message says why.
+    """
+    client = AIOKafkaClient(**connection(settings))
+    try:
+        try:
+            await client.bootstrap()
+        except KafkaConnectionError:
+            await find_refusal(settings)
+            raise
+        for one in granted:
+            response = await client.send(client.get_random_node(), _request(principal, one))
+            for code, message in response.creation_responses:
+                _accept(code, message)
+    finally:
+        await client.close()
+
+
+def _request(principal: str, granted: Grant) -> CreateAclsRequest:
+    return CreateAclsRequest(
+        _RESOURCE_CODES[granted.resource],
+        granted.name,
+        _PATTERN_CODES[granted.pattern],
+        principal,
+        ANY_HOST,
+        _OPERATION_CODES[granted.operation],
+        _ALLOW,
+    )
+
+
+def _service(group: str) -> tuple[Grant, ...]:
+    """The service's consumer group, and the transactional ids of its partitions."""
+    return (
+        Grant(Operation.READ, Resource.GROUP, group),
+        Grant(Operation.WRITE, Resource.TRANSACTIONAL_ID, f"{group}-", prefixed=True),
+    )
+
+
+def _accept(code: int, message: str | None) -> None:
+    error: type[KafkaError] = for_code(code)
+    if code:
+        raise SecurityError(f"Kafka makes no access control list: {message or error.__name__}")

@@ -1,0 +1,68 @@
+"""The calls of a Kafka client that the engine makes: all that anything but aiokafka would have to offer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
+
+Offsets = Mapping[TopicPartition, int]
+
+
+class Consumer(Protocol):
+    """What ``aiokafka.AIOKafkaConsumer`` offers and the engine uses; documented there."""
+
+    async def start(self) -> None: ...  # noqa: D102
+    async def stop(self) -> None: ...  # noqa: D102
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *error: object) -> None: ...
+    def subscribe(self, topics: Iterable[str], *, listener: ConsumerRebalanceListener) -> None: ...  # noqa: D102
+    def assign(self, partitions: Iterable[TopicPartition]) -> None: ...  # noqa: D102
+    def pause(self, *partitions: TopicPartition) -> None: ...  # noqa: D102
+    def resume(self, *partitions: TopicPartition) -> None: ...  # noqa: D102
+    def seek(self, partition: TopicPartition, offset: int) -> None: ...  # noqa: D102
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> Any: ...  # noqa: D102
+    async def position(self, partition: TopicPartition) -> int: ...  # noqa: D102
+    async def committed(self, partition: TopicPartition) -> int | None: ...  # noqa: D102
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> Offsets: ...  # noqa: D102
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> Offsets: ...  # noqa: D102
+    async def getmany(  # noqa: D102
+        self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
+    ) -> Mapping[TopicPartition, Sequence[ConsumerRecord]]: ...
+
+
+class Batch(Protocol):
+    """A record batch being filled; ``append`` gives None when the record does not fit any more."""
+
+    def append(  # noqa: D102
+        self, *, timestamp: int, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]]
+    ) -> Any: ...
+
+
+class Producer(Protocol):
+    """What a transactional ``aiokafka.AIOKafkaProducer`` offers and the writer uses; documented there."""
+
+    @property
+    def client(self) -> Any: ...  # noqa: D102
+    async def start(self) -> None: ...  # noqa: D102
+    async def stop(self) -> None: ...  # noqa: D102
+    async def begin_transaction(self) -> None: ...  # noqa: D102
+    def create_batch(self) -> Batch: ...  # noqa: D102
+    async def send_batch(self, batch: Batch, topic: str, *, partition: int) -> asyncio.Future[Any]: ...  # noqa: D102
+    async def send_offsets_to_transaction(self, offsets: Offsets, group_id: str) -> None: ...  # noqa: D102
+    async def commit_transaction(self) -> None: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Makes the clients of one process; both take aiokafka's options by name."""
+
+    consumer: Callable[..., Consumer]
+    producer: Callable[..., Producer]
+
+
+KAFKA = Clients(AIOKafkaConsumer, AIOKafkaProducer)
+"""The real ones."""

@@ -1,0 +1,124 @@
+"""Several workers on one machine: a process each, since one Python process is one core."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from stream.kafka.processes import STOP_SECONDS
+from stream.log import get_logger
+from stream.settings import Settings, variable
+
+BACKOFF: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
+"""Seconds before a process that failed is started again, after failures in a row."""
+STEADY: Final = 30.0
+"""A process that lived so many seconds has not failed at its start."""
+LAST_PORT: Final = 65_535
+
+log = get_logger("replicas")
+
+
+class ReplicaError(RuntimeError):
+    """The processes cannot be run as asked; the message says why."""
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Replicas:
+    """Runs ``count`` workers, each ``sotto serve worker`` with this process's environment and some arguments.
+
+    They write to this process's standard error. Process n of them has the metrics port ``settings.metrics_port + n``.
+    None outlives this process, however it ends.
+
+    Raises:
+        ReplicaError: the metrics ports do not suffice.
+    """
+
+    def __init__(self, settings: Settings, count: int, arguments: Sequence[str] = ()) -> None:
+        if settings.metrics_port and settings.metrics_port + count - 1 > LAST_PORT:
+            raise ReplicaError(
+                f"metrics_port: {count} processes need the ports from {settings.metrics_port} on; set "
+                f"{variable('metrics_port')} to {LAST_PORT - count + 1} at most"
+            )
+        self._settings = settings
+        self._count = count
+        self._command = [sys.executable, "-m", "stream.cli", "serve", "worker", "--stop-with-stdin", *arguments]
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Have every worker finish its batches and leave the group."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Return once all have stopped, on this order or on their own. What fails is started again.
+
+        Raises:
+            ReplicaError: one failed at its start again and again; the others have been stopped.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._count):
+                    group.create_task(self._keep(number))
+        except* ReplicaError as errors:
+            raise errors.exceptions[0] from None
+
+    async def _keep(self, number: int) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            status = await self._live(number)
+            if self._stopping.is_set() or status == 0:
+                return
+            failures = 1 if time.monotonic() - began >= STEADY else failures + 1
+            log.error("worker ended", process=number, status=status, failures=failures)
+            if failures > len(BACKOFF):
+                raise ReplicaError(
+                    f"worker process {number} failed {failures} times at its start; see its log above"
+                )
+            await self._stopped_within(BACKOFF[failures - 1])
+
+    async def _live(self, number: int) -> int:
+        """Run one process to its end, or until told to stop; gives its exit status."""
+        environment = dict(os.environ)
+        if self._settings.metrics_port:
+            environment[variable("metrics_port")] = str(self._settings.metrics_port + number)
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=sys.stderr,
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches this process alone, which passes the order on.
+        )
+        log.info("worker started", process=number, pid=process.pid)
+        ended = asyncio.create_task(process.wait())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            await _end(process, ended)
+        return ended.result()
+
+    async def _stopped_within(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+
+async def _end(process: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> None:
+    """Ask a process to finish, and end it by force if it does not."""
+    if process.returncode is None:
+        process.terminate()
+        done, _ = await asyncio.wait({ended}, timeout=STOP_SECONDS)
+        if not done:
+            process.kill()
+    await ended

@@ -1,0 +1,114 @@
+"""Traces over Kafka's headers, in the form of W3C Trace Context.
+
+Whoever asks within a span of their own sends its context along with the record; the service that answers makes one span
+per micro-batch, with a link to each of those contexts. Nothing is traced where no asker traces or where no exporter
+is configured. Spans hold topics, partitions and counts, never anything of a query or of its answer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from opentelemetry import trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_CONTEXT_HEADERS = ("traceparent", "tracestate")
+_context = TraceContextTextMapPropagator()
+MAX_LINKS = 128
+"""Askers that one batch's span names; of more, the first."""
+
+
+class TracingError(RuntimeError):
+    """An exporter is configured and cannot be used; the message says what to do."""
+
+
+class _WithHeaders(Protocol):
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]: ...
+
+
+class _State:
+    """Whether this process traces."""
+
+    tracer: trace.Tracer | None = None
+
+
+def configure(service: str) -> None:
+    """Trace this process if the environment names an OTLP endpoint (``OTEL_EXPORTER_OTLP_ENDPOINT``)."""
+    if not any(os.environ.get(name) for name in _ENDPOINTS):
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    except ImportError:
+        raise TracingError(
+            f"{' or '.join(_ENDPOINTS)} is set, and the exporter is not installed: install sotto[tracing], or unset it"
+        ) from None
+    provider = TracerProvider(resource=Resource.create({"service.name": f"sotto-{service}"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace_with(provider)
+
+
+def trace_with(provider: trace.TracerProvider | None) -> None:
+    """Trace this process with a provider of one's own; with None not at all."""
+    _State.tracer = None if provider is None else provider.get_tracer("sotto")
+
+
+def context_headers() -> list[tuple[str, bytes]]:
+    """The headers that carry the span under way, none without one."""
+    if not trace.get_current_span().get_span_context().is_valid:
+        return []
+    carrier: dict[str, str] = {}
+    _context.inject(carrier)
+    return [(name, text.encode()) for name, text in carrier.items()]
+
+
+@contextmanager
+def span(name: str, attributes: dict[str, Any], links: Sequence[trace.Link] = ()) -> Iterator[None]:
+    """A span around what is done within, if this process traces. Of an error it tells the type alone."""
+    if _State.tracer is None:
+        yield
+        return
+    with _State.tracer.start_as_current_span(
+        name, attributes=attributes, links=links, record_exception=False, set_status_on_exception=False
+    ) as current:
+        try:
+            yield
+        except BaseException as error:
+            current.set_status(trace.Status(trace.StatusCode.ERROR, type(error).__name__))
+            raise
+
+
+@contextmanager
+def batch_span(name: str, records: Sequence[_WithHeaders], attributes: dict[str, Any]) -> Iterator[None]:
+    """A span around a batch, linked to the spans that its records were sent in; none if no record was."""
+    links = [] if _State.tracer is None else list(_links(records))
+    if not links:
+        yield
+        return
+    with span(name, {**attributes, "messaging.batch.message_count": len(records)}, links):
+        yield
+
+
+def _links(records: Iterable[_WithHeaders]) -> Iterator[trace.Link]:
+    found = 0
+    for record in records:
+        if not record.headers:
+            continue
+        carrier = {
+            name: value.decode("ascii", errors="replace")
+            for name, value in record.headers
+            if name in _CONTEXT_HEADERS and value is not None
+        }
+        context = trace.get_current_span(_context.extract(carrier)).get_span_context() if carrier else None
+        if context is not None and context.is_valid:
+            yield trace.Link(context)
+            found += 1
+            if found == MAX_LINKS:
+                return

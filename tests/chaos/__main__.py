@@ -1,0 +1,51 @@
+"""A longer run of both: schedules of the simulation, then rounds of real faults on a real broker.
+
+``make chaos ARGS='--minutes 30 --seed 7'``; a violation ends the run with the seed that repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from stream.log import quiet_clients
+from tests.chaos.campaign import campaign
+from tests.chaos.ground import REPORTS
+from tests.simulation.__main__ import main as simulate
+
+
+def main() -> int:
+    """Exit status 1 at the first violation."""
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1000, help="the first seed of both")
+    parser.add_argument("--schedules", type=int, default=5000, help="simulated schedules")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long real faults go on")
+    chosen = parser.parse_args()
+    processes = str(os.cpu_count() or 1)
+    schedules = ["--seed", str(chosen.seed), "--schedules", str(chosen.schedules), "--processes", processes]
+    if chosen.schedules and simulate(schedules):
+        return 1
+    quiet_clients()
+    with tempfile.TemporaryDirectory(prefix="sotto-chaos-") as folder:
+        try:
+            asyncio.run(campaign(Path(folder), chosen.seed, 60 * chosen.minutes, _say))
+        except AssertionError as error:
+            _say(f"violation: {error}")
+            return 1
+        finally:
+            for line in REPORTS:
+                _say(line)
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

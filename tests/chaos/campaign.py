@@ -1,0 +1,159 @@
+"""Rounds of real faults in an order that a seed decides, for as long as one likes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stream.kafka.broker import LocalBroker
+from stream.kafka.broker_config import HOST
+from stream.kafka.processes import Service
+from stream.kafka.topics import create_topics
+from stream.noise import NoiseKey
+from stream.settings import Settings
+from tests.chaos.ground import Ground, installation
+from tests.chaos.proxy import Proxy, proxied_broker
+
+FAULTS_PER_ROUND = 6
+EVENTS_PER_FAULT = 400
+
+
+@dataclass
+class Round:
+    """One installation in the middle of its faults: worker 0 is behind the proxy."""
+
+    ground: Ground
+    proxy: Proxy
+    broker: LocalBroker
+    port: int
+    behind: Settings
+    chance: random.Random
+    budget: Service
+    workers: list[Service] = field(default_factory=list)
+
+    def replace(self, number: int) -> None:
+        """Start a worker in the place of one that has gone."""
+        self.workers[number] = self.ground.start("worker", settings=self.behind if number == 0 else None)
+
+
+Fault = Callable[[Round], Awaitable[None]]
+
+
+async def worker_killed(now: Round) -> None:
+    number = now.chance.randrange(len(now.workers))
+    now.workers[number].kill()
+    now.replace(number)
+
+
+async def worker_suspended_past_its_session(now: Round) -> None:
+    worker = now.chance.choice(now.workers)
+    worker.suspend()
+    await asyncio.sleep(now.chance.uniform(1.0, 9.0))
+    worker.wake()
+
+
+async def worker_told_to_stop(now: Round) -> None:
+    number = now.chance.randrange(len(now.workers))
+    await asyncio.to_thread(now.workers[number].stop)
+    now.replace(number)
+
+
+async def all_workers_killed_and_offsets_expired(now: Round) -> None:
+    for worker in now.workers:
+        worker.kill()
+    await now.ground.expire_offsets()
+    for number in range(len(now.workers)):
+        now.replace(number)
+
+
+async def worker_killed_while_it_restores(now: Round) -> None:
+    passing = now.ground.start("worker")
+    await asyncio.sleep(now.chance.uniform(0.5, 2.0))
+    passing.kill()
+
+
+async def budget_service_killed(now: Round) -> None:
+    now.budget.kill()
+    now.budget = now.ground.start("budget")
+
+
+async def network_silent(now: Round) -> None:
+    now.proxy.silence()
+    await asyncio.sleep(now.chance.uniform(1.0, 9.0))
+    now.proxy.heal()
+
+
+async def connections_reset(now: Round) -> None:
+    now.proxy.reset()
+    await asyncio.sleep(now.chance.uniform(0.0, 2.0))
+    now.proxy.heal()
+
+
+async def broker_killed(now: Round) -> None:
+    await asyncio.to_thread(now.broker.kill)
+    await asyncio.sleep(now.chance.uniform(0.0, 2.0))
+    await asyncio.to_thread(now.broker.start, now.port)
+
+
+async def changelog_compacted_eagerly(now: Round) -> None:
+    await now.ground.compact_eagerly()
+
+
+async def openings_repeated(now: Round) -> None:
+    await now.ground.repeat_openings([f"stream-{number}" for number in range(4)])
+
+
+FAULTS: tuple[Fault, ...] = (
+    worker_killed,
+    worker_suspended_past_its_session,
+    worker_told_to_stop,
+    all_workers_killed_and_offsets_expired,
+    worker_killed_while_it_restores,
+    budget_service_killed,
+    network_silent,
+    connections_reset,
+    broker_killed,
+    changelog_compacted_eagerly,
+    openings_repeated,
+)
+
+
+async def campaign(folder: Path, seed: int, seconds: float, say: Callable[[str], None]) -> None:
+    """Round after round until the time is over; AssertionError at the first violation."""
+    broker, ports, behind, port = proxied_broker(folder / "broker")
+    await asyncio.to_thread(broker.start, ports.clients)
+    deadline = time.monotonic() + seconds
+    try:
+        async with Proxy(port, behind) as proxy:
+            number = seed
+            while time.monotonic() < deadline:
+                say(f"round {number} (again: --seed {number})")
+                await _round(folder / f"round-{number}", number, broker, ports.clients, proxy, port)
+                number += 1
+    finally:
+        await asyncio.to_thread(broker.stop)
+
+
+async def _round(folder: Path, seed: int, broker: LocalBroker, port: int, proxy: Proxy, proxied: int) -> None:
+    chance = random.Random(seed)
+    await asyncio.to_thread(folder.mkdir, parents=True)
+    settings = Settings(bootstrap=f"{HOST}:{port}", prefix=f"round-{seed}", session_timeout_ms=6000)
+    behind = settings.model_copy(update={"bootstrap": f"{HOST}:{proxied}"})
+    await create_topics(settings)
+    async with installation(settings, NoiseKey.generate(), folder) as ground:
+        now = Round(ground, proxy, broker, port, behind, chance, ground.start("budget"))
+        now.workers = [ground.start("worker", settings=behind), ground.start("worker")]
+        await ground.open()
+        for _ in range(FAULTS_PER_ROUND):
+            fault = chance.choice(FAULTS)
+            asking = asyncio.create_task(ground.ask(EVENTS_PER_FAULT))
+            await asyncio.sleep(chance.uniform(0.0, 2.0))
+            ground.injected[fault.__name__.replace("_", " ")] += 1
+            await fault(now)
+            await asking
+        await ground.answered(seconds=180)
+        await ground.verified()

@@ -1,0 +1,27 @@
+"""A ground per test, and the faults' reports at the end of the run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stream.noise import NoiseKey
+from stream.settings import Settings
+from tests.chaos.ground import REPORTS, Ground, installation
+
+
+@pytest.fixture
+async def ground(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIterator[Ground]:
+    """An installation of its own on the shared broker."""
+    async with installation(settings, key, tmp_path) as made:
+        yield made
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was injected and found."""
+    if REPORTS:
+        terminalreporter.section("faults injected, and what was found")
+        for line in REPORTS:
+            terminalreporter.line(line)

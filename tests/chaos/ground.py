@@ -1,0 +1,142 @@
+"""An installation on a real broker under load, what can be done to it, and a report of what was done and found."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.protocol.admin import DeleteGroupsRequest
+
+from schemas import OpenStream
+from stream.client import Client
+from stream.kafka.names import worker_group
+from stream.kafka.processes import RoleName, Service
+from stream.noise import NoiseKey
+from stream.settings import Settings
+from tests.chaos.checker import Findings, check, committed
+from tests.chaos.load import Questions, answered, open_streams, specs
+
+SETTLING = 30.0
+"""Seconds within which the charges under way must reach the ledger."""
+
+REPORTS: list[str] = []
+"""What every ground injected and found, for the end of a test run."""
+
+
+class Ground:
+    """One installation: its services, its load and its journal."""
+
+    def __init__(self, settings: Settings, client: Client, key: NoiseKey, folder: Path, stack: ExitStack) -> None:
+        self.settings = settings
+        self.client = client
+        self.key = key
+        self.folder = folder
+        self.asked: list[str] = []
+        self.injected: Counter[str] = Counter()
+        self.openings: list[OpenStream] = []
+        self._questions = Questions(specs(), seed=0)
+        self._stack = stack
+        self._started = 0
+        key.save(folder / "noise.key")
+
+    def start(self, role: RoleName, *, settings: Settings | None = None, log: Path | None = None) -> Service:
+        """Start a service; it is stopped in the end."""
+        self._started += 1
+        path = log or self.folder / f"{role}-{self._started}.log"
+        service = Service(role, settings or self.settings, self.folder / "noise.key", path)
+        return self._stack.enter_context(service)
+
+    async def logged(self, service: Service, event: str, seconds: float = 30.0) -> None:
+        """Wait until a service has logged an event, such as ``joined`` or ``assigned``."""
+        async with asyncio.timeout(seconds):
+            while f'"event": "{event}"' not in await asyncio.to_thread(service.log.read_text):
+                assert service.exit_status is None, f"the service ended before it had {event}"
+                await asyncio.sleep(0.02)
+
+    async def open(self) -> None:
+        """Register the sources and open a stream of every mechanism, and some more."""
+        self.openings = await open_streams(self.client, self.folder / "people.csv")
+
+    async def ask(self, count: int) -> None:
+        """Publish the next questions."""
+        for _ in range(count):
+            identifier, stream, value = self._questions.next()
+            await self.client._send(self.client.topics.queries, stream, value)
+            self.asked.append(identifier)
+        await self.client.flush()
+
+    async def answered(self, missing: int = 0, seconds: float = 60.0) -> None:
+        """Wait until all but so many are answered."""
+        wanted = len(self.asked) - missing
+        found = await answered(self.client, wanted, seconds)
+        assert found >= wanted, f"{found} of {wanted} answered within {seconds:.0f} s"
+
+    async def expire_offsets(self) -> None:
+        """Make the broker forget how far the workers are; they must not be running."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.settings.bootstrap)
+        await admin.start()
+        try:
+            async with asyncio.timeout(30):
+                while True:
+                    response = await admin._send_request(DeleteGroupsRequest([worker_group(self.settings)]))
+                    if [code for _, code in response.results] == [0]:
+                        break
+                    await asyncio.sleep(0.5)  # The session of a worker that was killed must end first.
+        finally:
+            await admin.close()
+        self.injected["committed offsets expired"] += 1
+
+    async def compact_eagerly(self) -> None:
+        """Have the changelog compacted within moments."""
+        eager = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "cleanup.policy": "compact"}
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.settings.bootstrap)
+        await admin.start()
+        try:
+            await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, self.client.topics.state, eager)])
+        finally:
+            await admin.close()
+
+    async def repeat_openings(self, streams: list[str]) -> None:
+        """Write the openings of streams to the control topic once more, by somebody else than the budget service."""
+        topic = self.client.topics.control
+        async with AIOKafkaProducer(bootstrap_servers=self.settings.bootstrap) as producer:
+            for number in range(self.client.topics.partitions):
+                first = {record.key: record for record in reversed(await committed(self.settings, topic, number))}
+                for name in streams:
+                    if (record := first.get(name.encode())) is not None:
+                        await producer.send_and_wait(topic, record.value, key=record.key, partition=number)
+                        self.injected["control event repeated out of order"] += 1
+
+    async def verified(self) -> Findings:
+        """Everything is answered; no violation is found once the charges under way have reached the ledger."""
+        deadline = time.monotonic() + SETTLING
+        while True:
+            findings = await check(self.settings, self.client.topics, self.key, self.asked)
+            if not findings.violations or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.5)
+        self._report(findings)
+        assert findings.violations == []
+        return findings
+
+    def _report(self, findings: Findings) -> None:
+        faults = ", ".join(f"{times} × {name}" for name, times in self.injected.items())
+        outcomes = Counter(answer.outcome for answer in findings.answers)
+        counted = ", ".join(f"{times} {name}" for name, times in outcomes.most_common())
+        found = "; ".join(findings.violations) or "no violation"
+        REPORTS.append(f"{faults}: {len(self.asked)} events, {counted}; {found}")
+
+
+@asynccontextmanager
+async def installation(settings: Settings, key: NoiseKey, folder: Path) -> AsyncIterator[Ground]:
+    """A ground on topics that exist; its services are stopped in the end."""
+    with ExitStack() as stack:
+        async with Client(settings) as client:
+            yield Ground(settings, client, key, folder, stack)

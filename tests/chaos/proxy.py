@@ -1,0 +1,100 @@
+"""A TCP proxy between a service and the broker, and a broker with a listener of its own behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, Self
+
+from stream.kafka.broker import LocalBroker
+from stream.kafka.broker_config import HOST, Ports, _free_port, choose_ports
+
+_CHUNK = 1 << 16
+
+
+def proxied_broker(folder: Path) -> tuple[LocalBroker, Ports, int, int]:
+    """A broker with a second listener: clients of that one are told to connect to the proxy's port.
+
+    Gives the broker, its ports, the second listener's port and the proxy's.
+    """
+    ports = choose_ports(_free_port())
+    behind, proxy = _free_port(), _free_port()
+    direct = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}"
+    properties = {
+        "listeners": f"{direct},PROXIED://{HOST}:{behind}",
+        "advertised.listeners": f"{direct},PROXIED://{HOST}:{proxy}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT",
+    }
+    return LocalBroker(folder, properties=properties), ports, behind, proxy
+
+
+class Proxy:
+    """Forwards connections, until told otherwise.
+
+    ``reset`` closes what is open and whatever comes; ``silent`` swallows all bytes of both directions, as a network
+    does that drops packets.
+    """
+
+    def __init__(self, port: int, target: int) -> None:
+        self.connections = 0
+        self.swallowed = 0
+        self._port = port
+        self._target = target
+        self._state: Literal["open", "reset", "silent"] = "open"
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, HOST, self._port)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._drop()
+        if self._server is not None:
+            self._server.close()
+
+    def reset(self) -> None:
+        """Close every connection, and refuse new ones."""
+        self._state = "reset"
+        self._drop()
+
+    def silence(self) -> None:
+        """Let nothing through any more, without a word."""
+        self._state = "silent"
+
+    def heal(self) -> None:
+        """Forward again. What was swallowed is lost, so the connections that lack it are closed."""
+        if self._state == "silent":
+            self._drop()
+        self._state = "open"
+
+    def _drop(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._state == "reset":
+            writer.transport.abort()
+            return
+        try:
+            far_reader, far_writer = await asyncio.open_connection(HOST, self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self.connections += 1
+        self._writers |= {writer, far_writer}
+        try:
+            await asyncio.gather(self._forward(reader, far_writer), self._forward(far_reader, writer))
+        finally:
+            self._writers -= {writer, far_writer}
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(_CHUNK):
+                if self._state == "open":
+                    writer.write(data)
+                    await writer.drain()
+                else:
+                    self.swallowed += len(data)
+        writer.transport.abort()

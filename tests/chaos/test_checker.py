@@ -1,0 +1,208 @@
+"""A checker that cannot fail proves nothing: it finds each violation that is seeded into a log without any."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream.data import TableStore
+from stream.noise import NoiseKey
+from stream.processors.base import Record
+from stream.testing import Driver
+from tests.chaos.checker import examine
+from tests.chaos.load import ROWS, SENSITIVE_STREAMS, Questions, event, sources, specs
+from tests.chaos.replay import Installation
+
+KEY = NoiseKey(bytes(range(32)))
+Log = dict[tuple[str, int], list[Record]]
+
+
+@cache
+def _written() -> tuple[Driver, list[str]]:
+    """An installation with every mechanism, of which one stream was halted and some ran dry."""
+    driver = Driver(KEY, partitions=2)
+    for source in sources(Path("people.csv")):
+        driver.register(source, ROWS if source.source == "people" else None)
+    for spec in specs():
+        driver.open(spec)
+    questions = Questions(specs(), seed=3)
+    events = [questions.next() for _ in range(400)]
+    driver.ask([value for _, _, value in events])
+    driver.halt("stream-1")
+    later = [questions.next() for _ in range(60)]
+    driver.ask([value for _, _, value in later])
+    return driver, [identifier for identifier, _, _ in events + later]
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return _written()[0]
+
+
+@pytest.fixture
+def logs(driver: Driver) -> Log:
+    topics = driver.topics
+    wide = (topics.queries, topics.control, topics.answers, topics.state, topics.charges, topics.ledger)
+    records = [record for topic in wide for record in driver.records(topic)]
+    found: Log = {}
+    for record in records:
+        found.setdefault((record.topic, record.partition), []).append(record)
+    return found
+
+
+def _violations(driver: Driver, logs: Log, asked: list[str] | None = None, key: NoiseKey = KEY) -> list[str]:
+    tables = TableStore.keyed_by(KEY)
+    tables.put("people", ROWS)
+    return examine(
+        Installation(driver.topics, key, tables), logs, _written()[1] if asked is None else asked
+    ).violations
+
+
+def test_a_log_without_a_violation_is_found_to_have_none(driver: Driver, logs: Log) -> None:
+    assert _violations(driver, logs) == []
+
+
+def _last(
+    logs: Log, topic: str, fits: Callable[[dict[str, Any]], bool]
+) -> tuple[list[Record], int, dict[str, Any]]:
+    """The log, place and content of the last record of a topic that fits."""
+    for (name, _), records in logs.items():
+        if name.endswith(topic):
+            for place in reversed(range(len(records))):
+                content = json.loads(records[place].value or b"null")
+                if content is not None and fits(content):
+                    return records, place, content
+    raise LookupError(topic)
+
+
+def _change(logs: Log, topic: str, fits: Callable[[dict[str, Any]], bool], **fields: Any) -> None:
+    records, place, content = _last(logs, topic, fits)
+    records[place] = records[place]._replace(value=json.dumps({**content, **fields}).encode())
+
+
+def _repeat(
+    logs: Log, topic: str, fits: Callable[[dict[str, Any]], bool], *, times: int = 1, **fields: Any
+) -> None:
+    records, place, content = _last(logs, topic, fits)
+    again = records[place]._replace(value=json.dumps({**content, **fields}).encode(), offset=10**6)
+    records.extend([again] * times)
+
+
+def _remove(logs: Log, topic: str, fits: Callable[[dict[str, Any]], bool]) -> None:
+    records, place, _ = _last(logs, topic, fits)
+    del records[place]
+
+
+def _any(content: dict[str, Any]) -> bool:
+    del content
+    return True
+
+
+def _amount(epsilon: float) -> dict[str, Any]:
+    return {"epsilon": epsilon, "delta": 0.0, "rho": None}
+
+
+def _reopen(logs: Log) -> None:
+    """As if the halt of a stream had been lost on the way to its worker."""
+    _remove(logs, ".control", lambda one: one["spec"]["stream"] == "stream-1" and one["kind"] == "halted")
+    for records in [records for (topic, _), records in logs.items() if topic.endswith(".state")]:
+        records[:] = [one for one in records if not (one.key == b"stream-1" and b'"halted"' in (one.value or b""))]
+
+
+SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
+    "an answer is missing": (lambda logs: _remove(logs, ".answers", _any), "answered 0 times"),
+    "an answer came twice": (lambda logs: _repeat(logs, ".answers", _any), "answered 2 times"),
+    "a question that nobody asked was answered": (
+        lambda logs: _repeat(logs, ".answers", _any, id="another"),
+        "never asked",
+    ),
+    "an index is left out": (
+        lambda logs: _change(logs, ".answers", lambda one: one.get("index", 0) > 1, index=1000),
+        "not 0, 1, 2",
+    ),
+    "an answer followed a halt": (
+        lambda logs: _repeat(logs, ".answers", lambda one: one["stream"] == "stream-1", outcome="below", index=99),
+        "after it had halted",
+    ),
+    "an answer has other noise": (
+        lambda logs: _change(logs, ".answers", lambda one: one.get("basis") == "hypothesis", estimate=0.125),
+        "answers that differ",
+    ),
+    "more charged answers than the cutoff": (
+        lambda logs: _repeat(
+            logs, ".answers", lambda one: one["stream"] == "noisy-max" and one.get("basis") == "noisy", times=9
+        ),
+        "charged answers, cutoff",
+    ),
+    "the ledger lacks a charged answer": (
+        lambda logs: _change(logs, ".ledger", lambda one: one.get("tops", 0) > 0, tops=0),
+        "the ledger has 0",
+    ),
+    "a charge is above its grant": (
+        lambda logs: _repeat(logs, ".charges", _any, spent=_amount(99.0)),
+        "was charged 99.0",
+    ),
+    "a stream was charged and never granted": (
+        lambda logs: _repeat(logs, ".charges", _any, stream="nobody"),
+        "never granted",
+    ),
+    "a stream spent more than its grant": (
+        lambda logs: _change(logs, ".ledger", lambda one: one["kind"] == "grant", spent=_amount(99.0)),
+        "spent 99.0 of",
+    ),
+    "a source granted more than its budget": (
+        lambda logs: _change(logs, ".ledger", lambda one: one["kind"] == "source", granted=_amount(999.0)),
+        "granted 999.0 of",
+    ),
+    "a source spent what no grant did": (
+        lambda logs: _change(logs, ".ledger", lambda one: one["kind"] == "source", spent=_amount(0.001)),
+        "not the sum over its grants",
+    ),
+    "a stream was opened twice": (
+        lambda logs: _repeat(
+            logs,
+            ".control",
+            _any,
+            identity={"incarnation": "0" * 32, "digest": "0" * 64, "key_id": "0" * 16},
+        ),
+        "opened 2 times",
+    ),
+    "a request has two receipts": (
+        lambda logs: _repeat(logs, ".ledger", lambda one: one["kind"] == "receipt", outcome="registered"),
+        "two receipts",
+    ),
+    "a checkpoint is missing": (
+        lambda logs: _remove(logs, ".state", lambda one: one.get("answered", 0) > 1),
+        "changelog and replay disagree",
+    ),
+    "a step of a hypothesis is missing": (
+        lambda logs: _remove(logs, ".state", lambda one: "up" in one),
+        "would answer differently",
+    ),
+    "a halt did not reach the worker": (_reopen, "can still answer"),
+}
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_the_checker_finds_that(name: str, driver: Driver, logs: Log) -> None:
+    seed, expected = SEEDED[name]
+    seed(logs)
+    assert any(expected in found for found in _violations(driver, logs)), _violations(driver, logs)
+
+
+def test_the_checker_finds_answers_drawn_with_another_key(driver: Driver, logs: Log) -> None:
+    assert any("replay gave" in found for found in _violations(driver, logs, key=NoiseKey(bytes(32))))
+
+
+def test_the_checker_finds_a_question_that_was_dropped(driver: Driver, logs: Log) -> None:
+    assert any("answered 0 times" in found for found in _violations(driver, logs, [*_written()[1], "dropped"]))
+
+
+def test_the_load_has_events_for_every_stream() -> None:
+    assert len(specs()) == SENSITIVE_STREAMS + 11
+    assert event("a", "b", {"value": 1}) == b'{"id": "a", "stream": "b", "value": 1}'

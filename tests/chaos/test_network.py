@@ -1,0 +1,97 @@
+"""The way to the broker fails, and the broker itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from stream.kafka.broker import LocalBroker
+from stream.kafka.topics import create_topics
+from stream.noise import NoiseKey
+from stream.settings import Settings
+from tests.chaos.ground import installation
+from tests.chaos.proxy import Proxy, proxied_broker
+
+pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A broker of its own, with a listener behind a proxy."""
+
+    broker: LocalBroker
+    port: int
+    behind: int
+    proxy: int
+
+    def settings(self, port: int, prefix: str) -> Settings:
+        return Settings(bootstrap=f"127.0.0.1:{port}", prefix=prefix, session_timeout_ms=6000)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    broker, ports, behind, proxy = proxied_broker(tmp_path_factory.mktemp("proxied"))
+    broker.start(ports.clients)
+    yield Cluster(broker, ports.clients, behind, proxy)
+    broker.stop()
+
+
+async def test_a_worker_cut_off_for_longer_than_its_session_and_reset_harms_nothing(
+    cluster: Cluster, key: NoiseKey, tmp_path: Path
+) -> None:
+    settings = cluster.settings(cluster.port, "cut")
+    await create_topics(settings)
+    async with (
+        Proxy(cluster.proxy, cluster.behind) as proxy,
+        installation(settings, key, tmp_path) as ground,
+    ):
+        ground.start("budget")
+        ground.start("worker")
+        behind = ground.start("worker", settings=cluster.settings(cluster.proxy, "cut"))
+        await ground.open()
+        await ground.ask(1500)
+        await ground.answered(missing=1000)
+        assert proxy.connections > 0
+        proxy.silence()
+        await ground.ask(1500)
+        await ground.answered()
+        assert proxy.swallowed > 0
+        proxy.heal()
+        ground.injected["network silent past the session"] += 1
+        await asyncio.sleep(2.0)
+        for _ in range(3):
+            await ground.ask(400)
+            proxy.reset()
+            await asyncio.sleep(0.5)
+            proxy.heal()
+            ground.injected["connections reset"] += 1
+            await asyncio.sleep(1.0)
+        await ground.answered()
+        assert behind.exit_status is None
+        await ground.verified()
+
+
+async def test_a_broker_killed_in_the_middle_of_transactions_loses_and_doubles_nothing(
+    cluster: Cluster, key: NoiseKey, tmp_path: Path
+) -> None:
+    settings = cluster.settings(cluster.port, "outage")
+    await create_topics(settings)
+    async with installation(settings, key, tmp_path) as ground:
+        services = [ground.start("budget"), ground.start("worker"), ground.start("worker")]
+        await ground.open()
+        await ground.ask(1000)
+        await ground.answered(missing=500)
+        pending = asyncio.create_task(ground.ask(4000))
+        await asyncio.sleep(0.3)
+        await asyncio.to_thread(cluster.broker.kill)
+        ground.injected["SIGKILL broker under load"] += 1
+        await asyncio.sleep(1.0)
+        await asyncio.to_thread(cluster.broker.start, cluster.port)
+        await pending
+        await ground.answered(seconds=120)
+        assert [service.exit_status for service in services] == [None] * 3
+        await ground.verified()

@@ -1,0 +1,270 @@
+"""A broker with TLS, SCRAM and access control lists, and requests that no client of ours would send."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import ipaddress
+import os
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import for_code
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it does not list what it exports
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from stream.kafka.acls import Role, apply, grants, usual_principal
+from stream.kafka.broker import BrokerSecurity, LocalBroker
+from stream.kafka.restore import reader
+from stream.kafka.security import SecurityError, connection
+from stream.kafka.topics import TopicsError, create_topics, find_topics, layout
+from stream.processors.topics import Topics
+from stream.secret_files import write_secret
+from stream.settings import SECURITY_FIELDS, Settings, variable
+
+WRONG = "geheim-und-falsch"
+"""A password that is nobody's."""
+MATRIX = "matrix"
+"""An installation that runs no service, so that anything may be written to it."""
+BROKER, ADMINISTRATOR = "broker", "administrator"
+ADDRESS = "127.0.0.1"
+
+
+class Authority:
+    """A certificate authority that lives for one test run."""
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.file = folder / f"{name}.pem"
+        self.file.write_bytes(self._sign(self._name, self._key, x509.BasicConstraints(ca=True, path_length=0)))
+
+    def issue(self, name: str) -> tuple[Path, Path]:
+        """The files of a certificate and of its key, for this machine's address."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(ADDRESS))])
+        certificate = self._folder / f"{name}.certificate.pem"
+        certificate.write_bytes(self._sign(subject, key, address))
+        file = self._folder / f"{name}.key.pem"
+        write_secret(file, _pem(key))
+        return certificate, file
+
+    def _sign(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, extension: x509.ExtensionType) -> bytes:
+        now = dt.datetime.now(dt.UTC)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(hours=1))
+            .not_valid_after(now + dt.timedelta(days=1))
+            .add_extension(extension, critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+
+
+@dataclass
+class SecuredKafka:
+    """A broker that refuses everybody but administrators and whom they let in."""
+
+    folder: Path
+    broker: LocalBroker
+    authority: Authority
+    clients: str
+    admin: Settings
+    passwords: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def start(cls, folder: Path) -> Self:
+        """Start it, with an administrator who has a certificate; the caller stops ``broker``."""
+        authority = Authority(folder)
+        certificate, key = authority.issue(BROKER)
+        both = folder / "broker.pem"
+        write_secret(both, key.read_text() + certificate.read_text())
+        tokens = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
+        broker = LocalBroker(
+            folder / "broker",
+            security=BrokerSecurity(both, authority.file, (BROKER, ADMINISTRATOR)),
+            properties={
+                # Unsigned tokens, which Kafka takes in tests: what is under test is our side of the exchange.
+                "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+                "listener.name.clients.oauthbearer.sasl.jaas.config": tokens,
+            },
+        )
+        running = broker.start()
+        assert running.administration is not None
+        certificate, key = authority.issue(ADMINISTRATOR)
+        admin = Settings.of_local_broker(
+            running.administration,
+            security_protocol="SSL",
+            tls_ca_file=str(authority.file),
+            tls_certificate_file=str(certificate),
+            tls_key_file=str(key),
+        )
+        return cls(folder, broker, authority, running.bootstrap, admin)
+
+    def administrator(self, prefix: str) -> Settings:
+        """The administrator's settings for an installation."""
+        return self.admin.model_copy(update={"prefix": prefix})
+
+    def add_users(self, names: Iterable[str]) -> None:
+        """Make SCRAM users with passwords of their own, in files."""
+        made = {name: secrets.token_hex(16) for name in names}
+        administration = AdminClient(
+            {
+                "bootstrap.servers": self.admin.bootstrap,
+                "security.protocol": "SSL",
+                "ssl.ca.location": self.admin.tls_ca_file,
+                "ssl.certificate.location": self.admin.tls_certificate_file,
+                "ssl.key.location": self.admin.tls_key_file,
+            }
+        )
+        credentials = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        pending = administration.alter_user_scram_credentials(
+            [
+                UserScramCredentialUpsertion(name, credentials, password.encode(), os.urandom(16))
+                for name, password in made.items()
+            ]
+        )
+        for one in pending.values():
+            one.result(timeout=30)
+        for name, password in made.items():
+            write_secret(self.folder / f"{name}.password", password)
+        self.passwords |= made
+
+    def user(self, name: str, prefix: str, **others: Any) -> Settings:
+        """A user's settings for an installation."""
+        return Settings.of_local_broker(
+            self.clients,
+            prefix=prefix,
+            security_protocol="SASL_SSL",
+            sasl_username=name,
+            sasl_password_file=str(self.folder / f"{name}.password"),
+            tls_ca_file=str(self.authority.file),
+            **others,
+        )
+
+    def install(self, prefix: str, partitions: int = 2) -> None:
+        """Make topics, users and access lists as an administrator would."""
+        admin = self.administrator(prefix).model_copy(update={"partitions": partitions})
+        self.add_users(usual_principal(role, admin).removeprefix("User:") for role in Role)
+        asyncio.run(_install(admin))
+        for role in Role:
+            asyncio.run(in_force(self.role(role, prefix), role))
+
+    def role(self, role: Role, prefix: str) -> Settings:
+        """The settings of a role's usual principal."""
+        return self.user(f"{prefix}-{role}", prefix)
+
+
+async def _install(admin: Settings) -> None:
+    await create_topics(admin)
+    for role, granted in grants(admin).items():
+        await apply(admin, usual_principal(role, admin), granted)
+
+
+async def in_force(settings: Settings, role: Role) -> None:
+    """Return once the broker knows the user and what it may do: it learns of both after it has said that they are made."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await find_topics(settings, role=role)
+            except (TopicsError, SecurityError):
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
+def topics_of(prefix: str) -> dict[str, str]:
+    """An installation's topics by what they are for."""
+    names = (wanted.name for wanted in layout(Topics(prefix)))
+    return {name.removeprefix(f"{prefix}."): name for name in names}
+
+
+def variables(settings: Settings) -> dict[str, str]:
+    """The environment that gives these settings to a command."""
+    given = {variable(name): str(getattr(settings, name)) for name in ("bootstrap", "prefix", *SECURITY_FIELDS)}
+    return given | {variable("sasl_password"): settings.sasl_password.get_secret_value()}
+
+
+class Raw:
+    """One principal's connection, on which requests are sent without asking first whether they are allowed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._client = AIOKafkaClient(**connection(settings))
+
+    async def __aenter__(self) -> Self:
+        await self._client.bootstrap()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+    async def write(self, topic: str, partition: int, key: bytes, value: bytes) -> str:
+        """Send one record, and give the name of the error that the broker answers with."""
+        batch = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
+        batch.append(0, int(time.time() * 1000), key, value, [])
+        request = ProduceRequest(None, -1, 10_000, [(topic, [(partition, bytes(batch.build()))])])
+        response = await self._client.send(self._client.get_random_node(), request)
+        return str(for_code(response.topics[0][1][0][1]).__name__)
+
+    async def read(self, topic: str, partition: int) -> str:
+        """Fetch from the beginning, and give the name of the error that the broker answers with."""
+        request = FetchRequest(0, 0, 1 << 20, 0, [(topic, [(partition, 0, 1 << 20)])])
+        response = await self._client.send(self._client.get_random_node(), request)
+        return str(for_code(response.topics[0][1][0][1]).__name__)
+
+
+async def ends(admin: Settings, topics: Iterable[str], partitions: int) -> dict[TopicPartition, int]:
+    """Where each topic ends, uncommitted records and markers included."""
+    async with reader(admin, isolation_level="read_uncommitted") as consumer:
+        found: dict[TopicPartition, int] = await consumer.end_offsets(
+            [TopicPartition(topic, number) for topic in topics for number in range(partitions)]
+        )
+        return found
+
+
+async def fence(settings: Settings, transactional_id: str) -> None:
+    """Take a transactional id, as whoever wants to cut its owner off would."""
+    producer = AIOKafkaProducer(**connection(settings), transactional_id=transactional_id)
+    try:
+        await producer.start()
+    finally:
+        await producer.stop()
+
+
+async def writable(settings: Settings) -> set[str]:
+    """To which topics a principal may write, found out by writing."""
+    async with Raw(settings) as raw:
+        return {
+            name
+            for name, topic in topics_of(settings.prefix).items()
+            if await raw.write(topic, 0, b"k", b"{}") == "NoError"
+        }

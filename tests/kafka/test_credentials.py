@@ -1,0 +1,122 @@
+"""Who may connect at all: passwords, certificates and tokens, wrong ones with one clear line and no secret in it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from stream.kafka.acls import Role
+from stream.kafka.processes import Service
+from stream.kafka.security import SecurityError
+from stream.kafka.topics import find_topics
+from stream.noise import NoiseKey
+from stream.secret_files import replace_secret, write_secret
+from stream.settings import Settings
+from tests.kafka.secured import MATRIX, WRONG, Authority, SecuredKafka, variables, writable
+
+pytestmark = pytest.mark.kafka
+
+
+def test_a_wrong_password_is_one_clear_line_without_the_password(matrix: SecuredKafka) -> None:
+    operator = matrix.role(Role.OPERATOR, MATRIX)
+    wrong = operator.model_copy(update={"sasl_password": SecretStr(WRONG), "sasl_password_file": ""})
+    result = subprocess.run(
+        [sys.executable, "-m", "stream.cli", "source", "show", "vitals"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **variables(wrong)},
+        timeout=120,
+    )
+    assert (result.returncode, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    assert (
+        f"refuses user '{MATRIX}-operator' or its password; check SOTTO_SASL_USERNAME, SOTTO_SASL_PASSWORD" in line
+    )
+    assert WRONG not in line
+
+
+def test_a_service_with_a_wrong_password_ends_and_tells_no_secret(matrix: SecuredKafka, tmp_path: Path) -> None:
+    worker = matrix.role(Role.WORKER, MATRIX)
+    wrong = worker.model_copy(update={"sasl_password": SecretStr(WRONG), "sasl_password_file": ""})
+    key = tmp_path / "noise.key"
+    NoiseKey.generate().save(key)
+    with Service("worker", wrong, key, tmp_path / "worker.log") as service:
+        assert WRONG not in Path(f"/proc/{service.pid}/cmdline").read_text()
+        while service.exit_status is None:
+            time.sleep(0.1)
+    log = service.log.read_text()
+    assert service.exit_status == 1
+    assert f"refuses user '{MATRIX}-worker' or its password" in log
+    assert WRONG not in log
+
+
+async def test_a_broker_with_a_certificate_of_somebody_elses_is_not_trusted(
+    matrix: SecuredKafka, tmp_path: Path
+) -> None:
+    stranger = Authority(tmp_path, "stranger")
+    for settings in (matrix.role(Role.OPERATOR, MATRIX), matrix.administrator(MATRIX)):
+        with pytest.raises(SecurityError, match=r"certificate of 127.0.0.1.*not accepted.*SOTTO_TLS_CA_FILE"):
+            await find_topics(settings.model_copy(update={"tls_ca_file": str(stranger.file)}))
+
+
+async def test_a_certificate_for_another_address_is_not_accepted_unless_the_check_is_off(
+    matrix: SecuredKafka,
+) -> None:
+    producer = matrix.role(Role.PRODUCER, MATRIX)
+    renamed = producer.model_copy(update={"bootstrap": producer.bootstrap.replace("127.0.0.1", "localhost")})
+    with pytest.raises(SecurityError, match=r"certificate of localhost.*not accepted.*SOTTO_BOOTSTRAP"):
+        await find_topics(renamed)
+    await find_topics(renamed.model_copy(update={"tls_check_hostname": False}))
+
+
+async def test_an_administrator_without_a_trusted_certificate_is_refused(
+    matrix: SecuredKafka, tmp_path: Path
+) -> None:
+    admin = matrix.administrator(MATRIX)
+    certificate, key = Authority(tmp_path, "stranger").issue("administrator")
+    for files in (("", ""), (str(certificate), str(key))):
+        shown = dict(zip(("tls_certificate_file", "tls_key_file"), files, strict=True))
+        with pytest.raises(SecurityError, match="SOTTO_TLS_CERTIFICATE_FILE"):
+            await find_topics(admin.model_copy(update=shown))
+
+
+async def test_the_mechanism_and_protocol_must_be_the_brokers(matrix: SecuredKafka) -> None:
+    producer = matrix.role(Role.PRODUCER, MATRIX)
+    with pytest.raises(SecurityError, match="does not offer PLAIN; set SOTTO_SASL_MECHANISM"):
+        await find_topics(producer.model_copy(update={"sasl_mechanism": "PLAIN"}))
+    async with asyncio.timeout(30):
+        with pytest.raises(SecurityError, match=r"closes the connection.*SOTTO_SECURITY_PROTOCOL"):
+            await find_topics(Settings.of_local_broker(matrix.clients, prefix=MATRIX))
+
+
+@pytest.mark.parametrize("how", ["file", "command"])
+async def test_a_bearer_token_stands_for_its_principal(matrix: SecuredKafka, tmp_path: Path, how: str) -> None:
+    file = tmp_path / "token"
+    write_secret(file, unsigned_token(f"{MATRIX}-producer"))
+    source = {"sasl_token_file": str(file)} if how == "file" else {"sasl_token_command": f"cat '{file}'"}
+    user = matrix.role(Role.PRODUCER, MATRIX).model_copy(
+        update={"sasl_mechanism": "OAUTHBEARER", "sasl_username": "", "sasl_password_file": "", **source}
+    )
+    assert await writable(user) == {"queries"}
+    replace_secret(file, "no.token")
+    with pytest.raises(SecurityError, match="refuses the bearer token; check SOTTO_SASL_TOKEN_FILE"):
+        await find_topics(user)
+
+
+def unsigned_token(subject: str) -> str:
+    claims = {"sub": subject, "iat": int(time.time()) - 10, "exp": int(time.time()) + 600}
+    parts = [
+        base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode()
+        for part in ({"alg": "none"}, claims)
+    ]
+    return ".".join([*parts, ""])

@@ -1,0 +1,217 @@
+"""Producers and consumers that are not ours: librdkafka and the JVM client get their answers, each once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer, Message, Producer
+
+from schemas import Answer
+from schemas.wire import Codec
+from stream.client import Client
+from stream.kafka.broker import java, java_classpath
+from stream.kafka.broker_jars import KAFKA_VERSION
+from stream.processors.headers import ANSWER_TYPE
+from stream.processors.topics import partition_of
+from stream.settings import Settings
+from tests.conftest import StartService
+
+pytestmark = pytest.mark.kafka
+
+FEED = {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 100.0, "sensitivity": 1.0}
+STREAMS = [f"ward-{number}" for number in range(12)]
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+SEPARATOR = "|"
+ABORTED = "never committed"
+
+answers: Codec[Answer] = Codec(Answer, limit=1 << 20)
+
+
+@pytest.fixture
+async def wards(client: Client, start: StartService) -> Client:
+    """An installation with a dozen open streams, spread over its partitions."""
+    start("budget")
+    start("worker")
+    await client.register(FEED)
+    for stream in STREAMS:
+        mechanism = {"kind": "above_threshold", "threshold": 1000.0}
+        await client.open({"stream": stream, "source": "feed", "mechanism": mechanism, "epsilon": 1.0})
+    return client
+
+
+def questions(count: int) -> list[dict[str, Any]]:
+    return [
+        {"id": f"q{number}", "stream": STREAMS[number % len(STREAMS)], "value": 1.0} for number in range(count)
+    ]
+
+
+def ask_by_librdkafka(
+    settings: Settings, topic: str, asked: Iterable[dict[str, Any]], **configuration: Any
+) -> None:
+    producer = Producer({"bootstrap.servers": settings.bootstrap, "enable.idempotence": True, **configuration})
+    for question in asked:
+        producer.produce(topic, json.dumps(question).encode(), key=question["stream"].encode())
+    assert producer.flush(30) == 0
+
+
+def read_by_librdkafka(settings: Settings, topic: str, count: int) -> list[Message]:
+    """So many committed records, and what else comes within a moment after the last."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": settings.bootstrap,
+            "group.id": "readers",
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.subscribe([topic])
+    found: list[Message] = []
+    try:
+        while message := consumer.poll(30 if len(found) < count else 2):
+            assert message.error() is None, message.error()
+            found.append(message)
+    finally:
+        consumer.close()
+    return found
+
+
+def headers_of(message: Message) -> dict[str, str]:
+    listed: Any = message.headers() or ()
+    return {name: value.decode() for name, value in listed}
+
+
+def decoded(messages: Iterable[Message]) -> list[Answer]:
+    return [answers.decode(message.value()) for message in messages]
+
+
+async def test_queries_of_librdkafka_with_murmur2_are_all_answered_once(settings: Settings, wards: Client) -> None:
+    asked = questions(120)
+    await asyncio.to_thread(ask_by_librdkafka, settings, wards.topics.queries, asked, partitioner="murmur2_random")
+    found = decoded(await asyncio.to_thread(read_by_librdkafka, settings, wards.topics.answers, len(asked)))
+    assert Counter(answer.id for answer in found) == Counter(question["id"] for question in asked)
+    assert {answer.outcome for answer in found} == {"below"}
+    for stream in STREAMS:
+        assert [answer.index for answer in found if answer.stream == stream] == list(range(10))
+
+
+async def test_queries_of_librdkafka_s_own_partitioner_are_answered_or_told_of_the_right_one(
+    settings: Settings, wards: Client
+) -> None:
+    """By default librdkafka partitions by CRC32: which streams come home is luck, and nothing is lost."""
+    asked = questions(120)
+    await asyncio.to_thread(ask_by_librdkafka, settings, wards.topics.queries, asked)
+    found = decoded(await asyncio.to_thread(read_by_librdkafka, settings, wards.topics.answers, len(asked)))
+    assert Counter(answer.id for answer in found) == Counter(question["id"] for question in asked)
+    astray = {answer.stream for answer in found if answer.outcome == "rejected"}
+    home = {answer.stream for answer in found if answer.outcome == "below"}
+    assert astray | home == set(STREAMS)
+    assert not astray & home
+    assert astray
+    for answer in found:
+        if answer.stream in astray:
+            assert answer.reason is not None
+            assert answer.reason.startswith("wrong-partition: ")
+            assert "partitioner=murmur2_random" in answer.reason
+
+
+async def test_the_jvm_s_console_producer_and_consumer_need_no_setting_but_keys_and_isolation(
+    settings: Settings, wards: Client
+) -> None:
+    asked = questions(60)
+    lines = [f"{question['stream']}{SEPARATOR}{json.dumps(question)}" for question in asked]
+    await asyncio.to_thread(produce_by_jvm, settings, wards.topics.queries, lines)
+    await abort(settings, wards.topics.answers, partition_of(STREAMS[0].encode(), wards.topics.partitions))
+    found = [json.loads(line) for line in await asyncio.to_thread(consume_by_jvm, settings, wards.topics.answers)]
+    assert Counter(one["id"] for one in found) == Counter(question["id"] for question in asked)
+    assert {one["outcome"] for one in found} == {"below"}
+
+
+async def test_a_cloud_event_with_trace_context_from_the_jvm_is_answered_by_one(
+    settings: Settings, wards: Client
+) -> None:
+    headers = f"ce_specversion:1.0,ce_id:7,ce_source:/wards,ce_type:question,traceparent:{PARENT}"
+    question = {"id": "traced", "stream": STREAMS[0], "value": 1.0}
+    line = SEPARATOR.join([headers, STREAMS[0], json.dumps(question)])
+    await asyncio.to_thread(
+        produce_by_jvm,
+        settings,
+        wards.topics.queries,
+        [line],
+        "parse.headers=true",
+        f"headers.delimiter={SEPARATOR}",
+    )
+    [message] = await asyncio.to_thread(read_by_librdkafka, settings, wards.topics.answers, 1)
+    home = partition_of(STREAMS[0].encode(), wards.topics.partitions)
+    assert headers_of(message) == {
+        "content-type": "application/json",
+        "ce_specversion": "1.0",
+        "ce_id": f"{home}-0",
+        "ce_source": f"/{wards.topics.answers}",
+        "ce_type": ANSWER_TYPE.decode(),
+        "ce_subject": STREAMS[0],
+        "traceparent": PARENT,
+    }
+    assert decoded([message])[0].id == "traced"
+
+
+async def test_the_python_client_hands_trace_context_on(settings: Settings, wards: Client) -> None:
+    await wards.ask({"id": "plain", "stream": STREAMS[0], "value": 1.0})
+    await wards.ask({"id": "traced", "stream": STREAMS[0], "value": 1.0}, [("traceparent", PARENT.encode())])
+    plain, traced = await asyncio.to_thread(read_by_librdkafka, settings, wards.topics.answers, 2)
+    assert (headers_of(plain), headers_of(traced)) == ({}, {"traceparent": PARENT})
+
+
+async def abort(settings: Settings, topic: str, partition: int) -> None:
+    """Write what no reader of committed records may see."""
+    producer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap, transactional_id="somebody")
+    async with producer:
+        await producer.begin_transaction()
+        await producer.send_and_wait(topic, json.dumps({"id": ABORTED}).encode(), partition=partition)
+        await producer.abort_transaction()
+
+
+def produce_by_jvm(settings: Settings, topic: str, lines: Sequence[str], *properties: str) -> None:
+    reader = ["parse.key=true", f"key.separator={SEPARATOR}", *properties]
+    options = ["--topic", topic, *(word for one in reader for word in ("--reader-property", one))]
+    run_jvm("org.apache.kafka.tools.ConsoleProducer", settings, *options, given="\n".join(lines) + "\n")
+
+
+def consume_by_jvm(settings: Settings, topic: str) -> list[str]:
+    """Every committed record, until none has come for a while."""
+    options = [
+        "--topic",
+        topic,
+        "--from-beginning",
+        "--isolation-level",
+        "read_committed",
+        "--timeout-ms",
+        "12000",
+    ]
+    return run_jvm("org.apache.kafka.tools.consumer.ConsoleConsumer", settings, *options).splitlines()
+
+
+def run_jvm(tool: str, settings: Settings, *options: str, given: str = "") -> str:
+    command = [str(java()), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF", "-cp", tools(), tool]
+    result = subprocess.run(
+        [*command, "--bootstrap-server", settings.bootstrap, *options],
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@cache
+def tools() -> str:
+    return java_classpath(f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}")

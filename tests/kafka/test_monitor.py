@@ -1,0 +1,300 @@
+"""The monitor on real Kafka: it shows what is committed, changes what its operator says, and holds up nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+from aiokafka import AIOKafkaProducer
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from schemas import Amount, PartitionStatus, SourceRecord, ValuesSource
+from stream.client import Client
+from stream.kafka import reports
+from stream.kafka.processes import Service
+from stream.kafka.services import worker
+from stream.monitor.tokens import make_token_file
+from stream.noise import NoiseKey
+from stream.processors.topics import partition_of
+from stream.settings import Settings
+from stream.tracing import span, trace_with
+from tests.chaos.checker import committed
+from tests.conftest import StartService
+
+pytestmark = pytest.mark.kafka
+
+FEED = {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 5.0, "sensitivity": 1.0}
+HIGH, LOW = 1e9, -1e9
+START_SECONDS = 60
+
+
+def spec(stream: str, cutoff: int = 3) -> dict[str, object]:
+    mechanism = {"kind": "above_threshold", "threshold": 0.0, "cutoff": cutoff}
+    return {"stream": stream, "source": "feed", "mechanism": mechanism, "epsilon": 1.0}
+
+
+class Web:
+    """The monitor's API as people and programs use it."""
+
+    def __init__(self, session: ClientSession, settings: Settings) -> None:
+        self._session = session
+        self._address = f"http://{settings.monitor_host}:{settings.monitor_port}"
+        files = {"operator": settings.monitor_operator_token_file, "viewer": settings.monitor_viewer_token_file}
+        self._tokens = {role: Path(file).read_text().strip() for role, file in files.items()} | {
+            "nobody": "0" * 40
+        }
+
+    async def get(self, path: str) -> dict[str, Any]:
+        async with self._session.get(self._address + path, headers=self._as("viewer")) as response:
+            assert response.status == 200, await response.text()
+            answer: dict[str, Any] = await response.json()
+            return answer
+
+    async def post(self, path: str, body: dict[str, Any], role: str = "operator") -> tuple[int, dict[str, Any]]:
+        async with self._session.post(self._address + path, json=body, headers=self._as(role)) as response:
+            return response.status, await response.json()
+
+    async def ready(self) -> None:
+        async with asyncio.timeout(START_SECONDS):
+            while True:
+                try:
+                    async with self._session.get(f"{self._address}/readyz") as response:
+                        if response.status == 200:
+                            return
+                except OSError:
+                    pass
+                await asyncio.sleep(0.1)
+
+    async def until(self, path: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        async with asyncio.timeout(START_SECONDS):
+            while not wanted(answer := await self.get(path)):
+                await asyncio.sleep(0.1)
+            return answer
+
+    def _as(self, role: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._tokens[role]}"}
+
+
+@pytest.fixture
+def own(settings: Settings, tmp_path: Path) -> Settings:
+    """The installation's settings with those of its monitor."""
+    files = {role: tmp_path / f"{role}.token" for role in ("operator", "viewer")}
+    for file in files.values():
+        make_token_file(file)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return settings.model_copy(
+        update={
+            "monitor_port": port,
+            "monitor_operator_token_file": str(files["operator"]),
+            "monitor_viewer_token_file": str(files["viewer"]),
+            "monitor_burst": 10_000,
+        }
+    )
+
+
+@pytest.fixture
+def start_monitor(own: Settings, tmp_path: Path) -> Iterator[Callable[[], Service]]:
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(Service("monitor", own, None, tmp_path / "monitor.log"))
+
+
+@pytest.fixture
+async def web(own: Settings) -> AsyncIterator[Web]:
+    async with ClientSession() as session:
+        yield Web(session, own)
+
+
+def figures(page: dict[str, Any]) -> list[dict[str, Any]]:
+    """Everything but what depends on when one looks: digests come up to two seconds after the answers."""
+    return [{name: row[name] for name in row.keys() - {"rates", "dry_in", "updated"}} for row in page["items"]]
+
+
+async def test_a_halt_from_the_api_halts_the_stream_on_kafka(
+    client: Client, start: StartService, start_monitor: Callable[[], Service], web: Web
+) -> None:
+    start("budget")
+    start("worker")
+    monitor = start_monitor()
+    await web.ready()
+    assert (await web.post("/api/sources", {"request": "register", "source": FEED}))[0] == 200
+    assert (await web.post("/api/streams", {"request": "open", "stream": spec("ward")}))[1]["outcome"] == "opened"
+    assert (await asyncio.wait_for(client.ask({"stream": "ward", "value": HIGH}), 30)).outcome == "above"
+    halt = {"kind": "halt", "request": "stop it", "source": "feed", "stream": "ward", "reason": "audit"}
+    assert (await web.post("/api/halts", halt, "nobody"))[0] == 401
+    assert (await web.post("/api/halts", halt, "viewer"))[0] == 403
+    assert (await asyncio.wait_for(client.ask({"stream": "ward", "value": LOW}), 30)).outcome == "below"
+    before = await web.until("/api/streams/ward", lambda detail: detail["row"]["answered"] == 2)
+    assert before["row"]["state"] == "open"
+    status, receipt = await web.post("/api/halts", halt)
+    assert (status, receipt["outcome"]) == (200, "halted")
+    assert (await client.budget("feed"))[1][0].ending == "halted"
+    assert await web.post("/api/halts", halt) == (200, receipt)
+    async with asyncio.timeout(30):
+        while (answer := await client.ask({"stream": "ward", "value": LOW})).outcome != "halted":
+            await asyncio.sleep(0.1)
+    assert answer.reason == "audit"
+    after = await web.until("/api/streams/ward", lambda detail: detail["row"]["state"] == "halted")
+    assert (after["row"]["reason"], after["row"]["tops"]) == ("audit", 1)
+    workers = await web.until("/api/workers", lambda view: _answered(view) >= 3)
+    assert {row["role"] for row in workers["members"]} == {"worker", "budget"}
+    assert all(row["member"] and row["restore"]["phase"] == "ready" for row in workers["partitions"])
+    assert all(row["lag"] == 0 for row in workers["partitions"])
+    monitor.stop()
+    assert monitor.exit_status == 0
+    events = [json.loads(line)["event"] for line in monitor.log.read_text().splitlines()]
+    assert events[-1] == "left"
+
+
+async def test_a_monitor_that_was_killed_shows_the_same_figures_and_its_absence_stops_nobody(
+    client: Client, start: StartService, start_monitor: Callable[[], Service], web: Web
+) -> None:
+    start("budget")
+    start("worker")
+    first = start_monitor()
+    await web.ready()
+    await client.register(FEED)
+    for stream in ("open", "exhausted", "closed"):
+        await client.open(spec(stream))
+    for stream, values in {"open": [LOW, HIGH, LOW], "exhausted": [HIGH] * 3, "closed": [LOW]}.items():
+        for value in values:
+            await asyncio.wait_for(client.ask({"stream": stream, "value": value}), 30)
+    await client.close("feed", "closed")
+    await web.until("/api/sources", lambda page: page["items"][0]["refunded"]["epsilon"] > 0)
+    await web.until("/api/overview", lambda overview: overview["answered"] == 7)
+    await web.until("/api/streams/exhausted", lambda detail: detail["row"]["ending"] is not None)
+    before = [figures(await web.get(path)) for path in ("/api/streams", "/api/sources")]
+    first.kill()
+    second = start_monitor()
+    await web.ready()
+    after = [figures(await web.get(path)) for path in ("/api/streams", "/api/sources")]
+    assert after == before
+    record, grants = await client.budget("feed")
+    assert before[1][0]["spent"]["epsilon"] == record.spent.epsilon
+    assert {row["stream"]: row["state"] for row in before[0]} == {
+        grant.spec.stream: grant.state for grant in grants
+    }
+    second.kill()
+    for value in (LOW, HIGH):
+        await asyncio.wait_for(client.ask({"stream": "open", "value": value}), 30)
+    assert (await client.open(spec("another"))).outcome == "opened"
+
+
+async def test_what_was_never_committed_is_not_shown(
+    own: Settings, client: Client, start_monitor: Callable[[], Service], web: Web
+) -> None:
+    start_monitor()
+    await web.ready()
+    none, some = Amount(epsilon=0.0, delta=0.0), Amount(epsilon=4.0, delta=0.0)
+    source = ValuesSource.model_validate(FEED)
+
+    def record(spent: Amount) -> bytes:
+        return (
+            SourceRecord(
+                source=source,
+                fingerprint=None,
+                state="open",
+                granted=some,
+                spent=spent,
+                refunded=none,
+                left=Amount(epsilon=1.0, delta=0.0),
+                streams=0,
+            )
+            .model_dump_json()
+            .encode()
+        )
+
+    producer = AIOKafkaProducer(bootstrap_servers=own.bootstrap, transactional_id=f"{own.prefix}-test")
+    async with producer:
+        for spent, committed in ((none, True), (some, False)):
+            await producer.begin_transaction()
+            await producer.send_and_wait(client.topics.ledger, record(spent), key=b"source|feed", partition=0)
+            await (producer.commit_transaction() if committed else producer.abort_transaction())
+        await producer.begin_transaction()
+        await producer.send_and_wait(
+            client.topics.ledger, record(none).replace(b'"feed"', b'"next"'), key=b"source|next", partition=0
+        )
+        await producer.commit_transaction()
+        page = await web.until("/api/sources", lambda page: page["total"] == 2)
+    assert [row["spent"]["epsilon"] for row in page["items"]] == [0.0, 0.0]
+
+
+async def test_a_restore_tells_how_far_it_is(
+    settings: Settings, client: Client, key: NoiseKey, start: StartService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start("budget")
+    await client.register(FEED)
+    await client.open(spec("ward"))
+    monkeypatch.setattr(reports, "INTERVAL", 0.0)
+    engine = worker(settings, client.topics, key)
+    running = asyncio.create_task(engine.run())
+    try:
+        await asyncio.wait_for(client.ask({"stream": "ward", "value": LOW}), START_SECONDS)
+    finally:
+        engine.stop()
+        await running
+    home = partition_of(b"ward", client.topics.partitions)
+    told = [
+        PartitionStatus.model_validate_json(record.value or b"")
+        for record in await committed(settings, client.topics.status, home)
+        if record.key == f"@worker|{home}".encode()
+    ]
+    assert [report.phase for report in told] == ["restoring", "ready"]
+    assert all((report.role, report.partition) == ("worker", home) for report in told)
+    assert all(0 < report.records <= report.total for report in told)
+    assert told[0].member.endswith(f"-{os.getpid()}")
+
+
+async def test_a_trace_leads_from_the_asker_to_the_worker(
+    settings: Settings, client: Client, key: NoiseKey, start: StartService
+) -> None:
+    start("budget")
+    await client.register(FEED)
+    await client.open(spec("ward"))
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    engine = worker(settings, client.topics, key)
+    running = asyncio.create_task(engine.run())
+    trace_with(provider)
+    try:
+        with span("asker", {}):
+            await asyncio.wait_for(client.ask({"stream": "ward", "value": LOW}), START_SECONDS)
+    finally:
+        engine.stop()
+        await running
+        trace_with(None)
+    found = {one.name: one for one in exporter.get_finished_spans()}
+    asked = found["asker"].get_span_context()
+    assert asked is not None
+    assert [link.context.span_id for link in found["worker answers"].links] == [asked.span_id]
+
+
+def test_without_tokens_the_monitor_does_not_start(own: Settings) -> None:
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("SOTTO_")}
+    result = subprocess.run(
+        [sys.executable, "-m", "stream.cli", "serve", "monitor"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**environment, "SOTTO_BOOTSTRAP": own.bootstrap},
+        timeout=60,
+    )
+    assert result.returncode == 1
+    assert "SOTTO_MONITOR_OPERATOR_TOKEN" in result.stderr
+
+
+def _answered(view: dict[str, Any]) -> int:
+    return sum(row["position"] or 0 for row in view["partitions"] if row["role"] == "worker")

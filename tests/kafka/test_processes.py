@@ -1,0 +1,147 @@
+"""Several workers under one parent: they share the partitions, one that is killed comes back, none is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from stream.cli.app import app
+from stream.kafka import replicas
+from stream.kafka.replicas import ReplicaError, Replicas
+from stream.noise import KEY_FILE_VARIABLE, KEY_VARIABLE, NoiseKey
+from stream.settings import Settings, variable
+from tests.chaos.ground import installation
+
+PATIENCE = 60.0
+
+
+class Parent:
+    """``sotto serve worker --processes N``, and what it and its children have logged."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if line.get("event") == event]
+
+    async def until(self, event: str, count: int) -> list[dict[str, Any]]:
+        deadline = time.monotonic() + PATIENCE
+        while len(found := self.logged(event)) < count:
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
+            await asyncio.sleep(0.1)
+        return found
+
+    async def ended(self) -> int:
+        return await asyncio.to_thread(self.process.wait, PATIENCE)
+
+
+@contextmanager
+def parent(settings: Settings, key: NoiseKey, folder: Path, *, processes: int) -> Iterator[Parent]:
+    key_file = folder / "workers.key"
+    key.save(key_file)
+    environment = {
+        name: text for name, text in os.environ.items() if name not in {KEY_VARIABLE, KEY_FILE_VARIABLE}
+    }
+    environment |= {variable("bootstrap"): settings.bootstrap, variable("prefix"): settings.prefix}
+    log = folder / "workers.log"
+    command = [sys.executable, "-m", "stream.cli", "serve", "worker", "--json-logs", "--key-file", str(key_file)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--processes", str(processes)], stderr=output, stdout=output, env=environment
+        )
+        try:
+            yield Parent(process, log)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def until_gone(pids: set[int]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while left := {pid for pid in pids if is_alive(pid)}:
+        assert time.monotonic() < deadline, f"still there: {left}"
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.kafka
+async def test_a_killed_worker_is_started_again_and_an_order_to_stop_reaches_all(
+    settings: Settings, key: NoiseKey, tmp_path: Path
+) -> None:
+    async with installation(settings, key, tmp_path) as ground:
+        ground.start("budget")
+        await ground.open()
+        with parent(settings, key, tmp_path, processes=2) as workers:
+            pids = {line["pid"] for line in await workers.until("worker started", 2)}
+            await ground.ask(400)
+            await ground.answered()
+            os.kill(min(pids), signal.SIGKILL)
+            ground.injected["SIGKILL worker under a parent"] += 1
+            started = await workers.until("worker started", 3)
+            assert workers.logged("worker ended")[0]["status"] == -signal.SIGKILL
+            assert started[2]["process"] == next(one["process"] for one in started if one["pid"] == min(pids))
+            await ground.ask(400)
+            await ground.answered()
+            workers.process.terminate()
+            assert await workers.ended() == 0
+            pids |= {line["pid"] for line in started}
+            assert len(workers.logged("left")) == 2
+            await until_gone(pids)
+        await ground.verified()
+
+
+@pytest.mark.kafka
+async def test_no_worker_outlives_a_parent_that_is_killed(
+    settings: Settings, key: NoiseKey, tmp_path: Path
+) -> None:
+    with parent(settings, key, tmp_path, processes=3) as workers:
+        pids = {line["pid"] for line in await workers.until("worker started", 3)}
+        await workers.until("joined", 3)
+        workers.process.kill()
+        await until_gone(pids)
+
+
+async def test_workers_that_fail_at_every_start_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "BACKOFF", (0.1,))
+    with pytest.raises(ReplicaError, match="failed 2 times at its start"):
+        await Replicas(Settings(), 1, ["--no-such-option"]).run()
+
+
+@pytest.mark.parametrize("role", ["budget", "monitor"])
+def test_only_workers_come_in_several_processes(role: str) -> None:
+    ended = CliRunner().invoke(app, ["serve", role, "--processes", "2"])
+    assert ended.exit_code != 0
+    assert "--processes is the workers'" in str(ended.exception)
+
+
+def test_ports_for_the_metrics_of_every_process_must_exist(
+    tmp_path: Path, key: NoiseKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key.save(tmp_path / "noise.key")
+    monkeypatch.setenv(variable("metrics_port"), "65535")
+    ended = CliRunner().invoke(
+        app, ["serve", "worker", "--processes", "2", "--key-file", str(tmp_path / "noise.key")]
+    )
+    assert "at most" in str(ended.exception)

@@ -1,0 +1,328 @@
+"""An installation on a Kafka that asks who is there: it works, and nobody gets beyond a role."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import NewTopic
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
+from typer.testing import CliRunner
+
+from schemas import Answer, Query
+from stream.cli.topics import app
+from stream.client import Client
+from stream.kafka.acls import Role, apply, grants
+from stream.kafka.processes import RoleName, Service
+from stream.kafka.restore import read_to_end, reader
+from stream.kafka.security import SecurityError, admin_client, connection
+from stream.kafka.topics import TopicsError, check_topics, find_topics, layout
+from stream.monitor.tokens import make_token_file
+from stream.noise import NoiseKey
+from stream.processors.topics import Topics, partition_of
+from stream.settings import Settings
+from tests.kafka.secured import (
+    MATRIX,
+    WRONG,
+    Raw,
+    SecuredKafka,
+    ends,
+    fence,
+    in_force,
+    topics_of,
+    variables,
+    writable,
+)
+
+pytestmark = pytest.mark.kafka
+
+LIVE = "guarded"
+PARTITIONS = 2
+SOURCE = {"source": "vitals", "kind": "values", "neighbors": "add-remove", "epsilon": 4.0, "sensitivity": 1.0}
+SPEC = {
+    "stream": "ward-7",
+    "source": "vitals",
+    "epsilon": 1.0,
+    "mechanism": {"kind": "above_threshold", "threshold": 0.0, "cutoff": 3},
+}
+REFUSED = "TopicAuthorizationFailedError"
+
+WRITES = {
+    Role.PRODUCER: {"queries"},
+    Role.ANALYST: set(),
+    Role.OPERATOR: {"requests"},
+    Role.WORKER: {"answers", "state", "charges", "rejected", "status"},
+    Role.BUDGET: {"control", "ledger", "rejected", "status"},
+    Role.MONITOR: {"requests"},
+}
+READS = {
+    Role.PRODUCER: set(),
+    Role.ANALYST: {"answers"},
+    Role.OPERATOR: {"ledger", "rejected"},
+    Role.WORKER: {"queries", "control", "state"},
+    Role.BUDGET: {"requests", "charges", "ledger"},
+    Role.MONITOR: {"control", "charges", "ledger", "rejected", "status"},
+}
+
+
+@dataclass
+class Installation:
+    """A running installation, every service under its own principal."""
+
+    kafka: SecuredKafka
+    monitor_address: str
+    monitor_token: str
+    services: list[Service] = field(default_factory=list)
+
+    def of(self, role: Role) -> Settings:
+        return self.kafka.role(role, LIVE)
+
+    @property
+    def admin(self) -> Settings:
+        return self.kafka.administrator(LIVE)
+
+
+@pytest.fixture(scope="module")
+def installation(kafka: SecuredKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    folder = tmp_path_factory.mktemp("services")
+    kafka.install(LIVE, PARTITIONS)
+    key = folder / "noise.key"
+    NoiseKey.generate().save(key)
+    monitor = monitor_settings(folder)
+    token = Path(monitor["monitor_operator_token_file"]).read_text().strip()
+    running = Installation(kafka, f"http://127.0.0.1:{monitor['monitor_port']}", token)
+    starts: list[tuple[RoleName, Path | None]] = [("budget", key), ("worker", key), ("monitor", None)]
+    with ExitStack() as stack:
+        for name, key_file in starts:
+            settings = running.of(Role(name))
+            if name == "monitor":
+                settings = settings.model_copy(update=monitor)
+            service = Service(name, settings, key_file, folder / f"{name}.log")
+            running.services.append(stack.enter_context(service))
+        yield running
+
+
+def monitor_settings(folder: Path) -> dict[str, Any]:
+    files = {role: folder / f"{role}.token" for role in ("operator", "viewer")}
+    for file in files.values():
+        make_token_file(file)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    tokens = {f"monitor_{role}_token_file": str(file) for role, file in files.items()}
+    return {"monitor_port": port, **tokens}
+
+
+async def collected(settings: Settings, wanted: int) -> list[Answer]:
+    found: list[Answer] = []
+    async with asyncio.timeout(60), Client(settings) as client:
+        answers = client.answers(from_beginning=True)
+        while len(found) < wanted:
+            found.append(await anext(answers))
+        await answers.aclose()  # type: ignore[attr-defined]  # it is a generator
+    return found
+
+
+async def test_an_installation_answers_with_a_principal_of_its_own_for_every_part(
+    installation: Installation,
+) -> None:
+    async with Client(installation.of(Role.OPERATOR)) as operator:
+        await operator.register(SOURCE)
+        await operator.open(SPEC)
+    asked = [Query(id=f"q{number}", stream="ward-7", value=1e9) for number in range(4)]
+    async with Client(installation.of(Role.PRODUCER)) as producer:
+        for query in asked:
+            await producer.publish(query)
+        await producer.flush()
+    found = await collected(installation.of(Role.ANALYST), len(asked))
+    assert [answer.id for answer in found] == [query.id for query in asked]
+    assert [answer.outcome for answer in found][:3] == ["above"] * 3
+    async with Client(installation.of(Role.OPERATOR)) as operator:
+        await operator.close("vitals", "ward-7")
+        _, grants_now = await operator.budget("vitals")
+    assert [grant.tops for grant in grants_now] == [3]
+
+
+async def test_the_monitor_reads_shows_and_takes_requests_under_its_own_principal(
+    installation: Installation,
+) -> None:
+    address, token = installation.monitor_address, installation.monitor_token
+    headers = {"Authorization": f"Bearer {token}"}
+    async with asyncio.timeout(60), ClientSession(headers=headers) as session:
+        while not await is_ready(session, address):
+            await asyncio.sleep(0.2)
+        body = {"kind": "register", "request": "r1", "source": {**SOURCE, "source": "from-the-page"}}
+        async with session.post(f"{address}/api/sources", json=body) as response:
+            assert response.status == 200, await response.text()
+        workers: dict[str, Any] = {}
+        while {row["role"] for row in workers.get("members", ())} != {"worker", "budget"}:
+            async with session.get(f"{address}/api/workers") as response:
+                workers = await response.json()
+
+
+async def is_ready(session: ClientSession, address: str) -> bool:
+    try:
+        async with session.get(f"{address}/readyz") as response:
+            return response.status == 200
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("role", Role)
+async def test_the_broker_lets_a_role_write_and_read_exactly_its_topics(matrix: SecuredKafka, role: Role) -> None:
+    topics = topics_of(MATRIX)
+    admin = matrix.administrator(MATRIX)
+    before = await ends(admin, topics.values(), 1)
+    async with Raw(matrix.role(role, MATRIX)) as raw:
+        written = {name: await raw.write(topic, 0, b"key", b"{}") for name, topic in topics.items()}
+        read = {name: await raw.read(topic, 0) for name, topic in topics.items()}
+    after = await ends(admin, topics.values(), 1)
+    assert written == {name: "NoError" if name in WRITES[role] else REFUSED for name in topics}
+    assert read == {name: "NoError" if name in READS[role] else REFUSED for name in topics}
+    grown = {
+        name
+        for name, topic in topics.items()
+        if after[TopicPartition(topic, 0)] > before[TopicPartition(topic, 0)]
+    }
+    assert grown == WRITES[role]
+
+
+async def test_a_forged_control_event_is_refused_by_the_broker(installation: Installation) -> None:
+    """The budget service's own bytes, with a larger budget: no check of ours is between them and the workers."""
+    async with Client(installation.of(Role.OPERATOR)) as operator:
+        await operator.register({**SOURCE, "source": "bait"})
+        await operator.open({**SPEC, "source": "bait", "stream": "bait"})
+    topics = Topics(LIVE, PARTITIONS)
+    partition = partition_of(b"bait", PARTITIONS)
+    async with reader(installation.admin) as consumer:
+        source = TopicPartition(topics.control, partition)
+        records = [record async for batch in read_to_end(consumer, source, 1000) for record in batch]
+    forged = json.loads(next(record.value for record in records if record.key == b"bait"))
+    forged["spec"]["epsilon"] = 100.0
+    before = await ends(installation.admin, [topics.control], PARTITIONS)
+    for role in set(Role) - {Role.BUDGET}:
+        async with Raw(installation.of(role)) as raw:
+            assert await raw.write(topics.control, partition, b"bait", json.dumps(forged).encode()) == REFUSED
+    assert await ends(installation.admin, [topics.control], PARTITIONS) == before
+
+
+async def test_clients_are_told_that_they_may_not_rather_than_left_waiting(installation: Installation) -> None:
+    async with asyncio.timeout(30):
+        async with Client(installation.of(Role.PRODUCER)) as producer:
+            with pytest.raises(TopicAuthorizationFailedError):
+                await producer.ask({"stream": "ward-7", "value": 1.0})
+            with pytest.raises(TopicAuthorizationFailedError):
+                await producer.register(SOURCE)
+            with pytest.raises(TopicAuthorizationFailedError):
+                await producer.budget("vitals")
+        async with Client(installation.of(Role.OPERATOR)) as operator:
+            with pytest.raises(TopicAuthorizationFailedError):
+                await operator.publish(Query(id="q", stream="ward-7", value=1.0))
+
+
+async def test_nobody_else_fences_the_budget_service_or_joins_a_services_group(installation: Installation) -> None:
+    for role in set(Role) - {Role.BUDGET}:
+        if WRITES[role]:
+            with pytest.raises(TransactionalIdAuthorizationFailed):
+                await fence(installation.of(role), f"{LIVE}-budget-0")
+    for role, group in ((Role.ANALYST, f"{LIVE}-workers"), (Role.WORKER, f"{LIVE}-budget")):
+        topic = topics_of(LIVE)["answers" if role is Role.ANALYST else "queries"]
+        consumer = AIOKafkaConsumer(topic, **connection(installation.of(role)), group_id=group)
+        try:
+            with pytest.raises(GroupAuthorizationFailedError):
+                await joined(consumer)
+        finally:
+            await consumer.stop()
+
+
+async def joined(consumer: AIOKafkaConsumer) -> None:
+    await consumer.start()
+    await consumer.getmany(timeout_ms=10_000)
+
+
+async def test_an_analyst_may_use_groups_of_its_own(matrix: SecuredKafka) -> None:
+    analyst = matrix.role(Role.ANALYST, MATRIX)
+    consumer = AIOKafkaConsumer(
+        topics_of(MATRIX)["answers"],
+        **connection(analyst),
+        group_id=f"{MATRIX}-analyst-reports",
+        auto_offset_reset="earliest",
+    )
+    async with consumer:
+        await consumer.getmany(timeout_ms=1000)
+        await consumer.commit()
+
+
+async def test_a_role_makes_no_topics_and_no_access_lists(matrix: SecuredKafka) -> None:
+    budget = matrix.role(Role.BUDGET, MATRIX)
+    with pytest.raises(SecurityError, match="no access control list"):
+        await apply(budget, f"User:{MATRIX}-budget", grants(budget)[Role.WORKER])
+    async with admin_client(budget) as admin:
+        response = await admin.create_topics([NewTopic(f"{MATRIX}.more", 1, 1)])
+    assert [code for _, code, *_ in response.topic_errors] == [TopicAuthorizationFailedError.errno]
+
+
+async def test_a_service_without_its_role_says_so_at_its_start(matrix: SecuredKafka) -> None:
+    analyst = matrix.role(Role.ANALYST, MATRIX)
+    with pytest.raises(TopicsError, match=f"hides.*{MATRIX}.state.*--role worker"):
+        await find_topics(analyst, role=Role.WORKER)
+    with pytest.raises(TopicsError, match="no topic of 'elsewhere'"):
+        await find_topics(analyst.model_copy(update={"prefix": "elsewhere"}))
+
+
+def test_the_command_makes_topics_and_access_lists_and_checks_them(kafka: SecuredKafka) -> None:
+    kafka.add_users(["alice"])
+    given = variables(kafka.administrator("by-hand"))
+
+    def told(*arguments: str) -> str:
+        result = CliRunner().invoke(app, arguments, env=given, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert told("create", "--partitions", "2").startswith("created by-hand.queries, ")
+    assert told("create") == "all topics are there\n"
+    assert told("check") == "all topics are as they should be\n"
+    assert told("acl", "--role", "producer", "--principal", "User:alice", "--apply") == "in force for User:alice\n"
+    alice = kafka.user("alice", "by-hand")
+    asyncio.run(in_force(alice, Role.PRODUCER))
+    assert asyncio.run(writable(alice)) == {"queries"}
+
+
+async def test_a_topic_that_was_changed_is_noticed(matrix: SecuredKafka) -> None:
+    admin = matrix.administrator("changed").model_copy(update={"partitions": 1})
+    async with admin_client(admin) as client:
+        wanted = layout(Topics("changed", 1))
+        await client.create_topics([NewTopic(one.name, one.partitions, 1) for one in wanted])
+    await find_topics(admin, attempts=20)
+    differences = await check_topics(admin)
+    told = {(one.topic, one.setting, one.wanted, one.actual) for one in differences}
+    assert ("changed.ledger", "cleanup.policy", "compact", "delete") in told
+    assert not {one for one in told if one[1] == "min.insync.replicas"}
+
+
+def test_no_password_is_in_any_log_or_on_any_command_line(installation: Installation) -> None:
+    kafka = installation.kafka
+    secrets = [*kafka.passwords.values(), WRONG]
+    logs = [service.log for service in installation.services]
+    logs += [path for path in (kafka.folder / "broker").rglob("*") if path.suffix in {".log", ".properties"}]
+    assert len(kafka.passwords) >= len(Role)
+    assert all(service.log.stat().st_size for service in installation.services)
+    texts = {path.name: path.read_bytes().decode(errors="replace") for path in logs}
+    texts |= {
+        f"command line of {service.role}": Path(f"/proc/{service.pid}/cmdline").read_text()
+        for service in installation.services
+    }
+    assert [name for name, text in texts.items() if any(secret in text for secret in secrets)] == []

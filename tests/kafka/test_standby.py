@@ -1,0 +1,103 @@
+"""A worker that is killed leaves its partitions to one that has kept warm copies of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream.kafka.processes import Service
+from stream.noise import NoiseKey
+from stream.processors.topics import partition_of
+from stream.settings import Settings
+from tests.chaos.ground import REPORTS, Ground, installation
+from tests.chaos.load import SENSITIVE_STREAMS
+
+pytestmark = pytest.mark.kafka
+
+PATIENCE = 60.0
+
+
+def logged(service: Service, event: str) -> list[dict[str, Any]]:
+    """What a service has logged of one kind."""
+    lines = [json.loads(line) for line in service.log.read_text().splitlines() if line.startswith("{")]
+    return [line for line in lines if line.get("event") == event]
+
+
+def owned(service: Service) -> set[int]:
+    """The partitions that a service was given last."""
+    assignments = logged(service, "assigned")
+    return set(assignments[-1]["partitions"]) if assignments else set()
+
+
+async def until(what: str, condition: Any) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what}"
+        await asyncio.sleep(0.1)
+
+
+async def two_workers(ground: Ground) -> tuple[Service, Service]:
+    """Two workers that share the partitions, with streams open and questions answered."""
+    ground.start("budget")
+    first = ground.start("worker")
+    await ground.open()
+    await ground.ask(600)
+    await ground.answered()
+    second = ground.start("worker")
+    everything = set(range(ground.settings.partitions))
+
+    def shared() -> bool:
+        return bool(owned(first)) and bool(owned(second)) and owned(first) ^ owned(second) == everything
+
+    await until("two workers share the partitions", shared)
+    return first, second
+
+
+async def test_who_inherits_a_warm_copy_reads_the_rest_and_answers_as_the_one_that_was_killed(
+    settings: Settings, key: NoiseKey, tmp_path: Path
+) -> None:
+    async with installation(settings, key, tmp_path) as ground:
+        victim, heir = await two_workers(ground)
+        inherited = owned(victim)
+        await until(
+            "warm copies", lambda: inherited <= {line["partition"] for line in logged(heir, "standby ready")}
+        )
+        await ground.ask(600)
+        await ground.answered(missing=300)
+        victim.kill()
+        killed = time.monotonic()
+        ground.injected["SIGKILL worker, warm copy inherited"] += 1
+        stream = next(
+            name
+            for name in (f"stream-{number}" for number in range(SENSITIVE_STREAMS))
+            if partition_of(name.encode(), settings.partitions) in inherited
+        )
+        ground.asked.append("after the kill")
+        async with asyncio.timeout(PATIENCE):
+            await ground.client.ask({"id": "after the kill", "stream": stream, "value": 1.0})
+        after = time.monotonic() - killed - settings.session_timeout_ms / 1000
+        await ground.ask(400)
+        await ground.answered()
+        REPORTS.append(f"first answer {after:+.2f} s after the session of the killed worker")
+        print(REPORTS[-1])  # noqa: T201
+        await ground.verified()
+        warm = {line["partition"] for line in logged(heir, "partition ready") if line["warm"]}
+        assert warm >= inherited
+
+
+async def test_without_warm_copies_a_full_restore_does(settings: Settings, key: NoiseKey, tmp_path: Path) -> None:
+    plain = settings.model_copy(update={"standby_partitions": 0})
+    async with installation(plain, key, tmp_path) as ground:
+        victim, heir = await two_workers(ground)
+        victim.kill()
+        ground.injected["SIGKILL worker, nothing inherited"] += 1
+        await ground.ask(400)
+        await ground.answered()
+        await ground.verified()
+        assert not any(line["warm"] for line in logged(heir, "partition ready"))

@@ -1,0 +1,1 @@
+"""Deterministic simulation: the real engine and processors on a broker in memory, under a virtual clock."""

@@ -1,0 +1,260 @@
+"""A Kafka in memory: transactions with epochs and markers, committed offsets, consumer groups."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from aiokafka import TopicPartition
+from aiokafka.errors import ProducerFenced, UnknownMemberIdError
+from blake3 import blake3
+
+from stream.processors.base import Message, Record
+from tests.simulation.clock import EPOCH, VirtualLoop
+from tests.simulation.logs import Log, Transaction
+
+MARKER_DELAYS = (0.01, 0.01, 0.05, 1.0)
+"""How long, in seconds, the marker of an ended transaction may be under way to one of its partitions."""
+
+
+@dataclass(slots=True)
+class _Identity:
+    """What the coordinator knows of one transactional id."""
+
+    epoch: int = 0
+    current: Transaction | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """One consumer in a group; it is in the generation that it joined last."""
+
+    name: str
+    topics: tuple[str, ...]
+    seen: float
+    generation: int = -1
+    joining: bool = False
+    assigned: set[TopicPartition] = field(default_factory=set)
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """A consumer group: its members' generation and the offsets committed; ``reached`` outlasts their expiry."""
+
+    session: float
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    reached: dict[TopicPartition, int] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
+    generation: int = 0
+    rebalancing: bool = False
+    began: float = 0.0
+
+
+class Broker:
+    """One cluster. Its methods take effect at once; latency, loss and failures are its clients' to add."""
+
+    def __init__(self, loop: VirtualLoop, chance: random.Random, topics: Mapping[str, int]) -> None:
+        """Take the partition count of each topic."""
+        self.loop = loop
+        self._chance = chance
+        self.partitions = dict(topics)
+        self.logs = {
+            TopicPartition(topic, number): Log(topic, number)
+            for topic, count in topics.items()
+            for number in range(count)
+        }
+        self._identities: dict[str, _Identity] = {}
+        self.groups: dict[str, Group] = {}
+        self._news = loop.create_future()
+        self.aborted = 0
+        self.expired = 0
+        self.fenced = 0
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since the epoch."""
+        return int((EPOCH + self.loop.time()) * 1000)
+
+    def append(self, topic: str, partition: int, key: bytes, value: bytes | None) -> None:
+        """Write one record outside any transaction."""
+        self.logs[TopicPartition(topic, partition)].append([(key, value, ())], self.timestamp)
+        self._tell()
+
+    def seed(self, records: Iterable[Record]) -> None:
+        """Write records as they are, before anybody reads."""
+        for record in records:
+            message: Message = (record.key or b"", record.value, record.headers)
+            self.logs[TopicPartition(record.topic, record.partition)].append([message], self.timestamp)
+
+    def committed(self, topic: str, partition: int) -> list[Record]:
+        """All committed records of a partition."""
+        return self.logs[TopicPartition(topic, partition)].committed()
+
+    def digest(self) -> str:
+        """A digest of all logs, to tell whether two runs were the same."""
+        seen = [
+            (place, log.start, log.end, [entry.record for entry in log.entries])
+            for place, log in self.logs.items()
+        ]
+        return blake3(repr(seen).encode()).hexdigest()
+
+    def recreate(self, topic: str) -> None:
+        """Delete a topic with all its records, and make it anew."""
+        for number in range(self.partitions[topic]):
+            self.logs[TopicPartition(topic, number)] = Log(topic, number)
+
+    async def arrival(self, seconds: float) -> None:
+        """Wait until anything becomes readable anywhere, or a time is over."""
+        await asyncio.wait([self._news], timeout=seconds)
+
+    def _tell(self) -> None:
+        if not self._news.done():
+            self._news.set_result(None)
+        self._news = self.loop.create_future()
+
+    def initialise(self, transactional_id: str) -> int | None:
+        """Fence whoever had the id; the new epoch, or None while its last transaction is still being ended."""
+        identity = self._identities.setdefault(transactional_id, _Identity())
+        if identity.current is not None:
+            if identity.current.state == "open":
+                identity.epoch += 1
+                self.aborted += 1
+                self._end(identity, identity.current, committed=False)
+            return None
+        identity.epoch += 1
+        return identity.epoch
+
+    def transaction(self, transactional_id: str, epoch: int, timeout: float) -> Transaction | None:
+        """The producer's open transaction, begun if need be; None while the last one is still being ended."""
+        identity = self._admit(transactional_id, epoch)
+        if identity.current is None:
+            identity.current = Transaction(transactional_id)
+            self.loop.call_later(timeout, self._expire, identity, identity.current)
+        return identity.current if identity.current.state == "open" else None
+
+    def produce(self, transaction: Transaction, place: TopicPartition, messages: Iterable[Message]) -> None:
+        """Write records in a transaction."""
+        log = self.logs[place]
+        transaction.logs[log] = None
+        log.append(messages, self.timestamp, transaction)
+
+    def commit(self, transactional_id: str, epoch: int) -> None:
+        """Decide a transaction. Readers see it once its marker has reached their partition, each at its own time."""
+        identity = self._admit(transactional_id, epoch)
+        if identity.current is not None and identity.current.state == "open":
+            self._end(identity, identity.current, committed=True)
+
+    def _admit(self, transactional_id: str, epoch: int) -> _Identity:
+        identity = self._identities[transactional_id]
+        if identity.epoch != epoch:
+            self.fenced += 1
+            raise ProducerFenced
+        return identity
+
+    def _expire(self, identity: _Identity, transaction: Transaction) -> None:
+        if identity.current is transaction and transaction.state == "open":
+            identity.epoch += 1
+            self.expired += 1
+            self._end(identity, transaction, committed=False)
+
+    def _end(self, identity: _Identity, transaction: Transaction, *, committed: bool) -> None:
+        transaction.state = "committed" if committed else "aborted"
+        transaction.unmarked = len(transaction.logs) + 1
+
+        def marked() -> None:
+            transaction.unmarked -= 1
+            if transaction.unmarked == 0:
+                identity.current = None
+
+        def mark(log: Log) -> None:
+            log.mark(transaction, committed=committed)
+            self._tell()
+            marked()
+
+        def mark_offsets() -> None:
+            if committed:
+                for name, offsets in transaction.offsets.items():
+                    group = self.group(name)
+                    group.offsets.update(offsets)
+                    group.reached.update(offsets)
+            marked()
+
+        for log in transaction.logs:
+            self.loop.call_later(self._marker_delay(), mark, log)
+        self.loop.call_later(self._marker_delay(), mark_offsets)
+
+    def _marker_delay(self) -> float:
+        return self._chance.random() * self._chance.choice(MARKER_DELAYS)
+
+    def group(self, name: str, session: float = 6.0) -> Group:
+        """A group, made if need be."""
+        return self.groups.setdefault(name, Group(session))
+
+    def join(self, group: Group, member: str, topics: tuple[str, ...]) -> Member:
+        """Ask to be in the next generation."""
+        now = self.loop.time()
+        joined = group.members.get(member)
+        if joined is None:
+            joined = group.members[member] = Member(member, topics, now)
+        if not group.rebalancing:
+            group.rebalancing, group.began = True, now
+        joined.joining, joined.seen = True, now
+        return joined
+
+    def settled(self, group: Group, member: Member) -> bool:
+        """Whether the generation that a member asked for has begun; it begins when all have asked or are given up."""
+        now = self.loop.time()
+        if group.rebalancing:
+            member.seen = now
+            self._expel(group)
+            waiting = [one for one in group.members.values() if not one.joining]
+            if waiting and now - group.began < group.session:
+                return False
+            for one in waiting:
+                del group.members[one.name]
+            self._assign(group)
+        if group.members.get(member.name) is not member:
+            raise UnknownMemberIdError
+        return not member.joining
+
+    def heartbeat(self, group: Group, member: Member) -> bool:
+        """Whether a member's generation still stands."""
+        self._expel(group)
+        if group.members.get(member.name) is not member:
+            raise UnknownMemberIdError
+        member.seen = self.loop.time()
+        return not group.rebalancing and member.generation == group.generation
+
+    def leave(self, group: Group, member: Member) -> None:
+        """Leave at once."""
+        if group.members.pop(member.name, None) is not None:
+            self._disturb(group)
+
+    def _expel(self, group: Group) -> None:
+        late = [one for one in group.members.values() if self.loop.time() - one.seen > group.session]
+        for one in late:
+            del group.members[one.name]
+        if late:
+            self._disturb(group)
+
+    def _disturb(self, group: Group) -> None:
+        if group.members and not group.rebalancing:
+            group.rebalancing, group.began = True, self.loop.time()
+
+    def _assign(self, group: Group) -> None:
+        """The range assignor: equal numbers of all topics go to the same member."""
+        group.generation += 1
+        group.rebalancing = False
+        names = sorted(group.members)
+        for member in group.members.values():
+            member.generation, member.joining, member.assigned = group.generation, False, set()
+        for topic in sorted({topic for member in group.members.values() for topic in member.topics}):
+            count = self.partitions[topic]
+            each, rest = divmod(count, len(names))
+            number = 0
+            for place, name in enumerate(names):
+                for _ in range(each + (place < rest)):
+                    group.members[name].assigned.add(TopicPartition(topic, number))
+                    number += 1

@@ -1,0 +1,82 @@
+"""The installation of every schedule: its settings, its streams, and what breaks its processor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from schemas import StreamSpec
+from stream.data import TableStore
+from stream.noise import NoiseKey
+from stream.processors.base import Outputs, Record, RecordLike
+from stream.processors.queries import QueryProcessor
+from stream.settings import Settings
+from stream.testing import Driver
+from tests.chaos.load import ROWS, sources, specs
+
+KEY = NoiseKey(bytes(range(32)))
+PARTITIONS = 2
+PLAIN_STREAMS = 2
+CASTS = 4
+"""Into so many schedules are the mechanisms dealt out, for speed; plain sparse vectors are in each."""
+POISON = b'"poison'
+"""What an event contains that breaks the processor."""
+SETTINGS = Settings(
+    prefix="sim",
+    partitions=PARTITIONS,
+    session_timeout_ms=4000,
+    heartbeat_ms=1000,
+    transaction_timeout_ms=4000,
+)
+
+
+def is_poison(value: bytes) -> bool:
+    """Whether an event breaks the processor."""
+    return POISON in value
+
+
+class FragileProcessor(QueryProcessor):
+    """Breaks on poison, and only after it has changed its state."""
+
+    def process(self, records: Sequence[RecordLike]) -> Outputs:
+        outputs = super().process(records)
+        if any(is_poison(record.value or b"") for record in records):
+            raise ZeroDivisionError("poison")
+        return outputs
+
+
+def group_of(role: str) -> str:
+    """The consumer group of a role."""
+    return f"{SETTINGS.prefix}-{role}"
+
+
+@cache
+def tables() -> TableStore:
+    """The table that all processes read."""
+    store = TableStore.keyed_by(KEY)
+    store.put("people", ROWS)
+    return store
+
+
+@cache
+def cast(number: int) -> list[StreamSpec]:
+    """The streams of a schedule."""
+    everything = specs(PLAIN_STREAMS)
+    return everything[:PLAIN_STREAMS] + everything[PLAIN_STREAMS + number :: CASTS]
+
+
+@cache
+def installed(number: int) -> tuple[Record, ...]:
+    """Control and ledger of an installation whose streams have been opened."""
+    driver = Driver(KEY, partitions=PARTITIONS)
+    for source in sources(Path("people.csv")):
+        driver.register(source, ROWS if source.source == "people" else None)
+    for spec in cast(number):
+        driver.open(spec)
+    topics = driver.topics
+    return tuple(
+        record._replace(topic=record.topic.replace(topics.prefix, SETTINGS.prefix))
+        for topic in (topics.control, topics.ledger)
+        for record in driver.records(topic)
+    )

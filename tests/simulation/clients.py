@@ -1,0 +1,256 @@
+"""Kafka's clients on the broker in memory: the calls that the engine makes, with aiokafka's names."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Self
+
+from aiokafka import ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import IllegalStateError, KafkaError, KafkaTimeoutError
+
+from stream.kafka.clients import Batch, Clients, Offsets
+from stream.processors.base import Message, Record
+from tests.simulation.broker import Broker, Group, Member
+from tests.simulation.faults import Process
+from tests.simulation.logs import Transaction
+
+RETRY = 0.02
+"""Seconds between a client's own tries."""
+
+
+def clients_of(process: Process, broker: Broker, chance: random.Random) -> Clients:
+    """What a process connects with."""
+    return Clients(
+        consumer=lambda **options: SimulatedConsumer(process, broker, chance, options),
+        producer=lambda **options: SimulatedProducer(process, broker, chance, options),
+    )
+
+
+class SimulatedConsumer:
+    """A consumer, in a group or outside."""
+
+    def __init__(self, process: Process, broker: Broker, chance: random.Random, options: dict[str, Any]) -> None:
+        self._process = process
+        self._broker = broker
+        self._chance = chance
+        self._committed = options["isolation_level"] == "read_committed"
+        self._group: Group | None = None
+        if options["group_id"] is not None:
+            self._group = broker.group(options["group_id"], options["session_timeout_ms"] / 1000)
+            self._heartbeat = options["heartbeat_interval_ms"] / 1000
+        self._assigned: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+        self._member: Member | None = None
+        self._coordination: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self._process.call(lambda: None)
+
+    async def stop(self) -> None:
+        if self._coordination is not None:
+            self._coordination.cancel()
+            await asyncio.gather(self._coordination, return_exceptions=True)
+        if self._group is not None and self._member is not None and self._process.alive:
+            if self._process.connected:
+                self._broker.leave(self._group, self._member)
+            self._member = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.stop()
+
+    def subscribe(self, topics: Iterable[str], *, listener: ConsumerRebalanceListener) -> None:
+        self._coordination = asyncio.create_task(self._coordinate(tuple(topics), listener))
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        self._assigned = {partition: self._first_position(partition) for partition in partitions}
+        self._paused = set()
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        self._paused.update(partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        self._paused.difference_update(partitions)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self._require(partition)
+        # A fetch from the old position may be under way, and its records may still come.
+        if self._group is None or self._assigned[partition] >= offset or self._chance.random() < 0.7:
+            self._assigned[partition] = offset
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        beginnings = await self.beginning_offsets(partitions)
+        self._assigned.update(beginnings)
+
+    async def position(self, partition: TopicPartition) -> int:
+        self._require(partition)
+        return self._assigned[partition]
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        group = self._group
+        if group is None:
+            raise IllegalStateError("no group")
+        return await self._process.call(lambda: group.offsets.get(partition))
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        wanted = list(partitions)
+        return await self._process.call(lambda: {one: self._broker.logs[one].start for one in wanted})
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        wanted = list(partitions)
+        logs = self._broker.logs
+        return await self._process.call(
+            lambda: {one: logs[one].stable if self._committed else logs[one].end for one in wanted}
+        )
+
+    async def getmany(
+        self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[Record]]:
+        """Records that have come; failures are retried behind the caller's back."""
+        deadline = self._broker.loop.time() + timeout_ms / 1000
+        limit = min(max_records or 500, self._chance.choice((1, 2, 5, 500)))
+        while True:
+            await self._process.step()
+            found = self._fetch(partitions, limit) if self._process.connected else {}
+            left = deadline - self._broker.loop.time()
+            if found or left <= 0:
+                return found
+            await self._broker.arrival(left)
+
+    def _fetch(self, partitions: Iterable[TopicPartition], limit: int) -> dict[TopicPartition, list[Record]]:
+        found = {}
+        for partition in partitions:
+            if partition not in self._assigned or partition in self._paused or limit == 0:
+                continue
+            log = self._broker.logs[partition]
+            position = self._assigned[partition]
+            if not log.start <= position <= log.end:
+                position = log.start
+            records, self._assigned[partition] = log.read(position, limit, committed=self._committed)
+            if records:
+                found[partition] = records
+                limit -= len(records)
+        return found
+
+    def _first_position(self, partition: TopicPartition) -> int:
+        start = self._broker.logs[partition].start
+        return start if self._group is None else self._group.offsets.get(partition, start)
+
+    def _require(self, partition: TopicPartition) -> None:
+        if partition not in self._assigned:
+            raise IllegalStateError(f"no current assignment of {partition}")
+
+    async def _coordinate(self, topics: tuple[str, ...], listener: ConsumerRebalanceListener) -> None:
+        """Join, hold the assignment for as long as its generation stands, hand it back, join again."""
+        broker, group = self._broker, self._group
+        if group is None:
+            raise IllegalStateError("no group")
+        name = self._process.name
+        while True:
+            await listener.on_partitions_revoked(set(self._assigned))
+            try:
+                member = self._member = await self._process.call(lambda: broker.join(group, name, topics))
+                while not await self._process.call(partial(broker.settled, group, member)):
+                    await asyncio.sleep(5 * RETRY)
+                self.assign(member.assigned)
+                await listener.on_partitions_assigned(set(self._assigned))
+                while await self._process.call(partial(broker.heartbeat, group, member)):
+                    await asyncio.sleep(self._heartbeat)
+            except KafkaError:
+                await asyncio.sleep(RETRY)
+
+
+class SimulatedBatch:
+    """A batch of a few records, so that most transactions have several."""
+
+    def __init__(self, capacity: int) -> None:
+        self.messages: list[Message] = []
+        self._capacity = capacity
+
+    def append(
+        self, *, timestamp: int, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]]
+    ) -> Any:
+        del timestamp
+        if len(self.messages) == self._capacity:
+            return None
+        self.messages.append((key or b"", value, tuple(headers)))
+        return self
+
+
+class SimulatedProducer:
+    """A transactional producer."""
+
+    def __init__(self, process: Process, broker: Broker, chance: random.Random, options: dict[str, Any]) -> None:
+        self._process = process
+        self._broker = broker
+        self._chance = chance
+        self._id: str = options["transactional_id"]
+        self._timeout = options["transaction_timeout_ms"] / 1000
+        self._epoch = -1
+        self._transaction: Transaction | None = None
+
+    @property
+    def client(self) -> Self:
+        return self
+
+    async def close(self) -> None:
+        """Cut the connections."""
+
+    async def start(self) -> None:
+        while True:
+            epoch = await self._process.call(lambda: self._broker.initialise(self._id))
+            if epoch is not None:
+                self._epoch = epoch
+                return
+            await asyncio.sleep(RETRY)
+
+    async def stop(self) -> None:
+        """Let go; what is open stays open."""
+
+    async def begin_transaction(self) -> None:
+        self._transaction = None
+
+    def create_batch(self) -> SimulatedBatch:
+        return SimulatedBatch(self._chance.choice((1, 3, 1000, 1000)))
+
+    async def send_batch(self, batch: Batch, topic: str, *, partition: int) -> asyncio.Future[Any]:
+        if not isinstance(batch, SimulatedBatch):
+            raise TypeError("not a batch of this producer")
+        messages, place = batch.messages, TopicPartition(topic, partition)
+        await self._with_transaction(lambda transaction: self._broker.produce(transaction, place, messages))
+        delivery: asyncio.Future[Any] = self._broker.loop.create_future()
+        delivery.set_result(None)
+        return delivery
+
+    async def send_offsets_to_transaction(self, offsets: Offsets, group_id: str) -> None:
+        await self._with_transaction(
+            lambda transaction: transaction.offsets.setdefault(group_id, {}).update(offsets)
+        )
+
+    async def commit_transaction(self) -> None:
+        await self._process.call(lambda: self._broker.commit(self._id, self._epoch))
+        self._transaction = None
+
+    async def _with_transaction(self, act: Any) -> None:
+        """Do something in the transaction, once the one before it has ended everywhere."""
+        deadline = self._broker.loop.time() + 10.0
+
+        def attempt() -> bool:
+            transaction = self._broker.transaction(self._id, self._epoch, self._timeout)
+            if transaction is None:
+                return False
+            act(transaction)
+            return True
+
+        pause = RETRY
+        while not await self._process.call(attempt):
+            if self._broker.loop.time() > deadline:
+                raise KafkaTimeoutError
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.5)

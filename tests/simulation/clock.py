@@ -1,0 +1,109 @@
+"""An event loop on a virtual clock: waiting costs nothing, and equal seeds give equal runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from heapq import heappop
+from typing import Any
+from unittest.mock import patch
+
+from stream.kafka import partition, reports, writer
+
+EPOCH = 1_750_000_000.0
+"""The wall clock at the start of every run, in seconds."""
+
+
+class StuckError(AssertionError):
+    """No task can ever go on: all wait for each other."""
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Runs what is ready, then moves its clock to the next timer. Work for threads is done in turn with the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._virtual_now = 0.0
+        self._ready: deque[asyncio.Handle]
+        self._scheduled: list[asyncio.TimerHandle]
+
+    def time(self) -> float:
+        return self._virtual_now
+
+    def _run_once(self) -> None:
+        """Move the clock on if nothing is ready, then run what is."""
+        ready, scheduled = self._ready, self._scheduled
+        while scheduled and (scheduled[0].cancelled() or not ready or scheduled[0].when() <= self._virtual_now):
+            timer = heappop(scheduled)
+            if not timer.cancelled():
+                self._virtual_now = max(self._virtual_now, timer.when())
+                ready.append(timer)
+        if not ready:
+            raise StuckError("every task waits, and no timer is set")
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """A cancelled timer is skipped when its time comes."""
+
+    def _write_to_self(self) -> None:
+        """Nobody else runs that could wait to be woken."""
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        del executor
+        future = self.create_future()
+
+        def work() -> None:
+            if future.done():
+                return
+            try:
+                future.set_result(func(*args))
+            except Exception as error:  # noqa: BLE001  (handed on, as a thread's would be)
+                future.set_exception(error)
+
+        self.call_later(0.001, work)
+        return future
+
+
+class _Time:
+    """The module ``time`` as the engine sees it."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.monotonic = loop.time
+        self.sleep = time.sleep
+
+    def time(self) -> float:
+        return EPOCH + self.monotonic()
+
+
+@contextmanager
+def virtual_time() -> Iterator[VirtualLoop]:
+    """A virtual loop whose clock is also the engine's wall clock; whatever is still running at the end is cancelled."""
+    loop = VirtualLoop()
+    clock = _Time(loop)
+    with (
+        patch.object(partition, "time", clock),
+        patch.object(writer, "time", clock),
+        patch.object(reports, "time", clock),
+    ):
+        try:
+            yield loop
+        finally:
+            _cancel_all(loop)
+            loop.close()
+
+
+def _cancel_all(loop: VirtualLoop) -> None:
+    for _ in range(100):
+        remaining = asyncio.all_tasks(loop)
+        if not remaining:
+            return
+        for task in remaining:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(remaining, timeout=10.0))
+    raise StuckError(f"tasks go on after they were cancelled: {remaining}")

@@ -1,0 +1,205 @@
+"""What befalls a schedule: its load, and upsets of the whole; strikes at single calls are in ``faults``."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from aiokafka import TopicPartition
+
+from schemas import CloseStream, HaltStream, OpenStream
+from stream.processors.topics import partition_of
+from tests.chaos.load import Questions
+from tests.simulation.cast import PARTITIONS, group_of
+from tests.simulation.world import World
+
+
+def _publish(world: World, questions: Questions, count: int) -> None:
+    """Ask the next questions; now and then an event comes twice, or is poison."""
+    for _ in range(count):
+        identifier, stream, value = questions.next()
+        if world.chance.random() < 0.01:
+            identifier, value = (
+                f"poison-{identifier}",
+                value.replace(f'"{identifier}"'.encode(), f'"poison-{identifier}"'.encode()),
+            )
+            world.injected["poison event"] += 1
+        times = 1
+        if world.chance.random() < 0.02:
+            times = 2
+            world.injected["query published twice"] += 1
+        for _ in range(times):
+            world.ask(identifier, stream, value)
+
+
+async def load(world: World, questions: Questions) -> None:
+    """Ask in bursts, and make requests in between."""
+    pace = world.branch()
+    for burst in range(6):
+        await asyncio.sleep(pace.uniform(0.0, 1.5))
+        _publish(world, questions, pace.randint(1, 8))
+        if burst == 2 and pace.random() < 0.5:
+            await _open(world, questions, pace)
+        if burst == 4 and pace.random() < 0.5:
+            await _stop_a_stream(world, pace)
+
+
+async def _open(world: World, questions: Questions, pace: random.Random) -> None:
+    """Open a stream, send the request again, and ask once the receipt is there."""
+    spec = world.streams[0].model_copy(update={"stream": "opened-later"})
+    request = OpenStream(request="open", stream=spec)
+    if pace.random() < 0.5:
+        world.loop.call_later(pace.uniform(0.0, 1.0), _another_worker_joins, world, pace)
+    for _ in range(pace.randint(1, 3)):
+        world.request(request)
+    while not world.has_receipt("open"):
+        await world.broker.arrival(1.0)
+    for _ in range(3):
+        world.ask(*questions.next(spec))
+
+
+async def _stop_a_stream(world: World, pace: random.Random) -> None:
+    """Halt or close a stream; its opening may come once more behind that."""
+    spec = pace.choice(world.streams)
+    kind = pace.choice((CloseStream, HaltStream))
+    world.request(kind(request="stop", source=spec.source, stream=spec.stream))
+    world.injected[f"{'close' if kind is CloseStream else 'halt'} request"] += 1
+    if pace.random() < 0.5:
+        while not world.has_receipt("stop"):
+            await world.broker.arrival(1.0)
+        key = spec.stream.encode()
+        number = partition_of(key, PARTITIONS)
+        opened = next(
+            record
+            for record in world.broker.logs[TopicPartition(world.topics.control, number)].committed()
+            if record.key == key
+        )
+        await asyncio.sleep(pace.choice((0.0, 1.0)))
+        world.broker.append(world.topics.control, number, key, opened.value)
+        # Once the halt is compacted away behind it, nothing is left that could tell.
+        world.late_opening = True
+        world.injected["opening repeated after a halt"] += 1
+
+
+async def trouble(world: World) -> None:
+    """Upset the whole now and then."""
+    chance = world.branch()
+    for _ in range(chance.randint(0, 4)):
+        await asyncio.sleep(chance.uniform(0.0, 4.0))
+        upset = chance.choice(UPSETS)
+        if upset(world, chance):
+            world.injected[upset.__name__.strip("_").replace("_", " ")] += 1
+
+
+def _kill(world: World, chance: random.Random) -> bool:
+    victims = world.services
+    if victims:
+        chance.choice(victims).process.kill()
+    return bool(victims)
+
+
+def _zombie(world: World, chance: random.Random) -> bool:
+    victims = world.services
+    if victims:
+        chance.choice(victims).process.suspend(chance.uniform(3.0, 12.0))
+    return bool(victims)
+
+
+def _another_worker_joins(world: World, chance: random.Random) -> bool:
+    del chance
+    if len(world.workers()) < 3:
+        world.start("worker")
+        return True
+    return False
+
+
+def _worker_told_to_stop(world: World, chance: random.Random) -> bool:
+    workers = world.workers()
+    if len(workers) > 1:
+        leaving = chance.choice(workers)
+        leaving.leaving = True
+        leaving.engine.stop()
+        return True
+    return False
+
+
+def _worker_replaced(world: World, chance: random.Random) -> bool:
+    """As a rolling upgrade does: one comes, and one goes at about the same time, at best in mid-rebalance."""
+    workers = world.workers()
+    if not workers or not _another_worker_joins(world, chance):
+        return False
+    leaving = chance.choice(workers)
+    leaving.leaving = True
+    group = world.broker.group(group_of("worker"))
+
+    def stop_in_a_rebalance(tries: int) -> None:
+        if tries == 0 or group.rebalancing:
+            leaving.engine.stop()
+        else:
+            world.loop.call_later(0.02, stop_in_a_rebalance, tries - 1)
+
+    world.loop.call_later(chance.uniform(0.0, 2.0), stop_in_a_rebalance, chance.choice((0, 100)))
+    return True
+
+
+def _broker_outage(world: World, chance: random.Random) -> bool:
+    seconds = chance.uniform(0.5, 6.0)
+    for service in world.services:
+        service.process.cut(seconds)
+    return True
+
+
+def _compaction(world: World, chance: random.Random) -> bool:
+    topics = world.topics
+    compacted = {topics.state, topics.ledger} | (set() if world.late_opening else {topics.control})
+    logs = [log for log in world.broker.logs.values() if log.topic in compacted]
+    return sum(log.compact(chance) for log in logs) > 0
+
+
+def _offsets_expired(world: World, chance: random.Random) -> bool:
+    """The worker's alone: the changelog of the budget service holds no progress, its requests are idempotent."""
+    del chance
+    group = world.broker.group(group_of("worker"))
+    had = bool(group.offsets)
+    group.offsets.clear()
+    return had
+
+
+def _budget_offsets_expired(world: World, chance: random.Random) -> bool:
+    del chance
+    group = world.broker.group(group_of("budget"))
+    had = bool(group.offsets)
+    group.offsets.clear()
+    return had
+
+
+def _control_event_repeated(world: World, chance: random.Random) -> bool:
+    """A control event comes once more, behind those that followed it."""
+    number = chance.randrange(PARTITIONS)
+    record = chance.choice(world.broker.committed(world.topics.control, number))
+    world.broker.append(world.topics.control, number, record.key or b"", record.value)
+    return True
+
+
+def _charge_repeated(world: World, chance: random.Random) -> bool:
+    charges = world.broker.committed(world.topics.charges, 0)
+    if charges:
+        record = chance.choice(charges)
+        world.broker.append(world.topics.charges, 0, record.key or b"", record.value)
+    return bool(charges)
+
+
+UPSETS: tuple[Callable[[World, random.Random], bool], ...] = (
+    _kill,
+    _zombie,
+    _another_worker_joins,
+    _worker_told_to_stop,
+    _worker_replaced,
+    _broker_outage,
+    _compaction,
+    _offsets_expired,
+    _budget_offsets_expired,
+    _control_event_repeated,
+    _charge_repeated,
+)

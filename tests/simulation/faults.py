@@ -1,0 +1,127 @@
+"""A process, its way to the broker, and what strikes on that way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
+
+from tests.simulation.clock import VirtualLoop
+
+T = TypeVar("T")
+
+STRIKES = (
+    "request lost",
+    "response lost",
+    "killed before a call took effect",
+    "killed after a call took effect",
+    "suspended before a call",
+    "suspended after a call",
+    "network cut",
+)
+"""What may happen to any call of a process. One that is suspended misses its heartbeats and goes on as a zombie."""
+
+
+class Faults:
+    """Strikes at calls as the seed has it, until as many have struck as a schedule allows."""
+
+    def __init__(self, chance: random.Random, *, strikes: int, rate: float) -> None:
+        self._chance = chance
+        self._left = strikes
+        self._rate = rate
+        self.injected: Counter[str] = Counter()
+
+    def strike(self) -> str | None:
+        """What happens to the call at hand, if anything."""
+        if self._left == 0 or self._chance.random() >= self._rate:
+            return None
+        self._left -= 1
+        name = self._chance.choice(STRIKES)
+        self.injected[name] += 1
+        return name
+
+    def cease(self) -> None:
+        """No further strikes."""
+        self._left = 0
+
+
+class Process:
+    """One process: every call that it makes to the broker goes through here."""
+
+    def __init__(self, name: str, loop: VirtualLoop, chance: random.Random, faults: Faults) -> None:
+        self.name = name
+        self.alive = True
+        self.on_death: Callable[[], None] = lambda: None
+        self._loop = loop
+        self._chance = chance
+        self._faults = faults
+        self._awake: asyncio.Future[None] | None = None
+        self._cut_until = 0.0
+
+    @property
+    def connected(self) -> bool:
+        """Whether the network lets it reach the broker."""
+        return self._loop.time() >= self._cut_until
+
+    def kill(self) -> None:
+        """End it as a power cut would: nothing that it does any more has an effect."""
+        if self.alive:
+            self.alive = False
+            self.on_death()
+
+    def suspend(self, seconds: float) -> None:
+        """Stop it in its tracks for a while."""
+        if self._awake is None:
+            awake = self._awake = self._loop.create_future()
+
+            def wake() -> None:
+                self._awake = None
+                awake.set_result(None)
+
+            self._loop.call_later(seconds, wake)
+
+    def cut(self, seconds: float) -> None:
+        """Keep its calls from reaching the broker for a while."""
+        self._cut_until = max(self._cut_until, self._loop.time() + seconds)
+
+    async def step(self) -> None:
+        """Take a moment, or as long as it is suspended; a dead process never comes back from here."""
+        pace = self._chance.random()
+        if pace < 0.5:
+            await asyncio.sleep(self._chance.uniform(0.1, 1.0) if pace < 0.01 else pace / 50)
+        while self._awake is not None:
+            await asyncio.shield(self._awake)
+        if not self.alive:
+            raise asyncio.CancelledError
+
+    async def call(self, effect: Callable[[], T]) -> T:
+        """Make one call to the broker, which may be struck before or after it takes effect."""
+        strike = self._faults.strike()
+        await self._struck(strike, "before")
+        await self.step()
+        if not self.connected:
+            await asyncio.sleep(0.2)
+            raise KafkaConnectionError
+        if strike == "request lost":
+            raise RequestTimedOutError
+        result = effect()
+        await self._struck(strike, "after")
+        await self.step()
+        if strike == "response lost":
+            raise RequestTimedOutError
+        return result
+
+    async def _struck(self, strike: str | None, moment: str) -> None:
+        if strike is None:
+            return
+        if strike.startswith(f"killed {moment}"):
+            self.kill()
+            raise asyncio.CancelledError
+        if strike.startswith(f"suspended {moment}"):
+            self.suspend(self._chance.uniform(0.5, 12.0))
+        elif strike == "network cut" and moment == "before":
+            self.cut(self._chance.uniform(0.5, 8.0))

@@ -1,0 +1,110 @@
+"""Partition logs with what of Kafka's semantics an exactly-once engine leans on."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from aiokafka import TopicPartition
+
+from stream.processors.base import Message, Record
+
+_offset = attrgetter("offset")
+
+
+@dataclass(eq=False, slots=True)
+class Transaction:
+    """A producer's transaction; ``open_in`` still lack its marker, ``offsets`` are those of groups."""
+
+    producer: str
+    state: str = "open"
+    logs: dict[Log, None] = field(default_factory=dict)
+    offsets: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+    unmarked: int = 0
+
+
+@dataclass(slots=True)
+class Entry:
+    """One offset of a log: a record, or the marker that ends a transaction there."""
+
+    offset: int
+    record: Record | None
+    transaction: Transaction | None
+
+
+@dataclass(eq=False, slots=True)
+class Log:
+    """One partition. Markers and aborted records take up offsets; compaction leaves gaps."""
+
+    topic: str
+    partition: int
+    entries: list[Entry] = field(default_factory=list)
+    start: int = 0
+    end: int = 0
+    open: dict[Transaction, int] = field(default_factory=dict)
+    ended: dict[Transaction, bool] = field(default_factory=dict)
+
+    @property
+    def stable(self) -> int:
+        """The last stable offset: the first of the oldest open transaction, or the end."""
+        return min(self.open.values(), default=self.end)
+
+    def append(self, messages: Iterable[Message], timestamp: int, transaction: Transaction | None = None) -> None:
+        if transaction is not None:
+            self.open.setdefault(transaction, self.end)
+        for key, value, headers in messages:
+            record = Record(self.topic, self.partition, self.end, timestamp, key, value, tuple(headers))
+            self.entries.append(Entry(self.end, record, transaction))
+            self.end += 1
+
+    def mark(self, transaction: Transaction, *, committed: bool) -> None:
+        """Write the marker that ends a transaction in this log."""
+        self.open.pop(transaction, None)
+        self.ended[transaction] = committed
+        self.entries.append(Entry(self.end, None, transaction))
+        self.end += 1
+
+    def visible(self, entry: Entry) -> bool:
+        """Whether a committed reader sees an entry below the last stable offset."""
+        return entry.record is not None and (entry.transaction is None or self.ended[entry.transaction])
+
+    def read(self, position: int, limit: int, *, committed: bool) -> tuple[list[Record], int]:
+        """Records from a position on, and the position to go on from."""
+        end = self.stable if committed else self.end
+        found: list[Record] = []
+        for index in range(bisect_left(self.entries, position, key=_offset), len(self.entries)):
+            entry = self.entries[index]
+            if entry.offset >= end:
+                break
+            if entry.record is not None and (not committed or self.visible(entry)):
+                found.append(entry.record)
+                if len(found) == limit:
+                    return found, entry.offset + 1
+        return found, max(position, end)
+
+    def committed(self) -> list[Record]:
+        """All that a committed reader sees."""
+        return self.read(self.start, len(self.entries) + 1, committed=True)[0]
+
+    def compact(self, chance: random.Random) -> int:
+        """Keep the latest committed record of each key below the last stable offset; gives how many entries went."""
+        before = len(self.entries)
+        stable = self.stable
+        latest = {
+            entry.record.key: entry.offset
+            for entry in self.entries
+            if entry.offset < stable and entry.record is not None and self.visible(entry)
+        }
+
+        def kept(entry: Entry) -> bool:
+            if entry.offset >= stable:
+                return True
+            if entry.record is None:
+                return chance.random() < 0.5
+            return self.visible(entry) and latest[entry.record.key] == entry.offset
+
+        self.entries = [entry for entry in self.entries if kept(entry)]
+        return before - len(self.entries)

@@ -1,0 +1,330 @@
+"""Engines with one thing wrong, each a mistake that an exactly-once engine can make: the simulation must find all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
+from unittest.mock import patch
+
+from aiokafka import ConsumerRecord, TopicPartition
+
+from stream.kafka import partition, restore, standby
+from stream.kafka.clients import KAFKA, Clients, Consumer
+from stream.kafka.engine import Engine
+from stream.kafka.partition import PartitionTask, Role
+from stream.kafka.writer import Writer
+from stream.processors import queries
+from stream.processors.base import Outputs, Processor
+from stream.processors.budget import BudgetProcessor
+from stream.processors.queries import QueryProcessor
+from stream.settings import Settings
+from tests.simulation.clients import SimulatedProducer
+
+Mutation = Callable[[], AbstractContextManager[Any]]
+
+
+@contextmanager
+def no_fencing() -> Iterator[None]:
+    """Every life of a partition has a transactional id of its own: nobody is ever fenced."""
+    lives = iter(range(10**9))
+    with patch.object(Role, "transactional_id", lambda self, number: f"{self.group}-{number}-{next(lives)}"):
+        yield
+
+
+@contextmanager
+def fence_after_restore() -> Iterator[None]:
+    """The predecessor can still commit while its successor restores."""
+    fence = Writer.fence
+
+    class Late:
+        """Stands for the writer until the restore is over."""
+
+        def __init__(self, *arguments: Any) -> None:
+            self._arguments = arguments
+            self._writer: Writer | None = None
+
+        async def commit(self, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
+            if self._writer is None:
+                self._writer = await fence(*self._arguments)
+            await self._writer.commit(outputs, positions)
+
+        async def close(self) -> None:
+            if self._writer is not None:
+                await self._writer.close()
+
+    async def late(*arguments: Any) -> Late:
+        return Late(*arguments)
+
+    with patch.object(Writer, "fence", late):
+        yield
+
+
+@contextmanager
+def offsets_before_the_transaction() -> Iterator[None]:
+    """Input positions are committed by themselves, ahead of what they stand for."""
+    commit = Writer.commit
+
+    async def apart(self: Writer, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
+        if positions:
+            await commit(self, Outputs(), positions)
+        await commit(self, outputs, {})
+
+    with patch.object(Writer, "commit", apart):
+        yield
+
+
+@contextmanager
+def offsets_after_the_transaction() -> Iterator[None]:
+    """Input positions are committed by themselves, and the changelog's own progress is not asked."""
+    commit, resume_at = Writer.commit, PartitionTask._resume_at
+
+    async def apart(self: Writer, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
+        await commit(self, outputs, {})
+        if positions:
+            await commit(self, Outputs(), positions)
+
+    async def without(self: PartitionTask, source: TopicPartition, reached: int | None) -> int:
+        del reached
+        return await resume_at(self, source, None)
+
+    with patch.object(Writer, "commit", apart), patch.object(PartitionTask, "_resume_at", without):
+        yield
+
+
+@contextmanager
+def progress_not_asked() -> Iterator[None]:
+    """The committed offsets are trusted, which expire."""
+    resume_at = PartitionTask._resume_at
+
+    async def without(self: PartitionTask, source: TopicPartition, reached: int | None) -> int:
+        del reached
+        return await resume_at(self, source, None)
+
+    with patch.object(PartitionTask, "_resume_at", without):
+        yield
+
+
+@contextmanager
+def state_kept_after_a_failed_commit() -> Iterator[None]:
+    """The state is installed before the commit, and stays when the commit fails."""
+    begin, close = PartitionTask._begin, PartitionTask.close
+    kept: dict[PartitionTask, Any] = {}
+
+    async def keep(self: PartitionTask) -> None:
+        if self._life is not None and self._role.name == "worker":
+            kept[self] = self._life.processor
+        await close(self)
+
+    async def again(self: PartitionTask) -> Any:
+        life = await begin(self)
+        if (processor := kept.pop(self, None)) is not None:
+            life.processor = processor
+        return life
+
+    with patch.object(PartitionTask, "close", keep), patch.object(PartitionTask, "_begin", again):
+        yield
+
+
+@contextmanager
+def restore_reads_uncommitted() -> Iterator[None]:
+    """The changelog is read past open and aborted transactions."""
+
+    def dirty(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:
+        return restore.reader(settings, clients, **{**overrides, "isolation_level": "read_uncommitted"})
+
+    with patch.object(partition, "reader", dirty):
+        yield
+
+
+@contextmanager
+def warm_copies_read_uncommitted() -> Iterator[None]:
+    """Warm copies take in what may be aborted yet."""
+
+    def dirty(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:
+        return restore.reader(settings, clients, **{**overrides, "isolation_level": "read_uncommitted"})
+
+    with patch.object(standby, "reader", dirty):
+        yield
+
+
+@contextmanager
+def warm_copies_taken_as_they_are() -> Iterator[None]:
+    """Whoever inherits a warm copy does not read what was committed after the copy's last look."""
+    whole = restore.read_to_end
+
+    async def nothing_more(
+        consumer: Consumer, source: TopicPartition, limit: int, start: int | None = None
+    ) -> AsyncIterator[Sequence[ConsumerRecord]]:
+        async for records in whole(consumer, source, limit, start):
+            if start is None:
+                yield records
+
+    with patch.object(partition, "read_to_end", nothing_more):
+        yield
+
+
+@contextmanager
+def tables_followed_from_the_high_watermark() -> Iterator[None]:
+    """The restore ends at the last stable offset, and the tables are followed from the high watermark."""
+    restored = PartitionTask._restore
+
+    async def skipping(self: PartitionTask, processor: Processor, *rest: Any) -> dict[TopicPartition, int]:
+        positions = await restored(self, processor, *rest)
+        tables = [TopicPartition(topic, self.partition) for topic in processor.tables]
+        positions.update(await self._offsets.end_offsets(tables))
+        return positions
+
+    with patch.object(PartitionTask, "_restore", skipping):
+        yield
+
+
+@contextmanager
+def restore_stops_at_the_first_gap() -> Iterator[None]:
+    """The restore ends when records stop being consecutive: compaction and markers leave gaps."""
+    whole = restore.read_to_end
+
+    async def until_gap(
+        consumer: Consumer, source: TopicPartition, limit: int, start: int | None = None
+    ) -> AsyncIterator[Sequence[ConsumerRecord]]:
+        following = start
+        async for records in whole(consumer, source, limit, start):
+            for record in records:
+                if following is not None and record.offset != following:
+                    return
+                following = record.offset + 1
+                yield [record]
+
+    with patch.object(partition, "read_to_end", until_gap):
+        yield
+
+
+@contextmanager
+def answers_outside_the_transaction() -> Iterator[None]:
+    """Answers go out at once; the rest follows in a transaction."""
+    send = SimulatedProducer.send_batch
+
+    async def at_once(self: SimulatedProducer, batch: Any, topic: str, *, partition: int) -> Any:
+        if not topic.endswith(".answers"):
+            return await send(self, batch, topic, partition=partition)
+        await self._process.step()
+        for key, value, _ in batch.messages:
+            self._broker.append(topic, partition, key, value)
+        delivery = self._broker.loop.create_future()
+        delivery.set_result(None)
+        return delivery
+
+    with patch.object(SimulatedProducer, "send_batch", at_once):
+        yield
+
+
+@contextmanager
+def old_fetches_not_filtered() -> Iterator[None]:
+    """Records from before the seek are answered as well."""
+    with patch.object(PartitionTask, "_news", lambda *arguments: arguments[-1]):
+        yield
+
+
+@contextmanager
+def unknown_streams_refused_at_once() -> Iterator[None]:
+    """Nobody waits for a control event that is under way."""
+    with patch.object(QueryProcessor, "needs_tables", lambda *_: False):
+        yield
+
+
+@contextmanager
+def requests_granted_again() -> Iterator[None]:
+    """The budget service forgets which requests it has answered."""
+    restored = BudgetProcessor.restored
+
+    def forgetful(self: BudgetProcessor) -> int | None:
+        found = restored(self)
+        self._receipts.clear()
+        self.ledger._source_of.clear()
+        return found
+
+    with patch.object(BudgetProcessor, "restored", forgetful):
+        yield
+
+
+@contextmanager
+def updates_not_written() -> Iterator[None]:
+    """A hypothesis keeps its updates in memory alone, and begins anew after a restore."""
+    resume = QueryProcessor._resume_hypotheses
+
+    def without(self: QueryProcessor, updates: Any) -> None:
+        updates.of = lambda *_: []
+        resume(self, updates)
+
+    with patch.object(QueryProcessor, "_resume_hypotheses", without):
+        yield
+
+
+@contextmanager
+def a_late_opening_undoes_a_halt() -> Iterator[None]:
+    """An opening that comes once more after a halt opens the stream again."""
+    with patch.object(queries, "undoes", lambda *_: False):
+        yield
+
+
+@contextmanager
+def partitions_taken_while_leaving() -> Iterator[None]:
+    """A rebalance between the order to stop and leaving the group starts tasks that nobody stops."""
+    take = Engine.take
+
+    class Deaf:
+        """Passes an order to stop on, and knows of none."""
+
+        def __init__(self, heard: asyncio.Event) -> None:
+            self.set = heard.set
+
+        def is_set(self) -> bool:
+            return False
+
+    async def deaf(self: Engine, *arguments: Any) -> None:
+        heard = self._stopping
+        self._stopping = Deaf(heard)  # type: ignore[assignment]
+        try:
+            await take(self, *arguments)
+        finally:
+            self._stopping = heard
+
+    with patch.object(Engine, "take", deaf):
+        yield
+
+
+@contextmanager
+def refused_while_stopping() -> Iterator[None]:
+    """Who is told to stop while a control event is under way refuses the queries that wait for it."""
+    follow = PartitionTask._follow_to_end
+
+    async def hasty(self: PartitionTask, life: Any) -> None:
+        with suppress(partition._Stopped):
+            await follow(self, life)
+
+    with patch.object(PartitionTask, "_follow_to_end", hasty):
+        yield
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    no_fencing,
+    fence_after_restore,
+    offsets_before_the_transaction,
+    offsets_after_the_transaction,
+    progress_not_asked,
+    state_kept_after_a_failed_commit,
+    restore_reads_uncommitted,
+    warm_copies_read_uncommitted,
+    warm_copies_taken_as_they_are,
+    tables_followed_from_the_high_watermark,
+    restore_stops_at_the_first_gap,
+    answers_outside_the_transaction,
+    old_fetches_not_filtered,
+    unknown_streams_refused_at_once,
+    requests_granted_again,
+    updates_not_written,
+    a_late_opening_undoes_a_halt,
+    refused_while_stopping,
+)
+"""Each a context in which the engine is broken."""

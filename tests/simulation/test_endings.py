@@ -1,0 +1,47 @@
+"""Control events out of order: an opening that comes late, behind the halt that followed it."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream.processors.base import Record
+from stream.processors.queries import QueryProcessor
+from tests.unit.processors.installation import KEY, feed_driver, spec, table_store
+
+
+@pytest.fixture
+def control() -> list[Record]:
+    """A stream's opening, its halt, and the opening once more."""
+    driver = feed_driver(spec("ward"))
+    driver.halt("ward")
+    opened, halted = driver.records(driver.topics.control)
+    return [opened, halted, opened._replace(offset=halted.offset + 1)]
+
+
+def _worker() -> QueryProcessor:
+    return QueryProcessor(feed_driver().topics, 0, KEY, table_store())
+
+
+def _state(worker: QueryProcessor) -> str:
+    worker.process([])
+    return worker.streams.figures()["ward"][0]
+
+
+def test_in_one_batch_the_halt_counts(control: list[Record]) -> None:
+    worker = _worker()
+    worker.follow(control)
+    assert _state(worker) == "halted"
+
+
+def test_in_batches_of_their_own_the_halt_counts(control: list[Record]) -> None:
+    worker = _worker()
+    for record in control:
+        worker.follow([record])
+    assert _state(worker) == "halted"
+
+
+def test_at_a_restore_the_halt_counts(control: list[Record]) -> None:
+    worker = _worker()
+    worker.restore(control)
+    worker.restored()
+    assert _state(worker) == "halted"

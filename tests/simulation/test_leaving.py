@@ -1,0 +1,46 @@
+"""A worker that is told to stop while partitions are on their way to it leaves, and does not take them."""
+
+from __future__ import annotations
+
+import asyncio
+from unittest.mock import patch
+
+import pytest
+
+from stream.kafka import partition
+from tests.simulation.cast import group_of
+from tests.simulation.clock import virtual_time
+from tests.simulation.mutations import partitions_taken_while_leaving
+from tests.simulation.world import World
+
+SEEDS = range(5)
+
+
+async def _leaves(world: World) -> bool:
+    """Whether an idle worker ends that is told to stop as soon as another one joins."""
+    leaving = world.start("worker")
+    await asyncio.sleep(10.0)
+    world.start("worker")
+    while not world.broker.group(group_of("worker")).rebalancing:
+        await asyncio.sleep(0.01)
+    leaving.leaving = True
+    leaving.engine.stop()
+    await asyncio.sleep(30.0)
+    return leaving.task.done()
+
+
+def _all_leave() -> bool:
+    left = []
+    for seed in SEEDS:
+        with virtual_time() as loop, patch.object(partition, "IDLE_MS", 2000):
+            world = World(loop, seed)
+            world.faults.cease()
+            left.append(loop.run_until_complete(_leaves(world)))
+    return all(left)
+
+
+def test_a_worker_told_to_stop_in_the_middle_of_a_rebalance_leaves(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _all_leave()
+    with partitions_taken_while_leaving():
+        assert not _all_leave()
+    capsys.readouterr()

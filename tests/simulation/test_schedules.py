@@ -1,0 +1,44 @@
+"""Some hundred schedules at every run of the tests; ``make chaos`` runs as many as one likes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from tests.simulation.events import UPSETS
+from tests.simulation.faults import STRIKES
+from tests.simulation.schedule import play
+
+SCHEDULES = 300
+
+
+@pytest.fixture(scope="module")
+def injected() -> Counter[str]:
+    """What was injected in all schedules, each of which kept every promise."""
+    reports = [play(seed) for seed in range(SCHEDULES)]
+    broken = [str(report) for report in reports if report.violations]
+    assert not broken, "\n".join(broken)
+    return sum((report.injected + report.figures for report in reports), Counter())
+
+
+def test_in_every_schedule_all_is_answered_once_charged_once_and_restored_alike(injected: Counter[str]) -> None:
+    lines = [f"{times:7}  {name}" for name, times in sorted(injected.items())]
+    print("\n".join([f"{SCHEDULES} schedules, no violation; injected:", *lines]))  # noqa: T201
+    assert injected["answers"] > 20 * SCHEDULES
+
+
+def test_every_fault_strikes_in_some_schedule_and_transactions_end_in_every_way(injected: Counter[str]) -> None:
+    upsets = [upset.__name__.strip("_").replace("_", " ") for upset in UPSETS]
+    assert all(injected[name] >= 10 for name in [*STRIKES, *upsets, "poison event", "query published twice"])
+    assert all(injected[name] >= 10 for name in ["halt request", "close request", "opening repeated after a halt"])
+    assert min(injected["aborted"], injected["expired"], injected["fenced"]) > 10
+
+
+def test_a_seed_replays_the_same_run_in_another_process() -> None:
+    script = "from tests.simulation.schedule import play; print(play(11).digest, play(12).digest)"
+    elsewhere = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert elsewhere.stdout.split() == [play(11).digest, play(12).digest]
+    assert play(11).digest != play(12).digest

@@ -1,0 +1,124 @@
+"""A changelog that was lost or set back while the group's offsets stayed: no stream begins anew."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Literal
+
+import pytest
+from aiokafka import TopicPartition
+
+from schemas import HaltSource
+from tests.chaos.load import Questions
+from tests.simulation.cast import PARTITIONS, group_of
+from tests.simulation.clock import virtual_time
+from tests.simulation.logs import Log
+from tests.simulation.world import Service, World
+
+Damage = Literal["lost", "set back"]
+LATER = 60.0
+"""Virtual seconds, long enough for several restores."""
+
+
+async def _work(world: World) -> Service:
+    """Answer some questions and leave, with the budget service still there."""
+    world.start("budget")
+    worker = world.start("worker")
+    questions = Questions(world.streams, seed=1)
+    for _ in range(10 * len(world.streams)):
+        world.ask(*questions.next())
+    assert await world.settle() == []
+    return worker
+
+
+async def _leave(worker: Service) -> None:
+    worker.leaving = True
+    worker.engine.stop()
+    await asyncio.sleep(LATER)
+
+
+def _answers(world: World, number: int) -> list[tuple[bytes | None, bytes | None]]:
+    return [(record.key, record.value) for record in world.broker.committed(world.topics.answers, number)]
+
+
+def _refuses(answer: bytes | None) -> bool:
+    return json.loads(answer or b"")["outcome"] in {"halted", "rejected"}
+
+
+def _damage(world: World, damage: Damage) -> None:
+    """Take the first half of each changelog for the whole, or nothing."""
+    if damage == "lost":
+        world.broker.recreate(world.topics.state)
+        return
+    for number in range(PARTITIONS):
+        log = world.broker.logs[TopicPartition(world.topics.state, number)]
+        kept = log.committed()[: len(log.entries) // 2]
+        older = Log(log.topic, number)
+        for record in kept:
+            older.append([(record.key or b"", record.value, record.headers)], record.timestamp)
+        world.broker.logs[TopicPartition(world.topics.state, number)] = older
+
+
+def _forget_first_queries(world: World) -> None:
+    """What retention does."""
+    for number in range(PARTITIONS):
+        log = world.broker.logs[TopicPartition(world.topics.queries, number)]
+        log.start = log.end - 1
+        log.entries = [entry for entry in log.entries if entry.offset >= log.start]
+
+
+@pytest.mark.parametrize("damage", ["lost", "set back"])
+@pytest.mark.parametrize("seed", range(4))
+def test_open_streams_give_the_same_answers_again_byte_for_byte(seed: int, damage: Damage) -> None:
+    async def scene(world: World) -> None:
+        await _leave(await _work(world))
+        first = [_answers(world, number) for number in range(PARTITIONS)]
+        _damage(world, damage)
+        world.start("worker")
+        await asyncio.sleep(LATER)
+        repeated: list[bool] = []
+        for number, before in enumerate(first):
+            again = _answers(world, number)[len(before) :]
+            assert again, "the worker must answer what its state does not know"
+            pairs = list(zip(again, before[-len(again) :], strict=True))
+            # What control has ended since answers no more; all others say what they said.
+            assert all(now == then or _refuses(now[1]) for now, then in pairs)
+            repeated += [now == then and not _refuses(now[1]) for now, then in pairs]
+            assert damage == "set back" or len(again) == len(before)
+        assert any(repeated)
+
+    with virtual_time() as loop:
+        world = World(loop, seed)
+        world.faults.cease()
+        loop.run_until_complete(scene(world))
+
+
+@pytest.mark.parametrize("damage", ["lost", "set back"])
+def test_nothing_is_answered_where_what_is_needed_is_gone(damage: Damage) -> None:
+    async def scene(world: World) -> None:
+        questions = Questions(world.streams, seed=2)
+        await _leave(await _work(world))
+        before = [len(_answers(world, number)) for number in range(PARTITIONS)]
+        _damage(world, damage)
+        _forget_first_queries(world)
+        for spec in world.streams:
+            world.ask(*questions.next(spec))
+        world.start("worker")
+        await asyncio.sleep(LATER)
+        assert [len(_answers(world, number)) for number in range(PARTITIONS)] == before
+
+        for source in {spec.source for spec in world.streams}:
+            world.request(HaltSource(request=f"halt-{source}", source=source, reason="state lost"))
+        await asyncio.sleep(LATER)
+        world.broker.group(group_of("worker")).offsets.clear()
+        await asyncio.sleep(LATER)
+        for number, count in enumerate(before):
+            later = _answers(world, number)[count:]
+            assert later, "once the streams are halted, the queries that waited are answered"
+            assert all(_refuses(value) for _, value in later)
+
+    with virtual_time() as loop:
+        world = World(loop, 0)
+        world.faults.cease()
+        loop.run_until_complete(scene(world))

@@ -1,0 +1,216 @@
+"""Services on the broker in memory, restarted as a supervisor would, and what is found of them in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from aiokafka import TopicPartition
+
+from schemas import MAX_DEFINITION_BYTES, Request
+from schemas.wire import Codec
+from stream.kafka.clients import Clients
+from stream.kafka.engine import Engine
+from stream.kafka.partition import Role
+from stream.processors.base import Processor
+from stream.processors.budget import BudgetProcessor
+from stream.processors.queries import QueryProcessor
+from stream.processors.topics import Topics, partition_of
+from tests.chaos.checker import examine
+from tests.chaos.replay import Installation, Logs, differences
+from tests.simulation.broker import Broker
+from tests.simulation.cast import (
+    CASTS,
+    KEY,
+    PARTITIONS,
+    SETTINGS,
+    FragileProcessor,
+    cast,
+    group_of,
+    installed,
+    is_poison,
+    tables,
+)
+from tests.simulation.clients import clients_of
+from tests.simulation.clock import VirtualLoop
+from tests.simulation.faults import Faults, Process
+
+PATIENCE = 240.0
+"""Virtual seconds after the last fault within which everything must be answered."""
+
+_requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+
+
+@dataclass(frozen=True)
+class _Role(Role):
+    """A role whose process has a name that a seed repeats."""
+
+    process: str = ""
+
+    @property
+    def member(self) -> str:
+        return self.process
+
+
+@dataclass(eq=False)
+class Service:
+    """A service, as its supervisor sees it: restarted whenever it ends unless told to stop."""
+
+    role: Literal["worker", "budget"]
+    process: Process
+    engine: Engine
+    task: asyncio.Task[None]
+    leaving: bool = False
+
+
+class World:
+    """Everything of one schedule."""
+
+    def __init__(self, loop: VirtualLoop, seed: int) -> None:
+        self.loop = loop
+        self.chance = random.Random(seed)
+        topics = self.topics = Topics(SETTINGS.prefix, PARTITIONS)
+        wide = (topics.queries, topics.control, topics.answers, topics.state, topics.rejected, topics.status)
+        counts = dict.fromkeys(wide, PARTITIONS) | dict.fromkeys(
+            (topics.requests, topics.charges, topics.ledger), 1
+        )
+        self.broker = Broker(loop, self.branch(), counts)
+        self.broker.seed(installed(seed % CASTS))
+        self.faults = Faults(self.branch(), strikes=self.chance.randint(0, 6), rate=0.02)
+        self.injected: Counter[str] = self.faults.injected
+        self.installation = Installation(topics, KEY, tables(), is_poison)
+        self.asked: list[str] = []
+        self.services: list[Service] = []
+        self._names = 0
+        self.streams = cast(seed % CASTS)
+        self.late_opening = False
+
+    def branch(self) -> random.Random:
+        """A generator of its own, so that one part's draws do not shift another's."""
+        return random.Random(self.chance.getrandbits(64))
+
+    def start(self, role: Literal["worker", "budget"]) -> Service:
+        """Start a service in a process of its own."""
+        self._names += 1
+        process = Process(f"{role}-{self._names}", self.loop, self.branch(), self.faults)
+        clients = clients_of(process, self.broker, self.branch())
+        engine = self._engine(role, process.name, clients)
+        service = Service(role, process, engine, self.loop.create_task(engine.run()))
+        process.on_death = lambda: _end(service)
+        service.task.add_done_callback(lambda _: self._ended(service))
+        self.services.append(service)
+        return service
+
+    def _engine(self, role: Literal["worker", "budget"], member: str, clients: Clients) -> Engine:
+        topics, minting = self.topics, self.branch()
+
+        def make(number: int) -> Processor:
+            if role == "worker":
+                return FragileProcessor(topics, number, KEY, tables())
+            return BudgetProcessor(
+                topics, number, key_id=KEY.key_id, tables=tables(), mint=lambda _: minting.randbytes(16)
+            )
+
+        inputs = [topics.queries, topics.control] if role == "worker" else [topics.requests, topics.charges]
+        copied = PARTITIONS if role == "worker" else 0
+        described = _Role(role, group_of(role), topics.status, make, member)
+        return Engine(described, SETTINGS, inputs, clients, partitions=copied)
+
+    def _ended(self, service: Service) -> None:
+        """Restart what was not told to stop, after a while."""
+        self.services.remove(service)
+        if not service.task.cancelled() and service.task.exception() is not None:
+            self.injected["service ended by itself"] += 1
+        if not service.leaving:
+            self.loop.call_later(self.chance.uniform(0.1, 3.0), self.start, service.role)
+
+    def ask(self, identifier: str, stream: str, value: bytes) -> None:
+        """Publish a query event."""
+        key = stream.encode()
+        self.broker.append(self.topics.queries, partition_of(key, PARTITIONS), key, value)
+        self.asked.append(identifier)
+
+    def request(self, request: Request) -> None:
+        """Send a request to the budget service."""
+        self.broker.append(self.topics.requests, 0, b"", _requests.encode(request))
+
+    def has_receipt(self, name: str) -> bool:
+        """Whether a request's receipt is committed."""
+        key = f"receipt|{name}".encode()
+        return any(record.key == key for record in self.broker.committed(self.topics.ledger, 0))
+
+    def workers(self) -> list[Service]:
+        """The workers that have not been told to stop."""
+        return [one for one in self.services if one.role == "worker" and not one.leaving]
+
+    async def settle(self) -> list[str]:
+        """Wait until all is answered and charged and every partition has a live owner."""
+        deadline = self.loop.time() + PATIENCE
+        while self.loop.time() < deadline:
+            if self._is_settled():
+                return []
+            await asyncio.sleep(0.5)
+        answered = sum(len(self.broker.committed(self.topics.answers, number)) for number in range(PARTITIONS))
+        return [f"stuck: {answered} of {len(self.asked)} answered {PATIENCE:.0f} s after the last fault"]
+
+    def _is_settled(self) -> bool:
+        broker, topics = self.broker, self.topics
+        answered = sum(len(broker.committed(topics.answers, number)) for number in range(PARTITIONS))
+        if answered < len(self.asked) or any(log.open for log in broker.logs.values()):
+            return False
+        reached = broker.group(group_of("budget")).reached
+        for place in (TopicPartition(topics.charges, 0), TopicPartition(topics.requests, 0)):
+            records = broker.committed(*place)
+            if records and reached.get(place, 0) <= records[-1].offset:
+                return False
+        return all(self._follows(number) for number in range(PARTITIONS))
+
+    def _follows(self, number: int) -> bool:
+        """Whether a partition's owner lives and has taken in all control events."""
+        life = self._life(number)
+        control = self.broker.committed(self.topics.control, number)
+        return (
+            life is not None and life.positions[TopicPartition(self.topics.control, number)] > control[-1].offset
+        )
+
+    def owner(self, number: int) -> QueryProcessor | None:
+        """The live state of a partition, in the worker that the group has given it to."""
+        life = self._life(number)
+        return life.processor if life is not None and isinstance(life.processor, QueryProcessor) else None
+
+    def _life(self, number: int) -> Any:
+        place = TopicPartition(self.topics.queries, number)
+        for member in self.broker.group(group_of("worker")).members.values():
+            for service in self.workers():
+                task = service.engine._partitions.get(number)
+                # A partition that is kept in case it comes back has no task: its state may be behind by now.
+                if task is None or number not in service.engine._tasks:
+                    continue
+                if place in member.assigned and service.process.name == member.name:
+                    return task._life
+        return None
+
+    def logs(self) -> Logs:
+        """All that is committed, by partition."""
+        return {(place.topic, place.partition): log.committed() for place, log in self.broker.logs.items()}
+
+    def examine(self) -> list[str]:
+        """Every violation."""
+        logs = self.logs()
+        violations = examine(self.installation, logs, self.asked).violations
+        for number in range(PARTITIONS):
+            live = self.owner(number)
+            if live is not None:
+                restored = self.installation.restored(logs, number)
+                violations += differences(
+                    f"partition {number}: live and restored", live, restored, live.streams.names
+                )
+        return violations
+
+
+def _end(service: Service) -> None:
+    for task in (service.task, *service.engine._tasks.values()):
+        task.cancel()

@@ -1,0 +1,150 @@
+"""The access lists: as documented, no more than the table says, and printed so that Kafka's own tool takes them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from stream.cli.output import CommandError
+from stream.cli.topics import app
+from stream.kafka.acls import Operation, Resource, Role, command, grants, usual_principal
+from stream.kafka.topics import durability, layout
+from stream.processors.topics import Topics
+from stream.settings import Settings
+
+DOCUMENTS = Path(__file__).parents[3] / "docs"
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SOTTO_PREFIX", "SOTTO_BOOTSTRAP"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def row(role: Role) -> list[str]:
+    """A role's row of the documented table."""
+    given = grants(Settings(prefix="sotto"))[role]
+
+    def named(resource: Resource, *operations: Operation) -> str:
+        names = [
+            f"`{one.name.removeprefix('sotto.')}{'*' if one.prefixed else ''}`"
+            for one in given
+            if one.resource is resource and one.operation in operations
+        ]
+        return ", ".join(names) or "–"
+
+    return [
+        role.value,
+        named(Resource.TOPIC, Operation.WRITE),
+        named(Resource.TOPIC, Operation.READ),
+        named(Resource.TOPIC, Operation.DESCRIBE),
+        named(Resource.GROUP, Operation.READ),
+        named(Resource.GROUP, Operation.DESCRIBE),
+        named(Resource.TRANSACTIONAL_ID, Operation.WRITE),
+    ]
+
+
+@pytest.mark.parametrize("role", Role)
+def test_the_document_has_each_roles_row_as_the_code_has_it(role: Role) -> None:
+    lines = (DOCUMENTS / "security.md").read_text().splitlines()
+    (documented,) = [line for line in lines if line.startswith(f"| {role} |") and line.count("|") == 8]
+    assert [cell.strip() for cell in documented.strip("|").split("|")] == row(role)
+
+
+def test_the_document_has_every_topics_configuration_as_the_code_has_it() -> None:
+    text = (DOCUMENTS / "security.md").read_text()
+    for one in layout(Topics("sotto")):
+        (line,) = [line for line in text.splitlines() if line.startswith(f"| `{one.name}` |")]
+        documented = dict(re.findall(r"`([a-z.]+)=([^`]+)`", line))
+        assert documented == one.configuration
+    for setting, value in durability(3).items():
+        assert f"`{setting}={value}`" in text
+
+
+def test_every_topic_has_the_writers_that_the_architecture_gives_it() -> None:
+    """One writer's role to a topic is what keeps a producer from opening streams."""
+    given = grants(Settings(prefix="sotto"))
+    writers = {
+        one.name: {
+            role
+            for role, granted in given.items()
+            for other in granted
+            if (other.resource, other.operation, other.name) == (Resource.TOPIC, Operation.WRITE, one.name)
+        }
+        for one in layout(Topics("sotto"))
+    }
+    assert writers == {
+        "sotto.queries": {Role.PRODUCER},
+        "sotto.control": {Role.BUDGET},
+        "sotto.answers": {Role.WORKER},
+        "sotto.state": {Role.WORKER},
+        "sotto.requests": {Role.OPERATOR, Role.MONITOR},
+        "sotto.charges": {Role.WORKER},
+        "sotto.ledger": {Role.BUDGET},
+        "sotto.rejected": {Role.WORKER, Role.BUDGET},
+        "sotto.status": {Role.WORKER, Role.BUDGET},
+    }
+
+
+def test_a_prefixed_grant_names_no_other_roles_group_or_transactional_id() -> None:
+    given = grants(Settings(prefix="sotto"))
+    for role, granted in given.items():
+        for one in (one for one in granted if one.prefixed):
+            assert one.resource is not Resource.TOPIC
+            others = [other.name for another in Role if another is not role for other in given[another]]
+            assert not [name for name in others if name.startswith(one.name)]
+
+
+def test_the_commands_name_every_grant_once_and_are_safe_in_a_shell() -> None:
+    settings = Settings(prefix="sotto")
+    granted = grants(settings)[Role.BUDGET]
+    lines = [shlex.split(line) for line in command("User:CN=a b,O='x'", granted, "kafka:9093")]
+    assert all(
+        line[0] == "kafka-acls.sh" and line[line.index("--allow-principal") + 1] == "User:CN=a b,O='x'"
+        for line in lines
+    )
+    made = {
+        (
+            line[at + 1],
+            line[at + 2 if line[at + 2] != "--operation" else at + 4].removeprefix("--"),
+            line[-3],
+            line[-1],
+        )
+        for line in lines
+        for at, word in enumerate(line)
+        if word == "--operation"
+    }
+    assert made == {(one.operation, one.resource, one.name, one.pattern) for one in granted}
+
+
+def test_the_command_prints_tables_commands_and_json_of_the_roles_asked_for() -> None:
+    shown = runner.invoke(app, ["acl", "--role", "worker", "--json"])
+    assert shown.exit_code == 0, shown.output
+    printed = json.loads(shown.output)
+    assert {entry["principal"] for entry in printed} == {usual_principal(Role.WORKER, Settings())}
+    assert len(printed) == len(grants(Settings())[Role.WORKER])
+    every = runner.invoke(app, ["acl", "--commands"])
+    assert {line.split()[0] for line in every.output.splitlines()} == {"kafka-acls.sh"}
+    for role in Role:
+        assert f"User:sotto-{role}" in every.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--principal", "User:alice"], "give the one --role"),
+        (["--principal", "User:alice", "--role", "worker", "--role", "budget"], "give the one --role"),
+        (["--principal", "alice", "--role", "worker"], "User:alice"),
+        (["--apply", "--json"], "exclude each other"),
+    ],
+)
+def test_what_is_unclear_is_refused(arguments: list[str], message: str) -> None:
+    refused = runner.invoke(app, ["acl", *arguments])
+    assert isinstance(refused.exception, CommandError)
+    assert message in str(refused.exception)

@@ -1,0 +1,242 @@
+"""How Kafka is reached: settings that fit together, errors that name the setting, and no secret shown by any of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, TopicAuthorizationFailedError
+from pydantic import SecretStr, ValidationError
+
+from stream.kafka import security
+from stream.kafka.broker_config import Ports, server_properties
+from stream.kafka.broker_process import java_environment
+from stream.kafka.security import BearerToken, SecurityError, advice, connection
+from stream.secret_files import write_secret
+from stream.settings import SECURITY_FIELDS, Settings
+from tests.kafka.secured import Authority
+
+SECRET = "geheim-1234"  # noqa: S105  (it opens nothing)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> Path:
+    file = tmp_path / "password"
+    write_secret(file, SECRET)
+    return file
+
+
+def secured(**given: Any) -> Settings:
+    return Settings.of_local_broker("kafka:9093", **given)
+
+
+def test_without_security_there_is_nothing_but_the_address() -> None:
+    assert connection(secured()) == {"bootstrap_servers": "kafka:9093"}
+
+
+def test_scram_over_tls_gives_a_context_that_checks_names_and_the_password_of_the_file(
+    authority: Authority, password_file: Path
+) -> None:
+    options = connection(
+        secured(
+            security_protocol="SASL_SSL",
+            sasl_username="alice",
+            sasl_password_file=str(password_file),
+            tls_ca_file=str(authority.file),
+        )
+    )
+    context = options.pop("ssl_context")
+    assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
+    assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
+    assert options == {
+        "bootstrap_servers": "kafka:9093",
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "alice",
+        "sasl_plain_password": SECRET,
+    }
+
+
+def test_without_the_name_check_the_certificate_is_checked_all_the_same(authority: Authority) -> None:
+    options = connection(
+        secured(security_protocol="SSL", tls_ca_file=str(authority.file), tls_check_hostname=False)
+    )
+    context = options["ssl_context"]
+    assert (context.check_hostname, context.verify_mode) == (False, ssl.CERT_REQUIRED)
+
+
+SASL = {"security_protocol": "SASL_SSL", "sasl_username": "alice"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"sasl_username": "alice"},
+            "SOTTO_SASL_USERNAME: has no effect while SOTTO_SECURITY_PROTOCOL is PLAINTEXT",
+        ),
+        (
+            {"tls_ca_file": "/ca.pem"},
+            "SOTTO_TLS_CA_FILE: has no effect while SOTTO_SECURITY_PROTOCOL is PLAINTEXT",
+        ),
+        ({"security_protocol": "SSL", "sasl_password": SECRET}, "SOTTO_SASL_PASSWORD: has no effect"),
+        ({"security_protocol": "SASL_PLAINTEXT", "tls_check_hostname": False}, "SOTTO_TLS_CHECK_HOSTNAME: has no"),
+        ({"security_protocol": "SASL_SSL"}, "SOTTO_SASL_USERNAME: is needed for SCRAM-SHA-512"),
+        (SASL, "SOTTO_SASL_PASSWORD_FILE: or SOTTO_SASL_PASSWORD is needed for SCRAM-SHA-512: set one of them"),
+        (SASL | {"sasl_password": SECRET, "sasl_password_file": "/p"}, "SOTTO_SASL_PASSWORD_FILE: or .* set one"),
+        (SASL | {"sasl_password_file": "/nowhere"}, "SOTTO_SASL_PASSWORD_FILE: cannot read file /nowhere"),
+        (SASL | {"sasl_mechanism": "OAUTHBEARER"}, "SOTTO_SASL_TOKEN_FILE: or SOTTO_SASL_TOKEN_COMMAND is needed"),
+        (
+            {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_password": SECRET},
+            "SOTTO_SASL_MECHANISM: PLAIN sends its secret as it is; set SOTTO_SECURITY_PROTOCOL to SASL_SSL",
+        ),
+        ({"security_protocol": "SSL", "tls_ca_file": "/nowhere"}, "SOTTO_TLS_CA_FILE: cannot use /nowhere"),
+        ({"security_protocol": "SSL", "tls_key_file": "/key"}, "SOTTO_TLS_CERTIFICATE_FILE: is missing beside"),
+        ({"security_protocol": "SSL", "tls_certificate_file": "/cert"}, "SOTTO_TLS_KEY_FILE: is missing beside"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_by_name_and_without_a_secret(
+    given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SecurityError, match=message) as caught:
+        connection(secured(**given))
+    assert SECRET not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_open_to_others_and_files_of_something_else_are_refused(
+    authority: Authority, tmp_path: Path
+) -> None:
+    certificate, key = authority.issue("somebody")
+    files = {
+        "tls_certificate_file": str(certificate),
+        "tls_key_file": str(key),
+        "tls_ca_file": str(authority.file),
+    }
+    assert connection(secured(security_protocol="SSL", **files))["ssl_context"]
+    with pytest.raises(SecurityError, match=r"SOTTO_TLS_CA_FILE: cannot use .*; give a PEM file"):
+        connection(secured(security_protocol="SSL", **files | {"tls_ca_file": str(key)}))
+    _, other = authority.issue("somebody-else")
+    with pytest.raises(SecurityError, match=r"SOTTO_TLS_CERTIFICATE_FILE: .*KEY_VALUES_MISMATCH"):
+        connection(secured(security_protocol="SSL", **files | {"tls_key_file": str(other)}))
+    key.chmod(0o644)
+    with pytest.raises(SecurityError, match=r"SOTTO_TLS_KEY_FILE: .*open to others; run 'chmod 600"):
+        connection(secured(security_protocol="SSL", **files))
+    empty = tmp_path / "empty"
+    write_secret(empty, "")
+    with pytest.raises(SecurityError, match=r"SOTTO_SASL_PASSWORD_FILE: .* must hold ASCII characters"):
+        connection(secured(**SASL, sasl_password_file=str(empty)))
+
+
+def test_an_encrypted_key_is_refused_instead_of_asked_about_at_the_terminal(
+    authority: Authority, tmp_path: Path
+) -> None:
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  (needed here alone)
+
+    certificate, key = authority.issue("locked")
+    loaded = serialization.load_pem_private_key(key.read_bytes(), None)
+    locked = tmp_path / "locked.pem"
+    encryption = serialization.BestAvailableEncryption(SECRET.encode())
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
+    write_secret(locked, loaded.private_bytes(*form, encryption).decode())
+    with pytest.raises(SecurityError, match="SOTTO_TLS_KEY_FILE: is encrypted; decrypt it"):
+        connection(
+            secured(security_protocol="SSL", tls_certificate_file=str(certificate), tls_key_file=str(locked))
+        )
+
+
+def test_neither_settings_nor_their_errors_show_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOTTO_SASL_PASSWORD", SECRET)
+    settings = Settings()
+    assert settings.sasl_password.get_secret_value() == SECRET
+    for shown in (repr(settings), str(settings), settings.model_dump_json(), str(settings.model_dump())):
+        assert SECRET not in shown
+    monkeypatch.setenv("SOTTO_PARTITIONS", SECRET)
+    monkeypatch.setenv("SOTTO_SECURITY_PROTOCOL", SECRET)
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    assert SECRET not in str(caught.value)
+
+
+def test_a_local_broker_is_reached_without_what_secures_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "SOTTO_SECURITY_PROTOCOL": "SASL_SSL",
+        "SOTTO_SASL_PASSWORD": SECRET,
+        "SOTTO_TLS_CA_FILE": "/ca.pem",
+        "SOTTO_PARTITIONS": "7",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings.of_local_broker("127.0.0.1:9092")
+    assert connection(settings) == {"bootstrap_servers": "127.0.0.1:9092"}
+    assert settings.partitions == 7
+    assert SECRET not in java_environment().values()
+
+
+async def test_a_token_is_read_anew_for_every_connection(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    given = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
+    write_secret(file, "first.token")
+    provider = connection(secured(**given, sasl_token_file=str(file)))["sasl_oauth_token_provider"]
+    assert await provider.token() == "first.token"
+    file.write_text("second.token\n")
+    assert await provider.token() == "second.token"
+    file.chmod(0o640)
+    with pytest.raises(SecurityError, match=r"SOTTO_SASL_TOKEN_FILE: .*open to others"):
+        await provider.token()
+
+
+async def test_a_command_prints_the_token_or_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def provider(code: str) -> BearerToken:
+        return BearerToken(secured(sasl_token_command=f'"{sys.executable}" -c "{code}"'))
+
+    assert await provider("print('a.b.c')").token() == "a.b.c"
+    assert SECRET not in repr(provider(f"print('{SECRET}')"))
+    for code in (f"print('{SECRET}'); raise SystemExit(3)", "pass", "print('ü')"):
+        with pytest.raises(SecurityError, match="SOTTO_SASL_TOKEN_COMMAND: ended with status") as caught:
+            await provider(code).token()
+        assert SECRET not in str(caught.value)
+    for command in ("/nowhere/at/all", "'"):
+        with pytest.raises(SecurityError, match="SOTTO_SASL_TOKEN_COMMAND: cannot be run"):
+            await BearerToken(secured(sasl_token_command=command)).token()
+    monkeypatch.setattr(security, "TOKEN_SECONDS", 0.05)
+    with pytest.raises(SecurityError, match="SOTTO_SASL_TOKEN_COMMAND: did not end within"):
+        await provider("import time; time.sleep(60)").token()
+
+
+def test_every_error_gets_the_advice_that_fits() -> None:
+    assert "is the broker that SOTTO_BOOTSTRAP names up?" in advice(KafkaConnectionError("x"))
+    refused = advice(TopicAuthorizationFailedError({"sotto.control"}))
+    assert "(sotto.control)" in refused
+    assert "sotto topics acl" in refused
+    assert "sotto topics acl" in advice(GroupAuthorizationFailedError("sotto-workers"))
+    assert advice(SecurityError("as it is")) == "as it is"
+
+
+def test_the_local_broker_stays_as_it_was_where_no_security_is_asked_for() -> None:
+    text = server_properties(Ports(9092, 9093), data_folder="data", extra={})
+    lines = dict(line.split("=", 1) for line in text.splitlines())
+    assert lines["listeners"] == "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
+    assert "authorizer.class.name" not in lines
+
+
+def test_every_setting_of_security_is_documented() -> None:
+    document = (Path(__file__).parents[3] / "docs/security.md").read_text()
+    documented = set(re.findall(r"^\| `SOTTO_([A-Z_]+)`", document, flags=re.MULTILINE))
+    assert documented == {name.upper() for name in SECURITY_FIELDS}
+
+
+def test_a_password_in_the_environment_counts_as_one_from_a_file() -> None:
+    assert os.environ.get("SOTTO_SASL_PASSWORD") is None
+    given = secured(security_protocol="SASL_PLAINTEXT", sasl_username="a", sasl_password=SecretStr(SECRET))
+    assert connection(given)["sasl_plain_password"] == SECRET

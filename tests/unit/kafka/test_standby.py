@@ -1,0 +1,56 @@
+"""Which partitions a worker keeps warm copies of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.kafka.standby import neighbours
+
+
+@given(st.sets(st.integers(0, 11)), st.integers(0, 12), st.integers(0, 12))
+def test_copies_are_of_other_workers_partitions_and_as_many_as_may_be(
+    owned: Collection[int], partitions: int, limit: int
+) -> None:
+    copied = neighbours(owned, partitions, limit)
+    assert copied <= set(range(partitions)) - set(owned)
+    assert len(copied) == min(limit, len(set(range(partitions)) - set(owned)))
+
+
+class Metadata:
+    """Of a cluster with one topic."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = set(range(partitions))
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        del topic
+        return self._partitions
+
+
+def assigned(members: Collection[str], partitions: int) -> dict[str, set[int]]:
+    """What the group's assignor gives to each member."""
+    metadata = {name: RangePartitionAssignor.metadata({"queries"}) for name in members}
+    given_out = RangePartitionAssignor.assign(Metadata(partitions), metadata)
+    return {
+        name: {number for _, numbers in assignment.assignment for number in numbers}
+        for name, assignment in given_out.items()
+    }
+
+
+@pytest.mark.parametrize("partitions", [4, 6, 12])
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_whoever_of_a_group_dies_the_others_have_copies_of_what_they_inherit(
+    partitions: int, workers: int
+) -> None:
+    """With copies of twice as many partitions as a worker owns: its range may move either way."""
+    names = [f"worker-{number}" for number in range(workers)]
+    before = assigned(names, partitions)
+    for dead in names:
+        after = assigned([name for name in names if name != dead], partitions)
+        for name, owned in after.items():
+            assert owned - before[name] <= neighbours(before[name], partitions, 2 * -(-partitions // workers))

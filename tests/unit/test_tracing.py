@@ -1,0 +1,89 @@
+"""Traces follow records over Kafka's headers, tell nothing of their content, and cost nothing where nobody traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from stream.processors.base import Record
+from stream.tracing import MAX_LINKS, batch_span, configure, context_headers, span, trace_with
+
+
+@pytest.fixture
+def exporter() -> Iterator[InMemorySpanExporter]:
+    """What this process traces while the test lasts."""
+    kept = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    trace_with(provider)
+    yield kept
+    trace_with(None)
+
+
+def sent(offset: int = 0, headers: list[tuple[str, bytes]] | None = None) -> Record:
+    return Record("sotto.queries", 0, offset, 0, b"ward", b"private", headers or [])
+
+
+def only(exporter: InMemorySpanExporter, name: str) -> ReadableSpan:
+    (found,) = (one for one in exporter.get_finished_spans() if one.name == name)
+    return found
+
+
+def test_a_batch_is_linked_to_the_spans_that_asked(exporter: InMemorySpanExporter) -> None:
+    records = []
+    for offset, name in enumerate(("first", "second")):
+        with span(name, {}):
+            records.append(sent(offset, context_headers()))
+    with batch_span("worker answers", [*records, sent(2)], {}):
+        pass
+    batch = only(exporter, "worker answers")
+    asked = [only(exporter, name).get_span_context() for name in ("first", "second")]
+    assert [link.context.span_id for link in batch.links] == [one.span_id for one in asked if one]
+    assert batch.attributes is not None
+    assert batch.attributes["messaging.batch.message_count"] == 3
+
+
+def test_a_batch_that_nobody_traced_makes_no_span(exporter: InMemorySpanExporter) -> None:
+    with batch_span("worker answers", [sent(), sent(1, [("other", b"header")])], {}):
+        pass
+    assert exporter.get_finished_spans() == ()
+
+
+@pytest.mark.parametrize("header", [b"", b"\xff\xfe", b"00-0-0-0", b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01"])
+def test_a_context_that_is_none_is_passed_over(exporter: InMemorySpanExporter, header: bytes) -> None:
+    with batch_span("worker answers", [sent(0, [("traceparent", header)])], {}):
+        pass
+    assert exporter.get_finished_spans() == ()
+
+
+def test_a_batch_names_only_so_many_askers(exporter: InMemorySpanExporter) -> None:
+    with span("asker", {}):
+        records = [sent(offset, context_headers()) for offset in range(2 * MAX_LINKS)]
+    with batch_span("worker answers", records, {}):
+        pass
+    assert len(only(exporter, "worker answers").links) == MAX_LINKS
+
+
+def test_a_span_tells_only_the_type_of_an_error(exporter: InMemorySpanExporter) -> None:
+    with pytest.raises(ValueError, match="private"), span("failing", {}):
+        raise ValueError("private")
+    failed = only(exporter, "failing")
+    assert failed.status.description == "ValueError"
+    assert "private" not in failed.to_json()
+
+
+def test_without_a_span_no_header_is_sent_and_without_a_provider_no_span_is_made() -> None:
+    with span("nobody", {}):
+        assert context_headers() == []
+
+
+def test_nothing_is_traced_unless_an_exporter_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    configure("worker")
+    with span("nobody", {}):
+        assert context_headers() == []
