@@ -1,0 +1,1 @@
+"""The published contract: JSON Schemas, an AsyncAPI document, and what may change from version to version."""

@@ -1,0 +1,181 @@
+"""The AsyncAPI document: topics, events, keys, headers and configuration, with Kafka bindings."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+from stream.contract.events import CHANNELS, CONTRACT_VERSION, EVENTS, Channel, EventKind
+from stream.contract.headers import ANSWER_HEADERS, DEAD_LETTER_HEADERS, QUERY_HEADERS
+from stream.contract.json_schemas import Json, bundled
+from stream.kafka.names import budget_group, worker_group
+from stream.kafka.topics import TopicLayout, layout
+from stream.processors.topics import Topics
+from stream.settings import Settings
+
+BINDING_VERSION: Final = "0.5.0"
+PARTITIONER: Final = "murmur2"
+DEAD_LETTER: Final = "DeadLetter"
+
+_TEMPLATE = "#/components/schemas/{model}"
+_PREFIX = "{prefix}"
+_HEADERS: Final = {"Query": QUERY_HEADERS, "Answer": ANSWER_HEADERS}
+_DESCRIPTION = """\
+Differentially private answers on a Kafka query stream.
+
+Events are JSON, UTF-8, one to a record; read what Sotto writes with `isolation.level=read_committed`.
+What is sent to Sotto has exactly the fields described; what Sotto writes may gain fields, kinds of events and, in lists
+marked as open, words: ignore those that you do not know. Channels marked `x-internal` are Sotto's own.
+Confluent's wire framing (a magic byte and a schema's id before the value) is not spoken.
+"""
+
+
+@cache
+def document() -> Json:
+    """AsyncAPI 3.0 for a whole installation, complete in itself."""
+    own, shared = bundled(EVENTS, _TEMPLATE)
+    topics = Topics(_PREFIX)
+    layouts = {wanted.name: wanted for wanted in layout(topics)}
+    return {
+        "asyncapi": "3.0.0",
+        "info": {"title": "Sotto", "version": CONTRACT_VERSION, "description": _DESCRIPTION},
+        "defaultContentType": "application/json",
+        "servers": {
+            "kafka": {
+                "host": "{bootstrap}",
+                "protocol": "kafka",
+                "description": "Any Apache Kafka with transactions.",
+                "variables": {"bootstrap": {"default": Settings.model_fields["bootstrap"].default}},
+            }
+        },
+        "channels": {
+            channel.name: _channel(channel, layouts[getattr(topics, channel.name)]) for channel in CHANNELS
+        },
+        "operations": _operations(),
+        "components": {
+            "messages": {event.name: _message(event) for event in EVENTS} | {DEAD_LETTER: _dead_letter()},
+            "schemas": own | shared,
+        },
+    }
+
+
+def _channel(channel: Channel, layout_: TopicLayout) -> Json:
+    messages = [event.name for event in EVENTS if event.channel == channel.name] or [DEAD_LETTER]
+    found: Json = {
+        "address": layout_.name,
+        "summary": channel.summary,
+        "description": f"Written by {channel.writer}.",
+        "parameters": {
+            "prefix": {
+                "default": Settings.model_fields["prefix"].default,
+                "description": "The installation's prefix (SOTTO_PREFIX).",
+            }
+        },
+        "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in messages},
+        "bindings": {
+            "kafka": {
+                "partitions": layout_.partitions,
+                "replicas": Settings.model_fields["replication"].default,
+                "topicConfiguration": _configuration(layout_),
+                "bindingVersion": BINDING_VERSION,
+            }
+        },
+        "x-key": channel.key,
+        "x-partitioner": PARTITIONER,
+    }
+    if channel.side == "internal":
+        found["x-internal"] = True
+    return found
+
+
+def _configuration(layout_: TopicLayout) -> Json:
+    """A topic's configuration in the binding's types."""
+    typed: dict[str, Any] = {}
+    for name, text in layout_.configuration.items():
+        if name == "cleanup.policy":
+            typed[name] = text.split(",")
+        else:
+            typed[name] = int(text) if text.isdigit() else float(text)
+    return typed
+
+
+def _message(event: EventKind) -> Json:
+    channel = next(channel for channel in CHANNELS if channel.name == event.channel)
+    found: Json = {
+        "name": event.name,
+        "title": event.name,
+        "summary": (event.model.__doc__ or "").split("\n", 1)[0],
+        "contentType": "application/json",
+        "payload": {"$ref": _TEMPLATE.format(model=event.name)},
+        "bindings": _key(channel),
+    }
+    if event.name in _HEADERS:
+        found["headers"] = _HEADERS[event.name]
+        found["correlationId"] = {
+            "description": "The asker's own id for the query, unique within the stream.",
+            "location": "$message.payload#/id",
+        }
+    if event.limit is not None:
+        found["x-max-bytes"] = event.limit
+    return found
+
+
+def _dead_letter() -> Json:
+    channel = next(channel for channel in CHANNELS if channel.name == "rejected")
+    return {
+        "name": DEAD_LETTER,
+        "title": DEAD_LETTER,
+        "summary": "An event that was refused, byte for byte; its value may be anything, or missing.",
+        "contentType": "application/octet-stream",
+        "headers": DEAD_LETTER_HEADERS,
+        "payload": {},
+        "bindings": _key(channel),
+    }
+
+
+def _key(channel: Channel) -> Json:
+    key = {"type": "string", "description": f"UTF-8: {channel.key}."}
+    return {"kafka": {"key": key, "bindingVersion": BINDING_VERSION}}
+
+
+def _operations() -> Json:
+    installation = Settings(prefix="PREFIX")
+    workers = worker_group(installation).replace("PREFIX", _PREFIX)
+    budget = budget_group(installation).replace("PREFIX", _PREFIX)
+    return {
+        "answerQueries": _receive("queries", "Take queries; each gets exactly one answer.", workers)
+        | _reply("answers", ["Answer"]),
+        "serveRequests": _receive("requests", "Take requests; each gets a receipt.", budget)
+        | _reply("ledger", ["Receipt"]),
+        "followControl": _receive("control", "Follow each stream's definition."),
+        "bookCharges": _receive("charges", "Book what streams have spent.", budget),
+        "restoreState": _receive("state", "Restore the streams of a partition."),
+        "publishAnswers": _send("answers", "Answer queries, in their order within a partition."),
+        "publishLedger": _send("ledger", "Show budgets, grants and receipts."),
+        "publishStatus": _send("status", "Show digests of streams and restores."),
+        "publishDeadLetters": _send("rejected", "Set refused events aside."),
+        "publishControl": _send("control", "Define, halt and close streams."),
+        "publishCharges": _send("charges", "Report what streams have spent."),
+        "publishState": _send("state", "Write the changelog."),
+    }
+
+
+def _receive(channel: str, summary: str, group: str | None = None) -> Json:
+    found = {"action": "receive", "channel": {"$ref": f"#/channels/{channel}"}, "summary": summary}
+    if group is None:
+        return found
+    identifier = {"type": "string", "const": group}
+    return {**found, "bindings": {"kafka": {"groupId": identifier, "bindingVersion": BINDING_VERSION}}}
+
+
+def _reply(channel: str, messages: list[str]) -> Json:
+    return {
+        "reply": {
+            "channel": {"$ref": f"#/channels/{channel}"},
+            "messages": [{"$ref": f"#/channels/{channel}/messages/{name}"} for name in messages],
+        }
+    }
+
+
+def _send(channel: str, summary: str) -> Json:
+    return {"action": "send", "channel": {"$ref": f"#/channels/{channel}"}, "summary": summary}

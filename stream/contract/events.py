@@ -1,0 +1,156 @@
+"""Every event of the contract: on which topic, under which key, and who reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pydantic import BaseModel
+
+from schemas import (
+    MAX_ANSWER_BYTES,
+    MAX_DEFINITION_BYTES,
+    MAX_EVENT_BYTES,
+    MAX_RECORD_BYTES,
+    Answer,
+    Charge,
+    Checkpoint,
+    CloseStream,
+    GrantRecord,
+    HaltSource,
+    HaltStream,
+    HypothesisUpdate,
+    OpenStream,
+    PartitionStatus,
+    Progress,
+    Query,
+    Receipt,
+    RegisterSource,
+    SourceRecord,
+    StreamClosed,
+    StreamHalted,
+    StreamOpened,
+    StreamStatus,
+)
+
+CONTRACT_VERSION: Final = "0.2.0"
+"""The contract's own version: a new major number breaks readers or producers, a new minor one adds to the contract."""
+
+TopicName = Literal[
+    "queries", "control", "answers", "state", "requests", "charges", "ledger", "rejected", "status"
+]
+"""A topic's name within an installation, without the prefix; also an attribute of ``Topics``."""
+
+Side = Literal["input", "output", "internal"]
+"""``input``: sent to Sotto. ``output``: sent by Sotto for anybody. ``internal``: sent by Sotto to itself."""
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One topic: who writes it, what its keys are, and what it is for."""
+
+    name: TopicName
+    side: Side
+    key: str
+    writer: str
+    summary: str
+    compacted: bool = False
+
+
+CHANNELS: Final = (
+    Channel("queries", "input", "the stream's name", "producers", "Questions, one event each."),
+    Channel("answers", "output", "the stream's name", "workers", "The one answer to each query."),
+    Channel("requests", "input", "the source's name", "operators", "Sources to register; streams to open or end."),
+    Channel(
+        "ledger",
+        "output",
+        "source|SOURCE, grant|SOURCE|STREAM or receipt|REQUEST",
+        "the budget service",
+        "Budgets, grants, refunds, and what became of each request; the latest of each key holds.",
+        compacted=True,
+    ),
+    Channel(
+        "rejected",
+        "output",
+        "the refused event's own key",
+        "workers and the budget service",
+        "Dead letters: the refused event's bytes and headers as they came, and why and where from in further headers.",
+    ),
+    Channel(
+        "status",
+        "output",
+        "the stream's name, or @ROLE|PARTITION",
+        "workers and the budget service",
+        "Digests for dashboards; the latest of each key holds.",
+        compacted=True,
+    ),
+    Channel(
+        "control",
+        "internal",
+        "the stream's name",
+        "the budget service",
+        "Each stream's definition and whether it may answer.",
+        compacted=True,
+    ),
+    Channel("charges", "internal", "the source's name", "workers", "What each stream has spent, as totals."),
+    Channel(
+        "state",
+        "internal",
+        "the stream's name, @update|NUMBER|STREAM or @progress",
+        "workers",
+        "The workers' changelog.",
+        compacted=True,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class EventKind:
+    """One kind of event: its model, its topic, and the most bytes that its JSON may have, where that is bounded.
+
+    ``read_back`` says that later versions of Sotto read what earlier ones wrote.
+    """
+
+    model: type[BaseModel]
+    channel: TopicName
+    limit: int | None
+    read_back: bool = False
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.__name__
+
+
+EVENTS: Final = (
+    EventKind(Query, "queries", MAX_EVENT_BYTES),
+    EventKind(Answer, "answers", MAX_ANSWER_BYTES),
+    EventKind(RegisterSource, "requests", MAX_DEFINITION_BYTES),
+    EventKind(OpenStream, "requests", MAX_DEFINITION_BYTES),
+    EventKind(CloseStream, "requests", MAX_DEFINITION_BYTES),
+    EventKind(HaltStream, "requests", MAX_DEFINITION_BYTES),
+    EventKind(HaltSource, "requests", MAX_DEFINITION_BYTES),
+    EventKind(SourceRecord, "ledger", MAX_RECORD_BYTES, read_back=True),
+    EventKind(GrantRecord, "ledger", MAX_RECORD_BYTES, read_back=True),
+    EventKind(Receipt, "ledger", MAX_RECORD_BYTES, read_back=True),
+    EventKind(StreamStatus, "status", None),
+    EventKind(PartitionStatus, "status", None),
+    EventKind(StreamOpened, "control", MAX_RECORD_BYTES, read_back=True),
+    EventKind(StreamHalted, "control", MAX_RECORD_BYTES, read_back=True),
+    EventKind(StreamClosed, "control", MAX_RECORD_BYTES, read_back=True),
+    EventKind(Charge, "charges", MAX_DEFINITION_BYTES, read_back=True),
+    EventKind(Checkpoint, "state", None, read_back=True),
+    EventKind(Progress, "state", None, read_back=True),
+    EventKind(HypothesisUpdate, "state", None, read_back=True),
+)
+"""Every event whose value is JSON; dead letters are the bytes of events that may be anything."""
+
+
+def channel_named(name: TopicName) -> Channel:
+    """The channel of a topic."""
+    return next(channel for channel in CHANNELS if channel.name == name)
+
+
+def side_of(event: EventKind) -> Side:
+    """Who writes and reads an event."""
+    return channel_named(event.channel).side

@@ -1,0 +1,65 @@
+"""Every example of docs/contract.md is within the contract, and its figures are those of the code."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import TypeAdapter
+
+from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Answer, Query, Request, form_of
+from schemas.queries import Form
+from stream.contract.events import EVENTS
+from stream.contract.json_schemas import standalone
+from stream.processors.headers import ANSWER_TYPE, MAX_TRACEPARENT, MAX_TRACESTATE, MAX_TRACESTATE_MEMBERS
+from stream.processors.topics import partition_of
+
+PAGE = (Path(__file__).parents[3] / "docs" / "contract.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+
+
+def model_of(example: dict[str, Any]) -> Any:
+    if "request" in example:
+        return Request
+    return Answer if "outcome" in example else Query
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_every_example_is_valid(text: str) -> None:
+    example = json.loads(text)
+    event = TypeAdapter(model_of(example)).validate_json(text)
+    schema = next(standalone(kind) for kind in EVENTS if kind.model is type(event))
+    Draft202012Validator(schema).validate(example)
+
+
+def test_every_form_of_question_every_request_and_every_outcome_has_an_example() -> None:
+    examples = [json.loads(text) for text in EXAMPLES]
+    forms = {form_of(Query.model_validate(one)) for one in examples if model_of(one) is Query}
+    assert forms == set(get_args(Form))
+    kinds = {one["kind"] for one in examples if "request" in one}
+    assert kinds == {"register", "open", "halt", "close", "halt_source"}
+    outcomes = {one["outcome"] for one in examples if "outcome" in one}
+    assert outcomes == {"above", "below", "answer", "halted", "rejected"}
+
+
+def test_the_check_values_of_the_partitioner_hold() -> None:
+    rows = re.findall(r"^\| `(\S+)` \| (\d+) \| (\d+) \|$", PAGE, re.MULTILINE)
+    assert len(rows) == 3
+    for name, of_4, of_12 in rows:
+        assert (partition_of(name.encode(), 4), partition_of(name.encode(), 12)) == (int(of_4), int(of_12))
+
+
+def test_the_limits_and_names_on_the_page_are_those_of_the_code() -> None:
+    for figure in (
+        f"{MAX_EVENT_BYTES:,} bytes",
+        f"{MAX_DEFINITION_BYTES:,} bytes",
+        f"{MAX_TRACEPARENT} bytes",
+        f"{MAX_TRACESTATE} bytes",
+        f"{MAX_TRACESTATE_MEMBERS} members",
+        f"`{ANSWER_TYPE.decode()}`",
+    ):
+        assert figure in PAGE.replace("\n", " "), figure

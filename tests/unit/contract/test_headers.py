@@ -1,0 +1,224 @@
+"""Headers of answers: CloudEvents for those who speak it, trace context, and nothing for all others."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft7Validator
+
+from schemas import Answer, RejectedHeaders
+from schemas.wire import Codec
+from stream.contract.headers import ANSWER_HEADERS, DEAD_LETTER_HEADERS
+from stream.processors.base import Headers, Record
+from stream.processors.headers import (
+    ANSWER_TYPE,
+    MAX_TRACEPARENT,
+    MAX_TRACESTATE,
+    MAX_TRACESTATE_MEMBERS,
+    answer_headers,
+)
+from stream.testing import Driver
+from tests.unit.processors.installation import KEY, VALUES, feed_driver, query, spec
+
+PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+STATE = b"rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"
+CLOUD_EVENT = (
+    ("ce_specversion", b"1.0"),
+    ("ce_id", b"a-1"),
+    ("ce_source", b"/wards"),
+    ("ce_type", b"org.example.question"),
+    ("ce_time", b"2026-01-01T00:00:00Z"),
+    ("content-type", b"application/json"),
+)
+
+answers: Codec[Answer] = Codec(Answer, limit=1 << 20)
+
+
+def published(*events: tuple[bytes, Headers], driver: Driver | None = None) -> list[Record]:
+    """What one driver writes to the topic of answers for these queries."""
+    driver = driver or feed_driver(spec("ward"))
+    before = len(driver.records(driver.topics.answers))
+    for value, headers in events:
+        driver.publish(0, value, headers)
+    return driver.records(driver.topics.answers)[before:]
+
+
+def carried(*headers: tuple[str, bytes]) -> dict[str, bytes]:
+    return dict(answer_headers("sotto.answers", Record("sotto.queries", 3, 7, 0, b"ward", b"", headers), b"ward"))
+
+
+def test_an_answer_has_no_headers_unless_its_query_asks_for_them() -> None:
+    plain, other = published((query("a", "ward", 1.0), ()), (query("b", "ward", 1.0), (("x-request", b"7"),)))
+    assert (plain.headers, other.headers) == ((), ())
+
+
+def test_an_asker_who_speaks_cloud_events_gets_a_cloud_event_back() -> None:
+    [record] = published((query("a", "ward", 1.0), CLOUD_EVENT))
+    assert dict(record.headers) == {
+        "content-type": b"application/json",
+        "ce_specversion": b"1.0",
+        "ce_id": b"0-0",
+        "ce_source": b"/sotto.answers",
+        "ce_type": ANSWER_TYPE,
+        "ce_subject": b"ward",
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [query("a", "ward", 1.0), query("a", "nobody", 1.0), b'{"id": "a", "stream": "ward"}'],
+    ids=["answered", "unknown stream", "malformed"],
+)
+def test_answers_of_every_outcome_carry_them(value: bytes) -> None:
+    [record] = published((value, (*CLOUD_EVENT, ("traceparent", PARENT), ("tracestate", STATE))))
+    headers = {name: text.decode() for name, text in record.headers}
+    assert headers["traceparent"].encode() == PARENT
+    assert headers["tracestate"].encode() == STATE
+    assert headers["ce_subject"] == answers.decode(record.value).stream
+    Draft7Validator(ANSWER_HEADERS).validate(headers)
+
+
+def test_the_ids_of_two_answers_differ_even_if_their_queries_are_the_same() -> None:
+    first, second = published(*[(query("a", "ward", 1.0), CLOUD_EVENT)] * 2)
+    assert dict(first.headers)["ce_id"] != dict(second.headers)["ce_id"]
+
+
+def test_headers_change_neither_the_verdict_nor_the_noise() -> None:
+    values = [query(str(number), "ward", float(100 * number - 2000)) for number in range(40)]
+    stream = spec("ward", cutoff=20)
+    plain = published(*((value, ()) for value in values), driver=feed_driver(stream))
+    dressed = published(
+        *((value, (*CLOUD_EVENT, ("traceparent", PARENT))) for value in values), driver=feed_driver(stream)
+    )
+    assert [record.value for record in plain] == [record.value for record in dressed]
+    assert len({answers.decode(record.value).outcome for record in plain}) > 1
+
+
+def test_an_event_answered_again_after_a_crash_has_the_same_headers() -> None:
+    def run(*, crash: bool) -> list[Record]:
+        driver = Driver(KEY, partitions=1)
+        driver.register(VALUES)
+        driver.open(spec("ward", cutoff=10))
+        published((query("a", "ward", 1.0), CLOUD_EVENT), driver=driver)
+        if crash:
+            driver.crash()
+        published((query("b", "ward", 2.0), (*CLOUD_EVENT, ("traceparent", PARENT))), driver=driver)
+        return driver.records(driver.topics.answers)
+
+    assert run(crash=True) == run(crash=False)
+
+
+def test_a_dead_letter_keeps_the_headers_that_came_and_says_why() -> None:
+    driver = feed_driver(spec("ward"))
+    driver.publish(0, b"not json", (*CLOUD_EVENT, ("traceparent", PARENT)))
+    [letter] = driver.records(driver.topics.rejected)
+    assert letter.headers[: len(CLOUD_EVENT) + 1] == (*CLOUD_EVENT, ("traceparent", PARENT))
+    facts = {name: text.decode() for name, text in letter.headers}
+    Draft7Validator(DEAD_LETTER_HEADERS).validate(facts)
+    reasons = RejectedHeaders(
+        topic="sotto.queries", partition=0, offset=0, code="malformed", message=""
+    ).to_kafka()
+    assert {name for name, _ in reasons} <= facts.keys()
+    assert facts["__connect.errors.exception.class.name"] == "malformed"
+
+
+@pytest.mark.parametrize("version", [b"0.3", b"2.0", b"", b"1.0 "])
+def test_another_version_of_cloud_events_is_not_answered_in_this_one(version: bytes) -> None:
+    assert carried(("ce_specversion", version)) == {}
+
+
+@pytest.mark.parametrize(
+    "parent",
+    [
+        PARENT,
+        PARENT[:-2] + b"00",
+        b"cc" + PARENT[2:],
+        b"cc" + PARENT[2:] + b"-what-the-future-brings",
+    ],
+)
+def test_a_well_formed_traceparent_is_copied(parent: bytes) -> None:
+    assert carried(("traceparent", parent)) == {"traceparent": parent}
+
+
+@pytest.mark.parametrize(
+    "parent",
+    [
+        b"",
+        b"ff" + PARENT[2:],
+        PARENT.upper(),
+        PARENT[:-1],
+        PARENT + b"0",
+        PARENT + b"-more",
+        PARENT + b"\n",
+        PARENT.replace(b"-", b"_"),
+        b"00-" + b"0" * 32 + PARENT[35:],
+        PARENT[:36] + b"0" * 16 + PARENT[52:],
+        b"cc" + PARENT[2:] + b"more",
+        b"cc" + PARENT[2:] + b"-" + b"x" * MAX_TRACEPARENT,
+        b"\xff" * 55,
+    ],
+)
+def test_a_malformed_traceparent_is_dropped_and_its_state_with_it(parent: bytes) -> None:
+    assert carried(("traceparent", parent), ("tracestate", STATE)) == {}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        b"a=1",
+        STATE,
+        b"a=1 ,\t b=2,,",
+        b"0tenant@system=x y",
+        b",".join(b"k%d=v" % number for number in range(MAX_TRACESTATE_MEMBERS)),
+        b"a=" + b"v" * 256,
+    ],
+)
+def test_a_well_formed_tracestate_goes_with_its_parent(state: bytes) -> None:
+    assert carried(("traceparent", PARENT), ("tracestate", state)) == {"traceparent": PARENT, "tracestate": state}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        b"",
+        b"a",
+        b"=1",
+        b"A=1",
+        b"a=1,a=2",
+        b"a=b=c",
+        b"a=1\n",
+        b"a=\xc3\xa9",
+        b",".join(b"k%d=v" % number for number in range(MAX_TRACESTATE_MEMBERS + 1)),
+        b"a=" + b"v" * 257,
+        b"a=" + b"v" * 200 + b",b=" + b"v" * 200 + b",c=" + b"v" * (MAX_TRACESTATE - 400),
+    ],
+)
+def test_a_malformed_tracestate_is_dropped_alone(state: bytes) -> None:
+    assert carried(("traceparent", PARENT), ("tracestate", state)) == {"traceparent": PARENT}
+
+
+def test_a_header_given_twice_counts_as_malformed() -> None:
+    assert carried(("traceparent", PARENT), ("traceparent", PARENT)) == {}
+    assert carried(("ce_specversion", b"1.0"), ("ce_specversion", b"1.0")) == {}
+    twice = (("traceparent", PARENT), ("tracestate", b"a=1"), ("tracestate", b"b=1"))
+    assert carried(*twice) == {"traceparent": PARENT}
+
+
+names = st.sampled_from(["ce_specversion", "traceparent", "tracestate", "ce_id", "content-type", "é"])
+texts = st.one_of(
+    st.none(),
+    st.binary(max_size=80),
+    st.sampled_from([b"1.0", PARENT, STATE]),
+    st.from_regex(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-x)?", fullmatch=True),
+    st.from_regex(rb"([a-z]=[ -~]{0,5},?){1,4}", fullmatch=True),
+)
+
+
+@given(st.lists(st.tuples(names, texts), max_size=5))
+def test_whatever_headers_come_those_of_the_answer_are_within_the_contract(
+    headers: list[tuple[str, bytes]],
+) -> None:
+    found = carried(*headers)
+    Draft7Validator(ANSWER_HEADERS).validate({name: text.decode() for name, text in found.items()})
+    assert sum(map(len, found.values())) <= MAX_TRACEPARENT + MAX_TRACESTATE + 100

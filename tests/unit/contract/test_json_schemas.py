@@ -1,0 +1,285 @@
+"""The JSON Schemas say what the models take in, and what is really written."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from pydantic import TypeAdapter, ValidationError
+
+from schemas import Query, Request
+from schemas.queries import QUESTION_FIELDS
+from stream.contract.events import CHANNELS, EVENTS, EventKind
+from stream.contract.json_schemas import OPEN_WORDS, standalone
+from stream.processors.topics import Topics
+from stream.testing import Driver
+from tests.unit.processors.installation import KEY
+from tests.unit.processors.test_every_mechanism import KINDS, SOURCES, ask, driver_with
+
+BY_NAME = {event.name: event for event in EVENTS}
+REQUESTS = ("RegisterSource", "OpenStream", "CloseStream", "HaltStream", "HaltSource")
+
+
+@cache
+def validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(standalone(BY_NAME[name]))
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
+def test_every_schema_is_a_schema_of_its_dialect(event: EventKind) -> None:
+    Draft202012Validator.check_schema(standalone(event))
+
+
+def test_every_topic_and_every_event_is_described() -> None:
+    topics = Topics()
+    assert {getattr(topics, channel.name) for channel in CHANNELS} == {
+        value
+        for name in dir(Topics)
+        if isinstance(value := getattr(topics, name), str) and value.startswith("sotto.")
+    }
+    assert {event.channel for event in EVENTS} | {"rejected"} == {channel.name for channel in CHANNELS}
+
+
+# What is taken in. Nulls, and a fraction of false, are put up with but not promised: fields are to be left out.
+
+numbers = st.one_of(st.integers(-(2 * 10**15), 2 * 10**15), st.floats(-2e15, 2e15), st.just(1e400))
+words = st.one_of(st.text(max_size=3), st.sampled_from(["x" * 128, "x" * 129, "x" * 2048, "x" * 2049, "x" * 256]))
+garbage = st.recursive(
+    st.one_of(numbers, words, st.booleans()),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=2), inner, max_size=2)),
+    max_leaves=4,
+)
+weights = st.sampled_from([0.0, 1, -0.5, 1024.0, 1025.0, 1.5, "1"])
+cells = st.fixed_dictionaries(
+    {"at": st.dictionaries(words, st.one_of(numbers, words, st.booleans()), max_size=2)},
+    optional={"weight": weights},
+)
+questions: dict[str, st.SearchStrategy[Any]] = {
+    "value": numbers,
+    "where": words,
+    "threshold": numbers,
+    "values": st.lists(numbers, max_size=3),
+    "category": words,
+    "fraction": st.just(value=True),
+    "sum": words,
+    "mean": words,
+    "group_by": st.lists(words, max_size=3),
+    "candidates": st.lists(
+        st.fixed_dictionaries(
+            {"name": words}, optional={"value": numbers | st.none(), "where": words | st.none(), "sum": words}
+        ),
+        max_size=2,
+    ),
+    "terms": st.lists(st.fixed_dictionaries({"where": words}, optional={"weight": weights}), max_size=2),
+    "cells": st.lists(cells, max_size=2),
+}
+
+
+@st.composite
+def queries(draw: st.DrawFn) -> dict[str, Any]:
+    found: dict[str, Any] = {"id": draw(words), "stream": draw(words)}
+    for name in draw(st.lists(st.sampled_from(sorted(questions)), min_size=1, max_size=3)):
+        found[name] = draw(questions[name] if name == "fraction" or draw(st.integers(0, 5)) else garbage)
+    if not draw(st.integers(0, 9)):
+        found[draw(st.sampled_from(["note", "kind"]))] = draw(garbage)
+    if not draw(st.integers(0, 9)):
+        del found[draw(st.sampled_from(sorted(found)))]
+    return found
+
+
+def takes(model: Any, document: Any) -> bool:
+    try:
+        TypeAdapter(model).validate_json(json.dumps(document))
+    except ValidationError:
+        return False
+    return True
+
+
+@given(queries())
+def test_a_query_fits_the_schema_if_and_only_if_it_is_taken_in(document: dict[str, Any]) -> None:
+    assert validator("Query").is_valid(_infinite_as_text(document)) == takes(Query, document)
+
+
+def _infinite_as_text(value: Any) -> Any:
+    """JSON has no infinity: a number too large to be one is refused as any other thing that is no number is."""
+    if isinstance(value, float) and abs(value) == float("inf"):
+        return "infinite"
+    if isinstance(value, list):
+        return [_infinite_as_text(one) for one in value]
+    return {name: _infinite_as_text(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
+def test_the_forms_of_a_query_are_those_of_the_model() -> None:
+    forms = standalone(BY_NAME["Query"])["oneOf"]
+    assert len(forms) == len(QUESTION_FIELDS) + 1
+    common = {"id", "stream", "threshold"}
+    named = set().union(*(form["properties"] for form in forms))
+    assert named == set(Query.model_fields)
+    assert all(common <= set(form["properties"]) for form in forms)
+
+
+def requests() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"kind": "register", "request": "r", "source": source} for source in SOURCES.values()
+    ]
+    attributes = {"age": 85, "city": {"kind": "categories", "values": ["a", "b"], "other": "b"}}
+    bins = {
+        "income": {"kind": "bins", "edges": [0, 10.5, 20]},
+        "n": {"kind": "integers", "minimum": 1, "maximum": 2},
+    }
+    found += [
+        {"kind": "register", "request": "r", "source": {**SOURCES["people"], "attributes": attributes | bins}}
+    ]
+    found += [{"kind": "open", "request": "r", "stream": kind.spec()} for kind in KINDS]
+    ending = {"request": "r", "source": "people"}
+    found += [{"kind": kind, "stream": "s", **ending} for kind in ("close", "halt")]
+    return [*found, {"kind": "halt_source", "reason": "audit", **ending}]
+
+
+def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    parts = (
+        document.items()
+        if isinstance(document, dict)
+        else enumerate(document)
+        if isinstance(document, list)
+        else ()
+    )
+    for step, part in parts:
+        yield from places(part, (*path, step))
+
+
+@st.composite
+def mutated_requests(draw: st.DrawFn) -> dict[str, Any]:
+    document: dict[str, Any] = copy.deepcopy(draw(st.sampled_from(requests())))
+    for _ in range(draw(st.integers(0, 2))):
+        *path, last = draw(st.sampled_from(list(places(document))))
+        parent: Any = document
+        for step in path:
+            parent = parent[step]
+        match draw(st.integers(0, 3)):
+            case 0:
+                del parent[last]
+            case 1 if isinstance(parent, dict):
+                parent["more"] = 1
+            case _:
+                values: list[Any] = [
+                    None,
+                    True,
+                    "x",
+                    "",
+                    -1,
+                    0,
+                    2,
+                    0.5,
+                    1e300,
+                    [],
+                    ["a", "b"],
+                    {},
+                    "pure",
+                    "zcdp",
+                    "clamp",
+                ]
+                parent[last] = draw(st.sampled_from(values))
+        if not document:
+            return document
+    return document
+
+
+@given(mutated_requests())
+def test_a_request_fits_the_schema_of_its_kind_if_and_only_if_it_is_taken_in(document: dict[str, Any]) -> None:
+    """Rules that tie several fields together stand in the descriptions alone."""
+    fits = any(validator(name).is_valid(document) for name in REQUESTS)
+    try:
+        TypeAdapter(Request).validate_json(json.dumps(document))
+    except ValidationError as error:
+        beyond = {"value_error"} >= {detail["type"] for detail in error.errors()}
+        assert beyond or not fits
+    else:
+        assert fits
+
+
+def test_every_request_that_is_sent_unchanged_fits() -> None:
+    for document in requests():
+        assert [name for name in REQUESTS if validator(name).is_valid(document)] == [
+            type(TypeAdapter(Request).validate_python(document)).__name__
+        ]
+
+
+# What is written.
+
+
+def lives() -> Iterator[Driver]:
+    """Installations in which streams of every mechanism are opened, asked, refused, crashed, closed and halted."""
+    for kind in KINDS:
+        driver = driver_with(kind)
+        driver.open(kind.spec(stream="halted"))
+        ask(driver, [*kind.questions, kind.wrong])
+        for worker in driver._workers:
+            driver._write(worker.idle(1.0))
+        driver.halt("halted", "enough")
+        driver.close("s")
+        driver.halt_source("survey")
+        yield driver
+    private = Driver(KEY, partitions=1)
+    private.register({**SOURCES["feed"], "accountant": "zcdp", "delta": 1e-6})
+    private.open(next(kind for kind in KINDS if kind.source == "feed").spec())
+    private.ask([{"id": "a", "stream": "s", "value": 1.0}])
+    yield private
+
+
+def test_whatever_is_written_fits_the_schema_of_its_event() -> None:
+    seen: set[str] = set()
+    for driver in lives():
+        for channel in CHANNELS:
+            if channel.name in {"queries", "requests", "rejected"}:
+                continue
+            names = [event.name for event in EVENTS if event.channel == channel.name]
+            for record in driver.records(getattr(driver.topics, channel.name)):
+                document = json.loads(record.value or b"null")
+                fitting = [name for name in names if validator(name).is_valid(document)]
+                assert fitting, f"{channel.name}: {document}"
+                seen.update(fitting)
+    outputs = {event.name for event in EVENTS if event.channel not in {"queries", "requests"}}
+    assert seen == outputs - {"PartitionStatus"}
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
+def test_what_is_written_may_gain_fields_and_what_is_taken_in_may_not(event: EventKind) -> None:
+    closed = event.channel in {"queries", "requests"}
+    schema = standalone(event)
+    objects = [schema, *schema.get("$defs", {}).values(), *schema.get("oneOf", [])]
+    described = [one for one in objects if "properties" in one]
+    assert described
+    assert all((one.get("additionalProperties") is False) == closed for one in described)
+
+
+def test_only_lists_declared_open_take_other_words() -> None:
+    for model, name in OPEN_WORDS:
+        assert name in model.model_fields
+    document = {
+        "role": "worker",
+        "partition": 0,
+        "member": "m",
+        "phase": "later",
+        "records": 0,
+        "total": 0,
+        "seconds": 0,
+    }
+    assert validator("PartitionStatus").is_valid(document)
+    assert not validator("Answer").is_valid({"id": "a", "stream": "s", "outcome": "later"})
+
+
+def test_a_field_left_out_at_its_default_is_never_null() -> None:
+    answer = {"id": "a", "stream": "s", "outcome": "below"}
+    assert validator("Answer").is_valid(answer)
+    assert not validator("Answer").is_valid({**answer, "estimate": None})
+    assert not validator("Query").is_valid({"id": "a", "stream": "s", "value": 1, "where": None})
