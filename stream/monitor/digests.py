@@ -1,0 +1,191 @@
+"""Reading the topics for the monitor: only the fields that it shows.
+
+Definitions may hold a table's whole domain, half a megabyte of it, with every record: reading past what is not
+needed keeps a view of many streams cheap. Unknown fields and unknown kinds of mechanism are read past as well, so that
+an older monitor goes on showing the figures of newer services.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from schemas import Amount, StreamState
+from schemas.rejected import HEADER_PREFIX
+from stream.processors.base import Headers
+
+_Shape = TypeVar("_Shape")
+
+
+class AmountShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.Amount."""
+
+    epsilon: float
+    delta: float
+    rho: float | None = None
+
+    def model(self) -> Amount:
+        """As the contract has it."""
+        return Amount(epsilon=self.epsilon, delta=self.delta, rho=self.rho)
+
+
+class PositionShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.Position."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class SourceShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.Source."""
+
+    source: str
+    kind: str
+    neighbors: Literal["add-remove", "replace"]
+    epsilon: float
+    delta: float = 0.0
+    accountant: Literal["pure", "zcdp"] = "pure"
+
+
+class SourceRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag="source"):
+    """See schemas.SourceRecord."""
+
+    source: SourceShape
+    state: Literal["open", "halted"]
+    granted: AmountShape
+    spent: AmountShape
+    refunded: AmountShape
+    left: AmountShape
+    reason: str | None = None
+
+
+class MechanismShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.Mechanism."""
+
+    kind: str
+
+
+class SpecShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.StreamSpec."""
+
+    stream: str
+    source: str
+    mechanism: MechanismShape
+
+
+class CalibrationShape(msgspec.Struct, frozen=True, gc=False):
+    """What every calibration has, whatever its mechanism."""
+
+    alpha: float
+    beta: float
+    cutoff: int
+    expected_queries: int
+
+
+class IdentityShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.StreamIdentity."""
+
+    incarnation: str
+
+
+class GrantRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag="grant"):
+    """See schemas.GrantRecord."""
+
+    spec: SpecShape
+    calibration: CalibrationShape
+    identity: IdentityShape
+    state: StreamState
+    cost: AmountShape
+    spent: AmountShape
+    refunded: AmountShape
+    answered: int
+    tops: int
+    ending: Literal["halted", "closed"] | None = None
+    reason: str | None = None
+
+
+class TotalsShape(msgspec.Struct, frozen=True, gc=False):
+    """What schemas.Charge and schemas.StreamStatus have in common, and what only one of them has."""
+
+    stream: str
+    incarnation: str
+    state: StreamState
+    answered: int
+    tops: int
+    spent: AmountShape
+    reason: str | None = None
+    position: PositionShape | None = None
+
+
+class ControlShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.Control."""
+
+    kind: Literal["opened", "halted", "closed"]
+    identity: IdentityShape
+    reason: str | None = None
+
+
+class RestoreShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.PartitionStatus."""
+
+    role: Literal["worker", "budget"]
+    partition: int
+    member: str
+    phase: Literal["restoring", "ready"]
+    records: int
+    total: int
+    seconds: float
+
+
+class UnreadableError(ValueError):
+    """A record that this version cannot read; says nothing of its content."""
+
+
+def _decoder(shape: Any) -> Any:
+    return msgspec.json.Decoder(shape).decode
+
+
+_decoders: dict[Any, Any] = {
+    shape: _decoder(shape)
+    for shape in (SourceRecordShape, GrantRecordShape, TotalsShape, ControlShape, RestoreShape)
+}
+
+
+def read(shape: type[_Shape], value: bytes) -> _Shape:
+    """Read a record's value; UnreadableError if it lacks what is shown."""
+    try:
+        record: _Shape = _decoders[shape](value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnreadableError(type(error).__name__) from None
+    return record
+
+
+class DeadLetter(msgspec.Struct, frozen=True, gc=False):
+    """What the headers of a dead letter say; its own bytes are never looked at."""
+
+    topic: str
+    partition: int
+    offset: int
+    code: str
+    message: str
+
+
+def dead_letter(headers: Headers) -> DeadLetter:
+    """Read the headers of schemas.RejectedHeaders; they stand last, after those that the producer sent."""
+    facts = {name: value for name, value in headers if name.startswith(HEADER_PREFIX)}
+
+    def text(name: str) -> str:
+        return facts[HEADER_PREFIX + name].decode(errors="replace")
+
+    try:
+        return DeadLetter(
+            topic=text("topic"),
+            partition=int(text("partition")),
+            offset=int(text("offset")),
+            code=text("exception.class.name"),
+            message=text("exception.message"),
+        )
+    except (KeyError, ValueError) as error:
+        raise UnreadableError(type(error).__name__) from None

@@ -1,0 +1,110 @@
+"""What is known of one source, stream or partition."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+from schemas import Amount, StreamState
+from stream.monitor.digests import (
+    AmountShape,
+    GrantRecordShape,
+    PositionShape,
+    RestoreShape,
+    SourceRecordShape,
+)
+from stream.monitor.series import Series
+
+RATE_WINDOWS = (60, 600, 3600)
+"""Seconds over which rates are shown."""
+SLOTS_PER_WINDOW = 12
+TIMELINE_POINTS = 64
+BURN_POINTS = 256
+NEARLY_DRY = 0.1
+"""An open stream with at most this share of its charged answers left is nearly dry."""
+STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
+"""In the order in which they follow each other."""
+
+
+@dataclass(slots=True)
+class SourceEntry:
+    """A source, with the bytes of its last ledger record and the budget that it was registered with."""
+
+    record: SourceRecordShape
+    raw: bytes
+    total: Amount
+    updated: float
+    burn: Series
+    streams: Counter[StreamState] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class Activity:
+    """A stream's totals over time; kept for those that have answered anything."""
+
+    windows: tuple[Series, ...]
+    timeline: Series
+
+    @classmethod
+    def empty(cls) -> Activity:
+        """No rows yet."""
+        windows = tuple(
+            Series(width=3, spacing=seconds / SLOTS_PER_WINDOW, limit=SLOTS_PER_WINDOW + 2)
+            for seconds in RATE_WINDOWS
+        )
+        return cls(windows, Series(width=3, spacing=1.0, limit=TIMELINE_POINTS, whole_life=True))
+
+
+@dataclass(slots=True)
+class StreamEntry:
+    """A stream; shown once the ledger's own record of it is there."""
+
+    name: str
+    grant: GrantRecordShape | None = None
+    raw: bytes = b""
+    incarnation: str = ""
+    state: StreamState = "open"
+    ending: Literal["halted", "closed"] | None = None
+    reason: str | None = None
+    answered: int = 0
+    tops: int = 0
+    spent: AmountShape | None = None
+    position: PositionShape | None = None
+    opened: float | None = None
+    updated: float | None = None
+    activity: Activity | None = None
+
+    @property
+    def cutoff(self) -> int | None:
+        """How many charged answers the grant pays for; None where there is no such limit."""
+        return (self.grant.calibration.cutoff or None) if self.grant else None
+
+    @property
+    def tops_left(self) -> int | None:
+        """How many charged answers remain; None where there is no limit."""
+        return None if self.cutoff is None else max(self.cutoff - self.tops, 0)
+
+    @property
+    def nearly_dry(self) -> bool:
+        """Whether it is open and its charged answers are nearly used up."""
+        left, cutoff = self.tops_left, self.cutoff
+        return self.state == "open" and left is not None and cutoff is not None and left <= NEARLY_DRY * cutoff
+
+
+@dataclass(slots=True)
+class RestoreEntry:
+    """What a service last said of a partition's restore."""
+
+    record: RestoreShape
+    updated: float
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over all streams shown, kept up to date record by record."""
+
+    answered: int = 0
+    tops: int = 0
+    nearly_dry: int = 0
+    states: Counter[StreamState] = field(default_factory=Counter)

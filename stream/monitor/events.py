@@ -1,0 +1,202 @@
+"""Live views as server-sent events: each view that a connection asks for is sent at once, and again when it changes.
+
+Events carry whole views, the same as the API answers, so a lost connection loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, BeforeValidator, ValidationError
+
+from stream.monitor import views
+from stream.monitor.listing import SourceQuery, StreamQuery, list_sources, list_streams
+from stream.monitor.models import FieldProblem, View, ViewName
+from stream.monitor.monitor import Monitor
+from stream.monitor.problems import ProblemError, malformed
+from stream.monitor.routes import find_source, stream_detail
+
+INTERVAL = 1.0
+"""Shortest time between two events of one view, in seconds."""
+REFRESH = 5.0
+"""Longest time that a view goes unchecked: rates change with time alone."""
+KEEPALIVE = 10.0
+"""Longest silence on a connection, in seconds."""
+WRITE_TIMEOUT = 30.0
+"""How long a reader may leave what it is sent unread before it is cut off, in seconds."""
+
+_Maker = Callable[[], BaseModel]
+_Query = TypeVar("_Query", SourceQuery, StreamQuery)
+
+
+class EventQuery(View):
+    """Which views to send; every other parameter is that of a view's own route."""
+
+    views: Annotated[tuple[ViewName, ...], BeforeValidator(lambda value: tuple(value.split(",")) if value else ())]
+
+
+@dataclass
+class _Subscription:
+    name: ViewName
+    make: _Maker
+    version: int = -1
+    checked: float = float("-inf")
+    sent: str = field(default="", repr=False)
+
+
+class EventStreams:
+    """All connections that are sent live views; there is a limit to how many."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self._closing = asyncio.Event()
+        self._open = 0
+
+    async def close(self, _: web.Application) -> None:
+        """End every connection, so that the server can stop."""
+        self._closing.set()
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Send a connection its views until it ends or the server stops."""
+        subscriptions = self._subscribe(request.query)
+        if self._open >= self._monitor.settings.monitor_event_streams:
+            raise ProblemError(
+                429,
+                "too-many-requests",
+                "too many live connections; close one, or raise SOTTO_MONITOR_EVENT_STREAMS",
+                headers={"Retry-After": "10"},
+            )
+        self._open += 1
+        try:
+            response = web.StreamResponse(
+                headers={"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
+            )
+            await response.prepare(request)
+            await self._send(response, subscriptions)
+        except (ConnectionError, TimeoutError):
+            pass  # the reader has gone
+        finally:
+            self._open -= 1
+        return response
+
+    async def _send(self, response: web.StreamResponse, subscriptions: list[_Subscription]) -> None:
+        loop = asyncio.get_running_loop()
+        number, spoken = 0, loop.time()
+        while not self._closing.is_set():
+            for subscription in subscriptions:
+                if (text := self._news(subscription, loop.time())) is not None:
+                    number += 1
+                    await _write(response, f"id: {number}\n{text}\n\n")
+                    spoken = loop.time()
+            if loop.time() - spoken >= KEEPALIVE:
+                await _write(response, ": alive\n\n")
+                spoken = loop.time()
+            try:
+                async with asyncio.timeout(INTERVAL):
+                    await self._closing.wait()
+            except TimeoutError:
+                continue
+
+    def _news(self, subscription: _Subscription, now: float) -> str | None:
+        """The event to send, or None if there is nothing new."""
+        version = self._monitor.version(subscription.name)
+        if version == subscription.version and now - subscription.checked < REFRESH:
+            return None
+        subscription.version, subscription.checked = version, now
+        try:
+            text = f"event: {subscription.name}\ndata: {subscription.make().model_dump_json()}"
+        except ProblemError as error:
+            text = f"event: problem\ndata: {error.problem.model_dump_json()}"
+        if text == subscription.sent:
+            return None
+        subscription.sent = text
+        return text
+
+    def _subscribe(self, given: Mapping[str, str]) -> list[_Subscription]:
+        rest = dict(given)
+        parameters = _Parameters(rest)
+        try:
+            query = EventQuery.model_validate({"views": rest.pop("views", None)})
+            subscriptions = [
+                _Subscription(name, _MAKERS[name](self._monitor, parameters))
+                for name in dict.fromkeys(query.views)
+            ]
+        except ValidationError as error:
+            raise malformed(error, "parameter") from None
+        if not subscriptions:
+            raise _wrong("views", f"name at least one of {', '.join(_MAKERS)}")
+        for name in rest:
+            if name not in parameters.taken:
+                raise _wrong(name, "none of the views takes this parameter; remove it")
+        return subscriptions
+
+
+class _Parameters:
+    """The parameters of all views together, with a note of those that some view takes."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+        self.taken: set[str] = set()
+
+    def pick(self, model: type[_Query]) -> _Query:
+        """Those that a model has."""
+        self.taken.update(model.model_fields)
+        return model.model_validate(
+            {name: text for name, text in self._given.items() if name in model.model_fields}
+        )
+
+    def need(self, name: str) -> str:
+        """One that must be given."""
+        self.taken.add(name)
+        if name not in self._given:
+            raise _wrong(name, "one of the views needs it; give a name")
+        return self._given[name]
+
+
+def _sources(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    query = parameters.pick(SourceQuery)
+    return lambda: list_sources(monitor.tables, query)
+
+
+def _budget(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    source = parameters.need("source")
+    return lambda: views.burn_down(find_source(monitor, source))
+
+
+def _streams(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    query = parameters.pick(StreamQuery)
+    return lambda: list_streams(monitor.tables, query, monitor.clock())
+
+
+def _stream(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    stream = parameters.need("stream")
+    return lambda: stream_detail(monitor, stream)
+
+
+_MAKERS: dict[ViewName, Callable[[Monitor, _Parameters], _Maker]] = {
+    "overview": lambda monitor, _: monitor.overview,
+    "sources": _sources,
+    "budget": _budget,
+    "streams": _streams,
+    "stream": _stream,
+    "rejected": lambda monitor, _: lambda: views.rejected(monitor.tables),
+    "workers": lambda monitor, _: lambda: monitor.workers,
+}
+
+
+async def _write(response: web.StreamResponse, text: str) -> None:
+    async with asyncio.timeout(WRITE_TIMEOUT):
+        await response.write(text.encode())
+
+
+def _wrong(field: str, message: str) -> ProblemError:
+    return ProblemError(
+        400,
+        "malformed",
+        "parameter: 1 fields are wrong; see 'fields'",
+        fields=[FieldProblem(field=field[:80], message=message)],
+    )

@@ -1,0 +1,121 @@
+"""The monitor's figures for Prometheus, in base units. No label ever names a stream: that would not scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from schemas import Amount
+from stream.monitor.entries import STATES
+from stream.monitor.monitor import Monitor
+from stream.monitor.views import dry_in, source_row
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+DRY_SOON = 3600.0
+"""A stream that runs dry within this many seconds is counted, so that somebody can be told before it does."""
+
+_Family = GaugeMetricFamily | CounterMetricFamily
+
+
+def exposition(monitor: Monitor) -> bytes:
+    """Everything in Prometheus's text format."""
+    registry = CollectorRegistry()
+    registry.register(_Figures(monitor))
+    return generate_latest(registry)
+
+
+class _Figures(Collector):
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+
+    def collect(self) -> Iterable[_Family]:
+        yield from self._installation()
+        yield from self._sources()
+        yield from self._streams()
+        yield from self._partitions()
+
+    def _installation(self) -> Iterable[_Family]:
+        tables, readiness = self._monitor.tables, self._monitor.readiness()
+        yield _gauge("ready", "Whether the tables are up to date.", readiness.ready)
+        yield CounterMetricFamily(
+            "sotto_monitor_records", "Records read from the installation's topics.", value=tables.records
+        )
+        yield CounterMetricFamily(
+            "sotto_monitor_unreadable_records", "Records that this version cannot read.", value=tables.unreadable
+        )
+        rejected = CounterMetricFamily(
+            "sotto_monitor_rejected_events", "Refused events that the log holds, by reason.", labels=["code"]
+        )
+        for code, count in tables.rejected.items():
+            rejected.add_metric([code], count)
+        yield rejected
+
+    def _sources(self) -> Iterable[_Family]:
+        epsilon = GaugeMetricFamily(
+            "sotto_monitor_source_epsilon", "A source's budget ε, by part.", labels=["source", "part"]
+        )
+        left = GaugeMetricFamily(
+            "sotto_monitor_source_left_ratio", "Share of a source's budget not granted.", labels=["source"]
+        )
+        halted = GaugeMetricFamily("sotto_monitor_source_halted", "Whether a source is halted.", labels=["source"])
+        for name, entry in self._monitor.tables.sources.items():
+            row = source_row(entry)
+            parts: dict[str, Amount] = {
+                "total": row.total,
+                "granted": row.granted,
+                "spent": row.spent,
+                "refunded": row.refunded,
+                "left": row.left,
+            }
+            for part, amount in parts.items():
+                epsilon.add_metric([name, part], amount.epsilon)
+            left.add_metric([name], row.left_share)
+            halted.add_metric([name], row.state == "halted")
+        yield from (epsilon, left, halted)
+
+    def _streams(self) -> Iterable[_Family]:
+        tables, now = self._monitor.tables, self._monitor.clock()
+        streams = GaugeMetricFamily("sotto_monitor_streams", "Streams by state.", labels=["state"])
+        for state in STATES:
+            streams.add_metric([state], tables.totals.states[state])
+        yield streams
+        yield _gauge(
+            "streams_nearly_dry", "Open streams with at most a tenth of their ⊤s left.", tables.totals.nearly_dry
+        )
+        soon = sum(
+            (left := dry_in(entry, now)) is not None and left <= DRY_SOON for entry in tables.streams.values()
+        )
+        yield _gauge(
+            "streams_dry_within_hour", "Open streams without a ⊤ left in an hour at the present rate.", soon
+        )
+        yield CounterMetricFamily(
+            "sotto_monitor_answers", "Queries answered, over all streams.", value=tables.totals.answered
+        )
+        yield CounterMetricFamily(
+            "sotto_monitor_charged_answers", "⊤s and updates, over all streams.", value=tables.totals.tops
+        )
+
+    def _partitions(self) -> Iterable[_Family]:
+        workers = self._monitor.workers
+        lag = GaugeMetricFamily(
+            "sotto_monitor_lag_events", "Events not yet answered, by service.", labels=["role"]
+        )
+        idle = GaugeMetricFamily(
+            "sotto_monitor_unassigned_partitions", "Partitions that no process has.", labels=["role"]
+        )
+        members = GaugeMetricFamily("sotto_monitor_members", "Processes, by service.", labels=["role"])
+        for role in ("worker", "budget"):
+            rows = [row for row in workers.partitions if row.role == role]
+            if rows:
+                lag.add_metric([role], sum(row.lag for row in rows))
+                idle.add_metric([role], sum(row.member is None for row in rows))
+            members.add_metric([role], sum(member.role == role for member in workers.members))
+        yield from (lag, idle, members)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"sotto_monitor_{name}", text, value=value)

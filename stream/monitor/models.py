@@ -1,0 +1,315 @@
+"""Everything that the monitor's HTTP API answers. The OpenAPI document is made from these models.
+
+All times are seconds since the epoch, all rates are per second, and all figures are totals, never increments.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from schemas import Amount, Calibration, Position, StreamSpec, StreamState
+
+AccessRole = Literal["viewer", "operator"]
+StreamSort = Literal[
+    "stream",
+    "source",
+    "mechanism",
+    "state",
+    "answered",
+    "tops",
+    "tops_left",
+    "alpha",
+    "above_rate",
+    "below_rate",
+    "dry_in",
+    "updated",
+]
+SourceSort = Literal["source", "state", "left", "left_share", "streams", "updated"]
+ViewName = Literal["overview", "sources", "budget", "streams", "stream", "rejected", "workers"]
+
+ProblemCode = Literal[
+    "malformed",
+    "unauthorized",
+    "forbidden",
+    "not-found",
+    "method-not-allowed",
+    "too-large",
+    "too-many-requests",
+    "refused",
+    "unavailable",
+    "internal",
+]
+
+Time = Annotated[float, Field(description="Seconds since the epoch.")]
+
+
+class View(BaseModel):
+    """What the API answers: immutable, with no fields beside those declared."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Health(View):
+    """The process is alive."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(View):
+    """Whether the tables hold everything that was committed when the monitor started."""
+
+    ready: bool
+    behind: Annotated[int, Field(description="Offsets still to be read before it is ready.")]
+    reason: str | None = None
+
+
+class Session(View):
+    """Who asks."""
+
+    role: AccessRole
+
+
+class Rate(View):
+    """Charged answers (⊤s, updates) and free ones (⊥s) per second, over the last ``window_seconds``."""
+
+    window_seconds: int
+    above: float
+    below: float
+
+
+class StreamCounts(View):
+    """How many streams are in each state."""
+
+    open: int = 0
+    exhausted: int = 0
+    halted: int = 0
+    closed: int = 0
+
+
+class TrafficPoint(View):
+    """Totals over all streams at a time."""
+
+    time: Time
+    answered: int
+    tops: int
+
+
+class Overview(View):
+    """The installation at a glance."""
+
+    time: Time
+    ready: bool
+    sources: int
+    sources_halted: int
+    streams: StreamCounts
+    nearly_dry: Annotated[int, Field(description="Open streams with at most a tenth of their ⊤s left.")]
+    answered: int
+    tops: int
+    rates: list[Rate]
+    history: Annotated[list[TrafficPoint], Field(description="Oldest first, since the monitor started.")]
+    rejected: int
+    workers: int
+    lag: Annotated[int | None, Field(description="Queries not yet answered; null before it is known.")]
+
+
+class SourceRow(View):
+    """A source with its budget: ``left`` = ``total`` − ``granted`` + ``refunded``."""
+
+    source: str
+    kind: str
+    neighbors: Literal["add-remove", "replace"]
+    accountant: Literal["pure", "zcdp"]
+    state: Literal["open", "halted"]
+    reason: str | None
+    total: Amount
+    granted: Amount
+    spent: Amount
+    refunded: Amount
+    left: Amount
+    left_share: Annotated[float, Field(description="What is left, as a share of the total: 0 to 1.")]
+    streams: StreamCounts
+    updated: Time
+
+
+class SourcePage(View):
+    """Some of the sources that match, in the order asked for."""
+
+    total: int
+    matching: int
+    offset: int
+    items: list[SourceRow]
+
+
+class BurnPoint(View):
+    """A source's budget at a time."""
+
+    time: Time
+    granted: Amount
+    spent: Amount
+    refunded: Amount
+    left: Amount
+
+
+class BurnDown(View):
+    """A source's budget over time, oldest first, as far as the ledger's log goes back."""
+
+    source: SourceRow
+    points: list[BurnPoint]
+
+
+class StreamRow(View):
+    """A stream: what it promises, what it has used, and how fast."""
+
+    stream: str
+    source: str
+    mechanism: str
+    state: StreamState
+    ending: Annotated[
+        Literal["halted", "closed"] | None, Field(description="Asked for; final once ``state`` says so.")
+    ]
+    reason: str | None
+    answered: int
+    tops: Annotated[int, Field(description="Charged answers so far.")]
+    cutoff: Annotated[int | None, Field(description="Charged answers that the grant pays for; null for no limit.")]
+    tops_left: int | None
+    alpha: float
+    beta: float
+    expected_queries: int
+    cost: Amount
+    spent: Amount
+    refunded: Amount
+    rates: list[Rate]
+    dry_in: Annotated[
+        float | None,
+        Field(
+            description="Seconds until no ⊤ is left at the last ten minutes' rate; null if there is no end in sight."
+        ),
+    ]
+    opened: Time | None
+    updated: Annotated[Time | None, Field(description="When the last answer, charge or digest was written.")]
+
+
+class StreamPage(View):
+    """Some of the streams that match, in the order asked for."""
+
+    total: int
+    matching: int
+    offset: int
+    items: list[StreamRow]
+
+
+class TimelinePoint(View):
+    """A stream's totals at a time."""
+
+    time: Time
+    answered: int
+    tops: int
+
+
+class StreamDetail(View):
+    """One stream with its definition and its ⊤ timeline, oldest first."""
+
+    row: StreamRow
+    spec: StreamSpec
+    calibration: Calibration
+    incarnation: str
+    position: Annotated[Position | None, Field(description="The last query that it answered, as last shown.")]
+    timeline: list[TimelinePoint]
+
+
+class RejectedReason(View):
+    """How many events were refused for one reason."""
+
+    code: str
+    count: int
+    last: Time
+
+
+class RejectedEvent(View):
+    """One refused event, named by its position; its content is never shown."""
+
+    time: Time
+    topic: str
+    partition: int
+    offset: int
+    code: str
+    message: str
+
+
+class RejectedView(View):
+    """Refused events that the log still holds, by reason, with the latest ones, newest first."""
+
+    total: int
+    reasons: list[RejectedReason]
+    recent: list[RejectedEvent]
+
+
+class Restore(View):
+    """A partition's last restore: records read so far, and the offsets there are to read."""
+
+    phase: Literal["restoring", "ready"]
+    records: int
+    total: int
+    seconds: float
+    updated: Time
+
+
+class PartitionRow(View):
+    """One input partition of a service."""
+
+    role: Literal["worker", "budget"]
+    partition: int
+    member: Annotated[str | None, Field(description="Who has it; null while nobody does.")]
+    position: Annotated[int | None, Field(description="The next offset to be answered, as committed.")]
+    end: int
+    lag: int
+    events_per_second: Annotated[float, Field(description="Over the last minute.")]
+    restore: Restore | None
+
+
+class MemberRow(View):
+    """One running service process."""
+
+    member: str
+    role: Literal["worker", "budget"]
+    host: str
+    partitions: list[int]
+    lag: int
+    events_per_second: float
+
+
+class WorkersView(View):
+    """Who answers what, and how far behind."""
+
+    time: Time
+    members: list[MemberRow]
+    partitions: list[PartitionRow]
+
+
+class Plan(View):
+    """What opening a stream would give and cost now. Nothing is reserved."""
+
+    calibration: Calibration
+    cost: Amount
+    left: Amount
+    affordable: bool
+
+
+class FieldProblem(View):
+    """What is wrong with one field."""
+
+    field: str
+    message: str
+
+
+class Problem(View):
+    """Why a request was not served; no message ever quotes a value."""
+
+    status: int
+    code: ProblemCode
+    message: str
+    fields: list[FieldProblem] = []
+    asked: Amount | None = None
+    left: Amount | None = None

@@ -1,0 +1,70 @@
+"""The monitor as its web server sees it: tables, readiness, workers, and a way to make requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from schemas import Receipt, Request
+from stream.monitor import views
+from stream.monitor.models import Overview, Readiness, ViewName, WorkersView
+from stream.monitor.series import Series
+from stream.monitor.tables import ChangeTopic, Tables
+from stream.monitor.tokens import Tokens
+from stream.settings import Settings
+
+_CHANGED_BY: dict[ViewName, tuple[ChangeTopic, ...]] = {
+    "overview": ("sources", "streams", "rejected", "workers"),
+    "sources": ("sources", "streams"),
+    "budget": ("sources", "streams"),
+    "streams": ("streams",),
+    "stream": ("streams",),
+    "rejected": ("rejected",),
+    "workers": ("workers",),
+}
+
+
+class MonitorEndedError(RuntimeError):
+    """The monitor's reader cannot go on; the log says why."""
+
+
+class Requester(Protocol):
+    """Whoever takes requests to the budget service; stream.client.Client is one."""
+
+    def request(self, request: Request, /) -> Awaitable[Receipt]:
+        """Send a request and wait until the ledger has committed its receipt; RefusedError if it is refused."""
+
+
+@dataclass
+class Monitor:
+    """What handlers work with. ``clock`` gives seconds since the epoch."""
+
+    tables: Tables
+    tokens: Tokens
+    settings: Settings
+    requester: Requester
+    readiness: Callable[[], Readiness]
+    clock: Callable[[], float] = time.time
+    history: Series = field(default_factory=views.new_history)
+    workers: WorkersView = field(default_factory=lambda: WorkersView(time=0.0, members=[], partitions=[]))
+
+    def overview(self) -> Overview:
+        """The installation at a glance."""
+        return views.overview(
+            self.tables, self.history, self.workers, ready=self.readiness().ready, now=self.clock()
+        )
+
+    def remember(self) -> None:
+        """Add this moment's totals to the history."""
+        views.remember(self.history, self.tables, self.clock())
+
+    def show_workers(self, workers: WorkersView) -> None:
+        """Show another picture of the workers."""
+        self.workers = workers
+        self.tables.changes["workers"] += 1
+
+    def version(self, view: ViewName) -> int:
+        """A number that grows whenever a view may have changed."""
+        return sum(self.tables.changes[topic] for topic in _CHANGED_BY[view])

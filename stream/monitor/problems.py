@@ -1,0 +1,59 @@
+"""Why a request is not served, as an exception and as an answer."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from schemas import Amount
+from stream.monitor.models import FieldProblem, Problem, ProblemCode
+
+MAX_FIELDS = 10
+"""Field problems told at once."""
+
+
+class ProblemError(Exception):
+    """Stops a request; the answer is ``problem`` with ``headers``."""
+
+    def __init__(
+        self,
+        status: int,
+        code: ProblemCode,
+        message: str,
+        *,
+        fields: list[FieldProblem] | None = None,
+        asked: Amount | None = None,
+        left: Amount | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.problem = Problem(
+            status=status, code=code, message=message, fields=fields or [], asked=asked, left=left
+        )
+        self.headers = headers or {}
+
+
+def unknown(what: Literal["source", "stream"], name: str) -> ProblemError:
+    """The name in a path is not known (yet)."""
+    return ProblemError(404, "not-found", f"there is no {what} '{name[:128]}'")
+
+
+def malformed(error: ValidationError, what: Literal["body", "parameter"]) -> ProblemError:
+    """Say which fields are wrong and why, without quoting any value."""
+    fields = [_field(detail) for detail in error.errors(include_input=False, include_url=False)]
+    return ProblemError(
+        400, "malformed", f"{what}: {len(fields)} fields are wrong; see 'fields'", fields=fields[:MAX_FIELDS]
+    )
+
+
+def _field(detail: Any) -> FieldProblem:
+    place = ".".join(str(step) for step in detail["loc"]) or "body"
+    match detail["type"]:
+        case "extra_forbidden":
+            message = "unknown field; remove it"
+        case "union_tag_invalid":  # pydantic's own message quotes the tag that was sent
+            message = f"{detail['ctx']['discriminator']} must be one of {detail['ctx']['expected_tags']}"
+        case _:
+            message = detail["msg"]
+    return FieldProblem(field=place[:80], message=message[:200])

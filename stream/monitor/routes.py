@@ -1,0 +1,207 @@
+"""Every route of the API in one table: the web server and the OpenAPI document are both made from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal, TypeVar
+
+from aiokafka.errors import KafkaError
+from pydantic import BaseModel, Field, TypeAdapter
+
+from schemas import CloseStream, HaltSource, HaltStream, OpenStream, Receipt, RegisterSource, Request, StreamSpec
+from schemas.wire import MalformedEventError
+from stream.accounting.costs import stream_cost, to_amount
+from stream.accounting.ledger import RefusedError
+from stream.accounting.planner import PlanError
+from stream.log import get_logger
+from stream.monitor import views
+from stream.monitor.entries import SourceEntry
+from stream.monitor.listing import SourceQuery, StreamQuery, list_sources, list_streams
+from stream.monitor.models import (
+    AccessRole,
+    BurnDown,
+    Health,
+    Overview,
+    Plan,
+    Readiness,
+    RejectedView,
+    Session,
+    SourcePage,
+    StreamDetail,
+    StreamPage,
+    View,
+    WorkersView,
+)
+from stream.monitor.monitor import Monitor
+from stream.monitor.problems import ProblemError, unknown
+from stream.processors.openings import plan_for
+from stream.tracing import span
+
+log = get_logger("monitor")
+
+_Shown = TypeVar("_Shown")
+Halt = Annotated[HaltStream | HaltSource, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request, read and checked."""
+
+    role: AccessRole | None
+    names: dict[str, str]
+    query: Any = None
+    body: Any = None
+
+
+@dataclass(frozen=True)
+class Route:
+    """One route: who may use it, what it takes, and what it answers."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    summary: str
+    answer: Any
+    handle: Callable[[Monitor, Call], Awaitable[BaseModel]]
+    access: AccessRole | None = "viewer"
+    query: type[View] | None = None
+    body: Any = None
+
+    @cached_property
+    def body_adapter(self) -> TypeAdapter[Any]:
+        """Reads the body."""
+        return TypeAdapter(self.body)
+
+
+async def _health(_: Monitor, __: Call) -> Health:
+    return Health()
+
+
+async def _readiness(monitor: Monitor, _: Call) -> Readiness:
+    return monitor.readiness()
+
+
+async def _session(_: Monitor, call: Call) -> Session:
+    return Session(role=call.role or "viewer")
+
+
+async def _overview(monitor: Monitor, _: Call) -> Overview:
+    return monitor.overview()
+
+
+async def _sources(monitor: Monitor, call: Call) -> SourcePage:
+    return list_sources(monitor.tables, call.query)
+
+
+async def _budget(monitor: Monitor, call: Call) -> BurnDown:
+    return views.burn_down(find_source(monitor, call.names["source"]))
+
+
+async def _streams(monitor: Monitor, call: Call) -> StreamPage:
+    return list_streams(monitor.tables, call.query, monitor.clock())
+
+
+async def _stream(monitor: Monitor, call: Call) -> StreamDetail:
+    return stream_detail(monitor, call.names["stream"])
+
+
+async def _rejected(monitor: Monitor, _: Call) -> RejectedView:
+    return views.rejected(monitor.tables)
+
+
+async def _workers(monitor: Monitor, _: Call) -> WorkersView:
+    return monitor.workers
+
+
+async def _plan(monitor: Monitor, call: Call) -> Plan:
+    spec: StreamSpec = call.body
+    entry = find_source(monitor, spec.source)
+    source = _readable(lambda: views.definition(entry))
+    try:
+        # A search over calibrations takes a while; the event loop has others to serve.
+        calibration = await asyncio.to_thread(plan_for, spec, source)
+    except RefusedError as error:
+        raise ProblemError(409, "refused", str(error)[:1024], asked=error.asked, left=error.left) from None
+    except (PlanError, ValueError, ArithmeticError) as error:
+        raise ProblemError(409, "refused", str(error)[:1024]) from None
+    cost = to_amount(stream_cost(calibration, source.accountant), source)
+    left = entry.record.left.model()
+    fits = cost.rho <= left.rho if cost.rho is not None and left.rho is not None else cost.epsilon <= left.epsilon
+    affordable = fits and cost.delta <= left.delta if source.accountant == "pure" else fits
+    return Plan(
+        calibration=calibration,
+        cost=cost,
+        left=left,
+        affordable=affordable and entry.record.state == "open",
+    )
+
+
+async def _request(monitor: Monitor, call: Call) -> Receipt:
+    request: Request = call.body
+    try:
+        with span("monitor requests", {"sotto.request.kind": request.kind}):
+            receipt = await monitor.requester.request(request)
+    except RefusedError as error:
+        log.info("request refused", kind=request.kind, request=request.request)
+        raise ProblemError(409, "refused", error.reason, asked=error.asked, left=error.left) from None
+    except MalformedEventError as error:
+        raise ProblemError(400, "malformed", str(error)) from None
+    except TimeoutError:
+        raise ProblemError(
+            504,
+            "unavailable",
+            "no receipt from the budget service yet; send the same request again with the same id",
+        ) from None
+    except KafkaError as error:
+        raise ProblemError(
+            503,
+            "unavailable",
+            f"Kafka: {type(error).__name__}; send the same request again with the same id",
+        ) from None
+    log.info("request committed", kind=request.kind, request=request.request, outcome=receipt.outcome)
+    return receipt
+
+
+def find_source(monitor: Monitor, name: str) -> SourceEntry:
+    """A source's entry, or a 404."""
+    entry = monitor.tables.sources.get(name)
+    if entry is None:
+        raise unknown("source", name)
+    return entry
+
+
+def stream_detail(monitor: Monitor, name: str) -> StreamDetail:
+    """A stream's page, or a 404."""
+    entry = monitor.tables.streams.get(name)
+    if entry is None or entry.grant is None:
+        raise unknown("stream", name)
+    return _readable(lambda: views.stream_detail(entry, monitor.clock()))
+
+
+def _readable(show: Callable[[], _Shown]) -> _Shown:
+    """Show a definition, which a later version may have written in a way that this one does not know."""
+    try:
+        return show()
+    except MalformedEventError:
+        raise ProblemError(503, "unavailable", "this monitor is older than the definition; upgrade it") from None
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/healthz", "The process is alive", Health, _health, access=None),
+    Route("GET", "/readyz", "The tables are up to date (503 until they are)", Readiness, _readiness, access=None),
+    Route("GET", "/api/session", "Whose token this is", Session, _session),
+    Route("GET", "/api/overview", "The installation at a glance", Overview, _overview),
+    Route("GET", "/api/sources", "Sources with their budgets", SourcePage, _sources, query=SourceQuery),
+    Route("GET", "/api/budgets/{source}", "A source's budget over time", BurnDown, _budget),
+    Route("GET", "/api/streams", "Streams: search, filter, sort, page", StreamPage, _streams, query=StreamQuery),
+    Route("GET", "/api/streams/{stream}", "A stream with its definition and timeline", StreamDetail, _stream),
+    Route("GET", "/api/rejected", "Refused events by reason", RejectedView, _rejected),
+    Route("GET", "/api/workers", "Services, partitions, lag and restores", WorkersView, _workers),
+    Route("POST", "/api/plan", "What opening a stream would give and cost", Plan, _plan, body=StreamSpec),
+    Route("POST", "/api/sources", "Register a source", Receipt, _request, access="operator", body=RegisterSource),
+    Route("POST", "/api/streams", "Open a stream", Receipt, _request, access="operator", body=OpenStream),
+    Route("POST", "/api/halts", "Halt a stream or a source", Receipt, _request, access="operator", body=Halt),
+    Route("POST", "/api/closes", "Close a stream", Receipt, _request, access="operator", body=CloseStream),
+)

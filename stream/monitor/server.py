@@ -1,0 +1,188 @@
+"""The web server: who may come in, how often, with how much, and what a failure looks like."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from schemas import MAX_DEFINITION_BYTES
+from stream.log import get_logger
+from stream.monitor.events import EventStreams
+from stream.monitor.limits import RateLimiter
+from stream.monitor.metrics import CONTENT_TYPE, exposition
+from stream.monitor.models import AccessRole, ProblemCode, Readiness
+from stream.monitor.monitor import Monitor
+from stream.monitor.openapi import document
+from stream.monitor.pages import add_pages
+from stream.monitor.problems import ProblemError, malformed
+from stream.monitor.routes import ROUTES, Call, Route
+
+log = get_logger("monitor")
+
+APPLICATION_OPTIONS: dict[str, Any] = {"client_max_size": MAX_DEFINITION_BYTES}
+"""What the aiohttp application must be made with."""
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_CODES: dict[int, ProblemCode] = {
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "too-large",
+}
+_UNLIMITED = frozenset({"/healthz", "/readyz"})
+"""Never refused; nor are the page's files, which are held in memory: a browser asks for thirty of them at once."""
+_PUBLIC = frozenset({*_UNLIMITED, "/", "/favicon.ico"})
+"""Served without a token: health, and the page that asks for the token."""
+_PUBLIC_PREFIX = "/static/"
+
+_ROLE: web.RequestKey[AccessRole | None] = web.RequestKey("role")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def build_application(monitor: Monitor) -> web.Application:
+    """The whole service as an aiohttp application of its own."""
+    application = web.Application(**APPLICATION_OPTIONS)
+    add_api(application, monitor)
+    return application
+
+
+def add_api(application: web.Application, monitor: Monitor) -> None:
+    """Add all routes and what guards them to an application made with ``APPLICATION_OPTIONS``."""
+    streams = EventStreams(monitor)
+    application.middlewares.extend([_problems, _guard(monitor)])
+    application.on_response_prepare.append(_harden)
+    application.on_shutdown.append(streams.close)
+    for route in ROUTES:
+        application.router.add_route(route.method, route.path, _handler(monitor, route))
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=exposition(monitor), headers={"Content-Type": CONTENT_TYPE})
+
+    async def openapi(_: web.Request) -> web.Response:
+        return web.json_response(document())
+
+    application.router.add_get("/metrics", metrics)
+    application.router.add_get("/openapi.json", openapi)
+    application.router.add_get("/api/events", streams.serve)
+    add_pages(application)
+
+
+@web.middleware
+async def _problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer every failure with a Problem."""
+    try:
+        response = await handler(request)
+    except ProblemError as error:
+        response = _answer(error.problem, error.problem.status, error.headers)
+    except web.HTTPException as error:
+        response = _failure(error.status, _CODES.get(error.status, "malformed"), error.reason)
+    except Exception as error:  # noqa: BLE001  (whatever it is, the asker gets an answer that shows nothing of it)
+        # The message might quote what was sent: where it was raised is all that is logged of it.
+        frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-3:]]
+        log.error("request failed", path=request.path, error=type(error).__name__, detail=frames)  # noqa: TRY400
+        response = _failure(500, "internal", "a fault on our side; see the monitor's log")
+    return response
+
+
+async def _harden(_: web.Request, response: web.StreamResponse) -> None:
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+
+
+def _guard(monitor: Monitor) -> Any:
+    """Let in who has a token, as often as the limits say."""
+    settings = monitor.settings
+    limiter = RateLimiter(settings.monitor_requests_per_second, settings.monitor_burst)
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path in _UNLIMITED or request.path.startswith(_PUBLIC_PREFIX):
+            return await handler(request)
+        role = monitor.tokens.role_of(_token(request))
+        # Whoever has no token shares the address's bucket, so that guesses are slow and cost nobody else anything.
+        if wait := limiter.wait((role, request.remote)):
+            raise ProblemError(
+                429,
+                "too-many-requests",
+                f"at most {settings.monitor_requests_per_second:g} requests a second; wait {wait:g} s",
+                headers={"Retry-After": str(max(1, round(wait)))},
+            )
+        public = request.path in _PUBLIC or request.path.startswith(_PUBLIC_PREFIX)
+        if role is None and not public:
+            raise ProblemError(
+                401,
+                "unauthorized",
+                "send 'Authorization: Bearer TOKEN' with the operator's or the viewer's token",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        request[_ROLE] = role
+        return await handler(request)
+
+    return guard
+
+
+def _token(request: web.Request) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _handler(monitor: Monitor, route: Route) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        role: AccessRole | None = request.get(_ROLE)
+        if route.access == "operator" and role != "operator":
+            raise ProblemError(403, "forbidden", "this takes the operator's token; viewers may only look")
+        query = _query(request, route)
+        body = await _body(request, route) if route.body is not None else None
+        answer = await route.handle(monitor, Call(role, dict(request.match_info), query, body))
+        unready = isinstance(answer, Readiness) and not answer.ready
+        return _answer(answer, 503 if unready else 200)
+
+    return handle
+
+
+def _query(request: web.Request, route: Route) -> Any:
+    model = route.query
+    if model is None:
+        if request.query:
+            raise ProblemError(400, "malformed", "parameter: this route takes none; remove them")
+        return None
+    try:
+        return model.model_validate(dict(request.query))
+    except ValidationError as error:
+        raise malformed(error, "parameter") from None
+
+
+async def _body(request: web.Request, route: Route) -> Any:
+    if request.content_type != "application/json":
+        raise ProblemError(415, "malformed", "body: send JSON with content type application/json")
+    try:
+        body = await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise ProblemError(413, "too-large", f"body: send at most {MAX_DEFINITION_BYTES} bytes") from None
+    try:
+        return route.body_adapter.validate_json(body)
+    except ValidationError as error:
+        raise malformed(error, "body") from None
+
+
+def _answer(answer: BaseModel, status: int, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(
+        text=answer.model_dump_json(), status=status, content_type="application/json", headers=headers
+    )
+
+
+def _failure(status: int, code: ProblemCode, message: str) -> web.Response:
+    problem = ProblemError(status, code, message).problem
+    return _answer(problem, status)

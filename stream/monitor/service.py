@@ -1,0 +1,74 @@
+"""The monitor as a service: reader, web server and group watch in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from stream import tracing
+from stream.client import Client
+from stream.kafka.acls import Role
+from stream.kafka.services import stop_when_told
+from stream.kafka.topics import find_topics
+from stream.log import get_logger
+from stream.monitor.groups import Groups
+from stream.monitor.models import Readiness
+from stream.monitor.monitor import Monitor, MonitorEndedError
+from stream.monitor.reader import Reader
+from stream.monitor.server import add_api
+from stream.monitor.tables import Tables
+from stream.monitor.tokens import Tokens
+from stream.monitor.views import HISTORY_SPACING
+from stream.settings import Settings
+
+CONTACT_SECONDS = 15.0
+"""A monitor that has not heard from Kafka for so long is not ready."""
+
+log = get_logger("monitor")
+
+
+async def serve_monitor(settings: Settings, tokens: Tokens, *, stop_with_stdin: bool = False) -> None:
+    """Run the monitor until SIGTERM or SIGINT, or until standard input ends if that is an order too."""
+    tracing.configure("monitor")
+    stopping = asyncio.Event()
+    stop_when_told(stopping.set, stop_with_stdin=stop_with_stdin)
+    await find_topics(settings, attempts=50, role=Role.MONITOR)
+    async with Client(settings) as client:
+        tables = Tables(client.topics)
+        reader = Reader(settings, client.topics, tables)
+        monitor = Monitor(tables, tokens, settings, client, lambda: _readiness(reader, groups))
+        groups = Groups(settings, client.topics, tables, monitor.show_workers)
+        add_api(reader.web, monitor)
+        async with reader:
+            log.info("monitor is up", host=settings.monitor_host, port=settings.monitor_port)
+            tasks = [asyncio.create_task(groups.run()), asyncio.create_task(_remember(monitor))]
+            ends = [asyncio.create_task(stopping.wait()), asyncio.create_task(reader.ended())]
+            try:
+                ended, _ = await asyncio.wait([*tasks, *ends], return_when=asyncio.FIRST_COMPLETED)
+                for task in ended:
+                    if (error := task.exception()) is not None:
+                        log.error("part of the monitor failed", error=type(error).__name__)
+            finally:
+                for task in (*tasks, *ends):
+                    task.cancel()
+                await asyncio.gather(*tasks, *ends, return_exceptions=True)
+    if not stopping.is_set():
+        raise MonitorEndedError("the monitor's reader ended; see its log, and start it again")
+    log.info("left")
+
+
+def _readiness(reader: Reader, groups: Groups) -> Readiness:
+    if reader.behind is None:
+        return Readiness(ready=False, behind=0, reason="the topics' ends are not known yet")
+    if reader.behind:
+        return Readiness(ready=False, behind=reader.behind, reason="the tables are still being read")
+    if groups.seen is None or time.monotonic() - groups.seen > CONTACT_SECONDS:
+        return Readiness(ready=False, behind=0, reason="Kafka does not answer")
+    return Readiness(ready=True, behind=0)
+
+
+async def _remember(monitor: Monitor) -> None:
+    while True:
+        if monitor.readiness().ready:
+            monitor.remember()
+        await asyncio.sleep(HISTORY_SPACING)

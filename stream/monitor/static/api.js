@@ -1,0 +1,81 @@
+// Talking to the monitor's API.
+
+/** A request that was not served; `problem` is what the API said, or the like where nobody answered. */
+export class ApiError extends Error {
+  constructor(problem) {
+    super(problem.message);
+    this.problem = problem;
+  }
+
+  /** Whether the same request may be sent again in the hope of another outcome. */
+  get retriable() {
+    return this.problem.status === 0 || this.problem.status === 429 || this.problem.status >= 500;
+  }
+}
+
+const UNREACHABLE = { status: 0, code: "unavailable", message: "The monitor does not answer." };
+
+/** Send a request and give the answer's JSON, or throw an ApiError. */
+export async function send(path, token, { method = "GET", body = null } = {}) {
+  const response = await open(path, token, { method, body });
+  return response.json();
+}
+
+/** Send a request and give the response as soon as it has begun, or throw an ApiError. */
+export async function open(path, token, { method = "GET", body = null, signal = null } = {}) {
+  const headers = { Authorization: `Bearer ${token}` };
+  if (body !== null) {
+    headers["Content-Type"] = "application/json";
+  }
+  let response;
+  try {
+    response = await fetch(path, {
+      method,
+      headers,
+      body: body === null ? null : JSON.stringify(body),
+      signal,
+      cache: "no-store",
+      credentials: "omit",
+    });
+  } catch (error) {
+    if (signal?.aborted) {
+      throw error;
+    }
+    throw new ApiError(UNREACHABLE);
+  }
+  if (!response.ok) {
+    throw new ApiError(await problemOf(response));
+  }
+  return response;
+}
+
+async function problemOf(response) {
+  try {
+    const problem = await response.json();
+    return typeof problem.message === "string" ? problem : unexpected(response);
+  } catch {
+    return unexpected(response);
+  }
+}
+
+function unexpected(response) {
+  return { status: response.status, code: "internal", message: `The monitor answered with status ${response.status}.` };
+}
+
+/** What a problem says, with the fields that are wrong and the budget that was asked for. */
+export function explain(problem, formatAmount) {
+  const lines = [problem.message];
+  for (const field of problem.fields ?? []) {
+    lines.push(`${field.field}: ${field.message}`);
+  }
+  if (problem.asked && problem.left) {
+    lines.push(`${formatAmount(problem.asked)} asked, ${formatAmount(problem.left)} left`);
+  }
+  return lines.join("\n");
+}
+
+/** Parameters as a query string; those that are empty are left out. */
+export function parameters(values) {
+  const given = Object.entries(values).filter(([, value]) => value !== "" && value !== null && value !== undefined && value !== false);
+  return new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+}

@@ -1,0 +1,89 @@
+// Elements made by calls. Text only ever becomes text nodes: nothing that the API says can turn into markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) {
+      continue;
+    }
+    if (name.startsWith("on")) {
+      element.addEventListener(name.slice(2), value);
+    } else {
+      element.setAttribute(name, value === true ? "" : String(value));
+    }
+  }
+  for (const child of children.flat()) {
+    if (child !== null && child !== undefined && child !== false) {
+      element.append(child);
+    }
+  }
+  return element;
+}
+
+/** An HTML element. Attributes named on… are listeners; those that are null, undefined or false are left out. */
+export function make(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/** An SVG element. */
+export function makeSvg(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+/** Set an element's text, unless it is that already: what a person has selected stays selected. */
+export function setText(element, text) {
+  if (element.textContent !== text) {
+    element.textContent = text;
+  }
+}
+
+/** Set or remove an attribute. */
+export function setAttribute(element, name, value) {
+  if (value === null || value === undefined || value === false) {
+    element.removeAttribute(name);
+  } else if (element.getAttribute(name) !== String(value)) {
+    element.setAttribute(name, value === true ? "" : String(value));
+  }
+}
+
+/** A link within the page. */
+export function link(route, ...children) {
+  return make("a", { href: route }, ...children);
+}
+
+/**
+ * Children that follow a list of items. An item's element stays the same for as long as its key is listed, so that
+ * focus, selection and open details survive an update.
+ *
+ * `create()` gives `{ element, update(item) }`.
+ */
+export class KeyedList {
+  constructor(parent, create) {
+    this.parent = parent;
+    this.create = create;
+    this.rows = new Map();
+  }
+
+  show(items, keyOf) {
+    const kept = new Map();
+    let before = this.parent.firstChild;
+    for (const item of items) {
+      const key = keyOf(item);
+      const row = this.rows.get(key) ?? this.create();
+      row.update(item);
+      kept.set(key, row);
+      if (row.element === before) {
+        before = before.nextSibling;
+      } else {
+        this.parent.insertBefore(row.element, before);
+      }
+    }
+    for (const [key, row] of this.rows) {
+      if (!kept.has(key)) {
+        row.element.remove();
+      }
+    }
+    this.rows = kept;
+  }
+}

@@ -1,0 +1,108 @@
+// Live views: server-sent events over fetch, for an EventSource cannot send the token in a header.
+
+import { ApiError, open, parameters } from "./api.js";
+
+const SILENCE_MS = 25_000; // the monitor says something at least every 10 s
+const FIRST_WAIT_MS = 500;
+const LONGEST_WAIT_MS = 15_000;
+
+/**
+ * One connection that is sent views, made again whenever it is lost.
+ *
+ * `onEvent(name, data)` gets each view; `onState({ live, heard, retryAt })` gets what became of the connection, with the
+ * time of the last sign of life; `onDenied()` is called once the token is no longer known.
+ */
+export class LiveConnection {
+  constructor({ token, views, query = {}, onEvent, onState, onDenied }) {
+    this.path = `/api/events?${parameters({ views: views.join(","), ...query })}`;
+    this.token = token;
+    this.onEvent = onEvent;
+    this.onState = onState;
+    this.onDenied = onDenied;
+    this.heard = null;
+    this.closed = false;
+    this.wait = FIRST_WAIT_MS;
+    this.run();
+  }
+
+  close() {
+    this.closed = true;
+    clearTimeout(this.timer);
+    clearTimeout(this.watchdog);
+    this.controller?.abort();
+  }
+
+  /** Try again now. */
+  hurry() {
+    if (!this.closed && this.timer) {
+      clearTimeout(this.timer);
+      this.run();
+    }
+  }
+
+  async run() {
+    this.timer = null;
+    this.controller = new AbortController();
+    this.listen();
+    try {
+      const response = await open(this.path, this.token, { signal: this.controller.signal });
+      await this.read(response.body.getReader());
+    } catch (error) {
+      if (!this.closed && error instanceof ApiError && !error.retriable) {
+        this.close();
+        if (error.problem.status === 401) {
+          this.onDenied();
+        } else {
+          this.onEvent("problem", error.problem);
+        }
+      }
+    }
+    clearTimeout(this.watchdog);
+    if (!this.closed) {
+      const wait = this.wait * (0.75 + Math.random() / 2);
+      this.wait = Math.min(this.wait * 2, LONGEST_WAIT_MS);
+      this.onState({ live: false, heard: this.heard, retryAt: Date.now() + wait });
+      this.timer = setTimeout(() => this.run(), wait);
+    }
+  }
+
+  async read(reader) {
+    const decoder = new TextDecoder();
+    let rest = "";
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done || this.closed) {
+        return;
+      }
+      this.listen();
+      this.heard = Date.now();
+      this.wait = FIRST_WAIT_MS;
+      this.onState({ live: true, heard: this.heard, retryAt: null });
+      const blocks = (rest + decoder.decode(value, { stream: true })).split("\n\n");
+      rest = blocks.pop();
+      blocks.forEach((block) => this.tell(block));
+    }
+  }
+
+  tell(block) {
+    const fields = new Map();
+    for (const line of block.split("\n")) {
+      const colon = line.indexOf(": ");
+      if (colon > 0) {
+        fields.set(line.slice(0, colon), line.slice(colon + 2));
+      }
+    }
+    if (fields.has("data") && !this.closed) {
+      try {
+        this.onEvent(fields.get("event") ?? "message", JSON.parse(fields.get("data")));
+      } catch (error) {
+        reportError(error); // a fault of a view is not one of the connection
+      }
+    }
+  }
+
+  listen() {
+    clearTimeout(this.watchdog);
+    this.watchdog = setTimeout(() => this.controller.abort(), SILENCE_MS);
+  }
+}

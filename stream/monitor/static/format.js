@@ -1,0 +1,133 @@
+// Figures for people. All numbers are shown in one locale, so that a screenshot means the same everywhere.
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 4 });
+const significant = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+const percents = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 0 });
+const fine = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 1 });
+const dayAndTime = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const timeOfDay = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+const MECHANISMS = {
+  above_threshold: "AboveThreshold",
+  numeric_sparse: "NumericSparse",
+  laplace: "Laplace",
+  randomized_response: "Randomized response",
+  histogram: "Histogram",
+  noisy_max: "Noisy max",
+  exponential: "Exponential",
+  pmw: "PMW",
+  sparse_pmw: "Sparse PMW",
+  sparse_project: "Sparse projection",
+  lazy_histogram: "Lazy histogram",
+};
+
+/** All kinds of mechanism, with their names. */
+export const mechanisms = Object.entries(MECHANISMS);
+
+const CHARGED = { above_threshold: "⊤s", numeric_sparse: "⊤s", pmw: "updates", sparse_pmw: "updates" };
+
+/** What a stream with this mechanism is charged for. */
+export function charged(kind) {
+  return Object.hasOwn(CHARGED, kind) ? CHARGED[kind] : "answers";
+}
+
+export function mechanism(kind) {
+  return Object.hasOwn(MECHANISMS, kind) ? MECHANISMS[kind] : kind;
+}
+
+export function count(value) {
+  return Math.abs(value) < 1e7 ? whole.format(value) : short.format(value);
+}
+
+/** Four significant digits; very small and very large numbers in powers of ten. */
+export function number(value) {
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e9)) {
+    const [digits, power] = value.toExponential(2).split("e");
+    return `${Number(digits)}·10${superscript(Number(power))}`;
+  }
+  return significant.format(value);
+}
+
+function superscript(power) {
+  return String(power).replaceAll("-", "⁻").replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(digit)]);
+}
+
+/** Events per second. */
+export function rate(value) {
+  if (value === 0) {
+    return "0";
+  }
+  return value >= 100 ? count(value) : number(Number(value.toPrecision(2)));
+}
+
+/** A share of 0 to 1; only what is nothing is shown as 0 %. */
+export function percent(share) {
+  if (share > 0 && share < 0.1) {
+    return share < 0.001 ? "< 0.1%" : fine.format(share);
+  }
+  return percents.format(share);
+}
+
+/** An amount of budget in the unit that its source adds up in. */
+export function mainAmount(value) {
+  return value.rho === undefined || value.rho === null ? `ε ${number(value.epsilon)}` : `ρ ${number(value.rho)}`;
+}
+
+/** An amount of budget with all its parts. */
+export function amount(value) {
+  const parts = [`ε ${number(value.epsilon)}`];
+  if (value.delta) {
+    parts.push(`δ ${number(value.delta)}`);
+  }
+  return value.rho === undefined || value.rho === null ? parts.join(", ") : `ρ ${number(value.rho)} (${parts.join(", ")})`;
+}
+
+/** The number that a source adds up: ρ if it has one, else ε. */
+export function size(value) {
+  return value.rho ?? value.epsilon;
+}
+
+/** A time of day, with the date if that was not today. */
+export function time(seconds) {
+  const date = new Date(seconds * 1000);
+  const today = date.toDateString() === new Date().toDateString();
+  return (today ? timeOfDay : dayAndTime).format(date);
+}
+
+/** A length of time in its two largest units. */
+export function duration(seconds) {
+  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  let left = Math.round(seconds);
+  if (seconds < 10) {
+    return `${number(Number(seconds.toPrecision(2)))} s`;
+  }
+  const parts = [];
+  for (const [name, width] of units) {
+    const value = Math.floor(left / width);
+    if (value || parts.length) {
+      parts.push(value ? `${whole.format(value)} ${name}` : "");
+      left -= value * width;
+    }
+    if (parts.length === 2) {
+      break;
+    }
+  }
+  return parts.filter(Boolean).join(" ");
+}
+
+/** How long ago a time was. */
+export function ago(seconds, now = Date.now() / 1000) {
+  const passed = now - seconds;
+  return passed < 1.5 ? "just now" : `${duration(passed)} ago`;
+}
+
+/** The rate over a window, 0 if there is none of that length. */
+export function rateOver(rates, seconds) {
+  return rates.find((one) => one.window_seconds === seconds) ?? { window_seconds: seconds, above: 0, below: 0 };
+}
+
+export function plural(value, one, many = `${one}s`) {
+  return `${count(value)} ${value === 1 ? one : many}`;
+}

@@ -1,0 +1,158 @@
+// Where the page begins: signing in, going from place to place, and feeding views from live connections.
+
+import { LiveConnection } from "./events.js";
+import { make } from "./dom.js";
+import { emptyState } from "./parts.js";
+import { parse, route } from "./routes.js";
+import { current, signOut } from "./session.js";
+import { shell } from "./shell.js";
+import { loginView } from "./views/login.js";
+import { overviewView } from "./views/overview.js";
+import { rejectedView } from "./views/rejected.js";
+import { sourceView } from "./views/source.js";
+import { sourcesView } from "./views/sources.js";
+import { streamView } from "./views/stream.js";
+import { streamsView } from "./views/streams.js";
+import { workersView } from "./views/workers.js";
+
+const HIDDEN_MS = 60_000; // a tab out of sight gives its connections back after this long
+
+const VIEWS = {
+  overview: [overviewView],
+  streams: [streamsView, streamView],
+  sources: [sourcesView, sourceView],
+  workers: [workersView],
+  rejected: [rejectedView],
+};
+
+const page = document.getElementById("page");
+
+class Application {
+  constructor(session) {
+    this.session = session;
+    this.connections = [];
+    this.states = [];
+    this.frame = shell(session, {
+      onRetry: () => this.connections.forEach((connection) => connection.hurry()),
+      onSignOut: () => this.leave(),
+    });
+    page.replaceChildren(this.frame.element);
+    this.onHash = () => this.go();
+    this.onVisibility = () => this.rest();
+    addEventListener("hashchange", this.onHash);
+    document.addEventListener("visibilitychange", this.onVisibility);
+    this.go();
+  }
+
+  /** Show the view that the address names. */
+  go() {
+    this.disconnect();
+    this.view?.close();
+    document.querySelectorAll("dialog").forEach((dialog) => dialog.close());
+    const place = parse(location.hash);
+    const make = place && Object.hasOwn(VIEWS, place.place) ? VIEWS[place.place][place.names.length] : undefined;
+    this.view = make ? make({ ...place, session: this.session, remember: (query, wanted) => this.remember(place, query, wanted) }) : nowhere();
+    document.title = `${this.view.title} – Sotto`;
+    this.frame.mark(place?.place);
+    this.frame.main.replaceChildren(this.view.element);
+    scrollTo({ top: 0 });
+    this.wanted = this.view.connections;
+    this.connect();
+  }
+
+  /** Keep a view's filters in the address, and ask for what they choose. */
+  remember(place, query, wanted) {
+    history.replaceState(null, "", route(place.place, place.names, query));
+    this.wanted = wanted;
+    this.disconnect();
+    this.connect();
+  }
+
+  connect() {
+    this.states = this.wanted.map(() => null);
+    this.connections = this.wanted.map(
+      (wanted, index) =>
+        new LiveConnection({
+          ...wanted,
+          token: this.session.token,
+          onEvent: (name, data) => this.show(name, data),
+          onState: (state) => this.connectionIs(index, state),
+          onDenied: () => this.leave("This token is no longer known; sign in again."),
+        }),
+    );
+  }
+
+  disconnect() {
+    this.connections.forEach((connection) => connection.close());
+    this.connections = [];
+  }
+
+  show(name, data) {
+    if (name === "problem") {
+      this.clearProblem();
+      this.view.element.classList.add("absent");
+      this.view.element.append(make("p", { class: "problem outcome", role: "alert", "data-level": "refused" }, data.message));
+      return;
+    }
+    if (name === "overview") {
+      this.frame.ready(data.ready);
+    } else if (name === (this.view.subject ?? name)) {
+      this.clearProblem();
+    }
+    this.view.show(name, data);
+  }
+
+  clearProblem() {
+    this.view.element.classList.remove("absent");
+    this.view.element.querySelector(".problem")?.remove();
+  }
+
+  connectionIs(index, state) {
+    this.states[index] = state;
+    const lost = this.states.filter((one) => one && !one.live).map((one) => one.heard);
+    this.frame.connection({
+      live: this.states.every((one) => one?.live),
+      lost: lost.length > 0,
+      heard: lost.includes(null) ? null : Math.min(...lost),
+    });
+  }
+
+  rest() {
+    clearTimeout(this.resting);
+    if (document.hidden) {
+      this.resting = setTimeout(() => this.disconnect(), HIDDEN_MS);
+    } else if (!this.connections.length) {
+      this.connect();
+    }
+  }
+
+  leave(message = "") {
+    removeEventListener("hashchange", this.onHash);
+    document.removeEventListener("visibilitychange", this.onVisibility);
+    clearTimeout(this.resting);
+    this.disconnect();
+    this.view.close();
+    document.querySelectorAll("dialog").forEach((dialog) => dialog.close());
+    signOut();
+    askForToken(message);
+  }
+}
+
+function nowhere() {
+  const element = make("div", { class: "view" }, emptyState("There is no such page", "Choose a place above."));
+  return { element, title: "No such page", connections: [{ views: ["overview"] }], show() {}, close() {} };
+}
+
+function askForToken(message) {
+  document.title = "Sign in – Sotto";
+  const login = loginView((session) => new Application(session), message);
+  page.replaceChildren(login.element);
+  login.focus();
+}
+
+const session = current();
+if (session) {
+  new Application(session);
+} else {
+  askForToken("");
+}

@@ -1,0 +1,159 @@
+// Small parts that several views share.
+
+import { make, makeSvg, setAttribute, setText } from "./dom.js";
+import { amount, count, mainAmount, percent, rate, rateOver, size } from "./format.js";
+
+const SIGNS = { open: "●", exhausted: "◐", halted: "■", closed: "○" };
+const ENDINGS = { halted: "halting", closed: "closing" };
+
+/** A state as a colour, a sign and a word. An open stream that is to end says so. */
+export function stateBadge() {
+  const sign = make("span", { "aria-hidden": "true" });
+  const word = make("span");
+  const element = make("span", { class: "badge" }, sign, word);
+  return {
+    element,
+    update({ state, ending = null }) {
+      const ends = state === "open" && ending !== null;
+      setAttribute(element, "class", `badge state-${ends ? "ending" : state}`);
+      setText(sign, ends ? "◌" : SIGNS[state]);
+      setText(word, ends ? ENDINGS[ending] : state);
+    },
+  };
+}
+
+/** A source's budget as a bar: spent, held by streams, given back, never granted; with the same in words. */
+export function burnBar() {
+  const parts = ["spent", "held", "refunded", "left"].map((name) => make("span", { class: `burn-${name}` }));
+  const element = make("div", { class: "burn", role: "img" }, parts);
+  return {
+    element,
+    update(row) {
+      const total = size(row.total) || 1;
+      const left = Math.max(size(row.left), 0);
+      const spent = Math.min(size(row.spent), total);
+      const held = Math.max(total - left - spent, 0);
+      const refunded = Math.min(size(row.refunded), left);
+      const shares = [spent, held, refunded, left - refunded].map((part) => part / total);
+      shares.forEach((share, index) => {
+        parts[index].style.width = `${(share * 100).toFixed(3)}%`;
+        parts[index].hidden = share <= 0;
+      });
+      setAttribute(element, "data-low", row.left_share < 0.1);
+      setAttribute(element, "aria-label", describeBudget(row));
+    },
+  };
+}
+
+export function describeBudget(row) {
+  return (
+    `Of ${amount(row.total)}: granted ${mainAmount(row.granted)}, spent ${mainAmount(row.spent)}, ` +
+    `refunded ${mainAmount(row.refunded)}, left ${mainAmount(row.left)}, which is ${percent(row.left_share)}`
+  );
+}
+
+/** What the colours of a burn-down bar mean. */
+export function burnLegend() {
+  const entries = [
+    ["spent", "spent"],
+    ["held", "granted, not spent"],
+    ["refunded", "refunded"],
+    ["left", "left"],
+  ];
+  return make(
+    "ul",
+    { class: "legend" },
+    entries.map(([name, text]) => make("li", {}, make("span", { class: `swatch burn-${name}`, "aria-hidden": "true" }), text)),
+  );
+}
+
+/** ⊤s used of the cutoff. */
+export function cutoffBar() {
+  const text = make("span", { class: "figure" });
+  const used = make("span");
+  const track = make("span", { class: "track", "aria-hidden": "true" }, used);
+  const element = make("span", { class: "cutoff" }, text, track);
+  return {
+    element,
+    update({ tops, cutoff, state }) {
+      const limited = cutoff !== null;
+      setText(text, limited ? `${count(tops)} of ${count(cutoff)}` : `${count(tops)}, no limit`);
+      track.hidden = !limited;
+      if (limited) {
+        used.style.width = `${Math.min((tops / cutoff) * 100, 100)}%`;
+      }
+      setAttribute(element, "data-level", limited && state === "open" && tops >= 0.9 * cutoff ? "low" : state);
+    },
+  };
+}
+
+const WINDOWS = [[3600, "1 h"], [600, "10 min"], [60, "1 min"]];
+
+/** A rate over the last minute with bars for the last hour, ten minutes and minute, of which the tallest is full. */
+export function rateCell(kind) {
+  const text = make("span", { class: "figure" });
+  const bars = WINDOWS.map((_, index) => makeSvg("rect", { x: index * 6, width: 4, rx: 1 }));
+  const trend = makeSvg("svg", { class: `trend trend-${kind}`, viewBox: "0 0 16 14", width: 16, height: 14, "aria-hidden": "true" }, bars);
+  const element = make("span", { class: "rate" }, text, trend);
+  return {
+    element,
+    update(rates) {
+      const values = WINDOWS.map(([seconds]) => rateOver(rates, seconds)[kind]);
+      const most = Math.max(...values);
+      setText(text, rate(values[2]));
+      values.forEach((value, index) => {
+        const height = most > 0 ? Math.max((value / most) * 14, 1) : 1;
+        setAttribute(bars[index], "height", height.toFixed(2));
+        setAttribute(bars[index], "y", (14 - height).toFixed(2));
+      });
+      setAttribute(element, "title", WINDOWS.map(([, name], index) => `${name}: ${rate(values[index])}/s`).join(", "));
+    },
+  };
+}
+
+/** What to say, and to do, where there is nothing to show. */
+export function emptyState(title, text, command = null) {
+  return make(
+    "div",
+    { class: "empty" },
+    make("p", { class: "empty-title" }, title),
+    make("p", {}, text),
+    command && make("pre", { tabindex: "0" }, make("code", {}, command)),
+  );
+}
+
+/** A card with a heading. */
+export function card(title, ...children) {
+  return make("section", { class: "card", "aria-label": title }, make("h2", {}, title), ...children);
+}
+
+/** A list of names and values; `update` takes the values in the same order. */
+export function facts(names) {
+  const values = names.map(() => make("dd"));
+  const element = make(
+    "dl",
+    { class: "facts" },
+    names.map((name, index) => make("div", {}, make("dt", {}, name), values[index])),
+  );
+  return {
+    element,
+    update(given) {
+      given.forEach((value, index) => {
+        if (value instanceof Node) {
+          values[index].replaceChildren(value);
+        } else {
+          setText(values[index], value);
+        }
+      });
+    },
+  };
+}
+
+/** Call a function once a person has paused for a quarter of a second. */
+export function afterPause(call) {
+  let timer = null;
+  return () => {
+    clearTimeout(timer);
+    timer = setTimeout(call, 250);
+  };
+}

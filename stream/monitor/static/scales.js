@@ -1,0 +1,40 @@
+// Axes: round numbers, and round times of day.
+
+const STEPS_SECONDS = [1, 5, 10, 30, 60, 300, 600, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 2419200];
+
+/** Round numbers from 0 to at least `most`, about `wanted` of them. */
+export function valueTicks(most, wanted = 4) {
+  const rough = (most || 1) / wanted;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= rough * 0.999);
+  const ticks = [];
+  for (let index = 0; index * step < (most || 1) * 0.999 + step; index += 1) {
+    ticks.push(index * step);
+  }
+  return ticks;
+}
+
+/** Round local times between two times in seconds, at most `wanted` of them. */
+export function timeTicks(from, until, wanted) {
+  const span = until - from;
+  const last = STEPS_SECONDS[STEPS_SECONDS.length - 1];
+  const step = STEPS_SECONDS.find((one) => span / one <= wanted) ?? last * Math.ceil(span / wanted / last);
+  const offset = new Date(from * 1000).getTimezoneOffset() * 60;
+  const ticks = [];
+  for (let at = Math.ceil((from - offset) / step) * step + offset; at <= until; at += step) {
+    ticks.push(at);
+  }
+  return { ticks, step };
+}
+
+const formats = {
+  seconds: new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" }),
+  minutes: new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" }),
+  days: new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" }),
+};
+
+/** A tick's text, as fine as the step needs. */
+export function tickLabel(seconds, step) {
+  const format = step >= 86400 ? formats.days : step >= 60 ? formats.minutes : formats.seconds;
+  return format.format(new Date(seconds * 1000));
+}

@@ -1,0 +1,25 @@
+// Who is signed in. The token lives as long as the browser tab and is never part of an address.
+
+import { send } from "./api.js";
+
+const TOKEN = "sotto.token";
+const ROLE = "sotto.role";
+
+/** The token and the role of this tab, or null. */
+export function current() {
+  const token = sessionStorage.getItem(TOKEN);
+  return token ? { token, role: sessionStorage.getItem(ROLE) ?? "viewer" } : null;
+}
+
+/** Ask whose token this is and remember it; an ApiError if it is nobody's. */
+export async function signIn(token) {
+  const { role } = await send("/api/session", token);
+  sessionStorage.setItem(TOKEN, token);
+  sessionStorage.setItem(ROLE, role);
+  return { token, role };
+}
+
+export function signOut() {
+  sessionStorage.removeItem(TOKEN);
+  sessionStorage.removeItem(ROLE);
+}

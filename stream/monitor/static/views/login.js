@@ -1,0 +1,46 @@
+// Asking for a token.
+
+import { make, setText } from "../dom.js";
+import { signIn } from "../session.js";
+
+/** `onSignedIn(session)` is called once the monitor knows the token. */
+export function loginView(onSignedIn, message = "") {
+  const token = make("input", { id: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "login-outcome" });
+  const outcome = make("p", { id: "login-outcome", class: "outcome", role: "alert", "data-level": "refused" }, message);
+  outcome.hidden = !message;
+  const button = make("button", { type: "submit", class: "solid" }, "Sign in");
+  const form = make(
+    "form",
+    { class: "login card", novalidate: true },
+    make("h1", {}, "Sotto"),
+    make("p", {}, "Privacy budgets, streams and services of this installation."),
+    make("label", { for: "token" }, "Token"),
+    token,
+    make("p", { class: "hint" }, "The viewer's token shows everything; the operator's may halt and close as well. It stays in this tab only."),
+    outcome,
+    button,
+  );
+  const refuse = (text) => {
+    outcome.hidden = false;
+    setText(outcome, text);
+    token.focus();
+    token.select();
+  };
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const given = token.value.trim();
+    if (!/^[\x21-\x7e]+$/.test(given)) {
+      refuse("A token consists of printable ASCII characters without spaces.");
+      return;
+    }
+    button.disabled = true;
+    try {
+      onSignedIn(await signIn(given));
+    } catch (error) {
+      refuse(error.problem?.status === 401 ? "Nobody's token (401)." : error.message);
+    } finally {
+      button.disabled = false;
+    }
+  });
+  return { element: make("main", { class: "login-frame" }, form), focus: () => token.focus() };
+}

@@ -1,0 +1,106 @@
+// The installation at a glance.
+
+import { Chart, ratesOf } from "../chart.js";
+import { make, setAttribute, setText } from "../dom.js";
+import { count, plural, rate, rateOver } from "../format.js";
+import { burnLegend, card, emptyState } from "../parts.js";
+import { route } from "../routes.js";
+import { ADD_SOURCE, OPEN_STREAM } from "./commands.js";
+import { sourceList } from "./source_list.js";
+import { streamTable } from "./stream_table.js";
+
+const LISTED = 6;
+
+function tile(title, address) {
+  const figure = make("span", { class: "tile-figure" });
+  const note = make("span", { class: "tile-note" });
+  const element = make("a", { class: "tile", href: address }, make("span", { class: "tile-title" }, title), figure, note);
+  return {
+    element,
+    update(text, detail, warning = false) {
+      setText(figure, text);
+      setText(note, detail);
+      setAttribute(element, "data-warning", warning);
+    },
+  };
+}
+
+function inEachState(streams) {
+  const others = ["exhausted", "halted", "closed"].filter((state) => streams[state]);
+  return others.map((state) => `${count(streams[state])} ${state}`).join(", ") || "none ended";
+}
+
+export function overviewView() {
+  const tiles = {
+    streams: tile("Open streams", route("streams", [], { state: "open" })),
+    dry: tile("Nearly dry", route("streams", [], { state: "open", sort: "tops_left" })),
+    above: tile("⊤ per second", route("streams", [], { sort: "above_rate", descending: true })),
+    below: tile("⊥ per second", route("streams", [], { sort: "below_rate", descending: true })),
+    lag: tile("Waiting queries", route("workers")),
+    rejected: tile("Rejected events", route("rejected")),
+  };
+  const above = new Chart({ title: "⊤ per second", format: (value) => rate(value), height: 190 });
+  const below = new Chart({ title: "⊥ per second", format: (value) => rate(value), height: 190 });
+  const sources = sourceList();
+  const noSource = emptyState("No source yet", "A source is what has a privacy budget. Register the first one:", ADD_SOURCE);
+  const streams = streamTable({ label: "Open streams that run dry first" });
+  const noStream = emptyState("No open stream", "A stream answers queries on a source at a privacy cost. Open one:", OPEN_STREAM);
+  const element = make(
+    "div",
+    { class: "view" },
+    make("h1", {}, "Overview"),
+    make("div", { class: "tiles" }, Object.values(tiles).map((one) => one.element)),
+    make(
+      "div",
+      { class: "columns" },
+      card("Budgets, least left first", burnLegend(), sources.element, noSource, make("p", {}, make("a", { href: route("sources") }, "All sources"))),
+      card("Answers in the last hour", above.element, below.element),
+    ),
+    card("Open streams that run dry first", streams.element, noStream, make("p", {}, make("a", { href: route("streams") }, "All streams"))),
+  );
+  noSource.hidden = noStream.hidden = true;
+
+  function showOverview(overview) {
+    const { above: tops, below: bottoms } = rateOver(overview.rates, 60);
+    tiles.streams.update(count(overview.streams.open), inEachState(overview.streams));
+    tiles.dry.update(count(overview.nearly_dry), "at most a tenth of their ⊤s left", overview.nearly_dry > 0);
+    tiles.above.update(rate(tops), `${count(overview.tops)} in all`);
+    tiles.below.update(rate(bottoms), `${count(overview.answered - overview.tops)} in all`);
+    tiles.lag.update(overview.lag === null ? "–" : count(overview.lag), plural(overview.workers, "worker"), overview.workers === 0);
+    tiles.rejected.update(count(overview.rejected), overview.rejected ? "see why" : "nothing refused", overview.rejected > 0);
+    const history = overview.history;
+    const shown = (kind, name, value) => ({
+      series: [{ name, kind, area: true, points: ratesOf(history, value) }],
+      limit: null,
+      until: overview.time,
+    });
+    above.update(shown("above", "⊤ per second", (point) => point.tops));
+    below.update(shown("below", "⊥ per second", (point) => point.answered - point.tops));
+  }
+
+  return {
+    element,
+    title: "Overview",
+    connections: [
+      { views: ["overview", "sources"], query: { sort: "left_share", limit: LISTED } },
+      { views: ["streams"], query: { sort: "dry_in", state: "open", limit: LISTED } },
+    ],
+    show(name, data) {
+      if (name === "overview") {
+        showOverview(data);
+      } else if (name === "sources") {
+        sources.update(data.items);
+        noSource.hidden = data.total > 0;
+      } else if (name === "streams") {
+        streams.update(data.items);
+        streams.element.hidden = data.items.length === 0;
+        noStream.hidden = data.items.length > 0;
+      }
+    },
+    close() {
+      above.close();
+      below.close();
+    },
+  };
+}
+

@@ -1,0 +1,73 @@
+// One source: its budget, how it burned down, and its streams.
+
+import { actionButton } from "../actions.js";
+import { Chart } from "../chart.js";
+import { make, setText } from "../dom.js";
+import { amount, mainAmount, number, percent, size, time } from "../format.js";
+import { burnBar, burnLegend, card, emptyState, facts, stateBadge } from "../parts.js";
+import { route } from "../routes.js";
+import { OPEN_STREAM } from "./commands.js";
+import { describe } from "./source_list.js";
+import { streamTable } from "./stream_table.js";
+
+const SHOWN = 50;
+const PARTS = ["total", "granted", "spent", "refunded", "left"];
+const SERIES = [["left", "left", true], ["granted", "granted", false], ["spent", "spent", false], ["refunded", "refunded", false]];
+
+export function sourceView({ names: [name], session }) {
+  const state = stateBadge();
+  const halt = actionButton("halt_source", () => ({ source: name }), session);
+  const about = make("p", { class: "quiet" });
+  const reason = make("p", { class: "reason" });
+  const share = make("p", { class: "share" });
+  const bar = burnBar();
+  const figures = facts(PARTS);
+  const chart = new Chart({ title: "Budget over time", format: (value) => number(value), stepped: true, height: 220 });
+  const table = streamTable({ withSource: false });
+  const none = emptyState("No stream on this source", "Open one:", OPEN_STREAM);
+  none.hidden = halt.hidden = true;
+  const element = make(
+    "div",
+    { class: "view" },
+    make("div", { class: "head" }, make("h1", { class: "name" }, name), state.element, make("div", { class: "head-actions" }, halt)),
+    about,
+    reason,
+    card("Budget", share, bar.element, burnLegend(), figures.element),
+    card("Burn-down", chart.element),
+    card("Streams", table.element, none, make("p", {}, make("a", { href: route("streams", [], { source: name }) }, "All streams of this source"))),
+  );
+
+  function showBudget({ source: row, points }) {
+    state.update(row);
+    halt.hidden = row.state === "halted";
+    setText(about, `${describe(row)}; neighbours ${row.neighbors === "replace" ? "replace one row" : "add or remove one row"}; last change ${time(row.updated)}`);
+    setText(reason, row.reason ? `Halted: ${row.reason}` : "");
+    reason.hidden = !row.reason;
+    setText(share, `${percent(row.left_share)} left of ${amount(row.total)}`);
+    share.toggleAttribute("data-low", row.left_share < 0.1);
+    bar.update(row);
+    figures.update(PARTS.map((part) => amount(row[part])));
+    chart.update({
+      series: SERIES.map(([part, kind, area]) => ({ name: part, kind, area, points: points.map((point) => [point.time, size(point[part])]) })),
+      limit: { value: size(row.total), text: `total ${mainAmount(row.total)}` },
+      until: Math.max(Date.now() / 1000, row.updated),
+    });
+  }
+
+  return {
+    element,
+    title: name,
+    subject: "budget",
+    connections: [{ views: ["overview", "budget", "streams"], query: { source: name, sort: "tops_left", limit: SHOWN } }],
+    show(view, data) {
+      if (view === "budget") {
+        showBudget(data);
+      } else if (view === "streams") {
+        table.update(data.items);
+        table.element.hidden = data.items.length === 0;
+        none.hidden = data.items.length > 0;
+      }
+    },
+    close: () => chart.close(),
+  };
+}

@@ -1,0 +1,58 @@
+// Sources with their budgets as burn-down bars.
+
+import { KeyedList, make, setAttribute, setText } from "../dom.js";
+import { amount, count, mainAmount, percent, plural } from "../format.js";
+import { burnBar, stateBadge } from "../parts.js";
+import { route } from "../routes.js";
+
+const PARTS = ["granted", "spent", "refunded", "left"];
+
+function entry() {
+  const name = make("a", { class: "name" });
+  const state = stateBadge();
+  const about = make("span", { class: "quiet" });
+  const left = make("span", { class: "share" });
+  const bar = burnBar();
+  const figures = PARTS.map(() => make("dd"));
+  const element = make(
+    "li",
+    { class: "source" },
+    make("div", { class: "source-head" }, name, state.element, about, left),
+    bar.element,
+    make(
+      "dl",
+      { class: "amounts" },
+      PARTS.map((part, index) => make("div", {}, make("dt", {}, part), figures[index])),
+    ),
+  );
+  return {
+    element,
+    update(row) {
+      setText(name, row.source);
+      setAttribute(name, "href", route("sources", [row.source]));
+      state.update(row);
+      setText(about, describe(row));
+      setText(left, `${percent(row.left_share)} left of ${mainAmount(row.total)}`);
+      setAttribute(left, "title", amount(row.total));
+      setAttribute(left, "data-low", row.left_share < 0.1);
+      bar.update(row);
+      PARTS.forEach((part, index) => {
+        setText(figures[index], mainAmount(row[part]));
+        setAttribute(figures[index], "title", amount(row[part]));
+      });
+    },
+  };
+}
+
+/** What a source is, in a few words. */
+export function describe({ kind, accountant, streams }) {
+  const adds = accountant === "zcdp" ? "zCDP" : "pure DP";
+  const all = Object.values(streams).reduce((sum, one) => sum + one, 0);
+  return `${kind}, ${adds}, ${count(streams.open)} of ${plural(all, "stream")} open`;
+}
+
+export function sourceList() {
+  const element = make("ul", { class: "sources" });
+  const list = new KeyedList(element, entry);
+  return { element, update: (sources) => list.show(sources, (source) => source.source) };
+}

@@ -1,0 +1,127 @@
+// One stream: what it promises, what it has used, its ⊤ timeline, and the buttons that end it.
+
+import { actionButton, applies } from "../actions.js";
+import { Chart, ratesOf } from "../chart.js";
+import { make, setText } from "../dom.js";
+import { ago, amount, charged, count, duration, mechanism, number, percent, rate, rateOver, time } from "../format.js";
+import { card, cutoffBar, emptyState, facts, stateBadge } from "../parts.js";
+import { route } from "../routes.js";
+import { promise } from "./stream_table.js";
+
+const WINDOWS = [[60, "last minute"], [600, "last 10 minutes"], [3600, "last hour"]];
+const FACTS = ["Source", "Mechanism", "Accuracy promised", "Cost", "Spent", "Refunded", "Answered", "Runs dry in", "Opened", "Last answer"];
+
+export function streamView({ names: [name], session }) {
+  let source = "";
+  const state = stateBadge();
+  const subject = () => ({ source, stream: name });
+  const buttons = { halt: actionButton("halt", subject, session), close: actionButton("close", subject, session) };
+  const reason = make("p", { class: "reason" });
+  const tops = cutoffBar();
+  const used = make("span", { class: "quiet" });
+  const about = facts(FACTS);
+  const home = make("a", { class: "name" });
+  const cells = WINDOWS.map(() => [make("td"), make("td")]);
+  const timeline = new Chart({ title: "⊤s so far", format: (value) => count(value), stepped: true, height: 200 });
+  const answers = new Chart({ title: "⊥ per second", format: (value) => rate(value), height: 150 });
+  const silent = emptyState("No answer yet", "Ask it something:", `sotto ask ${name} --value 12`);
+  const charts = make("div", {}, timeline.element, answers.element);
+  const definition = make("pre", { tabindex: "0" }, make("code"));
+  const constants = make("pre", { tabindex: "0" }, make("code"));
+  const place = make("p", { class: "quiet" });
+  const element = make(
+    "div",
+    { class: "view" },
+    make("div", { class: "head" }, make("h1", { class: "name" }, name), state.element, make("div", { class: "head-actions" }, buttons.halt, buttons.close)),
+    reason,
+    make(
+      "div",
+      { class: "columns" },
+      card("At a glance", make("p", { class: "big" }, used, tops.element), about.element),
+      card("⊤ timeline", charts, silent),
+    ),
+    make(
+      "div",
+      { class: "columns" },
+      card(
+        "Answers per second",
+        make(
+          "table",
+          { class: "plain" },
+          make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "over the"), make("th", { scope: "col" }, "⊤/s"), make("th", { scope: "col" }, "⊥/s"))),
+          make("tbody", {}, WINDOWS.map(([, text], index) => make("tr", {}, make("th", { scope: "row" }, text), cells[index]))),
+        ),
+      ),
+      card(
+        "Definition",
+        make("details", {}, make("summary", {}, "As it was asked for"), definition),
+        make("details", {}, make("summary", {}, "Calibration: the public constants of its noise"), constants),
+        place,
+      ),
+    ),
+  );
+  silent.hidden = charts.hidden = buttons.halt.hidden = buttons.close.hidden = true;
+
+  function show({ row, spec, calibration, incarnation, position, timeline: points }) {
+    source = row.source;
+    state.update(row);
+    buttons.halt.hidden = !applies("halt", row);
+    buttons.close.hidden = !applies("close", row);
+    setText(reason, row.reason ? `${row.state === "open" ? "Ending" : row.state}: ${row.reason}` : "");
+    reason.hidden = !row.reason;
+    tops.update(row);
+    setText(used, `${charged(row.mechanism)} used `);
+    home.textContent = row.source;
+    home.href = route("sources", [row.source]);
+    about.update([
+      home,
+      mechanism(row.mechanism),
+      `±${number(row.alpha)}. ${promise(row)}.`,
+      amount(row.cost),
+      `${amount(row.spent)}${row.cost.epsilon ? ` (${percent(row.spent.epsilon / row.cost.epsilon)} of its cost)` : ""}`,
+      amount(row.refunded),
+      `${count(row.answered)} (${count(row.tops)} ⊤, ${count(row.answered - row.tops)} ⊥)`,
+      row.dry_in === null ? "no end in sight" : `${duration(row.dry_in)}, if it goes on as in the last ten minutes`,
+      row.opened === null ? "not known any more" : time(row.opened),
+      row.updated === null ? "none yet" : `${time(row.updated)}, ${ago(row.updated)}`,
+    ]);
+    WINDOWS.forEach(([seconds], index) => {
+      const { above, below } = rateOver(row.rates, seconds);
+      setText(cells[index][0], rate(above));
+      setText(cells[index][1], rate(below));
+    });
+    silent.hidden = row.answered > 0 || row.state !== "open";
+    charts.hidden = !silent.hidden;
+    const until = Math.max(row.state === "open" ? Date.now() / 1000 : 0, row.updated ?? 0);
+    timeline.update({
+      series: [{ name: "⊤s", kind: "above", area: true, points: points.map((point) => [point.time, point.tops]) }],
+      limit: row.cutoff === null ? null : { value: row.cutoff, text: `cutoff ${count(row.cutoff)}` },
+      until,
+    });
+    answers.update({
+      series: [{ name: "⊥ per second", kind: "below", area: true, points: ratesOf(points, (point) => point.answered - point.tops) }],
+      limit: null,
+      until,
+    });
+    setText(definition.firstChild, JSON.stringify(spec, null, 2));
+    setText(constants.firstChild, JSON.stringify(calibration, null, 2));
+    const last = position ? `, last query at ${position.topic}/${position.partition} offset ${count(position.offset)}` : "";
+    setText(place, `Incarnation ${incarnation}${last}`);
+  }
+
+  return {
+    element,
+    title: name,
+    connections: [{ views: ["overview", "stream"], query: { stream: name } }],
+    show(view, data) {
+      if (view === "stream") {
+        show(data);
+      }
+    },
+    close() {
+      timeline.close();
+      answers.close();
+    },
+  };
+}
+

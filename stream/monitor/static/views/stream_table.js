@@ -1,0 +1,115 @@
+// Streams as a table, which turns into cards on a narrow screen.
+
+import { KeyedList, link, make, setAttribute, setText } from "../dom.js";
+import { ago, charged, count, duration, mechanism, number } from "../format.js";
+import { cutoffBar, rateCell, stateBadge } from "../parts.js";
+import { route } from "../routes.js";
+
+const COLUMNS = [
+  ["stream", "Stream", "stream"],
+  ["state", "State", "state"],
+  ["mechanism", "Mechanism", "mechanism"],
+  ["tops", "⊤s used", "tops_left"],
+  ["above", "⊤/s", "above_rate"],
+  ["below", "⊥/s", "below_rate"],
+  ["answered", "Answered", "answered"],
+  ["alpha", "Accuracy α", "alpha"],
+  ["dry", "Runs dry in", "dry_in"],
+];
+
+function row(withSource) {
+  const name = make("a", { class: "name" });
+  const source = make("a", { class: "quiet name" });
+  const state = stateBadge();
+  const kind = make("span");
+  const tops = cutoffBar();
+  const above = rateCell("above");
+  const below = rateCell("below");
+  const answered = make("span", { class: "figure" });
+  const alpha = make("span", { class: "figure" });
+  const dry = make("span", { class: "figure" });
+  const contents = {
+    stream: [name, withSource && source],
+    state: [state.element],
+    mechanism: [kind],
+    tops: [tops.element],
+    above: [above.element],
+    below: [below.element],
+    answered: [answered],
+    alpha: [alpha],
+    dry: [dry],
+  };
+  const element = make(
+    "tr",
+    {},
+    COLUMNS.map(([key, label]) =>
+      key === "stream"
+        ? make("th", { scope: "row", class: "cell-stream" }, contents[key])
+        : make("td", { class: `cell-${key}`, "data-label": label }, contents[key]),
+    ),
+  );
+  return {
+    element,
+    update(stream) {
+      setText(name, stream.stream);
+      setAttribute(name, "href", route("streams", [stream.stream]));
+      setText(source, stream.source);
+      setAttribute(source, "href", route("sources", [stream.source]));
+      state.update(stream);
+      setAttribute(state.element, "title", stream.reason);
+      setText(kind, mechanism(stream.mechanism));
+      tops.update(stream);
+      setAttribute(tops.element, "title", `${charged(stream.mechanism)} used, of those that its grant pays for`);
+      above.update(stream.rates);
+      below.update(stream.rates);
+      setText(answered, count(stream.answered));
+      setAttribute(answered, "title", stream.updated === null ? null : `last ${ago(stream.updated)}`);
+      setText(alpha, `±${number(stream.alpha)}`);
+      setAttribute(alpha, "title", promise(stream));
+      setText(dry, stream.dry_in === null ? "–" : duration(stream.dry_in));
+      setAttribute(element, "data-state", stream.state);
+    },
+  };
+}
+
+/** The accuracy that a stream promises, in a sentence. */
+export function promise({ alpha, beta, expected_queries: expected }) {
+  return (
+    `All of the first ${count(expected)} answers are within ±${number(alpha)} ` +
+    `with probability at least 1 − ${number(beta)}`
+  );
+}
+
+/**
+ * A table of streams. With `onSort(sort)` its headings can be pressed; `order({ sort, descending })` marks the one that
+ * it is sorted by.
+ */
+export function streamTable({ withSource = true, onSort = null, label = "Streams" } = {}) {
+  const heads = COLUMNS.map(([key, text, sort]) =>
+    make(
+      "th",
+      { scope: "col", class: `cell-${key}` },
+      onSort ? make("button", { type: "button", class: "sort", "data-sort": sort, onclick: () => onSort(sort) }, text) : text,
+    ),
+  );
+  const body = make("tbody");
+  const list = new KeyedList(body, () => row(withSource));
+  const element = make(
+    "div",
+    { class: "table-frame" },
+    make("table", { class: "streams", "aria-label": label }, make("thead", {}, make("tr", {}, heads)), body),
+  );
+  return {
+    element,
+    update: (streams) => list.show(streams, (stream) => stream.stream),
+    order({ sort, descending }) {
+      heads.forEach((head, index) => {
+        const chosen = COLUMNS[index][2] === sort;
+        setAttribute(head, "aria-sort", chosen ? (descending ? "descending" : "ascending") : null);
+      });
+    },
+  };
+}
+
+/** What streams can be sorted by, with what to call it. */
+export const sortings = [...COLUMNS.map(([, text, sort]) => [sort, text]), ["source", "Source"], ["updated", "Last answer"]];

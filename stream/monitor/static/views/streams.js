@@ -1,0 +1,92 @@
+// All streams: the server searches, filters, sorts and cuts into pages, so that ten thousand cost a browser no more.
+
+import { make, setText } from "../dom.js";
+import { count, mechanisms } from "../format.js";
+import { afterPause, emptyState } from "../parts.js";
+import { route } from "../routes.js";
+import { OPEN_STREAM } from "./commands.js";
+import { choice, orderButton, searchField, toggles } from "./filters.js";
+import { pager } from "./pager.js";
+import { sortings, streamTable } from "./stream_table.js";
+
+const LIMIT = 50;
+const STATES = [["open", "open"], ["exhausted", "exhausted"], ["halted", "halted"], ["closed", "closed"]];
+
+function read(query) {
+  return {
+    search: query.search ?? "",
+    state: query.state ?? "",
+    source: query.source ?? "",
+    mechanism: query.mechanism ?? "",
+    sort: query.sort ?? "stream",
+    descending: query.descending === "true",
+    offset: Number(query.offset) || 0,
+  };
+}
+
+export function streamsView({ query, remember }) {
+  const chosen = read(query);
+  const connections = () => [{ views: ["overview", "streams"], query: { ...chosen, limit: LIMIT } }];
+  const change = (changes) => {
+    Object.assign(chosen, { offset: 0 }, changes);
+    table.order(chosen);
+    remember({ ...chosen, sort: chosen.sort === "stream" ? "" : chosen.sort, offset: chosen.offset || "" }, connections());
+  };
+  const search = searchField("Search streams and sources", chosen.search, afterPause(() => change({ search: search.input.value })));
+  const pressed = chosen.state ? chosen.state.split(",") : [];
+  const states = toggles("States", STATES, pressed, (names) => change({ state: names.join(",") }));
+  const kind = choice("Mechanism", [["", "any mechanism"], ...mechanisms], chosen.mechanism, (value) => change({ mechanism: value }));
+  const sort = choice("Sort by", sortings, chosen.sort, (value) => change({ sort: value }), { labelled: true });
+  const order = orderButton(chosen.descending, (descending) => change({ descending }));
+  const source = make("a", { class: "chip", href: route("streams") }, `source ${chosen.source} ×`);
+  source.hidden = !chosen.source;
+  source.setAttribute("aria-label", `Show the streams of all sources, not only of ${chosen.source}`);
+  const table = streamTable({
+    onSort(name) {
+      const descending = chosen.sort === name && !chosen.descending;
+      sort.querySelector("select").value = name;
+      order.set(descending);
+      change({ sort: name, descending });
+    },
+  });
+  table.order(chosen);
+  const pages = pager(LIMIT, (offset) => {
+    change({ offset });
+    scrollTo({ top: 0 });
+  });
+  const none = emptyState("No stream yet", "A stream answers queries on a source at a privacy cost. Open one:", OPEN_STREAM);
+  const unmatched = emptyState("No stream matches", "Search for less of the name, or take a filter away.");
+  const clear = make("p", {}, make("a", { href: route("streams") }, "Clear all filters"));
+  unmatched.append(clear);
+  none.hidden = unmatched.hidden = true;
+  const total = make("span", { class: "quiet" });
+  const element = make(
+    "div",
+    { class: "view" },
+    make("h1", {}, "Streams ", total),
+    make("div", { class: "filters", role: "search" }, search.element, states, kind, make("span", { class: "sorting" }, sort, order.element), source),
+    make("section", { class: "card flush", "aria-label": "Streams" }, table.element, none, unmatched),
+    pages.element,
+  );
+  return {
+    element,
+    title: "Streams",
+    connections: connections(),
+    show(name, data) {
+      if (name !== "streams") {
+        return;
+      }
+      if (!data.items.length && data.matching) {
+        change({}); // the page asked for has gone
+        return;
+      }
+      table.update(data.items);
+      pages.update(data, "streams");
+      setText(total, count(data.total));
+      table.element.hidden = data.items.length === 0;
+      none.hidden = data.total > 0;
+      unmatched.hidden = data.total === 0 || data.items.length > 0;
+    },
+    close() {},
+  };
+}

@@ -1,0 +1,107 @@
+// Who answers what, how far behind, and how far a restore has come.
+
+import { KeyedList, make, setAttribute, setText } from "../dom.js";
+import { count, duration, percent, plural, rate } from "../format.js";
+import { card, emptyState } from "../parts.js";
+import { SERVE } from "./commands.js";
+
+const MEMBERS = ["Process", "Service", "Host", "Partitions", "Lag", "Events/s"];
+const PARTITIONS = ["Service", "Partition", "Process", "Position", "End", "Lag", "Events/s", "Restore"];
+
+function cellsOf(names) {
+  return names.map((name) => make("td", { "data-label": name, class: `cell-${name.toLowerCase().replace("/", "-")}` }));
+}
+
+function memberRow() {
+  const cells = cellsOf(MEMBERS);
+  return {
+    element: make("tr", {}, cells),
+    update(member) {
+      const shown = [member.member, member.role, member.host, ranges(member.partitions), count(member.lag), rate(member.events_per_second)];
+      shown.forEach((text, index) => setText(cells[index], text));
+    },
+  };
+}
+
+function partitionRow() {
+  const cells = cellsOf(PARTITIONS);
+  const words = make("span", { class: "figure" });
+  const done = make("span");
+  const track = make("span", { class: "track", "aria-hidden": "true" }, done);
+  const element = make("tr", {}, cells);
+  cells[7].append(make("span", { class: "cutoff" }, words, track));
+  return {
+    element,
+    update(row) {
+      const position = row.position === null ? "–" : count(row.position);
+      const shown = [row.role, String(row.partition), row.member ?? "nobody", position, count(row.end), count(row.lag), rate(row.events_per_second)];
+      shown.forEach((text, index) => setText(cells[index], text));
+      setAttribute(element, "data-unassigned", row.member === null);
+      setText(words, describeRestore(row.restore));
+      track.hidden = row.restore?.phase !== "restoring";
+      if (row.restore) {
+        done.style.width = `${shareRestored(row.restore) * 100}%`;
+      }
+    },
+  };
+}
+
+function shareRestored({ records, total }) {
+  return total > 0 ? Math.min(records / total, 1) : 1;
+}
+
+function describeRestore(restore) {
+  if (restore === null) {
+    return "–";
+  }
+  if (restore.phase === "restoring") {
+    return `${percent(shareRestored(restore))} of ${plural(restore.total, "offset")}`;
+  }
+  return `ready: ${plural(restore.records, "record")} in ${duration(restore.seconds)}`;
+}
+
+/** Partitions as ranges: 0–3, 6. */
+export function ranges(partitions) {
+  const parts = [];
+  for (const partition of [...partitions].sort((a, b) => a - b)) {
+    const last = parts[parts.length - 1];
+    if (last && last[1] === partition - 1) {
+      last[1] = partition;
+    } else {
+      parts.push([partition, partition]);
+    }
+  }
+  return parts.map(([from, to]) => (from === to ? `${from}` : `${from}–${to}`)).join(", ") || "none";
+}
+
+function table(columns, body, label) {
+  const heads = columns.map((text) => make("th", { scope: "col" }, text));
+  return make("div", { class: "table-frame" }, make("table", { class: "stacked", "aria-label": label }, make("thead", {}, make("tr", {}, heads)), body));
+}
+
+export function workersView() {
+  const members = make("tbody");
+  const partitions = make("tbody");
+  const memberList = new KeyedList(members, memberRow);
+  const partitionList = new KeyedList(partitions, partitionRow);
+  const none = emptyState("No service is running", "Nobody answers queries or grants budget. Start them:", SERVE);
+  none.hidden = true;
+  const processes = card("Processes", table(MEMBERS, members, "Processes"), none);
+  const inputs = card("Input partitions", table(PARTITIONS, partitions, "Input partitions"));
+  return {
+    element: make("div", { class: "view" }, make("h1", {}, "Workers"), processes, inputs),
+    title: "Workers",
+    connections: [{ views: ["overview", "workers"] }],
+    show(name, data) {
+      if (name !== "workers") {
+        return;
+      }
+      memberList.show(data.members, (member) => `${member.role} ${member.member}`);
+      partitionList.show(data.partitions, (row) => `${row.role} ${row.partition}`);
+      none.hidden = data.members.length > 0;
+      processes.querySelector(".table-frame").hidden = data.members.length === 0;
+      inputs.hidden = data.partitions.length === 0;
+    },
+    close() {},
+  };
+}

@@ -1,0 +1,247 @@
+"""The monitor's tables: what the topics last said of every source, stream, partition and refused event.
+
+Pure state, told nothing of Kafka or HTTP. Every record that is taken in holds totals, so the order in which topics are
+read does not matter and reading one again changes nothing: of a stream's totals the largest count, of everything else
+the record with the highest offset.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from typing import Literal
+
+from schemas import Amount, StreamState, ValuesSource
+from stream.accounting.costs import to_amount, total_budget
+from stream.monitor.digests import (
+    AmountShape,
+    ControlShape,
+    DeadLetter,
+    GrantRecordShape,
+    RestoreShape,
+    SourceRecordShape,
+    SourceShape,
+    TotalsShape,
+    UnreadableError,
+    dead_letter,
+    read,
+)
+from stream.monitor.entries import BURN_POINTS, STATES, Activity, RestoreEntry, SourceEntry, StreamEntry, Totals
+from stream.monitor.series import Series
+from stream.processors.base import RecordLike
+from stream.processors.topics import Topics
+
+RECENT_REJECTED = 100
+MAX_CODES = 64
+"""Different reasons told apart; our services know about ten."""
+
+ChangeTopic = Literal["sources", "streams", "rejected", "workers"]
+
+
+class Tables:
+    """Everything that the monitor knows."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self.sources: dict[str, SourceEntry] = {}
+        self.streams: dict[str, StreamEntry] = {}
+        self.restores: dict[tuple[str, int], RestoreEntry] = {}
+        self.totals = Totals()
+        self.rejected: Counter[str] = Counter()
+        self.last_rejected: dict[str, float] = {}
+        self.recent_rejected: deque[tuple[float, DeadLetter]] = deque(maxlen=RECENT_REJECTED)
+        self.unreadable = 0
+        self.records = 0
+        self.changes: dict[ChangeTopic, int] = {"sources": 0, "streams": 0, "rejected": 0, "workers": 0}
+        self._seen: dict[tuple[str, int], int] = {}
+        self._takes = {
+            topics.ledger: self._take_ledger,
+            topics.status: self._take_status,
+            topics.charges: self._take_totals,
+            topics.control: self._take_control,
+            topics.rejected: self._take_rejected,
+        }
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The topics that it is made from."""
+        return tuple(self._takes)
+
+    @property
+    def shown(self) -> int:
+        """How many streams are shown."""
+        return self.totals.states.total()
+
+    def position(self, topic: str, partition: int) -> int:
+        """The offset after the last record that was taken in."""
+        return self._seen.get((topic, partition), -1) + 1
+
+    def take(self, record: RecordLike) -> None:
+        """Take in one record of one of the ``inputs``. What cannot be read is counted and passed over."""
+        place = (record.topic, record.partition)
+        if record.offset <= self._seen.get(place, -1):
+            return
+        self._seen[place] = record.offset
+        self.records += 1
+        try:
+            self._takes[record.topic](record)
+        except UnreadableError:
+            self.unreadable += 1
+
+    def _take_ledger(self, record: RecordLike) -> None:
+        key, value = record.key or b"", record.value
+        if value is None:
+            return
+        if key.startswith(b"source|"):
+            self._take_source(read(SourceRecordShape, value), value, record.timestamp / 1000)
+        elif key.startswith(b"grant|"):
+            self._take_grant(read(GrantRecordShape, value), value, record.timestamp / 1000)
+
+    def _take_source(self, record: SourceRecordShape, raw: bytes, time: float) -> None:
+        entry = self.sources.get(record.source.source)
+        if entry is None:
+            burn = Series(width=13, spacing=1.0, limit=BURN_POINTS, whole_life=True)
+            entry = SourceEntry(record, raw, _total(record.source), time, burn)
+            entry.streams.update(
+                one.state for one in self.streams.values() if one.grant and _source_of(one) == record.source.source
+            )
+            self.sources[record.source.source] = entry
+        entry.record, entry.raw, entry.updated = record, raw, time
+        figures = (record.granted, record.spent, record.refunded, record.left)
+        entry.burn.add([time, *(number for amount in figures for number in _numbers(amount))])
+        self.changes["sources"] += 1
+
+    def _take_grant(self, record: GrantRecordShape, raw: bytes, time: float) -> None:
+        entry = self._entry(record.spec.stream)
+        self._count(entry, -1)
+        if entry.incarnation != record.identity.incarnation:
+            # What was said of another opening under this name is not this stream's.
+            opened = entry.opened if entry.grant is None else None
+            entry = self.streams[entry.name] = StreamEntry(entry.name, opened=opened)
+            entry.incarnation = record.identity.incarnation
+        entry.grant, entry.raw, entry.ending = record, raw, record.ending
+        self._merge(entry, record.state, record.reason, record.answered, record.tops, record.spent, time)
+        if record.ending is not None:
+            entry.reason = record.reason
+        self._count(entry, 1)
+
+    def _take_status(self, record: RecordLike) -> None:
+        if record.value is None:
+            return
+        if (record.key or b"").startswith(b"@"):
+            restore = read(RestoreShape, record.value)
+            self.restores[restore.role, restore.partition] = RestoreEntry(restore, record.timestamp / 1000)
+            self.changes["workers"] += 1
+        else:
+            self._take_totals(record)
+
+    def _take_totals(self, record: RecordLike) -> None:
+        if record.value is None:
+            return
+        totals, time = read(TotalsShape, record.value), record.timestamp / 1000
+        entry = self._entry(totals.stream)
+        if entry.grant is None and entry.incarnation != totals.incarnation:
+            entry = self.streams[entry.name] = StreamEntry(
+                entry.name, incarnation=totals.incarnation, opened=entry.opened
+            )
+        if entry.incarnation != totals.incarnation:
+            return
+        self._count(entry, -1)
+        self._merge(entry, totals.state, totals.reason, totals.answered, totals.tops, totals.spent, time)
+        if totals.position is not None and (
+            entry.position is None or totals.position.offset > entry.position.offset
+        ):
+            entry.position = totals.position
+        self._count(entry, 1)
+
+    def _take_control(self, record: RecordLike) -> None:
+        if record.value is None:
+            return
+        control = read(ControlShape, record.value)
+        entry = self._entry((record.key or b"").decode(errors="replace"))
+        if control.kind == "opened":
+            entry.opened = record.timestamp / 1000
+            return
+        if entry.grant is not None and entry.incarnation == control.identity.incarnation:
+            entry.ending, entry.reason = control.kind, control.reason or entry.reason
+            self.changes["streams"] += 1
+
+    def _take_rejected(self, record: RecordLike) -> None:
+        letter = dead_letter(record.headers)
+        code = letter.code if letter.code in self.rejected or len(self.rejected) < MAX_CODES else "other"
+        time = record.timestamp / 1000
+        self.rejected[code] += 1
+        self.last_rejected[code] = max(time, self.last_rejected.get(code, time))
+        self.recent_rejected.append((time, letter))
+        self.changes["rejected"] += 1
+
+    def _entry(self, stream: str) -> StreamEntry:
+        entry = self.streams.get(stream)
+        if entry is None:
+            entry = self.streams[stream] = StreamEntry(stream)
+        return entry
+
+    def _merge(
+        self,
+        entry: StreamEntry,
+        state: StreamState,
+        reason: str | None,
+        answered: int,
+        tops: int,
+        spent: AmountShape,
+        time: float,
+    ) -> None:
+        """Totals only grow and states only follow each other, whichever topic tells first."""
+        rank, known = STATES.index(state), STATES.index(entry.state)
+        # An open stream's loss includes the round under way: of equal totals the later state's are the final ones.
+        if entry.spent is None or (answered, tops, rank) >= (entry.answered, entry.tops, known):
+            entry.answered, entry.tops, entry.spent = answered, tops, spent
+        if rank > known:
+            entry.state, entry.reason = state, reason or entry.reason
+        entry.updated = time if entry.updated is None else max(time, entry.updated)
+        if entry.answered:
+            if entry.activity is None:
+                entry.activity = Activity.empty()
+                if entry.opened is not None:
+                    self._remember(entry.activity, (entry.opened, 0, 0))
+            self._remember(entry.activity, (time, entry.answered, entry.tops))
+
+    @staticmethod
+    def _remember(activity: Activity, row: tuple[float, int, int]) -> None:
+        for series in (*activity.windows, activity.timeline):
+            series.add(row)
+
+    def _count(self, entry: StreamEntry, sign: int) -> None:
+        """Take a stream out of the sums before a change, and put it back after."""
+        if entry.grant is None:
+            return
+        totals = self.totals
+        totals.answered += sign * entry.answered
+        totals.tops += sign * entry.tops
+        totals.nearly_dry += sign * entry.nearly_dry
+        totals.states[entry.state] += sign
+        if (source := self.sources.get(_source_of(entry))) is not None:
+            source.streams[entry.state] += sign
+        self.changes["streams"] += 1
+
+
+def _total(source: SourceShape) -> Amount:
+    """A source's whole budget, which is the same for every kind of source."""
+    alike = ValuesSource(
+        kind="values",
+        source=source.source,
+        neighbors=source.neighbors,
+        epsilon=source.epsilon,
+        delta=source.delta,
+        accountant=source.accountant,
+        sensitivity=1.0,
+    )
+    return to_amount(total_budget(alike), alike)
+
+
+def _source_of(entry: StreamEntry) -> str:
+    return "" if entry.grant is None else entry.grant.spec.source
+
+
+def _numbers(amount: AmountShape) -> tuple[float, float, float]:
+    return amount.epsilon, amount.delta, math.nan if amount.rho is None else amount.rho

@@ -1,0 +1,222 @@
+"""The API's answers, made from the tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from schemas import MAX_RECORD_BYTES, Amount, GrantRecord, LedgerRecord, Position, Source, SourceRecord
+from schemas.wire import Codec
+from stream.monitor.entries import RATE_WINDOWS, SourceEntry, StreamEntry
+from stream.monitor.models import (
+    BurnDown,
+    BurnPoint,
+    Overview,
+    Rate,
+    RejectedEvent,
+    RejectedReason,
+    RejectedView,
+    SourceRow,
+    StreamCounts,
+    StreamDetail,
+    StreamRow,
+    TimelinePoint,
+    TrafficPoint,
+    WorkersView,
+)
+from stream.monitor.series import Series
+from stream.monitor.tables import Tables
+
+HISTORY_SPACING = 10.0
+"""Seconds between two points of the installation's history."""
+HISTORY_POINTS = 361
+_DRY_WINDOW = RATE_WINDOWS.index(600)
+
+_records: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+
+
+def new_history() -> Series:
+    """An hour of the installation's totals."""
+    return Series(width=3, spacing=HISTORY_SPACING, limit=HISTORY_POINTS)
+
+
+def remember(history: Series, tables: Tables, now: float) -> None:
+    """Add the totals of this moment."""
+    history.add((now, tables.totals.answered, tables.totals.tops))
+
+
+def overview(tables: Tables, history: Series, workers: WorkersView, *, ready: bool, now: float) -> Overview:
+    """The installation at a glance."""
+    totals = tables.totals
+    of_workers = [row for row in workers.partitions if row.role == "worker"]
+    return Overview(
+        time=now,
+        ready=ready,
+        sources=len(tables.sources),
+        sources_halted=sum(entry.record.state == "halted" for entry in tables.sources.values()),
+        streams=StreamCounts(**{state: count for state, count in totals.states.items() if count}),
+        nearly_dry=totals.nearly_dry,
+        answered=totals.answered,
+        tops=totals.tops,
+        rates=[_rate(history, seconds, now, totals.answered, totals.tops) for seconds in RATE_WINDOWS],
+        history=[TrafficPoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in history],
+        rejected=tables.rejected.total(),
+        workers=sum(member.role == "worker" for member in workers.members),
+        lag=sum(row.lag for row in of_workers) if of_workers else None,
+    )
+
+
+def source_row(entry: SourceEntry) -> SourceRow:
+    """A source with its budget."""
+    record = entry.record
+    left = record.left.model()
+    return SourceRow(
+        source=record.source.source,
+        kind=record.source.kind,
+        neighbors=record.source.neighbors,
+        accountant=record.source.accountant,
+        state=record.state,
+        reason=record.reason,
+        total=entry.total,
+        granted=record.granted.model(),
+        spent=record.spent.model(),
+        refunded=record.refunded.model(),
+        left=left,
+        left_share=left_share(left, entry.total),
+        streams=StreamCounts(**{state: count for state, count in entry.streams.items() if count}),
+        updated=entry.updated,
+    )
+
+
+def left_share(left: Amount, total: Amount) -> float:
+    """The smallest share that is left of any part of the budget that there is; exact for ρ, ε and δ apart."""
+    if total.rho is not None and left.rho is not None:
+        return left.rho / total.rho if total.rho else 0.0
+    shares = [left.epsilon / total.epsilon if total.epsilon else 0.0]
+    if total.delta:
+        shares.append(left.delta / total.delta)
+    return min(max(min(shares), 0.0), 1.0)
+
+
+def burn_down(entry: SourceEntry) -> BurnDown:
+    """A source's budget over time."""
+    points = [
+        BurnPoint(
+            time=row[0],
+            granted=_amount(row[1:4]),
+            spent=_amount(row[4:7]),
+            refunded=_amount(row[7:10]),
+            left=_amount(row[10:13]),
+        )
+        for row in entry.burn
+    ]
+    return BurnDown(source=source_row(entry), points=points)
+
+
+def definition(entry: SourceEntry) -> Source:
+    """A source as it was registered."""
+    record = _records.decode(entry.raw)
+    if not isinstance(record, SourceRecord):
+        raise TypeError("a source's entry holds another record")
+    return record.source
+
+
+def rates(entry: StreamEntry, now: float) -> list[Rate]:
+    """A stream's rates over each window."""
+    if entry.activity is None:
+        return [Rate(window_seconds=seconds, above=0.0, below=0.0) for seconds in RATE_WINDOWS]
+    return [
+        _rate(series, seconds, now, entry.answered, entry.tops)
+        for seconds, series in zip(RATE_WINDOWS, entry.activity.windows, strict=True)
+    ]
+
+
+def dry_in(entry: StreamEntry, now: float) -> float | None:
+    """Seconds until an open stream has used up its charged answers, if it goes on as in the last ten minutes."""
+    left = entry.tops_left
+    if entry.state != "open" or left is None or entry.activity is None:
+        return None
+    rate = _rate(entry.activity.windows[_DRY_WINDOW], 600, now, entry.answered, entry.tops)
+    return left / rate.above if rate.above > 0.0 else None
+
+
+def stream_row(entry: StreamEntry, now: float) -> StreamRow:
+    """A stream in one line; only for entries that have a grant."""
+    grant = entry.grant
+    if grant is None or entry.spent is None:
+        raise TypeError("a stream is shown once the ledger has its grant")
+    return StreamRow(
+        stream=entry.name,
+        source=grant.spec.source,
+        mechanism=grant.spec.mechanism.kind,
+        state=entry.state,
+        ending=entry.ending,
+        reason=entry.reason,
+        answered=entry.answered,
+        tops=entry.tops,
+        cutoff=entry.cutoff,
+        tops_left=entry.tops_left,
+        alpha=grant.calibration.alpha,
+        beta=grant.calibration.beta,
+        expected_queries=grant.calibration.expected_queries,
+        cost=grant.cost.model(),
+        spent=entry.spent.model(),
+        refunded=grant.refunded.model(),
+        rates=rates(entry, now),
+        dry_in=dry_in(entry, now),
+        opened=entry.opened,
+        updated=entry.updated,
+    )
+
+
+def stream_detail(entry: StreamEntry, now: float) -> StreamDetail:
+    """A stream with its definition and timeline."""
+    record = _records.decode(entry.raw)
+    if not isinstance(record, GrantRecord):
+        raise TypeError("a stream's entry holds another record")
+    position = entry.position
+    timeline = entry.activity.timeline if entry.activity is not None else ()
+    return StreamDetail(
+        row=stream_row(entry, now),
+        spec=record.spec,
+        calibration=record.calibration,
+        incarnation=entry.incarnation,
+        position=position and Position(topic=position.topic, partition=position.partition, offset=position.offset),
+        timeline=[TimelinePoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in timeline],
+    )
+
+
+def rejected(tables: Tables) -> RejectedView:
+    """Refused events by reason, the most frequent first."""
+    return RejectedView(
+        total=tables.rejected.total(),
+        reasons=[
+            RejectedReason(code=code, count=count, last=tables.last_rejected[code])
+            for code, count in tables.rejected.most_common()
+        ],
+        recent=[
+            RejectedEvent(
+                time=time,
+                topic=letter.topic,
+                partition=letter.partition,
+                offset=letter.offset,
+                code=letter.code,
+                message=letter.message,
+            )
+            for time, letter in reversed(tables.recent_rejected)
+        ],
+    )
+
+
+def _rate(series: Series, seconds: int, now: float, answered: int, tops: int) -> Rate:
+    before = series.at(now - seconds)
+    if before is None:
+        return Rate(window_seconds=seconds, above=0.0, below=0.0)
+    above = max(tops - before[2], 0.0)
+    below = max(answered - before[1] - above, 0.0)
+    return Rate(window_seconds=seconds, above=above / seconds, below=below / seconds)
+
+
+def _amount(numbers: Sequence[float]) -> Amount:
+    epsilon, delta, rho = numbers
+    return Amount(epsilon=epsilon, delta=delta, rho=None if math.isnan(rho) else rho)

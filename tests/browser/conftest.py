@@ -1,0 +1,85 @@
+"""One browser for all tests, a window of its own for each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, async_playwright
+
+from tests.browser.scene import VIEWER, Scene
+
+OpenPage = Callable[..., Awaitable[Page]]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The browser's path. Nothing else is a reason not to run these tests."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if (path := shutil.which(name)) is not None:
+            return path
+    pytest.skip("no Chromium is installed (Debian, Ubuntu: apt install chromium)")
+
+
+@pytest.fixture(scope="session")
+def scene() -> Scene:
+    """Five sources and fourteen streams after an hour's work; for tests that only look."""
+    made = Scene()
+    made.at_work()
+    return made
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    # Chromium's sandbox does not work as root, which containers commonly are.
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []
+    async with async_playwright() as playwright:
+        started = await playwright.chromium.launch(executable_path=chromium, args=options)
+        yield started
+        await started.close()
+
+
+@pytest.fixture
+def complaints() -> list[str]:
+    """What went wrong in the pages of a test; whoever provokes something takes it out."""
+    return []
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def open_page(browser: Browser, complaints: list[str]) -> AsyncIterator[OpenPage]:
+    """Open a place of the page, signed in if a token is given, and at the end insist that nothing went wrong in it."""
+    async with AsyncExitStack() as stack:
+
+        async def opened(address: str, place: str = "", token: str | None = VIEWER, **options: Any) -> Page:
+            context = await browser.new_context(**options)
+            stack.push_async_callback(context.close)
+            page = await context.new_page()
+            page.set_default_timeout(20_000)
+            page.on("pageerror", lambda error: complaints.append(str(error)))
+            page.on("console", lambda message: _complain(message.type, message.text, complaints))
+            page.on("request", lambda request: _stay(request.url, address, complaints))
+            await page.goto(f"{address}/#/{place}")
+            if token is not None:
+                await page.get_by_label("Token").fill(token)
+                await page.get_by_role("button", name="Sign in").click()
+                await page.get_by_text("live", exact=True).wait_for()
+            return page
+
+        yield opened
+    assert complaints == []
+
+
+def _complain(kind: str, text: str, complaints: list[str]) -> None:
+    """A refused request is told on the console too; it is part of some tests."""
+    if kind == "error" and "Failed to load resource" not in text:
+        complaints.append(text)
+
+
+def _stay(url: str, address: str, complaints: list[str]) -> None:
+    if not url.startswith(f"{address}/"):
+        complaints.append(f"the page asked for {url}")

@@ -1,0 +1,183 @@
+"""Halting and closing from the page: asked twice, with the operator's token, once per request id."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Locator, Page, expect
+
+from schemas import CloseStream, HaltStream, Receipt, Request
+from stream.accounting.ledger import RefusedError
+from tests.browser.conftest import OpenPage
+from tests.browser.scene import OPERATOR, VIEWER, Scene, above, values
+from tests.unit.monitor.installation import LOW
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+WARD = "streams/ward%2F7"
+STRANGER = "stranger-" + "2" * 32
+
+
+class Slow(Scene):
+    """The budget service does not answer the first request in time, though it has done what was asked."""
+
+    async def request(self, request: Request) -> Receipt:
+        receipt = await super().request(request)
+        if len(self.requested) == 1:
+            raise TimeoutError
+        return receipt
+
+
+class Refusing(Scene):
+    """The budget service refuses whatever it is asked."""
+
+    async def request(self, request: Request) -> Receipt:
+        raise RefusedError(f"request: this id was used for another request ({request.kind})")
+
+
+def with_ward(scene: Scene) -> Scene:
+    scene.driver.register(values("feed", 4.0))
+    scene.driver.open(above("ward/7", "feed", 1.0, 3))
+    scene.ask("ward/7", LOW)
+    return scene
+
+
+async def dialog(page: Page, button: str, *, reason: str = "", token: str | None = None) -> Locator:
+    await page.get_by_role("button", name=f"{button} stream…").click()
+    shown = page.get_by_role("dialog")
+    await expect(shown).to_contain_text(f"{button} stream ward/7?")
+    if reason:
+        await shown.get_by_label("Reason").fill(reason)
+    if token is not None:
+        await shown.get_by_label("Operator's token").fill(token)
+    return shown
+
+
+async def test_an_operator_halts_a_stream_and_sees_the_receipt(open_page: OpenPage) -> None:
+    scene = with_ward(Scene())
+    async with scene.served() as address:
+        page = await open_page(address, WARD, OPERATOR)
+        shown = await dialog(page, "Halt", reason="audit")
+        await expect(shown.get_by_label("Operator's token")).to_have_count(0)
+        await shown.get_by_role("button", name="Halt stream").click()
+        await expect(shown.get_by_role("alert")).to_contain_text("Receipt 2: halted")
+        await shown.get_by_role("button", name="Done").click()
+        await expect(page.locator(".head .badge")).to_contain_text("halted")
+        await expect(page.locator(".reason")).to_have_text("halted: audit")
+        await expect(page.get_by_role("button", name="Halt stream…")).to_be_hidden()
+    (request,) = scene.requested
+    assert isinstance(request, HaltStream)
+    assert (request.source, request.stream, request.reason) == ("feed", "ward/7", "audit")
+    assert scene.driver.ask([{"id": "late", "stream": "ward/7", "value": 1.0}])[0].outcome == "halted"
+
+
+async def test_closing_gives_back_what_was_not_spent(open_page: OpenPage) -> None:
+    scene = with_ward(Scene())
+    async with scene.served() as address:
+        page = await open_page(address, WARD, OPERATOR)
+        shown = await dialog(page, "Close")
+        await shown.get_by_role("button", name="Close stream").click()
+        await expect(shown.get_by_role("alert")).to_contain_text("closing")
+        await page.keyboard.press("Escape")
+        await expect(page.locator(".head .badge")).to_contain_text("closed")
+    assert isinstance(scene.requested[0], CloseStream)
+    assert scene.driver.ledger("feed").refunded.epsilon > 0
+
+
+async def test_nothing_is_sent_before_it_is_confirmed(open_page: OpenPage) -> None:
+    scene = with_ward(Scene())
+    async with scene.served() as address:
+        page = await open_page(address, WARD, OPERATOR)
+        await (await dialog(page, "Halt")).get_by_role("button", name="Cancel").click()
+        await dialog(page, "Close")
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        viewer = await open_page(address, WARD, VIEWER)
+        shown = await dialog(viewer, "Halt")
+        await shown.get_by_role("button", name="Halt stream").click()
+        await expect(shown.get_by_role("alert")).to_have_text("Give the operator's token.")
+    assert scene.requested == []
+    assert scene.tables.streams["ward/7"].state == "open"
+
+
+async def test_wrong_tokens_change_nothing_and_the_operators_then_does(open_page: OpenPage) -> None:
+    scene = with_ward(Scene())
+    async with scene.served() as address:
+        page = await open_page(address, WARD, VIEWER)
+        shown = await dialog(page, "Halt", token=STRANGER)
+        confirm = shown.get_by_role("button", name="Halt stream")
+        for token, status in ((STRANGER, 401), (VIEWER, 403)):
+            await shown.get_by_label("Operator's token").fill(token)
+            async with page.expect_response("**/api/halts") as answer:
+                await confirm.click()
+            assert (await answer.value).status == status
+            await expect(shown.get_by_role("alert")).to_contain_text(f"({status}): nothing was changed")
+            assert scene.requested == []
+            assert scene.tables.streams["ward/7"].ending is None
+        await shown.get_by_label("Operator's token").fill(OPERATOR)
+        await confirm.click()
+        await expect(shown.get_by_role("alert")).to_contain_text("halted")
+        assert await page.evaluate("Object.values(sessionStorage).sort()") == ["viewer", VIEWER]
+    assert len(scene.requested) == 1
+
+
+async def test_a_request_that_was_not_answered_in_time_is_sent_again_under_its_id(open_page: OpenPage) -> None:
+    scene = with_ward(Slow())
+    async with scene.served() as address:
+        page = await open_page(address, WARD, OPERATOR)
+        shown = await dialog(page, "Halt", reason="audit")
+        await shown.get_by_role("button", name="Halt stream").click()
+        await expect(shown.get_by_role("alert")).to_contain_text("send the same request again")
+        await expect(shown.get_by_label("Reason")).not_to_be_editable()
+        await shown.get_by_role("button", name="Send again").click()
+        await expect(shown.get_by_role("alert")).to_contain_text("Receipt 2: halted")
+    first, second = scene.requested
+    assert first == second
+
+
+async def test_a_source_is_halted_with_all_its_streams(open_page: OpenPage) -> None:
+    scene = with_ward(Scene())
+    async with scene.served() as address:
+        page = await open_page(address, "sources/feed", OPERATOR)
+        await page.get_by_role("button", name="Halt source…").click()
+        shown = page.get_by_role("dialog")
+        await shown.get_by_role("button", name="Halt source").click()
+        await expect(shown.get_by_role("alert")).to_contain_text("halted")
+        await shown.get_by_role("button", name="Done").click()
+        await expect(page.locator(".head .badge")).to_contain_text("halted")
+        await expect(page.get_by_role("button", name="Halt source…")).to_be_hidden()
+    assert scene.driver.ledger("feed").state == "halted"
+    assert scene.tables.streams["ward/7"].state == "halted"
+
+
+async def test_a_refusal_of_the_ledger_is_shown_and_cannot_be_sent_again(open_page: OpenPage) -> None:
+    scene = with_ward(Refusing())
+    async with scene.served() as address:
+        page = await open_page(address, WARD, OPERATOR)
+        shown = await dialog(page, "Halt")
+        await shown.get_by_role("button", name="Halt stream").click()
+        await expect(shown.get_by_role("alert")).to_contain_text("request: this id was used for another request")
+        await expect(shown.get_by_role("button")).to_have_count(1)
+    assert scene.tables.streams["ward/7"].state == "open"
+
+
+async def test_nobody_gets_in_without_a_token(open_page: OpenPage) -> None:
+    scene = with_ward(Scene())
+    async with scene.served() as address:
+        page = await open_page(address, token=None)
+        for token in ("", STRANGER, "not a token at all"):
+            await page.get_by_label("Token").fill(token)
+            await page.get_by_role("button", name="Sign in").click()
+            await expect(page.get_by_role("alert")).to_be_visible()
+            await expect(page.get_by_role("navigation")).to_have_count(0)
+        await expect(page.get_by_text("ward/7")).to_have_count(0)
+        assert await page.evaluate("sessionStorage.length") == 0
+
+
+async def test_a_token_that_is_no_longer_known_signs_one_out(open_page: OpenPage) -> None:
+    scene = with_ward(Scene())
+    async with scene.served() as address:
+        page = await open_page(address)
+        await page.evaluate(f"sessionStorage.setItem('sotto.token', '{STRANGER}')")
+        await page.reload()
+        await expect(page.get_by_role("alert")).to_have_text("This token is no longer known; sign in again.")
+        assert await page.evaluate("sessionStorage.length") == 0

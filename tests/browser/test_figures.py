@@ -1,0 +1,264 @@
+"""The page shows what the ledger says, as it changes, on any screen."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+
+import pytest
+from playwright.async_api import Page, expect
+
+from schemas import Amount
+from tests.browser.conftest import OpenPage
+from tests.browser.scene import Scene, above, values
+from tests.unit.monitor.installation import HIGH, LOW
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+PLACES = ("overview", "streams", "streams/ward-3%2Fheart-rate", "sources", "sources/vitals", "workers", "rejected")
+
+
+def size(amount: Amount) -> float:
+    return amount.epsilon if amount.rho is None else amount.rho
+
+
+async def amounts(page: Page, source: str) -> dict[str, float]:
+    entry = page.locator("li.source", has=page.get_by_role("link", name=source, exact=True))
+    names = await entry.locator("dt").all_inner_texts()
+    texts = await entry.locator("dd").all_inner_texts()
+    return {name: float(text.split()[1].replace(",", "")) for name, text in zip(names, texts, strict=True)}
+
+
+async def test_every_source_shows_its_budget_as_the_ledger_has_it(scene: Scene, open_page: OpenPage) -> None:
+    async with scene.served() as address:
+        page = await open_page(address, "sources")
+        await expect(page.locator("li.source")).to_have_count(5)
+        for source in ("vitals", "energy", "payments", "web-traffic", "census"):
+            record = scene.driver.ledger(source)
+            shown = await amounts(page, source)
+            for part in ("granted", "spent", "refunded", "left"):
+                assert shown[part] == pytest.approx(size(getattr(record, part)), rel=1e-3), (source, part)
+
+
+async def test_the_bars_add_up_to_the_whole_budget_and_say_so_in_words(scene: Scene, open_page: OpenPage) -> None:
+    async with scene.served() as address:
+        page = await open_page(address, "sources")
+        bars = page.locator(".burn")
+        await expect(bars).to_have_count(5)
+        for bar in await bars.all():
+            await expect(bar).to_have_attribute("aria-label", re.compile(r"^Of [ερ] .* granted .* spent .* left"))
+            widths = await bar.evaluate("bar => [...bar.children].map(part => parseFloat(part.style.width))")
+            assert sum(widths) == pytest.approx(100.0, abs=0.1)
+
+
+async def test_every_stream_shows_its_state_and_its_tops_of_the_cutoff(scene: Scene, open_page: OpenPage) -> None:
+    async with scene.served() as address:
+        page = await open_page(address, "streams")
+        await expect(page.locator("table.streams tbody tr")).to_have_count(scene.tables.shown)
+        for row in await page.locator("table.streams tbody tr").all():
+            name = await row.locator(".cell-stream a").first.inner_text()
+            entry = scene.tables.streams[name]
+            assert await row.locator(".badge").text_content() == f"{SIGNS[entry.state]}{entry.state}", name
+            used = "no limit" if entry.cutoff is None else str(entry.cutoff)
+            assert re.sub(r"^(\d+)(, | of )", "", await row.locator(".cell-tops .figure").inner_text()) == used, (
+                name
+            )
+            assert (await row.locator(".cell-tops .figure").inner_text()).startswith(str(entry.tops)), name
+
+
+SIGNS = {"open": "●", "exhausted": "◐", "halted": "■", "closed": "○"}
+
+
+async def test_a_stream_has_a_page_with_its_timeline_up_to_the_cutoff(scene: Scene, open_page: OpenPage) -> None:
+    async with scene.served() as address:
+        page = await open_page(address, "streams/ward-3%2Fheart-rate")
+        tops = scene.tables.streams["ward-3/heart-rate"].tops
+        chart = page.get_by_role("img", name="⊤s so far")
+        await expect(chart).to_have_attribute("aria-label", f"⊤s so far. ⊤s: {tops} at last")
+        await expect(chart.locator(".limit-text")).to_have_text("cutoff 24")
+        await chart.focus()
+        await page.keyboard.press("ArrowLeft")
+        await expect(page.locator(".readout").first).to_have_text(re.compile(rf": {tops}$"))
+
+
+async def test_rejected_events_are_shown_by_reason_without_their_content(
+    scene: Scene, open_page: OpenPage
+) -> None:
+    async with scene.served() as address:
+        page = await open_page(address, "rejected")
+        await expect(page.locator("table.reasons tr")).to_have_count(2)
+        text = await page.locator("table.reasons").inner_text()
+        assert re.search(r"unknown-stream\s+23", text)
+        assert re.search(r"malformed\s+13", text)
+        await expect(page.get_by_text("no JSON at all")).to_have_count(0)
+
+
+async def test_workers_are_shown_with_partitions_lag_and_how_far_a_restore_has_come(
+    scene: Scene, open_page: OpenPage
+) -> None:
+    async with scene.served() as address:
+        page = await open_page(address, "workers")
+        worker = page.get_by_role("table", name="Processes").locator("tr", has_text="sotto-worker-91ab")
+        assert (await worker.inner_text()).split() == [
+            "sotto-worker-91ab",
+            "worker",
+            "10.0.4.12",
+            "2–3",
+            "118",
+            "1.8",
+        ]
+        restoring = page.get_by_role("table", name="Input partitions").locator("tr", has_text="of 18,377 offsets")
+        await expect(restoring.locator(".track span")).to_have_attribute("style", re.compile("width: 49.5"))
+
+
+async def test_the_page_follows_the_ledger_without_being_loaded_again(open_page: OpenPage) -> None:
+    scene = Scene()
+    scene.driver.register(values("feed", 4.0))
+    scene.driver.open(above("ward", "feed", 1.0, 3))
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "streams")
+        used = page.locator(".cell-tops .figure")
+        await expect(used).to_have_text("0 of 3")
+        scene.ask("ward", LOW, HIGH)
+        await expect(used).to_have_text("1 of 3")
+        scene.driver.open(above("second", "feed", 1.0, 3))
+        scene.flow()
+        await expect(page.locator("table.streams tbody tr")).to_have_count(2)
+        scene.ask("ward", HIGH, HIGH)
+        await expect(page.locator("tr", has_text="ward").locator(".badge")).to_contain_text("exhausted")
+
+
+async def test_an_empty_installation_says_what_to_run(open_page: OpenPage) -> None:
+    async with Scene().served() as address:
+        page = await open_page(address, "sources")
+        await expect(page.locator(".empty:visible pre")).to_contain_text("sotto source add")
+        await page.get_by_role("link", name="Streams").click()
+        await expect(page.locator(".empty:visible pre")).to_contain_text("sotto stream open")
+        await page.get_by_role("link", name="Workers").click()
+        await expect(page.locator(".empty:visible pre")).to_contain_text("sotto serve worker")
+
+
+@pytest.mark.parametrize("place", ["streams/nowhere%2Fat-all", "sources/nowhere%2Fat-all"])
+async def test_a_name_that_nobody_knows_is_told_and_cannot_be_halted(
+    scene: Scene, open_page: OpenPage, place: str
+) -> None:
+    async with scene.served() as address:
+        page = await open_page(address, place)
+        await expect(page.get_by_role("alert")).to_have_text(
+            f"there is no {place[:6].rstrip('s')} 'nowhere/at-all'"
+        )
+        await expect(page.get_by_role("button", name="Halt")).to_have_count(0)
+        await page.goto(f"{address}/#/%E0%A4%A")
+        await expect(page.get_by_text("There is no such page")).to_be_visible()
+
+
+async def test_filters_are_part_of_the_address_and_can_be_handed_on(scene: Scene, open_page: OpenPage) -> None:
+    async with scene.served() as address:
+        page = await open_page(address, "streams")
+        rows = page.locator("table.streams tbody tr")
+        await page.get_by_role("button", name="halted").click()
+        await page.get_by_role("button", name="exhausted").click()
+        await page.get_by_role("button", name="Answered").click()
+        await page.get_by_role("searchbox").fill("WARD-7")
+        await expect(rows).to_have_count(2)
+        names = await rows.locator(".cell-stream .name:not(.quiet)").all_inner_texts()
+        place = page.url.partition("#/")[2]
+        other = await open_page(address, place)
+        again = other.locator("table.streams tbody tr")
+        await expect(again).to_have_count(2)
+        assert await again.locator(".cell-stream .name:not(.quiet)").all_inner_texts() == names
+        assert names == ["ward-7/oxygen", "ward-7/heart-rate"]
+        await expect(other.get_by_role("searchbox")).to_have_value("WARD-7")
+
+
+async def test_a_lost_connection_is_told_with_the_age_of_the_figures_and_found_again(
+    scene: Scene, open_page: OpenPage
+) -> None:
+    async with scene.served() as address:
+        page = await open_page(address, "sources")
+        await expect(page.locator("li.source")).to_have_count(5)
+    banner = page.get_by_role("alert").filter(has_text="Connection lost")
+    await expect(banner).to_contain_text(re.compile(r"Figures are as of \d\d:\d\d:\d\d"))
+    await expect(page.get_by_text("not live")).to_be_visible()
+    await expect(page.locator("li.source")).to_have_count(5)
+    async with scene.served(int(address.rpartition(":")[2])):
+        await page.get_by_role("button", name="Try now").click()
+        await expect(banner).to_be_hidden()
+        await expect(page.get_by_text("live", exact=True)).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_everything_fits_a_phone_and_can_be_read(scene: Scene, open_page: OpenPage, scheme: str) -> None:
+    async with scene.served() as address:
+        page = await open_page(address, viewport={"width": 360, "height": 740}, color_scheme=scheme)
+        for place in PLACES:
+            await page.goto(f"{address}/#/{place}")
+            await expect(page.locator("h1")).to_be_visible()
+            await expect(page.locator(".figure:visible, .chart:visible, tbody tr").first).to_be_visible()
+            assert await page.evaluate("document.documentElement.scrollWidth") <= 360, place
+            assert await page.evaluate(FAINT) == [], place
+
+
+# Every visible text with its contrast to the nearest painted ground, as WCAG 2 defines it; those below 4.5 are returned.
+FAINT = """() => {
+  const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = ([red, green, blue]) => [red, green, blue]
+    .map((value) => value / 255)
+    .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, value, index) => sum + value * [0.2126, 0.7152, 0.0722][index], 0);
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = channels(getComputedStyle(at).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const faint = [];
+  for (const element of document.querySelectorAll("#page *")) {
+    const text = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!text || !element.checkVisibility() || element.disabled) continue;
+    const style = getComputedStyle(element);
+    const ink = element instanceof SVGElement ? style.fill : style.color;
+    const [bright, dark] = [light(channels(ink)), light(ground(element))].sort((a, b) => b - a);
+    if ((bright + 0.05) / (dark + 0.05) < 4.5) faint.push(`${element.tagName}.${element.className}: ${element.textContent}`);
+  }
+  return faint;
+}"""
+
+
+async def test_ten_thousand_streams_stay_usable(open_page: OpenPage, capsys: pytest.CaptureFixture[str]) -> None:
+    scene = Scene()
+    scene.with_streams(10_000)
+    async with scene.served() as address:
+        page = await open_page(address)
+        began = time.perf_counter()
+        await page.goto(f"{address}/?again#/streams")
+        rows = page.locator("table.streams tbody tr")
+        await expect(rows).to_have_count(50)
+        listed = time.perf_counter() - began
+        paint = await page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime / 1000")
+        await expect(page.get_by_text("1–50 of 10,000 streams")).to_be_visible()
+        began = time.perf_counter()
+        await page.get_by_role("searchbox").fill("stream-07345")
+        await expect(rows).to_have_count(1)
+        searched = time.perf_counter() - began
+        await expect(page.get_by_text("1–1 of 1 streams, out of 10,000")).to_be_visible()
+        await expect(rows.locator(".cell-answered .figure")).to_have_text("7,345")
+        await page.get_by_role("searchbox").fill("")
+        await expect(rows).to_have_count(50)
+        began = time.perf_counter()
+        await page.get_by_role("button", name="Answered").click()
+        await page.get_by_role("button", name="Answered").click()
+        await expect(rows.first.locator(".cell-answered .figure")).to_have_text("9,998")
+        sorted_in = time.perf_counter() - began
+        await page.get_by_role("button", name="Next").click()
+        await expect(rows.first.locator(".cell-answered .figure")).to_have_text("9,948")
+        elements = await page.evaluate("document.querySelectorAll('*').length")
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\n10,000 streams: first paint after {paint:.2f} s, list after {listed:.2f} s, search {searched:.2f} s "
+            f"(0.25 s of it waiting for the typist), sort {sorted_in:.2f} s, {elements} elements\n"
+        )
+    assert elements < 4000

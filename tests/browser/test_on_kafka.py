@@ -1,0 +1,117 @@
+"""The page on real Kafka: what it shows is committed, and what its operator says is done."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientError, ClientSession
+from playwright.async_api import Page, expect
+
+from stream.client import Client
+from stream.kafka.processes import Service
+from stream.monitor.tokens import make_token_file
+from stream.settings import Settings
+from tests.browser.conftest import OpenPage
+from tests.browser.test_top import top
+from tests.conftest import StartService
+from tests.unit.monitor.installation import HIGH, LOW
+
+pytestmark = [pytest.mark.browser, pytest.mark.kafka, pytest.mark.asyncio(loop_scope="session")]
+
+SOURCE = {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 4.0, "sensitivity": 1.0}
+MECHANISM = {"kind": "above_threshold", "threshold": 0.0, "cutoff": 3}
+
+
+def with_monitor(settings: Settings, folder: Path) -> Settings:
+    files = {role: folder / f"{role}.token" for role in ("operator", "viewer")}
+    for path in files.values():
+        make_token_file(path)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return settings.model_copy(
+        update={
+            "monitor_port": port,
+            "monitor_operator_token_file": str(files["operator"]),
+            "monitor_viewer_token_file": str(files["viewer"]),
+        }
+    )
+
+
+def own_tokens(own: Settings) -> tuple[str, str]:
+    files = (own.monitor_operator_token_file, own.monitor_viewer_token_file)
+    operator, viewer = (Path(file).read_text().strip() for file in files)
+    return operator, viewer
+
+
+async def rows(page: Page) -> list[str]:
+    """Each stream's name, state and ⊤s, which do not change by themselves."""
+    found = await page.locator("table.streams tbody tr").all()
+    return [
+        " ".join(
+            [await row.locator(part).first.inner_text() for part in (".name", ".badge", ".cell-tops .figure")]
+        )
+        for row in found
+    ]
+
+
+async def until_it_is_ready(address: str) -> None:
+    async with ClientSession() as session, asyncio.timeout(60):
+        while True:
+            try:
+                async with session.get(f"{address}/readyz") as response:
+                    if response.status == 200:
+                        return
+            except ClientError:
+                pass
+            await asyncio.sleep(0.2)
+
+
+async def test_a_halt_from_the_page_halts_the_stream_on_kafka_and_a_killed_monitor_shows_the_same(
+    settings: Settings, start: StartService, tmp_path: Path, open_page: OpenPage
+) -> None:
+    own = with_monitor(settings, tmp_path)
+    start("budget")
+    start("worker")
+    address = f"http://{own.monitor_host}:{own.monitor_port}"
+    operator, viewer = own_tokens(own)
+    log = tmp_path / "monitor.log"
+    async with Client(settings) as client:
+        await client.register(SOURCE)
+        for name in ("ward/7", "ward/8"):
+            await client.open({"stream": name, "source": "feed", "epsilon": 1.0, "mechanism": MECHANISM})
+        outcomes = [(await client.ask({"stream": "ward/7", "value": value})).outcome for value in (LOW, HIGH)]
+        assert outcomes == ["below", "above"]
+        with Service("monitor", own, None, log) as monitor:
+            await until_it_is_ready(address)
+            page = await open_page(address, "streams", operator)
+            seven = page.locator("tr", has_text="ward/7")
+            await expect(seven.locator(".cell-tops .figure")).to_have_text("1 of 3")
+            await expect(seven.locator(".badge")).to_contain_text("open")
+
+            await seven.get_by_role("link", name="ward/7").click()
+            await page.get_by_role("button", name="Halt stream…").click()
+            dialog = page.get_by_role("dialog")
+            await dialog.get_by_label("Reason").fill("meters replaced")
+            await dialog.get_by_role("button", name="Halt stream").click()
+            await expect(dialog.get_by_role("alert")).to_contain_text(re.compile(r"Receipt \d+: halted"))
+            await dialog.get_by_role("button", name="Done").click()
+            await expect(page.locator(".head .badge")).to_contain_text("halted")
+            assert (await client.ask({"stream": "ward/7", "value": LOW})).outcome == "halted"
+            assert (await client.ask({"stream": "ward/8", "value": LOW})).outcome == "below"
+
+            await page.goto(f"{address}/#/streams")
+            await expect(seven.locator(".badge")).to_contain_text("halted")
+            before = await rows(page)
+            monitor.kill()
+        await expect(page.get_by_role("alert").filter(has_text="Connection lost")).to_be_visible()
+        with Service("monitor", own, None, log):
+            await until_it_is_ready(address)
+            await expect(page.get_by_text("live", exact=True)).to_be_visible()
+            assert await rows(page) == before
+            _, output, _ = await top(address, token=viewer)
+            assert re.search(r"ward/7 +halted +above_threshold +\S+ 1/3", output)

@@ -1,0 +1,128 @@
+"""An installation in memory with a monitor on top, and a clock that stands still until it is moved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.web import Application, Request
+
+from schemas import Receipt, StreamStatus
+from schemas import Request as LedgerRequest
+from stream.monitor.models import Readiness
+from stream.monitor.monitor import Monitor
+from stream.monitor.server import build_application
+from stream.monitor.tables import Tables
+from stream.monitor.tokens import Tokens
+from stream.processors.base import Record
+from stream.settings import Settings
+from stream.testing import Driver
+
+OPERATOR = "operator-" + "0" * 32
+VIEWER = "viewer-" + "1" * 32
+FEED: dict[str, Any] = {
+    "kind": "values",
+    "source": "feed",
+    "neighbors": "add-remove",
+    "epsilon": 10.0,
+    "sensitivity": 1.0,
+}
+HIGH, LOW = 1e9, -1e9
+"""Values so far from the threshold that no noise matters."""
+
+WebClient = TestClient[Request, Application]
+
+
+def spec(stream: str, *, cutoff: int = 2, epsilon: float = 1.0, source: str = "feed") -> dict[str, Any]:
+    mechanism = {"kind": "above_threshold", "threshold": 0.0, "cutoff": cutoff}
+    return {"stream": stream, "source": source, "mechanism": mechanism, "epsilon": epsilon}
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@dataclass
+class Installation:
+    """``flow`` brings the monitor up to date with what the services wrote."""
+
+    settings: Settings = field(default_factory=Settings)
+    driver: Driver = field(default_factory=lambda: Driver(bytes(32), partitions=2))
+    now: float = 1_000_000.0
+    requested: list[LedgerRequest] = field(default_factory=list)
+    readiness: Readiness = field(default_factory=lambda: Readiness(ready=True, behind=0))
+
+    def __post_init__(self) -> None:
+        self.tables = Tables(self.driver.topics)
+        self.monitor = Monitor(
+            self.tables,
+            Tokens.of(OPERATOR, VIEWER),
+            self.settings,
+            self,
+            lambda: self.readiness,
+            clock=lambda: self.now,
+        )
+        self._shown = 0
+
+    async def request(self, request: LedgerRequest) -> Receipt:
+        """What the client does on Kafka, done by the services in memory."""
+        self.requested.append(request)
+        try:
+            return self.driver.request(request)
+        finally:
+            self.flow()
+
+    def records(self) -> list[Record]:
+        """What the monitor has not seen yet comes as of now; the tables pass over the rest."""
+        return [
+            record._replace(timestamp=int(self.now * 1000))
+            for topic in self.tables.inputs
+            for record in self.driver.records(topic)
+        ]
+
+    def flow(self) -> None:
+        for record in self.records():
+            self.tables.take(record)
+
+    def open(self, *streams: dict[str, Any]) -> None:
+        self.driver.register(FEED)
+        for one in streams:
+            self.driver.open(one)
+        self.flow()
+
+    def ask(self, stream: str, *values: float) -> None:
+        self.driver.ask([{"id": f"{number}", "stream": stream, "value": one} for number, one in enumerate(values)])
+        self.flow()
+
+    def show(self, status: StreamStatus) -> None:
+        """Take in a digest, as if a worker had written it now."""
+        self._shown += 1
+        key, value = status.stream.encode(), status.model_dump_json().encode()
+        self.tables.take(Record(self.driver.topics.status, 0, self._shown, int(self.now * 1000), key, value))
+
+    @asynccontextmanager
+    async def web(self) -> AsyncIterator[WebClient]:
+        async with TestClient(TestServer(build_application(self.monitor))) as client:
+            yield client
+
+
+async def get(client: WebClient, path: str, token: str = VIEWER, **parameters: str) -> dict[str, Any]:
+    async with client.get(path, params=parameters, headers=bearer(token)) as response:
+        assert response.status == 200, await response.text()
+        answer: dict[str, Any] = await response.json()
+        return answer
+
+
+async def post(
+    client: WebClient, path: str, body: Any, token: str = OPERATOR, status: int = 200
+) -> dict[str, Any]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {**bearer(token), "Content-Type": "application/json"}
+    async with client.post(path, data=data, headers=headers) as response:
+        assert response.status == status, await response.text()
+        answer: dict[str, Any] = await response.json()
+        return answer

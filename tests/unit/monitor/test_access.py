@@ -1,0 +1,262 @@
+"""No token, no service; a viewer's token, no change; too much or too often, no service either."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from schemas import MAX_DEFINITION_BYTES
+from stream.monitor.models import Readiness
+from stream.monitor.routes import ROUTES
+from stream.settings import Settings
+from tests.unit.monitor.installation import (
+    FEED,
+    OPERATOR,
+    VIEWER,
+    Installation,
+    bearer,
+    get,
+    post,
+    spec,
+)
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/api/sources": {"request": "a", "source": {**FEED, "source": "another"}},
+    "/api/streams": {"request": "b", "stream": spec("another")},
+    "/api/halts": {"kind": "halt", "request": "c", "source": "feed", "stream": "ward"},
+    "/api/closes": {"request": "d", "source": "feed", "stream": "ward"},
+}
+READ = [
+    *(route.path for route in ROUTES if route.method == "GET" and route.access is not None),
+    *("/metrics", "/openapi.json", "/api/events", "/nowhere"),
+]
+
+
+def place(path: str) -> str:
+    return path.replace("{source}", "feed").replace("{stream}", "ward")
+
+
+def opened(settings: Settings | None = None) -> Installation:
+    installation = Installation(settings or Settings())
+    installation.open(spec("ward"))
+    return installation
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        bearer(""),
+        bearer("0" * 41),
+        bearer(OPERATOR[:-1]),
+        bearer(OPERATOR + "0"),
+        bearer(VIEWER.upper()),
+        {"Authorization": OPERATOR},
+        {"Authorization": f"Basic {OPERATOR}"},
+        {"Authorization": "Bearer \udcff"},
+        {"Cookie": f"token={OPERATOR}"},
+    ],
+    ids=str,
+)
+async def test_without_a_right_token_there_is_no_service_and_no_change(headers: dict[str, str]) -> None:
+    installation = opened(Settings(monitor_burst=1000))
+    async with installation.web() as client:
+        for path in READ:
+            async with client.get(place(path), headers=headers) as response:
+                assert response.status == 401, path
+                assert response.headers["WWW-Authenticate"] == "Bearer"
+                assert (await response.json())["code"] == "unauthorized"
+        for path, body in {**BODIES, "/api/plan": spec("plan")}.items():
+            async with client.post(path, json=body, headers=headers) as response:
+                assert response.status == 401, path
+    assert installation.requested == []
+
+
+async def test_a_token_in_the_address_is_no_token() -> None:
+    async with opened().web() as client, client.get("/api/overview", params={"token": OPERATOR}) as response:
+        assert response.status == 401
+
+
+async def test_both_tokens_may_look_and_each_is_told_its_role() -> None:
+    async with opened().web() as client:
+        assert await get(client, "/api/session", VIEWER) == {"role": "viewer"}
+        assert await get(client, "/api/session", OPERATOR) == {"role": "operator"}
+        for token in (VIEWER, OPERATOR):
+            for route in ROUTES:
+                if route.method == "GET":
+                    answer = await get(client, place(route.path), token)
+                    assert route.answer.model_validate(answer)
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_viewer_cannot_change_anything(path: str) -> None:
+    installation = opened()
+    async with installation.web() as client:
+        problem = await post(client, path, BODIES[path], VIEWER, status=403)
+    assert problem["code"] == "forbidden"
+    assert installation.requested == []
+
+
+async def test_health_needs_no_token_and_tells_nothing() -> None:
+    installation = opened()
+    installation.readiness = Readiness(ready=False, behind=7, reason="the tables are still being read")
+    async with installation.web() as client:
+        async with client.get("/healthz") as response:
+            assert (response.status, await response.json()) == (200, {"status": "ok"})
+        async with client.get("/readyz") as response:
+            assert (response.status, (await response.json())["behind"]) == (503, 7)
+        installation.readiness = Readiness(ready=True, behind=0)
+        async with client.get("/readyz") as response:
+            assert response.status == 200
+
+
+@pytest.mark.parametrize("path", [*BODIES, "/api/plan"])
+async def test_a_body_that_is_too_large_is_refused_and_changes_nothing(path: str) -> None:
+    installation = opened()
+    async with installation.web() as client:
+        problem = await post(client, path, b'"' + b"x" * MAX_DEFINITION_BYTES + b'"', status=413)
+    assert problem["code"] == "too-large"
+    assert str(MAX_DEFINITION_BYTES) in problem["message"]
+    assert installation.requested == []
+
+
+SECRET = "secret-that-must-not-come-back"  # noqa: S105
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/api/halts", b"", "body"),
+        ("/api/halts", b"{", "body"),
+        ("/api/halts", b"[]", "body"),
+        ("/api/halts", b"{}", "body"),
+        ("/api/halts", {"kind": SECRET}, "body"),
+        ("/api/halts", {"kind": "halt", "request": "r", "source": "feed"}, "halt.stream"),
+        ("/api/halts", {**BODIES["/api/halts"], SECRET: 1}, f"halt.{SECRET}"),
+        ("/api/closes", {**BODIES["/api/closes"], "stream": 7}, "stream"),
+        ("/api/closes", {**BODIES["/api/closes"], "stream": f" {SECRET}"}, "stream"),
+        ("/api/closes", {**BODIES["/api/closes"], "reason": "x" * 2000}, "reason"),
+        ("/api/streams", {"request": "r", "stream": {**spec("s"), "epsilon": -1.0}}, "stream.epsilon"),
+        ("/api/streams", {"request": "r", "stream": {**spec("s"), "epsilon": "1"}}, "stream.epsilon"),
+        ("/api/sources", {"request": "", "source": FEED}, "request"),
+        ("/api/plan", {**spec("s"), "beta": 2.0}, "beta"),
+    ],
+)
+async def test_what_is_wrong_with_a_body_is_named_by_field_and_never_quoted(
+    path: str, body: Any, field: str
+) -> None:
+    installation = opened()
+    async with installation.web() as client:
+        problem = await post(client, path, body, status=400)
+    assert problem["code"] == "malformed"
+    assert field in {one["field"] for one in problem["fields"]}
+    assert SECRET not in "".join(one["message"] for one in problem["fields"]) + problem["message"]
+    assert installation.requested == []
+
+
+async def test_a_body_must_say_that_it_is_json() -> None:
+    installation = opened()
+    async with installation.web() as client:
+        body = json.dumps(BODIES["/api/halts"])
+        for headers in ({}, {"Content-Type": "text/plain"}, {"Content-Type": "application/x-www-form-urlencoded"}):
+            async with client.post("/api/halts", data=body, headers={**bearer(OPERATOR), **headers}) as response:
+                assert response.status == 415
+    assert installation.requested == []
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/api/streams?limit=0", "limit"),
+        ("/api/streams?limit=501", "limit"),
+        ("/api/streams?offset=-1", "offset"),
+        ("/api/streams?sort=secret", "sort"),
+        ("/api/streams?state=open,weird", "state.1"),
+        ("/api/streams?nonsense=1", "nonsense"),
+        ("/api/streams?search=" + "x" * 129, "search"),
+        ("/api/sources?state=closed", "state"),
+        ("/api/events", "views"),
+        ("/api/events?views=", "views"),
+        ("/api/events?views=overview,secrets", "views.1"),
+        ("/api/events?views=overview&search=x", "search"),
+        ("/api/events?views=stream", "stream"),
+        ("/api/events?views=streams&limit=9999", "limit"),
+    ],
+)
+async def test_what_is_wrong_with_a_parameter_is_named(path: str, field: str) -> None:
+    async with opened().web() as client, client.get(path, headers=bearer(VIEWER)) as response:
+        assert response.status == 400
+        problem = await response.json()
+    assert [one["field"] for one in problem["fields"]] == [field]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nowhere", 404, "not-found"),
+        ("GET", "/api/streams/nobody", 404, "not-found"),
+        ("GET", "/api/budgets/nobody", 404, "not-found"),
+        ("DELETE", "/api/streams", 405, "method-not-allowed"),
+        ("PUT", "/api/streams/ward", 405, "method-not-allowed"),
+        ("GET", "/api/session?role=operator", 400, "malformed"),
+    ],
+)
+async def test_every_failure_is_a_problem_with_a_code(method: str, path: str, status: int, code: str) -> None:
+    async with opened().web() as client, client.request(method, path, headers=bearer(OPERATOR)) as response:
+        assert (response.status, (await response.json())["code"]) == (status, code)
+        assert response.content_type == "application/json"
+
+
+async def test_answers_may_not_be_stored_framed_or_sniffed() -> None:
+    async with opened().web() as client:
+        live = "/api/events?views=overview"
+        for path, token in (("/api/overview", VIEWER), ("/healthz", ""), ("/nowhere", ""), (live, VIEWER)):
+            async with client.get(path, headers=bearer(token)) as response:
+                assert response.headers["Cache-Control"] == "no-store"
+                assert response.headers["X-Content-Type-Options"] == "nosniff"
+                assert response.headers["X-Frame-Options"] == "DENY"
+                assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+                assert "Access-Control-Allow-Origin" not in response.headers
+
+
+async def test_whoever_asks_too_often_has_to_wait_and_others_do_not() -> None:
+    installation = opened(Settings(monitor_burst=3, monitor_requests_per_second=0.001))
+    async with installation.web() as client:
+        statuses = []
+        for _ in range(5):
+            async with client.get("/api/session", headers=bearer(VIEWER)) as response:
+                statuses.append(response.status)
+        assert statuses == [200, 200, 200, 429, 429]
+        assert int(response.headers["Retry-After"]) >= 1
+        assert await get(client, "/api/session", OPERATOR) == {"role": "operator"}
+        async with client.get("/healthz") as response:
+            assert response.status == 200
+
+
+async def test_guessing_tokens_is_slowed_down() -> None:
+    installation = opened(Settings(monitor_burst=3, monitor_requests_per_second=0.001))
+    async with installation.web() as client:
+        statuses = []
+        for guess in range(5):
+            async with client.get("/api/session", headers=bearer(f"{guess}" * 40)) as response:
+                statuses.append(response.status)
+    assert statuses == [401, 401, 401, 429, 429]
+
+
+async def test_a_fault_of_ours_shows_nothing_of_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    installation = opened()
+
+    def broken() -> Readiness:
+        raise RuntimeError(SECRET)
+
+    installation.monitor.readiness = broken
+    async with installation.web() as client, client.get("/api/overview", headers=bearer(VIEWER)) as response:
+        assert response.status == 500
+        text = await response.text()
+    assert json.loads(text)["code"] == "internal"
+    assert SECRET not in text
+    captured = capsys.readouterr()
+    assert "RuntimeError" in captured.out + captured.err
+    assert SECRET not in captured.out + captured.err

@@ -1,0 +1,135 @@
+"""What machines read: the OpenAPI document and the metrics."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from openapi_spec_validator import validate
+from prometheus_client.parser import text_string_to_metric_families
+
+from stream.monitor.models import MemberRow, PartitionRow, WorkersView
+from stream.monitor.openapi import document
+from stream.monitor.routes import ROUTES
+from tests.unit.monitor.installation import HIGH, LOW, VIEWER, Installation, bearer, get, spec
+
+
+async def test_the_openapi_document_is_valid_and_served() -> None:
+    async with Installation().web() as client:
+        served = await get(client, "/openapi.json")
+    validate(served)
+    assert served == document()
+
+
+def test_the_openapi_document_has_every_route_and_says_who_may_use_it() -> None:
+    paths = document()["paths"]
+    for route in ROUTES:
+        operation = paths[route.path][route.method.lower()]
+        assert bool(operation["security"]) == (route.access is not None)
+        assert ("401" in operation["responses"]) == (route.access is not None)
+        assert ("403" in operation["responses"]) == (route.access == "operator")
+        assert ("requestBody" in operation) == (route.body is not None)
+    assert {"/metrics", "/openapi.json", "/api/events"} <= set(paths)
+
+
+def test_every_reference_of_the_openapi_document_leads_somewhere() -> None:
+    found = document()
+
+    def references(part: Any) -> set[str]:
+        if isinstance(part, dict):
+            own = {part["$ref"]} if isinstance(part.get("$ref"), str) else set()
+            return own.union(*(references(value) for value in part.values()))
+        return set().union(*(references(value) for value in part)) if isinstance(part, list) else set()
+
+    names = {reference.removeprefix("#/components/schemas/") for reference in references(found)}
+    assert names
+    assert names <= set(found["components"]["schemas"])
+
+
+def test_a_list_of_states_is_separated_by_commas() -> None:
+    parameters = {one["name"]: one for one in document()["paths"]["/api/streams"]["get"]["parameters"]}
+    assert (parameters["state"]["style"], parameters["state"]["explode"]) == ("form", False)
+    assert parameters["limit"]["schema"]["maximum"] == 500
+
+
+@pytest.fixture
+def lived() -> Installation:
+    installation = Installation()
+    installation.open(spec("quiet"), spec("busy", cutoff=10), spec("ended"))
+    for _ in range(9):
+        installation.now += 20.0
+        installation.ask("busy", LOW, HIGH)
+    installation.driver.halt("ended")
+    installation.driver.publish(0, b"not json")
+    installation.flow()
+    partition = PartitionRow(
+        role="worker",
+        partition=0,
+        member="worker-a-1",
+        position=18,
+        end=20,
+        lag=2,
+        events_per_second=0.1,
+        restore=None,
+    )
+    lost = partition.model_copy(update={"partition": 1, "member": None, "lag": 5})
+    member = MemberRow(
+        member="worker-a-1", role="worker", host="127.0.0.1", partitions=[0], lag=2, events_per_second=0.1
+    )
+    installation.monitor.show_workers(
+        WorkersView(time=installation.now, members=[member], partitions=[partition, lost])
+    )
+    return installation
+
+
+async def exposition(installation: Installation) -> str:
+    async with installation.web() as client, client.get("/metrics", headers=bearer(VIEWER)) as response:
+        assert response.status == 200
+        return await response.text()
+
+
+async def test_metrics_are_the_totals_in_base_units(lived: Installation) -> None:
+    text = await exposition(lived)
+    samples = {
+        (sample.name.removeprefix("sotto_monitor_"), *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    record = lived.driver.ledger("feed")
+    assert samples["source_epsilon", "feed", "total"] == 10.0
+    assert samples["source_epsilon", "feed", "granted"] == record.granted.epsilon
+    assert samples["source_epsilon", "feed", "spent"] == record.spent.epsilon
+    assert samples["source_left_ratio", "feed"] == pytest.approx(0.7)
+    assert (samples["streams", "open"], samples["streams", "halted"]) == (2, 1)
+    assert (samples["answers_total",], samples["charged_answers_total",]) == (18, 9)
+    assert samples["streams_nearly_dry",] == 1
+    assert samples["streams_dry_within_hour",] == 1
+    assert samples["rejected_events_total", "malformed"] == 1
+    assert (samples["lag_events", "worker"], samples["unassigned_partitions", "worker"]) == (7, 1)
+    assert (samples["members", "worker"], samples["members", "budget"]) == (1, 0)
+    assert samples["ready",] == 1
+
+
+async def test_no_metric_names_a_stream(lived: Installation) -> None:
+    before = await exposition(lived)
+    assert not re.search("quiet|busy|ended", before)
+    for number in range(5):
+        lived.driver.open(spec(f"more-{number}", epsilon=0.1))
+    lived.flow()
+    assert len((await exposition(lived)).splitlines()) == len(before.splitlines())
+
+
+async def test_the_overview_adds_up(lived: Installation) -> None:
+    lived.monitor.remember()
+    lived.now += 60.0
+    lived.ask("quiet", LOW, LOW, LOW, LOW, LOW, HIGH)
+    lived.monitor.remember()
+    async with lived.web() as client:
+        overview = await get(client, "/api/overview")
+    assert (overview["answered"], overview["tops"], overview["rejected"]) == (24, 10, 1)
+    assert overview["streams"] == {"open": 2, "exhausted": 0, "halted": 1, "closed": 0}
+    assert (overview["workers"], overview["lag"], overview["nearly_dry"]) == (1, 7, 1)
+    assert [point["answered"] for point in overview["history"]] == [18, 24]
+    minute = overview["rates"][0]
+    assert (minute["above"], minute["below"]) == (pytest.approx(1 / 60), pytest.approx(5 / 60))

@@ -1,0 +1,129 @@
+"""Live views: sent at once, again when they change, and never to nobody or for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import ClientResponse
+
+from stream.monitor import events
+from stream.settings import Settings
+from tests.unit.monitor.installation import HIGH, LOW, VIEWER, Installation, WebClient, bearer, get, spec
+
+WAIT = 20.0
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "INTERVAL", 0.02)
+    monkeypatch.setattr(events, "KEEPALIVE", 0.05)
+
+
+async def read(response: ClientResponse) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Events as name and data; comments come as an event without a name."""
+    while chunk := await response.content.readuntil(b"\n\n"):
+        fields = dict(line.partition(": ")[::2] for line in chunk.decode().splitlines())
+        yield fields.get("event", ""), json.loads(fields["data"]) if "data" in fields else {}
+
+
+async def named(sent: AsyncIterator[tuple[str, dict[str, Any]]]) -> tuple[str, dict[str, Any]]:
+    """The next event that is no comment."""
+    while True:
+        name, data = await anext(sent)
+        if name:
+            return name, data
+
+
+async def listen(client: WebClient, **parameters: str) -> ClientResponse:
+    response = await client.get("/api/events", params=parameters, headers=bearer(VIEWER))
+    assert response.status == 200, await response.text()
+    assert response.content_type == "text/event-stream"
+    return response
+
+
+async def test_every_view_is_sent_at_once_as_its_own_route_answers() -> None:
+    installation = Installation()
+    installation.open(spec("ward"))
+    async with asyncio.timeout(WAIT), installation.web() as client:
+        names = "overview,sources,budget,streams,stream,rejected,workers"
+        response = await listen(client, views=names, source="feed", stream="ward")
+        sent = read(response)
+        found = dict([await anext(sent) for _ in names.split(",")])
+        assert set(found) == set(names.split(","))
+        for name, path in (
+            ("overview", "/api/overview"),
+            ("sources", "/api/sources"),
+            ("budget", "/api/budgets/feed"),
+            ("streams", "/api/streams?source=feed"),
+            ("stream", "/api/streams/ward"),
+            ("rejected", "/api/rejected"),
+            ("workers", "/api/workers"),
+        ):
+            assert found[name] == await get(client, path)
+        response.close()
+
+
+async def test_a_view_is_sent_again_when_it_changes_and_not_when_it_does_not() -> None:
+    installation = Installation()
+    installation.open(spec("ward"), spec("other"))
+    async with asyncio.timeout(WAIT), installation.web() as client:
+        response = await listen(client, views="streams", search="ward")
+        sent = read(response)
+        name, page = await anext(sent)
+        assert (name, page["items"][0]["answered"]) == ("streams", 0)
+        assert await anext(sent) == ("", {})
+        installation.ask("other", LOW)
+        assert await anext(sent) == ("", {})
+        installation.ask("ward", LOW, HIGH)
+        name, page = await named(sent)
+        assert (name, page["items"][0]["answered"], page["items"][0]["tops"]) == ("streams", 2, 1)
+        response.close()
+
+
+async def test_a_name_that_is_not_known_yet_is_told_and_shown_once_it_is() -> None:
+    installation = Installation()
+    installation.open()
+    async with asyncio.timeout(WAIT), installation.web() as client:
+        response = await listen(client, views="stream", stream="later")
+        sent = read(response)
+        name, problem = await anext(sent)
+        assert (name, problem["code"]) == ("problem", "not-found")
+        installation.driver.open(spec("later"))
+        installation.flow()
+        name, detail = await named(sent)
+        assert (name, detail["row"]["stream"]) == ("stream", "later")
+        response.close()
+
+
+async def test_there_is_a_limit_to_live_connections_and_a_closed_one_makes_room() -> None:
+    installation = Installation(Settings(monitor_event_streams=1))
+    installation.open(spec("ward"))
+    async with asyncio.timeout(WAIT), installation.web() as client:
+        first = await listen(client, views="overview")
+        async with client.get("/api/events?views=overview", headers=bearer(VIEWER)) as refused:
+            assert refused.status == 429
+        first.close()
+        while True:
+            async with client.get("/api/events?views=overview", headers=bearer(VIEWER)) as response:
+                if response.status == 200:
+                    break
+            await asyncio.sleep(0.02)
+
+
+async def test_a_server_that_stops_ends_its_live_connections() -> None:
+    installation = Installation()
+    installation.open(spec("ward"))
+    async with asyncio.timeout(WAIT):
+        async with installation.web() as client:
+            response = await listen(client, views="overview")
+            await anext(read(response))
+            server = client.server
+            assert server is not None
+            await server.close()
+            while not response.content.at_eof():
+                await response.content.readany()
+            response.close()

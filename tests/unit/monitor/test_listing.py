@@ -1,0 +1,128 @@
+"""Lists hold at 10,000 streams: searched, filtered, sorted and paged by the monitor."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, get_args
+
+import pytest
+
+from schemas import Amount, GrantRecord
+from stream.monitor.listing import SourceQuery, StreamQuery, list_sources, list_streams
+from stream.monitor.models import SourceSort, StreamRow, StreamSort
+from stream.processors.base import Record
+from tests.unit.monitor.installation import FEED, HIGH, LOW, Installation, get, spec
+
+MANY = 10_000
+
+
+def small() -> Installation:
+    installation = Installation()
+    installation.driver.register({**FEED, "source": "Other", "epsilon": 4.0})
+    installation.open(spec("ward-b", cutoff=5), spec("Ward-a", cutoff=1), spec("icu", cutoff=9))
+    installation.driver.open(spec("away", source="Other"))
+    installation.ask("ward-b", LOW, LOW, HIGH)
+    installation.now += 30.0
+    installation.ask("Ward-a", HIGH)
+    installation.flow()
+    return installation
+
+
+@cache
+def large() -> Installation:
+    """As many streams as a page must hold, made from one grant's record."""
+    installation = Installation()
+    installation.open(spec("model"))
+    topic = installation.driver.topics.ledger
+    record = next(one for one in installation.driver.records(topic) if (one.key or b"").startswith(b"grant|"))
+    model = GrantRecord.model_validate_json(record.value or b"")
+    for number in range(MANY):
+        own = model.spec.model_copy(update={"stream": f"stream-{number:05}"})
+        grant = model.model_copy(
+            update={"spec": own, "answered": number, "tops": number % 3, "spent": Amount(epsilon=0.1, delta=0.0)}
+        )
+        key, value = f"grant|feed|{own.stream}".encode(), grant.model_dump_json().encode()
+        installation.tables.take(Record(topic, 0, 1000 + number, int(installation.now * 1000), key, value))
+    return installation
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, ["Ward-a", "away", "icu", "ward-b"]),
+        ({"search": "WARD"}, ["Ward-a", "ward-b"]),
+        ({"search": "other"}, ["away"]),
+        ({"search": "ß"}, []),
+        ({"state": "exhausted"}, ["Ward-a"]),
+        ({"state": "open,exhausted", "source": "feed"}, ["Ward-a", "icu", "ward-b"]),
+        ({"source": "Other"}, ["away"]),
+        ({"mechanism": "above_threshold", "limit": "2", "offset": "1"}, ["away", "icu"]),
+        ({"mechanism": "other"}, []),
+        ({"sort": "answered", "descending": "true", "limit": "2"}, ["ward-b", "Ward-a"]),
+        ({"sort": "tops_left"}, ["Ward-a", "away", "ward-b", "icu"]),
+        ({"offset": "99"}, []),
+    ],
+)
+async def test_streams_are_searched_filtered_sorted_and_paged(query: dict[str, str], expected: list[str]) -> None:
+    async with small().web() as client:
+        page = await get(client, "/api/streams", **query)
+    assert [row["stream"] for row in page["items"]] == expected
+    assert page["total"] == 4
+    assert page["matching"] >= len(expected)
+
+
+def missing_last(rows: list[StreamRow], field: str) -> bool:
+    values: list[Any] = [getattr(row, field) for row in rows]
+    known = [value for value in values if value is not None]
+    return values == known + [None] * (len(values) - len(known))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("sort", get_args(StreamSort))
+def test_every_order_lists_every_stream_once_with_the_unknown_last(sort: StreamSort, descending: bool) -> None:
+    installation = small()
+    query = StreamQuery(sort=sort, descending=descending)
+    rows = list_streams(installation.tables, query, installation.now).items
+    assert sorted(row.stream for row in rows) == ["Ward-a", "away", "icu", "ward-b"]
+    if sort in StreamRow.model_fields:
+        values = [value for value in (getattr(row, sort) for row in rows) if value is not None]
+        assert missing_last(rows, sort)
+        if sort != "state":
+            assert values == sorted(values, reverse=descending)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("sort", get_args(SourceSort))
+def test_every_order_lists_every_source_once(sort: SourceSort, descending: bool) -> None:
+    rows = list_sources(small().tables, SourceQuery(sort=sort, descending=descending)).items
+    assert sorted(row.source for row in rows) == ["Other", "feed"]
+
+
+async def test_sources_are_searched_and_filtered() -> None:
+    installation = small()
+    installation.driver.halt_source("Other")
+    installation.flow()
+    async with installation.web() as client:
+        halted = await get(client, "/api/sources", state="halted")
+        found = await get(client, "/api/sources", search="FEE")
+    assert [row["source"] for row in halted["items"]] == ["Other"]
+    assert [row["source"] for row in found["items"]] == ["feed"]
+    assert (found["total"], found["matching"]) == (2, 1)
+
+
+def test_pages_of_many_streams_together_are_the_whole_list() -> None:
+    installation = large()
+    found: list[str] = []
+    for offset in range(0, MANY + 1, 500):
+        query = StreamQuery(sort="tops", descending=True, offset=offset, limit=500, search="stream-")
+        page = list_streams(installation.tables, query, installation.now)
+        assert (page.total, page.matching) == (MANY + 1, MANY)
+        found += [row.stream for row in page.items]
+    assert len(found) == len(set(found)) == MANY
+
+
+def test_totals_over_many_streams_are_their_sums() -> None:
+    totals = large().tables.totals
+    assert totals.answered == sum(range(MANY))
+    assert totals.tops == sum(number % 3 for number in range(MANY))
+    assert totals.states["open"] == MANY + 1

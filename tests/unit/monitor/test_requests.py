@@ -1,0 +1,139 @@
+"""Changes go through the ledger: answered when it has committed, once for each request id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaConnectionError
+
+from schemas import Receipt, Request
+from stream.monitor.models import Plan
+from tests.unit.monitor.installation import FEED, HIGH, LOW, Installation, get, post, spec
+
+PEOPLE = {
+    "kind": "table",
+    "source": "people",
+    "neighbors": "replace",
+    "epsilon": 1.0,
+    "path": "people.csv",
+    "attributes": {"age": 100},
+}
+
+
+async def test_a_stream_is_opened_halted_and_closed_from_the_api() -> None:
+    installation = Installation()
+    async with installation.web() as client:
+        registered = await post(client, "/api/sources", {"request": "1", "source": FEED})
+        assert registered["outcome"] == "registered"
+        opened = await post(client, "/api/streams", {"request": "2", "stream": spec("a/b:c@d+e", cutoff=3)})
+        assert opened["outcome"] == "opened"
+        installation.ask("a/b:c@d+e", LOW, HIGH)
+        detail = await get(client, "/api/streams/a%2Fb:c@d%2Be")
+        assert (detail["row"]["state"], detail["row"]["answered"], detail["row"]["tops"]) == ("open", 2, 1)
+        assert detail["spec"]["mechanism"]["cutoff"] == 3
+        halt = {"kind": "halt", "request": "3", "source": "feed", "stream": "a/b:c@d+e", "reason": "audit"}
+        assert (await post(client, "/api/halts", halt))["outcome"] == "halted"
+        row = (await get(client, "/api/streams/a%2Fb:c@d%2Be"))["row"]
+        assert (row["state"], row["reason"]) == ("halted", "audit")
+        close = {"request": "4", "source": "feed", "stream": "a/b:c@d+e"}
+        assert (await post(client, "/api/closes", close))["outcome"] == "closing"
+        row = (await get(client, "/api/streams/a%2Fb:c@d%2Be"))["row"]
+        assert row["state"] == "closed"
+        assert row["refunded"]["epsilon"] > 0
+    assert installation.driver.ask([{"id": "late", "stream": "a/b:c@d+e", "value": 1.0}])[0].outcome == "halted"
+
+
+async def test_a_source_is_halted_with_its_streams() -> None:
+    installation = Installation()
+    installation.open(spec("one"), spec("two"))
+    async with installation.web() as client:
+        await post(client, "/api/halts", {"kind": "halt_source", "request": "1", "source": "feed"})
+        overview = await get(client, "/api/overview")
+    assert overview["sources_halted"] == 1
+    assert overview["streams"] == {"open": 0, "exhausted": 0, "halted": 2, "closed": 0}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/sources", {"request": "again", "source": {**FEED, "source": "new"}}),
+        ("/api/streams", {"request": "again", "stream": spec("new")}),
+        ("/api/halts", {"kind": "halt", "request": "again", "source": "feed", "stream": "ward"}),
+        ("/api/halts", {"kind": "halt_source", "request": "again", "source": "feed"}),
+        ("/api/closes", {"request": "again", "source": "feed", "stream": "ward"}),
+    ],
+)
+async def test_a_request_sent_again_gets_its_receipt_again_and_changes_nothing(
+    path: str, body: dict[str, Any]
+) -> None:
+    installation = Installation()
+    installation.open(spec("ward"))
+    async with installation.web() as client:
+        first = await post(client, path, body)
+        before = (installation.driver.ledger("feed"), installation.driver.figures())
+        assert await post(client, path, body) == first
+        assert (installation.driver.ledger("feed"), installation.driver.figures()) == before
+
+
+async def test_a_request_id_used_for_something_else_is_refused_and_changes_nothing() -> None:
+    installation = Installation()
+    installation.open(spec("one"), spec("two"))
+    async with installation.web() as client:
+        body = {"request": "again", "source": "feed", "stream": "one"}
+        await post(client, "/api/closes", body)
+        before = installation.driver.ledger("feed")
+        problem = await post(client, "/api/closes", {**body, "stream": "two"}, status=409)
+    assert "another request" in problem["message"]
+    assert installation.driver.ledger("feed") == before
+
+
+async def test_what_a_budget_cannot_pay_is_refused_with_both_figures() -> None:
+    installation = Installation()
+    installation.open(spec("first", epsilon=8.0))
+    async with installation.web() as client:
+        body = {"request": "1", "stream": spec("second", epsilon=3.0)}
+        problem = await post(client, "/api/streams", body, status=409)
+    assert problem["code"] == "refused"
+    assert (problem["asked"]["epsilon"], problem["left"]["epsilon"]) == (3.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(TimeoutError("no receipt"), 504), (KafkaConnectionError("down"), 503)]
+)
+async def test_without_a_receipt_one_is_told_to_send_the_same_request_again(error: Exception, status: int) -> None:
+    class Unheard:
+        async def request(self, _: Request) -> Receipt:
+            raise error
+
+    installation = Installation()
+    installation.open(spec("ward"))
+    installation.monitor.requester = Unheard()
+    async with installation.web() as client:
+        body = {"request": "1", "source": "feed", "stream": "ward"}
+        problem = await post(client, "/api/closes", body, status=status)
+    assert problem["code"] == "unavailable"
+    assert "same id" in problem["message"]
+
+
+async def test_a_plan_is_what_opening_would_give_and_reserves_nothing() -> None:
+    installation = Installation()
+    installation.open(spec("first", epsilon=8.0))
+    installation.driver.register(PEOPLE, table={"age": [1, 2, 3]})
+    installation.flow()
+    async with installation.web() as client:
+        plan = Plan.model_validate(await post(client, "/api/plan", spec("what-if", epsilon=2.0)))
+        assert plan.affordable
+        assert (plan.cost.epsilon, plan.left.epsilon) == (2.0, 2.0)
+        dear = Plan.model_validate(await post(client, "/api/plan", spec("what-if", epsilon=2.5)))
+        assert not dear.affordable
+        await post(client, "/api/streams", {"request": "1", "stream": spec("what-if", epsilon=2.0)})
+        detail = await get(client, "/api/streams/what-if")
+        assert detail["calibration"] == plan.calibration.model_dump(mode="json")
+        unknown = await post(client, "/api/plan", spec("what-if", source="nobody"), status=404)
+        assert unknown["code"] == "not-found"
+        hopeless = spec("what-if", source="people", epsilon=1.0)
+        hopeless["mechanism"]["monotone"] = True
+        refused = await post(client, "/api/plan", hopeless, status=409)
+        assert refused["code"] == "refused"
+    assert [request.kind for request in installation.requested] == ["open"]

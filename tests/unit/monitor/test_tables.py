@@ -1,0 +1,313 @@
+"""The tables show what the services wrote, in whatever order and however often it is read."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import PartitionStatus, Position, StreamStatus
+from stream.monitor import views
+from stream.monitor.tables import MAX_CODES, RECENT_REJECTED, Tables
+from stream.processors.base import Record
+from stream.processors.rejections import Rejection, dead_letter
+from tests.unit.monitor.installation import FEED, HIGH, LOW, VIEWER, Installation, bearer, get, spec
+
+
+def lived() -> Installation:
+    """One stream in each state, and a source that was halted."""
+    installation = Installation()
+    installation.open(spec("open"), spec("exhausted"), spec("closed"), spec("halted", cutoff=9))
+    installation.ask("open", LOW, HIGH, LOW)
+    installation.ask("exhausted", HIGH, HIGH, HIGH)
+    installation.ask("closed", LOW)
+    installation.driver.close("closed")
+    installation.driver.halt("halted", reason="audit")
+    installation.driver.register({**FEED, "source": "other", "epsilon": 2.0})
+    installation.driver.open(spec("elsewhere", source="other"))
+    installation.driver.halt_source("other", reason="leak")
+    installation.driver.publish(0, b"not json")
+    installation.flow()
+    return installation
+
+
+past = cache(lived)
+"""The same, for tests that only look."""
+
+
+def picture(tables: Tables, now: float) -> dict[str, Any]:
+    """Every figure, without what depends on when it was read."""
+    streams = {
+        name: views.stream_row(entry, now).model_dump(exclude={"rates", "dry_in", "updated", "opened"})
+        for name, entry in tables.streams.items()
+        if entry.grant is not None
+    }
+    sources = {
+        name: views.source_row(entry).model_dump(exclude={"updated"}) for name, entry in tables.sources.items()
+    }
+    totals = (tables.totals.answered, tables.totals.tops, +tables.totals.states, tables.totals.nearly_dry)
+    return {"streams": streams, "sources": sources, "totals": totals, "rejected": dict(tables.rejected)}
+
+
+def test_streams_are_shown_with_their_state_reason_and_totals() -> None:
+    installation = lived()
+    shown = picture(installation.tables, installation.now)["streams"]
+    figures = {name: (row["state"], row["answered"], row["tops"], row["tops_left"]) for name, row in shown.items()}
+    assert figures == {
+        "open": ("open", 3, 1, 1),
+        "exhausted": ("exhausted", 2, 2, 0),
+        "closed": ("closed", 1, 0, 2),
+        "halted": ("halted", 0, 0, 9),
+        "elsewhere": ("halted", 0, 0, 2),
+    }
+    assert shown["halted"]["reason"] == "audit"
+    assert shown["elsewhere"]["reason"] == "leak"
+    assert "all 2" in shown["exhausted"]["reason"]
+
+
+def test_budgets_are_those_of_the_ledger() -> None:
+    installation = lived()
+    row = views.source_row(installation.tables.sources["feed"])
+    record = installation.driver.ledger("feed")
+    assert (row.granted, row.spent, row.refunded, row.left) == (
+        record.granted,
+        record.spent,
+        record.refunded,
+        record.left,
+    )
+    assert row.total.epsilon == FEED["epsilon"]
+    assert row.left_share == pytest.approx(record.left.epsilon / 10.0)
+    assert row.refunded.epsilon > 0
+    assert row.streams.model_dump() == {"open": 1, "exhausted": 1, "halted": 1, "closed": 1}
+    assert views.source_row(installation.tables.sources["other"]).state == "halted"
+
+
+@given(st.integers(0, 2**32), st.booleans())
+def test_the_order_in_which_partitions_are_read_changes_no_figure(seed: int, again: bool) -> None:
+    installation = past()
+    queues: dict[tuple[str, int], list[Record]] = {}
+    for record in installation.records():
+        queues.setdefault((record.topic, record.partition), []).append(record)
+    order = [place for place, records in queues.items() for _ in records]
+    random.Random(seed).shuffle(order)
+    tables = Tables(installation.driver.topics)
+    for place in order:
+        tables.take(queues[place].pop(0))
+    if again:
+        for record in installation.records():
+            tables.take(record)
+    assert picture(tables, installation.now) == picture(installation.tables, installation.now)
+
+
+@given(st.integers(0, 2**32))
+def test_what_compaction_and_retention_leave_gives_the_same_figures(seed: int) -> None:
+    installation = past()
+    topics, generator = installation.driver.topics, random.Random(seed)
+    records = installation.records()
+    latest = {(one.topic, one.partition, one.key): one for one in records}
+    charged = generator.choice([0, generator.randrange(20), 1000])
+    tables = Tables(topics)
+    for record in records:
+        if record.topic == topics.charges:
+            kept = record.offset >= charged
+        elif record.topic == topics.rejected:
+            kept = True
+        else:
+            kept = latest[record.topic, record.partition, record.key] is record or generator.random() < 0.5
+        if kept:
+            tables.take(record)
+    assert picture(tables, installation.now) == picture(installation.tables, installation.now)
+
+
+def status(installation: Installation, stream: str, answered: int, tops: int, offset: int) -> StreamStatus:
+    entry = installation.tables.streams[stream]
+    row = views.stream_row(entry, installation.now)
+    return StreamStatus(
+        stream=stream,
+        source=row.source,
+        incarnation=entry.incarnation,
+        state="open",
+        answered=answered,
+        tops=tops,
+        tops_left=None,
+        spent=row.spent,
+        alpha=row.alpha,
+        position=Position(topic=installation.driver.topics.queries, partition=0, offset=offset),
+    )
+
+
+def test_digests_bring_answers_that_cost_nothing() -> None:
+    installation = Installation()
+    installation.open(spec("ward", cutoff=10))
+    installation.show(status(installation, "ward", 40, 2, 55))
+    row = views.stream_row(installation.tables.streams["ward"], installation.now)
+    assert (row.answered, row.tops, row.tops_left) == (40, 2, 8)
+    detail = views.stream_detail(installation.tables.streams["ward"], installation.now)
+    assert detail.position is not None
+    assert detail.position.offset == 55
+
+
+def test_a_digest_of_another_opening_of_a_name_is_not_counted() -> None:
+    installation = Installation()
+    installation.open(spec("ward"))
+    digest = status(installation, "ward", 40, 2, 55)
+    installation.show(digest.model_copy(update={"incarnation": "f" * 32}))
+    assert views.stream_row(installation.tables.streams["ward"], installation.now).answered == 0
+
+
+def test_rates_are_the_growth_of_totals_over_a_window() -> None:
+    installation = Installation()
+    installation.open(spec("ward", cutoff=1000))
+    for second in range(120):
+        installation.now += 1.0
+        installation.show(status(installation, "ward", 10 * (second + 1), second + 1, second))
+    row = views.stream_row(installation.tables.streams["ward"], installation.now)
+    minute, ten_minutes, hour = row.rates
+    assert minute.above == pytest.approx(1.0, rel=0.1)
+    assert minute.below == pytest.approx(9.0, rel=0.1)
+    assert ten_minutes.above == pytest.approx(120 / 600)
+    assert hour.above == pytest.approx(120 / 3600)
+    assert row.dry_in == pytest.approx((1000 - 120) / (120 / 600))
+    installation.now += 3700.0
+    quiet = views.stream_row(installation.tables.streams["ward"], installation.now)
+    assert [(rate.above, rate.below) for rate in quiet.rates] == [(0.0, 0.0)] * 3
+    assert quiet.dry_in is None
+
+
+def test_the_timeline_starts_at_the_opening_and_ends_with_the_totals() -> None:
+    installation = Installation()
+    installation.open(spec("ward", cutoff=1000))
+    opened = installation.now
+    for second in range(500):
+        installation.now += 60.0
+        installation.show(status(installation, "ward", 2 * second + 1, second, second))
+    timeline = views.stream_detail(installation.tables.streams["ward"], installation.now).timeline
+    assert 16 <= len(timeline) <= 64
+    assert (timeline[0].time, timeline[0].answered) == (opened, 0)
+    assert (timeline[-1].time, timeline[-1].answered, timeline[-1].tops) == (installation.now, 999, 499)
+
+
+def test_a_burn_down_shows_every_step_of_a_budget() -> None:
+    installation = Installation()
+    installation.open()
+    for number in range(5):
+        installation.now += 100.0
+        installation.driver.open(spec(f"s{number}"))
+        installation.flow()
+    points = views.burn_down(installation.tables.sources["feed"]).points
+    assert [point.left.epsilon for point in points] == [10.0, 9.0, 8.0, 7.0, 6.0, 5.0]
+    assert points[-1].granted.epsilon == 5.0
+
+
+def test_a_source_under_zcdp_keeps_its_rho() -> None:
+    installation = Installation()
+    source = {**FEED, "accountant": "zcdp", "delta": 1e-6}
+    installation.driver.register(source)
+    installation.driver.open(spec("ward"))
+    installation.flow()
+    row = views.source_row(installation.tables.sources["feed"])
+    assert row.total.rho is not None
+    assert row.left.rho is not None
+    assert row.left_share == pytest.approx(row.left.rho / row.total.rho)
+    points = views.burn_down(installation.tables.sources["feed"]).points
+    assert points[-1].left == row.left
+
+
+def test_nearly_dry_streams_are_counted_until_they_are_dry() -> None:
+    installation = Installation()
+    installation.open(spec("ward", cutoff=10))
+    for tops, expected in ((8, 0), (9, 1), (10, 1)):
+        installation.show(status(installation, "ward", 20 + tops, tops, 30 + tops))
+        assert installation.tables.totals.nearly_dry == expected
+    installation.driver.halt("ward")
+    installation.flow()
+    assert installation.tables.totals.nearly_dry == 0
+
+
+def letter(installation: Installation, offset: int, code: str) -> Record:
+    topics = installation.driver.topics
+    forged = (("__connect.errors.exception.class.name", b"forged"),)
+    original = Record(topics.queries, 1, offset, 0, b"key", b"private", forged)
+    key, value, headers = dead_letter(original, Rejection(code, "value: must be a number"))
+    return Record(topics.rejected, 1, offset, int(installation.now * 1000), key, value, headers)
+
+
+def test_refused_events_are_counted_by_our_reason_and_never_shown() -> None:
+    installation = Installation()
+    for offset in range(RECENT_REJECTED + 20):
+        installation.tables.take(letter(installation, offset, "malformed" if offset % 3 else "too-large"))
+    view = views.rejected(installation.tables)
+    assert view.total == RECENT_REJECTED + 20
+    assert {one.code: one.count for one in view.reasons} == {"malformed": 80, "too-large": 40}
+    assert len(view.recent) == RECENT_REJECTED
+    assert (view.recent[0].offset, view.recent[0].partition) == (RECENT_REJECTED + 19, 1)
+    text = view.model_dump_json()
+    assert "private" not in text
+    assert "forged" not in text
+
+
+def test_however_many_reasons_come_only_so_many_are_told_apart() -> None:
+    installation = Installation()
+    for offset in range(3 * MAX_CODES):
+        installation.tables.take(letter(installation, offset, f"reason-{offset}"))
+    assert len(installation.tables.rejected) == MAX_CODES + 1
+    assert installation.tables.rejected["other"] == 2 * MAX_CODES
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b'{"kind": "grant"}', b"\xff", b'{"stream": 1}'])
+def test_what_cannot_be_read_is_counted_and_stops_nothing(value: bytes) -> None:
+    installation = lived()
+    before = picture(installation.tables, installation.now)
+    topics = installation.driver.topics
+    places = [(topics.ledger, b"grant|feed|x"), (topics.ledger, b"source|x"), (topics.status, b"@worker|0")]
+    places += [(topic, b"x") for topic in (topics.charges, topics.control, topics.status, topics.rejected)]
+    for offset, (topic, key) in enumerate(places):
+        installation.tables.take(Record(topic, 0, 10_000 + offset, 0, key, value))
+    assert installation.tables.unreadable == len(places)
+    assert picture(installation.tables, installation.now) == before
+
+
+async def test_a_mechanism_of_a_later_version_is_listed_and_its_page_says_why_it_is_not_shown() -> None:
+    installation = lived()
+    topic = installation.driver.topics.ledger
+    grant = next(one for one in installation.driver.records(topic) if one.key == b"grant|feed|open")
+    assert grant.value is not None
+    later = grant.value.replace(b'"kind":"above_threshold"', b'"kind":"unheard_of"').replace(
+        b'"open"', b'"later"', 1
+    )
+    installation.tables.take(Record(topic, 0, 10_000, 0, b"grant|feed|later", later))
+    async with installation.web() as client:
+        page = await get(client, "/api/streams", mechanism="unheard_of")
+        assert [row["stream"] for row in page["items"]] == ["later"]
+        async with client.get("/api/streams/later", headers=bearer(VIEWER)) as response:
+            assert response.status == 503
+            assert "upgrade" in (await response.json())["message"]
+
+
+def test_a_deleted_key_changes_nothing() -> None:
+    installation = lived()
+    before = picture(installation.tables, installation.now)
+    for topic in installation.tables.inputs[:4]:
+        installation.tables.take(Record(topic, 0, 10_000, 0, b"grant|feed|open", None))
+    assert picture(installation.tables, installation.now) == before
+
+
+def test_restores_are_known_by_service_and_partition() -> None:
+    installation = Installation()
+    report = PartitionStatus(
+        role="worker", partition=3, member="worker-a-1", phase="restoring", records=10, total=40, seconds=2.5
+    )
+    value = report.model_dump_json().encode()
+    installation.tables.take(Record(installation.driver.topics.status, 3, 0, 5000, b"@worker|3", value))
+    entry = installation.tables.restores["worker", 3]
+    assert (entry.record.phase, entry.record.records, entry.record.total, entry.updated) == (
+        "restoring",
+        10,
+        40,
+        5.0,
+    )
+    assert not installation.tables.streams

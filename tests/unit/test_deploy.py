@@ -1,0 +1,146 @@
+"""Prometheus and Grafana ask for figures that exist, and the alerts fire when they should."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from stream.kafka.metrics import Metrics
+from stream.monitor.metrics import exposition
+from tests.unit.monitor.installation import HIGH, Installation, spec
+
+PROJECT = Path(__file__).parents[2]
+DEPLOY = PROJECT / "deploy"
+RULES = DEPLOY / "prometheus" / "alerts.yml"
+CONFIGURATION = DEPLOY / "prometheus" / "prometheus.yml"
+DASHBOARD = DEPLOY / "grafana" / "dashboards" / "sotto.json"
+LABELS_OF_PROMETHEUS = {"job", "instance"}
+
+
+def alerts() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+def panels() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
+    return found
+
+
+def queries() -> list[str]:
+    asked = [target["expr"] for panel in panels() for target in panel.get("targets", ())]
+    return [*asked, *(rule["expr"] for rule in alerts())]
+
+
+@pytest.fixture(scope="module")
+def exported() -> dict[str, set[str]]:
+    """Every series that the services and the monitor offer, with its labels."""
+    installation = Installation()
+    installation.open(spec("one"))
+    installation.ask("one", HIGH)
+    installation.driver.publish(0, b"no JSON")
+    installation.flow()
+    families = list(text_string_to_metric_families(exposition(installation.monitor).decode()))
+    for role in ("worker", "budget"):
+        families += Metrics(role).registry.collect()
+    found: dict[str, set[str]] = {"up": set()}
+    for family in families:
+        names = {f"{family.name}_total"} if family.type == "counter" else {family.name}
+        for name in {sample.name for sample in family.samples} | names:
+            found.setdefault(name, set())
+        for sample in family.samples:
+            found[sample.name] |= set(sample.labels)
+    # Without a service at work there is nothing to tell of partitions.
+    for name in ("sotto_monitor_lag_events", "sotto_monitor_unassigned_partitions"):
+        found[name] |= {"role"}
+    return found
+
+
+@pytest.mark.parametrize("query", queries())
+def test_every_query_is_promql_about_figures_and_labels_that_are_exported(
+    query: str, exported: dict[str, set[str]]
+) -> None:
+    promql_parser.parse(query.replace("$source", ".*"))
+    series = re.findall(r"\b(sotto_\w+|up)(?=[\s{\[()]|$)(?:\{([^}]*)\})?", query)
+    assert series
+    for name, selectors in series:
+        assert name in exported, name
+        labels = set(re.findall(r"(\w+)(?==~?\")", selectors))
+        assert labels <= exported[name] | LABELS_OF_PROMETHEUS, name
+    grouped = {
+        label for group in re.findall(r"\b(?:by|on) \(([^)]*)\)", query) for label in group.split(", ") if label
+    }
+    assert grouped <= {label for name, _ in series for label in exported[name]} | LABELS_OF_PROMETHEUS
+
+
+def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
+    names = [rule["alert"] for rule in alerts()]
+    assert len(set(names)) == len(names)
+    assert {"SottoBudgetLow", "SottoLag", "SottoDeadLetters", "SottoNoAnswers"} <= set(names)
+    for rule in alerts():
+        assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["description"]
+
+
+def test_prometheus_asks_every_service_of_the_compose_file_where_it_listens() -> None:
+    services = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"]
+    jobs = {job["job_name"]: job for job in yaml.safe_load(CONFIGURATION.read_text())["scrape_configs"]}
+    own = {
+        f"{name}:{services[name]['environment']['SOTTO_METRICS_PORT']}"
+        for name in ("budget", "worker-1", "worker-2")
+    }
+    assert set(jobs["sotto-services"]["static_configs"][0]["targets"]) == own
+    assert all(services[target.split(":")[0]]["environment"]["SOTTO_METRICS_HOST"] == "0.0.0.0" for target in own)  # noqa: S104
+    monitor = services["monitor"]["environment"]
+    assert jobs["sotto-monitor"]["static_configs"][0]["targets"] == [f"monitor:{monitor['SOTTO_MONITOR_PORT']}"]
+    assert jobs["sotto-monitor"]["authorization"]["credentials_file"] == monitor["SOTTO_MONITOR_VIEWER_TOKEN_FILE"]
+
+
+def test_grafana_is_given_the_dashboard_and_the_prometheus_that_it_asks() -> None:
+    services = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"]
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    assert "prometheus" in services
+    assert {panel["datasource"]["uid"] for panel in panels()} == {source["uid"]}
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "sotto.yml").read_text())["providers"]
+    assert f"./deploy/grafana/dashboards:{provider['options']['path']}:ro" in services["grafana"]["volumes"]
+
+
+def test_no_two_panels_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in panels():
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
+
+
+@pytest.fixture(scope="module")
+def promtool() -> str:
+    path = shutil.which("promtool")
+    if path is None:
+        pytest.skip("promtool is not installed (Debian, Ubuntu: apt install prometheus)")
+    return path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check", "config", "--syntax-only", str(CONFIGURATION)],
+        ["test", "rules", str(Path(__file__).with_name("alert_cases.yml"))],
+    ],
+)
+def test_promtool_accepts_the_files_and_the_alerts_fire_when_they_should(
+    promtool: str, arguments: list[str]
+) -> None:
+    checked = subprocess.run([promtool, *arguments], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
