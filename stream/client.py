@@ -13,6 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from pydantic import TypeAdapter
 
 from schemas import (
+    MAX_ANSWER_BYTES,
     MAX_DEFINITION_BYTES,
     MAX_EVENT_BYTES,
     MAX_RECORD_BYTES,
@@ -34,10 +35,13 @@ from schemas import (
 )
 from schemas.wire import Codec, MalformedEventError, struct
 from stream.accounting.ledger import RefusedError
-from stream.kafka.restore import read_to_end, reader
+from stream.kafka.restore import read_to_end, reader, require_visible
+from stream.kafka.security import connection
 from stream.kafka.topics import find_topics
+from stream.processors.base import Headers
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from stream.settings import Settings
+from stream.tracing import context_headers
 
 REQUEST_TIMEOUT = 30.0
 """Seconds that a request waits for its receipt: some budget service must be running."""
@@ -46,7 +50,7 @@ _sources: TypeAdapter[Source] = TypeAdapter(Source)
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
-_answers: Codec[Answer] = Codec(Answer, limit=MAX_EVENT_BYTES)
+_answers: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
 _decode_address: Any = msgspec.json.Decoder(struct(Answer)).decode
 
 
@@ -58,7 +62,9 @@ class Client:
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings or Settings()
+        self._open = False
         self._producer: AIOKafkaProducer | None = None
+        self._producing = asyncio.Lock()
         self._topics = Topics(self._settings.prefix)
         self._waiting: dict[tuple[str, str], list[asyncio.Future[Answer]]] = {}
         self._listening = asyncio.Lock()
@@ -67,16 +73,11 @@ class Client:
 
     async def __aenter__(self) -> Self:
         self._topics = await find_topics(self._settings, attempts=25)
-        self._producer = AIOKafkaProducer(
-            bootstrap_servers=self._settings.bootstrap,
-            enable_idempotence=True,
-            linger_ms=2,
-            max_batch_size=256 * 1024,
-        )
-        await self._producer.start()
+        self._open = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._open = False
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)
@@ -133,6 +134,7 @@ class Client:
         consumer = reader(self._settings)
         await consumer.start()
         try:
+            await require_visible(consumer, self._topics.ledger)
             partitions = [TopicPartition(self._topics.ledger, number) for number in range(LEDGER_PARTITIONS)]
             consumer.assign(partitions)
             await consumer.seek_to_end(*partitions)
@@ -145,7 +147,7 @@ class Client:
                         f"request: {len(value)} bytes; send at most {MAX_DEFINITION_BYTES}: declare fewer categories"
                     )
                 await self._send(self._topics.requests, subject_of(request)[0], value)
-            await self._require_producer().flush()
+            await self.flush()
             missing = {request.request for request in wanted}
             deadline = time.monotonic() + timeout
             while missing:
@@ -165,7 +167,7 @@ class Client:
             await consumer.stop()
         return [receipts[request.request] for request in wanted]
 
-    async def ask(self, query: Query | Mapping[str, Any]) -> Answer:
+    async def ask(self, query: Query | Mapping[str, Any], headers: Headers = ()) -> Answer:
         """Ask one query and wait for its answer; an ``id`` is made up where none is given."""
         if not isinstance(query, Query):
             query = Query.model_validate({"id": _new_id(), **query})
@@ -174,20 +176,28 @@ class Client:
         waiting = self._waiting.setdefault((query.stream, query.id), [])
         waiting.append(future)
         try:
-            await self.publish(query)
+            await self.publish(query, headers)
             return await future
         finally:
             waiting.remove(future)
             if not waiting:
                 self._waiting.pop((query.stream, query.id), None)
 
-    async def publish(self, query: Query) -> asyncio.Future[Any]:
-        """Hand one query to the producer and return at once; the future resolves when Kafka has it."""
-        return await self._send(self._topics.queries, query.stream, _queries.encode(query))
+    async def ask_all(self, queries: Iterable[Query]) -> list[Answer]:
+        """Ask many queries at once and give their answers in the same order."""
+        return list(await asyncio.gather(*map(self.ask, queries)))
+
+    async def publish(self, query: Query, headers: Headers = ()) -> asyncio.Future[Any]:
+        """Hand one query to the producer and return at once; the future resolves when Kafka has it.
+
+        ``headers`` may hold CloudEvents attributes and W3C trace context, which the answer then carries too.
+        """
+        return await self._send(self._topics.queries, query.stream, _queries.encode(query), headers)
 
     async def flush(self) -> None:
         """Wait until Kafka has everything published."""
-        await self._require_producer().flush()
+        if self._producer is not None:
+            await self._producer.flush()
 
     async def answers(self, *, from_beginning: bool = False) -> AsyncIterator[Answer]:
         """Committed answers of all streams, as they come; without end."""
@@ -210,6 +220,7 @@ class Client:
         consumer = reader(self._settings)
         await consumer.start()
         try:
+            await require_visible(consumer, self._topics.ledger)
             async for records in read_to_end(consumer, partition, self._settings.batch_events):
                 for record in records:
                     if record.value is None or not (record.key == wanted or record.key.startswith(of_source)):
@@ -244,21 +255,44 @@ class Client:
         consumer = reader(self._settings, fetch_max_wait_ms=50)
         await consumer.start()
         partitions = [TopicPartition(self._topics.answers, number) for number in range(self._topics.partitions)]
-        consumer.assign(partitions)
-        seek = consumer.seek_to_beginning if from_beginning else consumer.seek_to_end
-        await seek(*partitions)
-        for partition in partitions:
-            await consumer.position(partition)
+        try:
+            await require_visible(consumer, self._topics.answers)
+            consumer.assign(partitions)
+            seek = consumer.seek_to_beginning if from_beginning else consumer.seek_to_end
+            await seek(*partitions)
+            for partition in partitions:
+                await consumer.position(partition)
+        except BaseException:
+            await consumer.stop()
+            raise
         return consumer
 
-    async def _send(self, topic: str, key: str, value: bytes) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = await self._require_producer().send(topic, key=key.encode(), value=value)
+    async def _send(self, topic: str, key: str, value: bytes, headers: Headers = ()) -> asyncio.Future[Any]:
+        producer = self._producer or await self._start_producer()
+        future: asyncio.Future[Any] = await producer.send(
+            topic, key=key.encode(), value=value, headers=[*headers, *context_headers()]
+        )
         return future
 
-    def _require_producer(self) -> AIOKafkaProducer:
-        if self._producer is None:
+    async def _start_producer(self) -> AIOKafkaProducer:
+        """Start it at the first event: whoever only reads need not be allowed to write."""
+        if not self._open:
             raise RuntimeError("the client is not open; use 'async with Client() as client'")
-        return self._producer
+        async with self._producing:
+            if self._producer is None:
+                producer = AIOKafkaProducer(
+                    **connection(self._settings),
+                    enable_idempotence=True,
+                    linger_ms=2,
+                    max_batch_size=256 * 1024,
+                )
+                try:
+                    await producer.start()
+                except BaseException:
+                    await producer.stop()
+                    raise
+                self._producer = producer
+            return self._producer
 
 
 def _new_id() -> str:

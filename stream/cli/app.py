@@ -13,12 +13,33 @@ from schemas.wire import MalformedEventError, describe
 from stream import log
 from stream.accounting.ledger import RefusedError
 from stream.accounting.planner import PlanError
-from stream.cli import brokers, demos, keys, planning, queries, serving, sources, streams, topics
+from stream.cli import (
+    auditing,
+    brokers,
+    contracts,
+    demos,
+    estimating,
+    keys,
+    planning,
+    queries,
+    serving,
+    sources,
+    streams,
+    top,
+    topics,
+)
 from stream.cli.output import CommandError
+from stream.contract.compatibility import UnknownKeywordError
+from stream.contract.export import ContractError
 from stream.data import DataError
 from stream.kafka.broker import BrokerError
+from stream.kafka.security import advice
 from stream.kafka.topics import TopicsError
+from stream.monitor.monitor import MonitorEndedError
+from stream.monitor.tokens import TokenError
 from stream.noise import NoiseKeyError
+from stream.secret_files import SecretFileError
+from stream.tracing import TracingError
 
 app = typer.Typer(
     name="sotto",
@@ -32,13 +53,17 @@ app.add_typer(brokers.app, name="broker")
 app.add_typer(topics.app, name="topics")
 app.add_typer(sources.app, name="source")
 app.add_typer(streams.app, name="stream")
+app.add_typer(contracts.app, name="contract")
 
 _COMMANDS: dict[str, Callable[..., None]] = {
     "serve": serving.serve,
     "up": serving.up,
     "ask": queries.ask,
     "answers": queries.answers,
+    "top": top.top,
     "plan": planning.plan,
+    "estimate": estimating.estimate,
+    "audit": auditing.audit,
     "demo": demos.demo,
 }
 for _name, _command in _COMMANDS.items():
@@ -52,6 +77,12 @@ _EXPECTED = (
     BrokerError,
     TopicsError,
     NoiseKeyError,
+    SecretFileError,
+    TokenError,
+    MonitorEndedError,
+    TracingError,
+    ContractError,
+    UnknownKeywordError,
     MalformedEventError,
     TimeoutError,
 )
@@ -65,9 +96,7 @@ def main() -> None:
     except ValidationError as error:
         _fail(describe(error))
     except KafkaError as error:
-        _fail(
-            f"Kafka: {type(error).__name__}; is the broker that SOTTO_BOOTSTRAP names up? ('sotto broker start')"
-        )
+        _fail(advice(error))
     except _EXPECTED as error:
         _fail(str(error))
     except KeyError as error:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from schemas import Amount
+from schemas import Amount, GrantRecord
 
 console = Console()
 
@@ -45,6 +45,12 @@ def amount(value: Amount) -> str:
     if value.delta:
         shown += f", δ {value.delta:.2g}"
     return shown if value.rho is None else f"{shown} (ρ {value.rho:.4g})"
+
+
+def charged(grant: GrantRecord) -> str:
+    """How many charged answers a grant has given, of how many; or that one charge pays for all."""
+    cutoff = grant.calibration.cutoff
+    return f"{grant.tops} / {cutoff}" if cutoff else "once"
 
 
 def read_document(argument: str) -> str:

@@ -1,85 +1,231 @@
-"""``sotto plan``: what accuracy a budget buys."""
+"""``sotto plan``: what accuracy a budget buys, and what a wanted accuracy costs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
 import typer
+from pydantic import BaseModel, TypeAdapter
 
-from schemas import AboveThreshold, Calibration
-from stream.accounting.planner import Parameters, candidates, sensitivity_steps
-from stream.accounting.planner import plan as choose
-from stream.cli.output import AsJson, show_json, show_table
+from schemas import (
+    Calibration,
+    HypothesisCalibration,
+    Mechanism,
+    SparseProject,
+    SparseVectorCalibration,
+    StreamSpec,
+)
+from stream.accounting.inverse import largest_cutoff, needed_epsilon, needed_rows
+from stream.accounting.planner import PlanError, sensitivity_steps
+from stream.accounting.plans import candidates, choose, name_of, rank
+from stream.accounting.releases import theorem_projections
+from stream.accounting.setting import Setting
+from stream.cli.output import AsJson, CommandError, console, show_json, show_table
+from stream.cli.plotting import Against, plot_error
 
 FINE_GRID = 1 / 1024
 """Fine enough that rounding to the grid does not show in α."""
 
+_mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 
-class MechanismKind(StrEnum):
-    """Mechanisms that can be planned."""
+_MODELS: dict[str, type[BaseModel]] = {
+    get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(get_args(Mechanism)[0])
+}
 
-    ABOVE_THRESHOLD = "above_threshold"
+MechanismKind = StrEnum("MechanismKind", {kind.upper(): kind for kind in _MODELS})  # type: ignore[misc]
+_DEFAULT_KIND = MechanismKind("above_threshold")
+
+_OVER_VALUES = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
+
+
+class Neighbors(StrEnum):
+    """Neighbouring relations."""
+
+    ADD_REMOVE = "add-remove"
+    REPLACE = "replace"
+
+
+class Choice(StrEnum):
+    """What a stream may ask for."""
+
+    BEST = "best"
+    TEXTBOOK = "textbook"
 
 
 def plan(
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε.", min=1e-6)],
-    mechanism: Annotated[MechanismKind, typer.Option(help="The mechanism.")] = MechanismKind.ABOVE_THRESHOLD,
-    cutoff: Annotated[int, typer.Option(help="How many ⊤s.", min=1)] = 1,
+    mechanism: Annotated[MechanismKind, typer.Option(help="The mechanism.")] = _DEFAULT_KIND,
+    cutoff: Annotated[
+        int | None, typer.Option(help="How many charged answers: ⊤s, noisy answers or updates.", min=1)
+    ] = None,
     queries: Annotated[int, typer.Option(help="How many queries are expected.", min=1)] = 1000,
     beta: Annotated[float, typer.Option(help="Probability that any answer is off by more than α.")] = 0.05,
     delta: Annotated[float, typer.Option(help="Privacy parameter δ.", min=0.0)] = 0.0,
     monotone: Annotated[bool, typer.Option(help="All queries move in the same direction.")] = False,
     sensitivity: Annotated[float, typer.Option(help="How far one person moves a query.")] = 1.0,
-    grid: Annotated[float, typer.Option(help="The step that values are rounded to.")] = FINE_GRID,
-    calibration: Annotated[str, typer.Option(help="best or textbook.")] = "best",
+    grid: Annotated[float, typer.Option(help="The step that trusted values are rounded to.")] = FINE_GRID,
+    neighbors: Annotated[Neighbors, typer.Option(help="What neighbouring data sets are.")] = Neighbors.ADD_REMOVE,
+    numbers: Annotated[str, typer.Option(help="numeric_sparse: fresh or gap.")] = "fresh",
+    dimensions: Annotated[int, typer.Option(help="laplace: most values per query.", min=1)] = 1,
+    categories: Annotated[int, typer.Option(help="randomized_response: how many categories.", min=2)] = 2,
+    contributions: Annotated[int, typer.Option(help="randomized_response: events per person.", min=1)] = 1,
+    universe: Annotated[
+        int, typer.Option(help="Cells of the universe, for mechanisms over tables.", min=1)
+    ] = 1024,
+    rows: Annotated[int | None, typer.Option(help="Public number of rows, for multiplicative weights.")] = None,
+    gap: Annotated[
+        float | None,
+        typer.Option(help="Multiplicative weights: the error that calls for an update, a share of the rows."),
+    ] = None,
+    sparsity: Annotated[int, typer.Option(help="Most cells per sparse query.", min=1)] = 16,
+    projections: Annotated[int, typer.Option(help="sparse_project: rows of the projection.", min=1)] = 4096,
+    calibration: Annotated[Choice, typer.Option(help="What the stream would ask for.")] = Choice.BEST,
+    alpha: Annotated[
+        float | None, typer.Option(help="A wanted α: also tell the ε, the cutoff or the rows that it needs.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the error to this file (png, svg or pdf).")] = None,
+    against: Annotated[Against, typer.Option(help="What the plot varies.")] = Against.EPSILON,
     as_json: AsJson = False,
 ) -> None:
     """List each calibration's accuracy and the one that a stream would get."""
-    spec = AboveThreshold(kind=mechanism.value, threshold=0.0, cutoff=cutoff, monotone=monotone)
-    steps = sensitivity_steps(sensitivity, grid)
-    parameters: Parameters = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "expected_queries": queries,
-        "beta": beta,
-        "sensitivity_steps": steps,
-        "grid": grid,
+    fields = {
+        "numbers": numbers,
+        "monotone": monotone,
+        "dimensions": dimensions,
+        "categories": [str(number) for number in range(categories)],
+        "sparsity": sparsity,
+        "projections": projections,
+        "rows": rows,
+        "gap": gap,
     }
-    if calibration not in {"best", "textbook"}:
-        raise typer.BadParameter("give 'best' or 'textbook'", param_hint="--calibration")
-    chosen = choose(spec, calibration="best" if calibration == "best" else "textbook", **parameters)
-    listed = candidates(spec, **parameters)
+    over_values = mechanism.value in _OVER_VALUES
+    setting = Setting(
+        sensitivity_steps=sensitivity_steps(sensitivity, grid) if over_values else 1,
+        grid=grid if over_values else 1.0,
+        neighbors="replace" if mechanism.value == "randomized_response" else neighbors.value,
+        universe=universe,
+        rows=rows,
+        contributions=contributions,
+    )
+    spec = StreamSpec(
+        stream="plan",
+        source="plan",
+        mechanism=_mechanism(mechanism.value, cutoff, fields),
+        epsilon=epsilon,
+        delta=delta,
+        expected_queries=queries,
+        beta=beta,
+        calibration=calibration.value,
+    )
+    listed, chosen = candidates(spec, setting), choose(spec, setting)
+    needs = _needs(spec, setting, alpha) if alpha is not None else {}
+    if plot is not None:
+        plot_error(spec, setting, against, plot)
     if as_json:
         show_json(
             {
-                "mechanism": mechanism.value,
-                "epsilon": epsilon,
-                "delta": delta,
-                "cutoff": cutoff,
-                "queries": queries,
-                "beta": beta,
-                "monotone": monotone,
+                "spec": spec,
                 "choice": chosen.method,
                 "alpha": chosen.alpha,
                 "calibrations": list(listed),
+                **({"needed": needs} if alpha is not None else {}),
             },
         )
         return
+    _print(spec, listed, chosen)
+    for what, value in needs.items():
+        console.print(f"α ≤ {alpha:g} needs {what} {value}")
+    if isinstance(spec.mechanism, SparseProject) and rows is not None:
+        asked = theorem_projections(rows, sparsity, queries, beta)
+        console.print(f"the theorem of Blum & Roth 2011 asks for {asked:.3g} projections")
+    if plot is not None:
+        console.print(f"drawn to {plot}")
+
+
+def _mechanism(kind: str, cutoff: int | None, options: dict[str, Any]) -> Mechanism:
+    """The mechanism with those of the options that it has."""
+    known = _MODELS[kind].model_fields
+    given = {name: value for name, value in options.items() if name in known and value is not None}
+    given |= {"threshold": 0.0} if "threshold" in known else {}
+    given |= {"attributes": ["any"]} if "attributes" in known else {}
+    if cutoff is not None:
+        name = next((name for name in ("cutoff", "answers", "updates") if name in known), None)
+        if name is None:
+            raise CommandError(f"--cutoff: {kind} is charged once; leave it out")
+        given[name] = cutoff
+    return _mechanisms.validate_python({"kind": kind, **given})
+
+
+def _needs(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]:
+    """What the wanted error needs, one parameter at a time and the others as given.
+
+    For multiplicative weights an α below 1 is a share of the rows.
+    """
+    known = type(spec.mechanism).model_fields
+    share = "rows" in known and alpha < 1.0
+    wanted = alpha * setting.rows if share and setting.rows is not None else alpha
+    questions: list[tuple[str, Callable[[], float]]] = [("ε ≥", lambda: needed_epsilon(spec, setting, wanted))]
+    if {"cutoff", "answers"} & set(known):
+        questions.append(("cutoff ≤", lambda: largest_cutoff(spec, setting, wanted)))
+    if share:
+        questions.append(("rows ≥", lambda: needed_rows(spec, setting, alpha)))
+    needs: dict[str, str] = {}
+    for name, question in questions:
+        try:
+            needs[name] = f"{question():.6g}"
+        except PlanError as error:
+            needs[name] = f"(none: {error})"
+    return needs
+
+
+def _print(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibration) -> None:
+    mechanism = spec.mechanism.kind
+    cutoff = f"cutoff {chosen.cutoff}" if chosen.cutoff else "charged once"
     show_table(
-        f"{mechanism.value}: ε {epsilon:g}, δ {delta:g}, cutoff {cutoff}, {queries} queries, β {beta:g}",
-        ["", "calibration", "α", "ε₁ (ρ)", "ε₂ (ν)", "shift", "ρ drawn"],
-        [_row(one, chosen) for one in listed],
+        f"{mechanism}: ε {spec.epsilon:g}, δ {spec.delta:g}, {cutoff}, {spec.expected_queries} queries, β {spec.beta:g}",
+        ["", "calibration", "α", "exact α", "noise"],
+        [
+            [
+                "→" if one == chosen else "",
+                name_of(one),
+                f"{one.alpha:.4g}",
+                f"{rank(one):.4g}",
+                noise_in_words(one),
+            ]
+            for one in listed
+        ],
     )
+    if spec.calibration == "textbook":
+        console.print("→ asked for")
+    elif rank(chosen) == min(rank(one) for one in listed):
+        console.print("→ the least exact error")
+    else:
+        console.print("→ the simplest within a thousandth of the least exact error")
 
 
-def _row(one: Calibration, chosen: Calibration) -> list[str]:
-    return [
-        "→" if one.method == chosen.method else "",
-        one.method,
-        f"{one.alpha:.4g}",
-        f"{one.epsilon_threshold:.4g}",
-        f"{one.epsilon_query:.4g}",
-        f"{one.shift * one.grid:.4g}",
-        "after each ⊤" if one.fresh_threshold else "once",
-    ]
+def noise_in_words(calibration: Calibration) -> str:
+    """How a calibration spends its ε."""
+    match calibration:
+        case SparseVectorCalibration():
+            return _sparse_vector_in_words(calibration)
+        case HypothesisCalibration():
+            rows = f", ε rows {calibration.epsilon_rows:.4g}" if calibration.epsilon_rows else ""
+            inner = _sparse_vector_in_words(calibration.sparse_vector)
+            return f"{calibration.cutoff} updates, η {calibration.learning_rate:.3g}{rows}; {inner}"
+        case _ if calibration.kind == "answers":
+            return f"ε {calibration.epsilon_answer:.4g} per answer"
+        case _:
+            return f"{calibration.parts} × ε {calibration.epsilon_part:.4g}, once"
+
+
+def _sparse_vector_in_words(calibration: SparseVectorCalibration) -> str:
+    drawn: Literal["after each ⊤", "once"] = "after each ⊤" if calibration.fresh_threshold else "once"
+    parts = f"ε₁ {calibration.epsilon_threshold:.4g} (drawn {drawn}), ε₂ {calibration.epsilon_query:.4g}"
+    if calibration.numbers == "fresh":
+        parts += f", ε₃ {calibration.epsilon_answer:.4g}"
+    if calibration.numbers != "none":
+        parts += f", numbers within {calibration.answer_alpha:.4g}"
+    return f"{parts}, shift {calibration.shift * calibration.grid:.4g}"

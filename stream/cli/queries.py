@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from schemas import Answer, Query
-from stream.cli.output import console, show_json
+from stream.cli.output import CommandError, console, read_document, show_json
 from stream.client import Client
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one answer a line.")]
@@ -19,17 +20,50 @@ def ask(
     stream: Annotated[str, typer.Argument(help="The stream to ask.")],
     value: Annotated[float | None, typer.Option(help="The private value, for streams over values.")] = None,
     where: Annotated[str | None, typer.Option(help="A predicate whose rows are counted, for tables.")] = None,
+    total: Annotated[str | None, typer.Option("--sum", help="The attribute to add up over those rows.")] = None,
+    mean: Annotated[
+        str | None, typer.Option(help="The attribute whose mean over those rows is asked for.")
+    ] = None,
+    fraction: Annotated[bool, typer.Option(help="Ask for the share of all rows.")] = False,
+    group_by: Annotated[list[str] | None, typer.Option(help="Count by this attribute; may be repeated.")] = None,
+    category: Annotated[str | None, typer.Option(help="One person's category, for randomized response.")] = None,
+    question: Annotated[
+        str | None,
+        typer.Option(help="Any other question as JSON (values, candidates, terms, cells): inline, a file, or -."),
+    ] = None,
     threshold: Annotated[float | None, typer.Option(help="A public threshold for this query alone.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.")] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Ask one query and wait for its answer."""
-    query = Query(id=uuid.uuid4().hex, stream=stream, value=value, where=where, threshold=threshold)
+    given = {
+        "value": value,
+        "where": where,
+        "sum": total,
+        "mean": mean,
+        "group_by": group_by,
+        "category": category,
+        "threshold": threshold,
+    }
+    fields = {name: one for name, one in given.items() if one is not None}
+    fields |= {"id": uuid.uuid4().hex, "stream": stream, **({"fraction": True} if fraction else {})}
+    document = _json_object(question) if question is not None else {}
+    query = Query.model_validate_json(json.dumps({**document, **fields}))
     answer = asyncio.run(_ask(query, timeout))
     if as_json:
         show_json(answer)
     else:
-        console.print(_line(answer))
+        console.print(_line(answer), markup=False, highlight=False)
+
+
+def _json_object(argument: str) -> dict[str, Any]:
+    try:
+        document = json.loads(read_document(argument))
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise CommandError("--question: give one JSON object")
+    return document
 
 
 def answers(
@@ -59,7 +93,7 @@ async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_js
             if as_json:
                 show_json(answer)
             else:
-                console.print(_line(answer))
+                console.print(_line(answer), markup=False, highlight=False)
             seen += 1
             if seen == limit:
                 return
@@ -67,6 +101,16 @@ async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_js
 
 def _line(answer: Answer) -> str:
     marks = {"above": "⊤", "below": "⊥"}
-    left = "" if answer.tops_left is None else f", {answer.tops_left} ⊤s left"
-    reason = f": {answer.reason}" if answer.reason else ""
-    return f"{answer.stream} {answer.id} {marks.get(answer.outcome, answer.outcome)}{reason}{left}"
+    parts = [answer.stream, answer.id, marks.get(answer.outcome, answer.outcome)]
+    if answer.estimate is not None:
+        parts.append(f"{answer.estimate:.6g}")
+    if answer.estimates is not None:
+        parts.append(", ".join(f"{number:.6g}" for number in answer.estimates))
+    if answer.choice is not None:
+        parts.append(f"'{answer.choice}'")
+    if answer.alpha is not None:
+        parts.append(f"(±{answer.alpha:.4g}, {answer.basis})" if answer.basis else f"(±{answer.alpha:.4g})")
+    line = " ".join(parts)
+    if answer.reason:
+        line += f": {answer.reason}"
+    return line if answer.tops_left is None else f"{line}, {answer.tops_left} charged answers left"

@@ -14,11 +14,14 @@ from typing import Annotated
 import typer
 
 from stream import log
+from stream.cli import monitoring
 from stream.cli.output import CommandError, console
 from stream.kafka.broker import DEFAULT_FOLDER, LocalBroker
 from stream.kafka.processes import RoleName as ServiceRole
 from stream.kafka.processes import Service
+from stream.kafka.replicas import ReplicaError, Replicas, cores
 from stream.kafka.services import serve as serve_role
+from stream.kafka.services import stop_when_told
 from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
 from stream.settings import Settings
@@ -29,26 +32,65 @@ class RoleName(StrEnum):
 
     WORKER = "worker"
     BUDGET = "budget"
+    MONITOR = "monitor"
 
 
 def serve(
-    role: Annotated[RoleName, typer.Argument(help="worker answers queries; budget grants, records and halts.")],
+    role: Annotated[
+        RoleName,
+        typer.Argument(
+            help="worker answers queries; budget grants, records and halts; monitor shows and takes requests."
+        ),
+    ],
     key_file: Annotated[Path | None, typer.Option(help="Noise key file; else SOTTO_NOISE_KEY[_FILE].")] = None,
+    host: Annotated[str | None, typer.Option(help="Address of the monitor's page and API.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the monitor's page and API.")] = None,
+    processes: Annotated[
+        int, typer.Option(help="Worker processes, restarted when they fail; 0 for one per core.", min=0)
+    ] = 1,
     json_logs: Annotated[bool, typer.Option(help="Log JSON.")] = False,
     stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run a service until SIGTERM or Ctrl-C."""
     log.configure(as_json=json_logs)
+    if role is RoleName.MONITOR:
+        _require_worker(role, processes)
+        monitoring.serve(host, port, stop_with_stdin=stop_with_stdin)
+        return
+    if host is not None or port is not None:
+        raise CommandError(
+            "--host and --port are the monitor's; a worker's metrics have SOTTO_METRICS_HOST and _PORT"
+        )
+    _require_worker(role, processes)
     key = NoiseKey.load(key_file) if key_file else NoiseKey.from_environment()
-    asyncio.run(serve_role(role.value, Settings(), key, stop_with_stdin=stop_with_stdin))
+    if processes == 1:
+        asyncio.run(serve_role(role.value, Settings(), key, stop_with_stdin=stop_with_stdin))
+        return
+    arguments = [*(("--key-file", str(key_file)) if key_file else ()), *(("--json-logs",) if json_logs else ())]
+    asyncio.run(_serve_replicas(processes or cores(), arguments, stop_with_stdin=stop_with_stdin))
+
+
+def _require_worker(role: RoleName, processes: int) -> None:
+    if processes != 1 and role is not RoleName.WORKER:
+        raise CommandError("--processes is the workers'; budget service and monitor are one process each")
+
+
+async def _serve_replicas(count: int, arguments: list[str], *, stop_with_stdin: bool) -> None:
+    try:
+        replicas = Replicas(Settings(), count, arguments)
+        stop_when_told(replicas.stop, stop_with_stdin=stop_with_stdin)
+        await replicas.run()
+    except ReplicaError as error:
+        raise CommandError(str(error)) from None
 
 
 def up(
     workers: Annotated[int, typer.Option(help="Worker processes.", min=1)] = 1,
     folder: Annotated[Path, typer.Option(help="Where data, logs and a generated key go.")] = DEFAULT_FOLDER.parent,
     key_file: Annotated[Path | None, typer.Option(help="Noise key file; made in the folder if not given.")] = None,
+    port: Annotated[int, typer.Option(help="Port of the monitor's page; another one if it is taken.")] = 8080,
 ) -> None:
-    """Start broker, budget service and workers on this machine, and stop them at Ctrl-C."""
+    """Start broker, budget service, workers and monitor on this machine, and stop them at Ctrl-C."""
     key_file = key_file or folder / "noise.key"
     if not key_file.exists():
         key_file.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +102,7 @@ def up(
         running = broker.status()
         if running is None:
             raise CommandError("the broker ended right after its start; see its log in " + str(broker.log))
-        settings = Settings(bootstrap=running.bootstrap)
+        settings = Settings.of_local_broker(running.bootstrap)
         asyncio.run(create_topics(settings))
         roles: list[tuple[ServiceRole, int]] = [("budget", 0), *(("worker", number) for number in range(workers))]
         services = [
@@ -70,7 +112,9 @@ def up(
         console.print(
             f"Sotto is up: SOTTO_BOOTSTRAP={running.bootstrap}, logs in {folder / 'logs'}; Ctrl-C stops it"
         )
+        monitor = stack.enter_context(monitoring.start(settings, folder, port))
         while all(service.exit_status is None for service in services):
+            monitor.watch()
             time.sleep(0.5)
         ended = next(service for service in services if service.exit_status is not None)
         raise CommandError(f"the {ended.role} service ended; see {ended.log}")

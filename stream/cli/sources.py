@@ -9,7 +9,7 @@ import typer
 from pydantic import TypeAdapter
 
 from schemas import GrantRecord, Receipt, Source, SourceRecord
-from stream.cli.output import AsJson, amount, console, read_document, show_json, show_table
+from stream.cli.output import AsJson, amount, charged, console, read_document, show_json, show_table
 from stream.client import Client
 
 app = typer.Typer(help="Sources and their budgets.", no_args_is_help=True)
@@ -44,7 +44,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
     )
     show_table(
         f"{len(grants)} streams",
-        ["stream", "state", "cost", "spent", "refunded", "answered", "⊤ / cutoff"],
+        ["stream", "state", "cost", "spent", "refunded", "answered", "charged"],
         [
             [
                 grant.spec.stream,
@@ -53,7 +53,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
                 amount(grant.spent),
                 amount(grant.refunded),
                 str(grant.answered),
-                f"{grant.tops} / {grant.calibration.cutoff}",
+                charged(grant),
             ]
             for grant in grants
         ],

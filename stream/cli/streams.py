@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from schemas import GrantRecord, Receipt, StreamSpec
-from stream.cli.output import AsJson, CommandError, amount, console, read_document, show_json, show_table
+from stream.cli.output import AsJson, CommandError, amount, charged, console, read_document, show_json, show_table
 from stream.client import Client
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
@@ -28,9 +28,10 @@ def open_stream(
         show_json(grant)
         return
     calibration = grant.calibration
+    of_what = " of the threshold" if calibration.kind == "sparse_vector" else ""
     console.print(
-        f"stream {spec.stream} is open at {amount(grant.cost)} ({calibration.method}): within ±{calibration.alpha:g} "
-        f"of the threshold with probability {1 - calibration.beta:g} over {calibration.expected_queries} queries",
+        f"stream {spec.stream} is open at {amount(grant.cost)} ({calibration.method}): within ±{calibration.alpha:g}"
+        f"{of_what} with probability {1 - calibration.beta:g} over {calibration.expected_queries} queries",
     )
 
 
@@ -55,7 +56,7 @@ def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> Non
         return
     show_table(
         f"{stream} on {source}: {grant.state}{f' ({grant.reason})' if grant.reason else ''}",
-        ["method", "α", "cost", "spent", "refunded", "answered", "⊤ / cutoff"],
+        ["method", "α", "cost", "spent", "refunded", "answered", "charged"],
         [
             [
                 grant.calibration.method,
@@ -64,7 +65,7 @@ def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> Non
                 amount(grant.spent),
                 amount(grant.refunded),
                 str(grant.answered),
-                f"{grant.tops} / {grant.calibration.cutoff}",
+                charged(grant),
             ],
         ],
     )

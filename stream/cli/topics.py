@@ -1,4 +1,4 @@
-"""``sotto topics``: the topics of an installation."""
+"""``sotto topics``: the topics of an installation, and who may touch them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Annotated
 
 import typer
 
-from stream.kafka.topics import create_topics
+from stream.cli.output import AsJson, CommandError, show_json, show_table
+from stream.kafka.acls import ANY_HOST, Grant, Role, apply, command, grants, usual_principal
+from stream.kafka.topics import check_topics, create_topics
 from stream.settings import Settings
 
-app = typer.Typer(help="The topics of an installation.", no_args_is_help=True)
+app = typer.Typer(help="The topics of an installation, and who may touch them.", no_args_is_help=True)
 
 
 @app.callback()
 def _topics() -> None:
-    """The topics of an installation."""
+    """The topics of an installation, and who may touch them."""
 
 
 @app.command("create")
@@ -31,3 +33,79 @@ def create(
     )
     created = asyncio.run(create_topics(settings))
     typer.echo(f"created {', '.join(created)}" if created else "all topics are there")
+
+
+@app.command("check")
+def check() -> None:
+    """Compare every topic with what it should be; exit status 1 if one differs."""
+    differences = asyncio.run(check_topics(Settings()))
+    if differences:
+        told = "; ".join(f"{one.topic} has {one.setting}={one.actual}, not {one.wanted}" for one in differences)
+        raise CommandError(f"{told}; set them with kafka-configs.sh")
+    typer.echo("all topics are as they should be")
+
+
+@app.command("acl")
+def acl(
+    role: Annotated[list[Role] | None, typer.Option(help="Only this role; may be given again.")] = None,
+    principal: Annotated[
+        str | None, typer.Option(help="Who has the one role; else User:PREFIX-ROLE.", metavar="User:NAME")
+    ] = None,
+    apply_now: Annotated[
+        bool, typer.Option("--apply", help="Put them into force instead of printing them.")
+    ] = False,
+    commands: Annotated[bool, typer.Option("--commands", help="Print kafka-acls.sh commands.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print what each role may do on Kafka, or put it into force."""
+    if apply_now + commands + as_json > 1:
+        raise CommandError("--apply, --commands and --json exclude each other; give one")
+    if principal is not None and (role is None or len(role) != 1):
+        raise CommandError("--principal: give the one --role that it is to have")
+    if principal is not None and not principal.partition(":")[2]:
+        raise CommandError("--principal: give its type too, as in 'User:alice'")
+    settings = Settings()
+    wanted = {one: grants(settings)[one] for one in role or Role}
+    holders = {one: principal or usual_principal(one, settings) for one in wanted}
+    if apply_now:
+        asyncio.run(_apply(settings, {holders[one]: granted for one, granted in wanted.items()}))
+        typer.echo(f"in force for {', '.join(holders.values())}")
+    elif commands:
+        for one, granted in wanted.items():
+            typer.echo("\n".join(command(holders[one], granted, settings.bootstrap)))
+    elif as_json:
+        show_json([_plain(one, holders[one], given) for one, granted in wanted.items() for given in granted])
+    else:
+        show_table(
+            "Roles",
+            ["role", "principal", "may", "on", "named"],
+            [
+                [
+                    one,
+                    holders[one],
+                    given.operation,
+                    given.resource,
+                    f"{given.name}{'…' if given.prefixed else ''}",
+                ]
+                for one, granted in wanted.items()
+                for given in granted
+            ],
+        )
+
+
+async def _apply(settings: Settings, wanted: dict[str, tuple[Grant, ...]]) -> None:
+    for principal, granted in wanted.items():
+        await apply(settings, principal, granted)
+
+
+def _plain(role: Role, principal: str, granted: Grant) -> dict[str, str]:
+    return {
+        "role": role,
+        "principal": principal,
+        "host": ANY_HOST,
+        "permission": "Allow",
+        "operation": granted.operation,
+        "resource": granted.resource,
+        "name": granted.name,
+        "pattern": granted.pattern,
+    }

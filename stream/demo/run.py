@@ -14,6 +14,7 @@ from schemas import Answer, Calibration, CloseStream, GrantRecord, OpenStream, R
 from stream.client import Client
 from stream.demo.report import Check, Report, check_answers, check_budget
 from stream.demo.scenario import Asked, questions, sources, streams
+from stream.demo.tour import tour
 from stream.kafka.broker import LocalBroker, prepare
 from stream.kafka.processes import RoleName, Service
 from stream.kafka.topics import create_topics, delete_topics
@@ -44,6 +45,7 @@ class _Run:
     seconds: float
     takeover_seconds: float
     answered_at_kill: int
+    toured: list[Check]
 
 
 def run_demo(folder: Path, progress: Progress, *, queries: int, bootstrap: str | None, seed: int = 1) -> Report:
@@ -67,12 +69,11 @@ def run_demo(folder: Path, progress: Progress, *, queries: int, bootstrap: str |
             progress.step("starting Kafka")
             broker = LocalBroker(folder / "broker")
             stack.callback(broker.stop)
-            bootstrap = broker.start().bootstrap
-        settings = Settings(
-            bootstrap=bootstrap,
-            prefix=f"sotto-demo-{run_id}",
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-        )
+            kafka = Settings.of_local_broker(broker.start().bootstrap)
+        else:
+            kafka = Settings(bootstrap=bootstrap)
+        own = {"prefix": f"sotto-demo-{run_id}", "session_timeout_ms": SESSION_TIMEOUT_MS}
+        settings = kafka.model_copy(update=own)
         asyncio.run(create_topics(settings))
         stack.callback(lambda: asyncio.run(delete_topics(settings)))
         progress.step("starting the budget service and two workers")
@@ -121,12 +122,14 @@ async def _main_job(settings: Settings, victim: Service, progress: Progress, que
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+        progress.step("asking a stream of every mechanism")
+        toured = await tour(client, seed)
         progress.step("closing the streams")
         await client.requests(
             [CloseStream(request=f"close {s.stream}", source=s.source, stream=s.stream) for s in specs],
         )
         budgets = [await _settled(client, name) for name in names]
-        return _Run(asked, answers, calibrations, budgets, took, takeover, answered_at_kill)
+        return _Run(asked, answers, calibrations, budgets, took, takeover, answered_at_kill, toured)
 
 
 async def _publish(
@@ -186,6 +189,7 @@ def _report(run: _Run) -> Report:
             after > 0,
         ),
     )
+    checks += run.toured
     rate = len(run.asked) / run.seconds
     figures = {
         "queries_asked": len(run.asked),

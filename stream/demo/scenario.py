@@ -66,7 +66,7 @@ def questions(
     for number in range(queries_per_stream):
         for spec in specs:
             query_id = f"{spec.stream}/{number:06}"
-            threshold = spec.mechanism.threshold
+            threshold = TABLE_THRESHOLD if spec.source == TABLE else FEED_THRESHOLD
             if spec.source == TABLE:
                 where, truth = people.question(chance)
                 yield Asked(Query(id=query_id, stream=spec.stream, where=where), truth, threshold)

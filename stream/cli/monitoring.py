@@ -1,0 +1,93 @@
+"""The monitor on the command line: ``sotto serve monitor``, and its part of ``sotto up``."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from stream.cli.output import console
+from stream.kafka.processes import Service
+from stream.monitor.tokens import Tokens, make_token_file
+from stream.settings import Settings
+
+
+def serve(host: str | None, port: int | None, *, stop_with_stdin: bool) -> None:
+    """Run the monitor until SIGTERM or Ctrl-C."""
+    from stream.monitor.service import serve_monitor  # noqa: PLC0415  (Faust takes a second to import)
+
+    given = {"monitor_host": host, "monitor_port": port}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    settings = Settings.model_validate({**Settings().model_dump(), **chosen})
+    asyncio.run(serve_monitor(settings, Tokens.load(settings), stop_with_stdin=stop_with_stdin))
+
+
+class RunningMonitor:
+    """The monitor beside the other services: they go on without it."""
+
+    def __init__(self, service: Service, address: str, operator: Path, viewer: Path) -> None:
+        self._service = service
+        self._address = address
+        self._tokens = (operator, viewer)
+        self._told: bool | None = None
+
+    def watch(self) -> None:
+        """Say once that the page is there, and once that it is gone."""
+        if self._service.exit_status is not None:
+            if self._told is not False:
+                self._told = False
+                console.print(
+                    f"The monitor ended, see {self._service.log}; the other services go on", soft_wrap=True
+                )
+        elif self._told is None and _answers(self._address):
+            self._told = True
+            operator, viewer = self._tokens
+            console.print(
+                f"The monitor's page is {self._address}; tokens: {operator} (may change), {viewer} (may look)",
+                soft_wrap=True,
+            )
+
+
+@contextmanager
+def start(settings: Settings, folder: Path, port: int) -> Iterator[RunningMonitor]:
+    """Start the monitor as a child process, with tokens of its own in the folder."""
+    operator, viewer = folder / "monitor-operator.token", folder / "monitor-viewer.token"
+    for path in (operator, viewer):
+        make_token_file(path)
+    own = settings.model_copy(
+        update={
+            "monitor_port": _free_port(settings.monitor_host, port),
+            "monitor_operator_token_file": str(operator),
+            "monitor_viewer_token_file": str(viewer),
+            "metrics_port": 0,
+        }
+    )
+    Tokens.load(own)
+    with Service("monitor", own, None, folder / "logs" / "monitor-0.log") as service:
+        address = f"http://{own.monitor_host}:{own.monitor_port}/"
+        yield RunningMonitor(service, address, operator, viewer)
+
+
+def _free_port(host: str, wanted: int) -> int:
+    """The port that is wanted, or any free one."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    return wanted
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urlopen(f"{address}healthz", timeout=1.0):  # noqa: S310  (our own address)
+            return True
+    except (URLError, OSError):
+        return False

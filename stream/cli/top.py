@@ -1,0 +1,300 @@
+"""``sotto top``: the monitor's page in a terminal, each second anew."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import typer
+from aiohttp import ClientError, ClientSession, ClientTimeout
+from pydantic import ValidationError
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from schemas import Amount
+from stream.cli.output import CommandError, console
+from stream.monitor.models import (
+    MemberRow,
+    Overview,
+    Problem,
+    RejectedView,
+    SourcePage,
+    SourceRow,
+    StreamPage,
+    StreamRow,
+    View,
+    WorkersView,
+)
+from stream.monitor.tokens import viewer_token
+from stream.settings import Settings
+
+TIMEOUT = 5.0
+"""Longest wait for an answer of the monitor, in seconds."""
+WIDE = 100
+"""Columns of a terminal from which on everything is shown."""
+BAR = 20
+
+_STATES = {"open": "green", "exhausted": "yellow", "halted": "red", "closed": "bright_black"}
+_View = TypeVar("_View", bound=View)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """All that one picture shows."""
+
+    overview: Overview
+    sources: SourcePage
+    streams: StreamPage
+    workers: WorkersView
+    rejected: RejectedView
+
+
+def top(
+    url: Annotated[
+        str | None, typer.Option(help="The monitor's address; else SOTTO_MONITOR_HOST and _PORT.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    rows: Annotated[int, typer.Option(help="Most sources, and most streams, to list.", min=1, max=500)] = 10,
+) -> None:
+    """Show budgets, busiest streams, services and refused events live, with the viewer's token."""
+    settings = Settings()
+    address = (url or f"http://{settings.monitor_host}:{settings.monitor_port}").rstrip("/")
+    token = viewer_token(settings)
+    asyncio.run(_run(address, token, rows, once=once))
+
+
+async def _run(address: str, token: str, rows: int, *, once: bool) -> None:
+    headers = {"Authorization": f"Bearer {token}"}
+    async with ClientSession(headers=headers, timeout=ClientTimeout(total=TIMEOUT)) as session:
+        frame = await fetch(session, address, rows)
+        if once:
+            console.print(picture(frame, console.width))
+            return
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(picture(frame, console.width, live=True), refresh=True)
+                await asyncio.sleep(1.0)
+                try:
+                    frame = await fetch(session, address, rows)
+                except CommandError as error:
+                    stale = Text(f"{error}; these are the figures of {_clock(frame.overview.time)}", "bold red")
+                    live.update(Group(stale, picture(frame, console.width)), refresh=True)
+
+
+async def fetch(session: ClientSession, address: str, rows: int) -> Frame:
+    """Ask the monitor for one picture; CommandError says what to do if it does not answer."""
+    return Frame(
+        await _get(session, f"{address}/api/overview", Overview),
+        await _get(session, f"{address}/api/sources?sort=left_share&limit={rows}", SourcePage),
+        await _get(session, f"{address}/api/streams?sort=below_rate&descending=true&limit={rows}", StreamPage),
+        await _get(session, f"{address}/api/workers", WorkersView),
+        await _get(session, f"{address}/api/rejected", RejectedView),
+    )
+
+
+async def _get(session: ClientSession, address: str, model: type[_View]) -> _View:
+    try:
+        async with session.get(address) as response:
+            body = await response.read()
+            if response.status != 200:
+                raise CommandError(f"the monitor refused: {_problem(body, response.status)}")
+            return model.model_validate_json(body)
+    except (ClientError, TimeoutError, OSError) as error:
+        raise CommandError(
+            f"no monitor answers at {address.split('/api/', maxsplit=1)[0]} ({type(error).__name__}); "
+            "start one with 'sotto serve monitor', or give --url"
+        ) from None
+    except ValidationError:
+        raise CommandError(f"{address} is not a monitor of this version; give --url") from None
+
+
+def _problem(body: bytes, status: int) -> str:
+    try:
+        return Problem.model_validate_json(body).message
+    except ValidationError:
+        return f"status {status}"
+
+
+def picture(frame: Frame, width: int, *, live: bool = False) -> RenderableType:
+    """One picture for a terminal of so many columns."""
+    wide = width >= WIDE
+    parts: list[RenderableType] = [_headline(frame.overview, live=live), Text()]
+    parts += [_sources(frame.sources, wide=wide), Text()]
+    parts += [_streams(frame.streams, wide=wide), Text()]
+    parts += [_members(frame.workers, wide=wide), Text()]
+    parts.append(_rejected(frame.rejected))
+    return Group(*parts)
+
+
+def _headline(overview: Overview, *, live: bool) -> Text:
+    minute = next(rate for rate in overview.rates if rate.window_seconds == 60)
+    states = overview.streams.model_dump()
+    line = Text.assemble(("Sotto ", "bold"), _clock(overview.time), "  ")
+    for state, style in _STATES.items():
+        line.append(f"{states[state]:,} {state}  ", style)
+    lag = "not known" if overview.lag is None else f"{overview.lag:,}"
+    line.append(
+        f"⊤ {_rate(minute.above)}/s  ⊥ {_rate(minute.below)}/s  waiting {lag}  rejected {overview.rejected:,}"
+    )
+    if not overview.ready:
+        line.append("  still reading: figures are incomplete", "yellow")
+    if live:
+        line.append("  Ctrl-C ends", "bright_black")
+    return line
+
+
+def _sources(page: SourcePage, *, wide: bool) -> Table:
+    table = _table(f"Sources, least left first ({len(page.items)} of {page.total:,})")
+    for name in ("source", "state", "budget", "left"):
+        table.add_column(name, no_wrap=name != "source", overflow="fold")
+    for name in ("granted", "spent", "refunded", "total") if wide else ("spent",):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in page.items:
+        low = "bold red" if row.left_share < 0.1 else ""
+        amounts = (row.granted, row.spent, row.refunded, row.total) if wide else (row.spent,)
+        left = Text(f"{row.left_share:.1%}", low)
+        table.add_row(_text(row.source), _state(row.state), _budget_bar(row), left, *map(_amount, amounts))
+    return _or_hint(table, "none yet: register one with 'sotto source add'", page.items)
+
+
+def _streams(page: StreamPage, *, wide: bool) -> Table:
+    table = _table(f"Busiest streams ({len(page.items)} of {page.total:,})")
+    table.add_column("stream", overflow="fold")
+    for name in ("state", "mechanism", "⊤s used") if wide else ("state", "⊤s used"):
+        table.add_column(name, no_wrap=True)
+    for name in ("⊤/s", "⊥/s", "answered", "α", "dry in") if wide else ("⊤/s", "⊥/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in page.items:
+        table.add_row(*_stream_cells(row, wide=wide))
+    return _or_hint(table, "none yet: open one with 'sotto stream open'", page.items)
+
+
+def _stream_cells(row: StreamRow, *, wide: bool) -> list[Text]:
+    minute = next(rate for rate in row.rates if rate.window_seconds == 60)
+    used = f"{row.tops:,}" if row.cutoff is None else f"{row.tops:,}/{row.cutoff:,}"
+    bar = Text.assemble(_bar([(row.tops / row.cutoff, "█", "yellow")], 8), " ") if row.cutoff and wide else Text()
+    ending = row.ending if row.state == "open" and row.ending else None
+    rates = [Text(_rate(minute.above)), Text(_rate(minute.below))]
+    state = Text(f"to be {ending}", "yellow") if ending else _state(row.state)
+    if not wide:
+        return [_text(row.stream), state, bar + Text(used), *rates]
+    dry = "–" if row.dry_in is None else _duration(row.dry_in)
+    rest = [Text(f"{row.answered:,}"), Text(f"±{row.alpha:.4g}"), Text(dry)]
+    return [_text(row.stream), state, _text(row.mechanism), bar + Text(used), *rates, *rest]
+
+
+def _members(workers: WorkersView, *, wide: bool) -> Table:
+    table = _table("Services")
+    for name in ("process", "service", "host", "partitions") if wide else ("process", "service", "partitions"):
+        table.add_column(name, overflow="fold")
+    for name in ("lag", "events/s", "restoring"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for member in workers.members:
+        host = [_text(member.host)] if wide else []
+        table.add_row(
+            _text(member.member),
+            Text(member.role),
+            *host,
+            Text(", ".join(map(str, member.partitions)) or "none"),
+            Text(f"{member.lag:,}"),
+            Text(_rate(member.events_per_second)),
+            _restoring(member, workers),
+        )
+    return _or_hint(
+        table, "none runs: start them with 'sotto serve worker' and 'sotto serve budget'", workers.members
+    )
+
+
+def _restoring(member: MemberRow, workers: WorkersView) -> Text:
+    own = [row.restore for row in workers.partitions if row.member == member.member and row.role == member.role]
+    under_way = [restore for restore in own if restore is not None and restore.phase == "restoring"]
+    if not under_way:
+        return Text("–")
+    total = sum(restore.total for restore in under_way)
+    share = sum(restore.records for restore in under_way) / total if total else 0.0
+    return Text(f"{min(share, 1.0):.0%}", "yellow")
+
+
+def _rejected(rejected: RejectedView) -> Text:
+    if not rejected.total:
+        return Text("Rejected: none", "bright_black")
+    reasons = ", ".join(f"{_clean(reason.code)} {reason.count:,}" for reason in rejected.reasons)
+    return Text(f"Rejected {rejected.total:,}: {reasons}", "yellow")
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=Text(title, "bold"),
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
+        header_style="bright_black",
+    )
+
+
+def _or_hint(table: Table, hint: str, items: Sequence[object]) -> Table:
+    if items:
+        return table
+    empty = Table(title=table.title, title_justify="left", box=None, show_header=False)
+    empty.add_row(Text(hint, "bright_black"))
+    return empty
+
+
+def _budget_bar(row: SourceRow) -> Text:
+    """Spent, then what is granted and not spent, then what is left."""
+    total = _size(row.total) or 1.0
+    spent = _size(row.spent) / total
+    held = max(1.0 - _size(row.left) / total - spent, 0.0)
+    return _bar([(spent, "█", "blue"), (held, "▒", "cyan")], BAR)
+
+
+def _bar(parts: Sequence[tuple[float, str, str]], width: int) -> Text:
+    bar, at, filled = Text(), 0.0, 0
+    for share, sign, style in parts:
+        at += share
+        end = min(round(at * width), width)
+        bar.append(sign * max(end - filled, 0), style)
+        filled = max(filled, end)
+    bar.append("░" * (width - filled), "bright_black")
+    return bar
+
+
+def _state(state: str) -> Text:
+    return Text(state, _STATES.get(state, ""))
+
+
+def _size(amount: Amount) -> float:
+    return amount.epsilon if amount.rho is None else amount.rho
+
+
+def _amount(amount: Amount) -> Text:
+    return Text(f"ε {amount.epsilon:.4g}" if amount.rho is None else f"ρ {amount.rho:.4g}")
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
+
+
+def _duration(seconds: float) -> str:
+    for name, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {name}"
+    return f"{seconds:.2g} s"
+
+
+def _text(value: str) -> Text:
+    return Text(_clean(value))
+
+
+def _clean(value: str) -> str:
+    """Names come from topics: what a terminal would obey is not passed on."""
+    return "".join(sign if sign.isprintable() else "�" for sign in value)
