@@ -16,8 +16,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from benchmarks.programs import service
-from schemas import OpenStream, RegisterSource, StreamSpec, ValuesSource
-from schemas.streams import AboveThreshold
+from schemas import AboveThreshold, OpenStream, RegisterSource, StreamSpec, ValuesSource
 from stream.client import Client
 from stream.kafka.broker import LocalBroker
 from stream.kafka.topics import create_topics

@@ -56,6 +56,11 @@ class Program:
             tail = self.log.read_bytes()[-_LOG_TAIL:].decode(errors="replace")
             raise ProgramError(f"{self._name} ended with status {status}; {self.log} ends so:\n{tail}")
 
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self._process.kill()
+        self._process.wait()
+
     def stop(self) -> None:
         """End it in good order, by force if need be, and note the processor time that it used."""
         if self._process.returncode is not None:

@@ -1,0 +1,53 @@
+"""Streams by the million in no time: one is opened as usual, the others are told apart by name and identity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Final
+
+from stream.noise import NoiseKey
+from stream.processors.base import Record
+from stream.processors.topics import Topics
+from stream.testing import Driver
+
+CUTOFF: Final = 10
+GC_THRESHOLDS: Final = (100_000, 20, 20)
+"""Those that a service sets for itself."""
+THRESHOLD: Final = 1e6
+"""Far above every value: no stream may reach its cutoff during a run."""
+
+
+def definitions(key: NoiseKey, topics: Topics, streams: int, thresholds: int = 1) -> Iterator[Record]:
+    """The control events of so many streams over one feed, under so many different thresholds."""
+    driver = Driver(key, partitions=1)
+    source = {
+        "source": "bench",
+        "neighbors": "add-remove",
+        "epsilon": 1000.0,
+        "kind": "values",
+        "sensitivity": 1.0,
+    }
+    driver.register(source)
+    mechanism = {"kind": "above_threshold", "threshold": THRESHOLD, "cutoff": CUTOFF}
+    driver.open({"stream": "stream-0", "source": "bench", "mechanism": mechanism, "epsilon": 1.0})
+    value = driver.records(driver.topics.control)[0].value or b""
+    identity = json.loads(value)["identity"]
+    threshold = f'"threshold":{THRESHOLD}'
+    text = value.decode()
+    for own in ('"stream":"stream-0"', threshold, identity["incarnation"], identity["digest"]):
+        if text.count(own) != 1:
+            raise AssertionError(f"a definition no longer has exactly one {own}")
+    before, between = text.split('"stream":"stream-0"')
+    middle, between = between.split(threshold)
+    to_identity, after = between.split(identity["incarnation"])
+    to_digest, end = after.split(identity["digest"])
+    for number in range(streams):
+        minted = hashlib.sha512(str(number).encode()).hexdigest()
+        name = f"stream-{number}"
+        own = (
+            f'{before}"stream":"{name}"{middle}"threshold":{THRESHOLD + number % thresholds}'
+            f"{to_identity}{minted[:32]}{to_digest}{minted[32:96]}{end}"
+        )
+        yield Record(topics.control, 0, number, 0, name.encode(), own.encode())
