@@ -1,0 +1,165 @@
+"""Reference pages written from the code: commands, settings, events.
+
+A page says where: ``<!-- generated: commands -->`` in it is replaced when the site is built.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, get_args
+
+import typer
+import typer.cli
+from pydantic import BaseModel
+from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
+
+import schemas
+from schemas import Mechanism, Source, StreamSpec
+from stream.cli.app import app as command_line
+from stream.contract.events import CHANNELS, EVENTS
+from stream.noise import keys
+from stream.settings import Settings, variable
+
+_MARK = re.compile(r"<!-- generated: (\w+) -->")
+_BOUNDS = {
+    "minimum": "≥ {}",
+    "exclusiveMinimum": "> {}",
+    "maximum": "≤ {}",
+    "exclusiveMaximum": "< {}",
+    "maxLength": "at most {} characters",
+    "minItems": "at least {}",
+    "maxItems": "at most {}",
+}
+
+
+def commands() -> str:
+    """Every command with its arguments and options, as ``--help`` has them."""
+    group = typer.main.get_command(command_line)
+    context = typer.Context(group, info_name="sotto")
+    text = typer.cli.get_docs_for_click(obj=group, ctx=context, name="sotto")
+    # The page has a title of its own; usage lines are no commands that anybody could type.
+    return re.sub(r"^# `sotto`\n", "", text).replace("```console", "```text")
+
+
+def settings() -> str:
+    """Every setting: its variable, what it takes, its default, what it says."""
+    documented = ModuleAnalyzer.for_module(Settings.__module__).find_attr_docs()
+    entries = []
+    for name, field in Settings.model_fields.items():
+        default = field.get_default()
+        given = (
+            f", {_value(default)} if not set" if isinstance(default, str | int | float) and default != "" else ""
+        )
+        text = " ".join(documented[Settings.__name__, name]).strip()
+        entries.append(f"`{variable(name)}` ({_type_of(_properties(Settings)[name])}{given})\n: {text}")
+    return "\n\n".join(entries)
+
+
+def key_variables() -> str:
+    """The variables that name the noise key."""
+    lines = [
+        (f"`{keys.KEY_VARIABLE}`", "the keys themselves, 64 hexadecimal digits each, the present one first"),
+        (f"`{keys.KEY_FILE_VARIABLE}`", "an owner-only file with them, as `sotto key new` makes it"),
+        (f"`{keys.KEY_COMMAND_VARIABLE}`", "a command that prints them, such as a secret store's client"),
+    ]
+    return _table(("variable", "what it holds"), lines)
+
+
+def events() -> str:
+    """Every event, topic by topic."""
+    parts = []
+    for channel in CHANNELS:
+        compacted = " Compacted." if channel.compacted else ""
+        parts.append(
+            f"## `{channel.name}`\n\n{channel.summary} Written by {channel.writer}, keyed by {channel.key}.{compacted}"
+        )
+        parts += [_model(event.model) for event in EVENTS if event.channel == channel.name]
+    return "\n\n".join(parts)
+
+
+def definitions() -> str:
+    """What sources, streams and mechanisms are made of."""
+    sources, mechanisms = (get_args(get_args(union)[0]) for union in (Source, Mechanism))
+    domains = (schemas.Integers, schemas.Categories, schemas.Bins)
+    groups: dict[str, Iterable[type[BaseModel]]] = {
+        "Sources": sources,
+        "Domains of attributes": domains,
+        "Streams": (StreamSpec,),
+        "Mechanisms": mechanisms,
+    }
+    return "\n\n".join(f"## {title}\n\n" + "\n\n".join(map(_model, models)) for title, models in groups.items())
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "settings": settings,
+    "keys": key_variables,
+    "events": events,
+    "definitions": definitions,
+}
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Fill in the marks of every page as it is read."""
+    app.connect("source-read", _fill_in)
+    app.connect("autodoc-process-signature", _plain_aliases)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _fill_in(_app: Sphinx, _page: str, source: list[str]) -> None:
+    source[0] = _MARK.sub(lambda mark: GENERATED[mark[1]](), source[0])
+
+
+def _plain_aliases(
+    _app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Show the name of a type alias, which autodoc wraps."""
+    plain = (text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text) for text in (signature, returns))
+    return next(plain), next(plain)
+
+
+def _model(model: type[BaseModel]) -> str:
+    lines = [
+        (f"`{name}`", _type_of(schema), "" if "default" not in schema else _value(schema["default"]))
+        for name, schema in _properties(model).items()
+    ]
+    table = _table(("field", "takes", "default"), lines)
+    return "\n\n".join((f"### {model.__name__}", inspect.getdoc(model) or "", table))
+
+
+def _properties(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
+    schema = model.model_json_schema()
+    found: dict[str, dict[str, Any]] = schema["properties"]
+    return found
+
+
+def _type_of(schema: dict[str, Any]) -> str:
+    """A field's JSON Schema in a few words."""
+    if "$ref" in schema:
+        return str(schema["$ref"].rpartition("/")[2])
+    if "const" in schema:
+        return _value(schema["const"])
+    if "enum" in schema:
+        return "one of " + ", ".join(map(_value, schema["enum"]))
+    for union in ("anyOf", "oneOf"):
+        if union in schema:
+            return " or ".join(dict.fromkeys(map(_type_of, schema[union])))
+    kind = str(schema.get("type", "anything"))
+    if kind == "array":
+        kind = f"list of {_type_of(schema.get('items', {}))}"
+    bounds = [text.format(f"{schema[name]:.12g}") for name, text in _BOUNDS.items() if name in schema]
+    return f"{kind} ({', '.join(bounds)})" if bounds else kind
+
+
+def _value(value: Any) -> str:
+    """A value as JSON has it, strings without their quotation marks."""
+    return f"`{value}`" if isinstance(value, str) else f"`{json.dumps(value)}`"
+
+
+def _table(titles: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> str:
+    rows = [titles, tuple("---" for _ in titles), *lines]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)

@@ -1,0 +1,108 @@
+"""The documentation's pages, taken apart: code blocks, code within text, links."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+PROJECT = Path(__file__).parents[2]
+DOCS = PROJECT / "docs"
+PAGES = [PROJECT / "README.md", *sorted(DOCS.rglob("*.md"))]
+"""What people read first, and the site."""
+
+_COMMAND = re.compile(r"^(\$ )?(\w+=\S+ )*(\.venv/bin/)?sotto\b")
+_LONGEST_COMMAND = 40
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: its language and text, and the text of the ``text`` block right behind it, if there is one."""
+
+    place: str
+    language: str
+    text: str
+    output: str | None = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """What of one page can be checked."""
+
+    blocks: tuple[Block, ...]
+    inline: tuple[str, ...]
+    links: tuple[str, ...]
+
+    def of_language(self, *languages: str) -> list[Block]:
+        """The blocks in any of these languages."""
+        return [block for block in self.blocks if block.language in languages]
+
+
+def take_apart(text: str, name: str = "page") -> Page:
+    """A page's blocks, code and links."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    inside = [child for token in tokens for child in token.children or ()]
+    return Page(
+        tuple(_blocks(tokens, name)),
+        tuple(" ".join(token.content.split()) for token in inside if token.type == "code_inline"),
+        tuple(str(token.attrs["href"]) for token in inside if token.type == "link_open"),
+    )
+
+
+@cache
+def page(path: Path) -> Page:
+    """A page of the project."""
+    return take_apart(path.read_text(), str(path.relative_to(PROJECT)))
+
+
+def label(path: Path) -> str:
+    """A page's name in the list of tests."""
+    return str(path.relative_to(PROJECT))
+
+
+def commands(text: str) -> Iterator[str]:
+    """Every ``sotto`` command of a shell block, those that go on over several lines in one piece."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if not _COMMAND.match(line):
+            continue
+        for end in range(number + 1, min(number + _LONGEST_COMMAND, len(lines)) + 1):
+            command = "\n".join(lines[number:end])
+            if not command.endswith("\\") and is_complete(command):
+                yield command.removeprefix("$ ")
+                break
+        else:
+            raise ValueError(f"a quotation mark is missing in: {line}")
+
+
+def is_complete(command: str) -> bool:
+    """Whether all quotation marks are closed."""
+    try:
+        shlex.split(command, comments=True)
+    except ValueError:
+        return False
+    return True
+
+
+def matches(output: str, wanted: str) -> bool:
+    """Whether an output is as a page shows it; ``…`` there stands for anything."""
+    pattern = ".*".join(re.escape(part) for part in wanted.strip().split("…"))
+    return re.fullmatch(pattern, output.strip()) is not None
+
+
+def _blocks(tokens: list[Token], name: str) -> Iterator[Block]:
+    for number, token in enumerate(tokens):
+        if token.type != "fence":
+            continue
+        following = tokens[number + 1] if number + 1 < len(tokens) else None
+        shown = following is not None and following.type == "fence" and following.info == "text"
+        line = token.map[0] + 1 if token.map else 0
+        yield Block(
+            f"{name}:{line}", token.info, token.content, following.content if shown and following else None
+        )

@@ -1,0 +1,134 @@
+"""Every piece of code in the documentation does what its page says."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from stream.monitor import tokens
+from stream.noise import keys
+from stream.settings import Settings, variable
+from tests.docs.checks import check_command, check_json, check_mention, check_python
+from tests.docs.pages import PAGES, PROJECT, Block, commands, label, page, take_apart
+
+each_page = pytest.mark.parametrize("path", PAGES, ids=label)
+
+
+def on_kafka(block: Block) -> bool:
+    return "stream.client" in block.text
+
+
+@each_page
+def test_python_runs_and_prints_what_the_page_shows(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_python(block for block in page(path).of_language("python") if not on_kafka(block))
+
+
+@each_page
+def test_json_is_what_the_contract_takes(path: Path) -> None:
+    for block in page(path).of_language("json"):
+        check_json(block.text)
+
+
+@each_page
+def test_commands_parse(path: Path) -> None:
+    for block in page(path).of_language("", "sh", "bash", "console"):
+        for command in commands(block.text):
+            check_command(command)
+
+
+@each_page
+def test_commands_named_in_text_exist_with_their_options(path: Path) -> None:
+    for code in page(path).inline:
+        if code.startswith("sotto "):
+            check_mention(code)
+
+
+@each_page
+def test_variables_are_ones_that_sotto_reads(path: Path) -> None:
+    read = {variable(field) for field in Settings.model_fields}
+    read |= {value for module in (keys, tokens) for value in vars(module).values() if isinstance(value, str)}
+    named = set(re.findall(r"\bSOTTO_[A-Z_]*[A-Z]\b(?!…)", path.read_text()))
+    others = [PROJECT / "docker-compose.yml", *(PROJECT / "tests" / "browser").glob("*.py")]
+    elsewhere = {name for file in others for name in re.findall(r"\bSOTTO_[A-Z_]+\b", file.read_text())}
+    assert named <= read | elsewhere
+
+
+@each_page
+def test_make_targets_and_modules_exist(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (PROJECT / "Makefile").read_text(), flags=re.MULTILINE))
+    code = [*page(path).inline, *(line for block in page(path).blocks for line in block.text.splitlines())]
+    for line in map(str.strip, code):
+        if found := re.match(r"make ([a-z]+)", line):
+            assert found[1] in targets, line
+        if found := re.match(r"(?:\.venv/bin/)?python -m ([a-z_.]+)", line):
+            assert importlib.util.find_spec(found[1]) is not None, line
+
+
+RIGHT = """
+`sotto plan --mechanism KIND …`
+
+```python
+print(1 + 1)
+```
+
+```text
+2
+```
+
+```json
+{"id": "1", "stream": "s", "value": 1}
+{"stream": "s", "source": "v", "epsilon": 1, "mechanism": {"kind": "laplace", "answers": 3}}
+```
+
+```sh
+A=b sotto source add '{"source": "v", "kind": "values",
+  "neighbors": "replace", "epsilon": 1, "sensitivity": 1}'   # with its budget
+```
+"""
+
+
+def check_everything(text: str) -> None:
+    found = take_apart(text)
+    check_python(found.of_language("python"))
+    for block in found.of_language("json"):
+        check_json(block.text)
+    for block in found.of_language("sh"):
+        for command in commands(block.text):
+            check_command(command)
+    for code in found.inline:
+        check_mention(code)
+
+
+def test_a_right_page_passes() -> None:
+    check_everything(RIGHT)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("\n2\n", "\n3\n"),
+        ("1 + 1", "1 +"),
+        ("1 + 1", "one"),
+        ('"value": 1', '"value": "one"'),
+        ('"value": 1', '"valve": 1'),
+        ('"answers": 3', '"answers": 0'),
+        ('"id": "1", "stream"', '"name"'),
+        ('"mechanism": {', '"mechanics": {'),
+        ("source add", "source put"),
+        ("source add", "source add --quickly"),
+        ('"sensitivity": 1}', '"sensitivity": -1}'),
+        ("1}'   #", "1}   #"),
+        ("--mechanism", "--mechanics"),
+        ("sotto plan", "sotto plot"),
+    ],
+)
+def test_a_wrong_page_fails(right: str, wrong: str) -> None:
+    assert RIGHT.count(right) == 1
+    with pytest.raises(Exception, match=r"."):
+        check_everything(RIGHT.replace(right, wrong))

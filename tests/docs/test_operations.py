@@ -1,0 +1,125 @@
+"""What the operations page says of loss, replay and keys, on the services' own processors.
+
+The driver's topics are lists; losing one is emptying it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from schemas import Answer
+from stream.noise import NoiseKey
+from stream.testing import Driver
+
+KEY = bytes(32)
+SOURCE: dict[str, Any] = {
+    "source": "vitals",
+    "kind": "values",
+    "neighbors": "add-remove",
+    "epsilon": 4.0,
+    "sensitivity": 1.0,
+}
+
+
+def stream(name: str) -> dict[str, Any]:
+    mechanism = {"kind": "above_threshold", "threshold": 1000.0, "cutoff": 2}
+    return {"stream": name, "source": "vitals", "epsilon": 1.0, "mechanism": mechanism}
+
+
+@pytest.fixture
+def driver() -> Driver:
+    """One stream that has given one of its two ⊤s."""
+    made = Driver(KEY, partitions=1)
+    made.register(SOURCE)
+    made.open(stream("ward-7"))
+    assert [ask(made, value).outcome for value in (20.0, 5000.0)] == ["below", "above"]
+    return made
+
+
+def ask(driver: Driver, value: float, name: str = "ward-7") -> Answer:
+    return driver.ask([{"id": f"{name} {value}", "stream": name, "value": value}])[0]
+
+
+def lose(driver: Driver, topic: str) -> None:
+    driver._logs[topic, 0].clear()
+
+
+def left(driver: Driver) -> float:
+    return driver.ledger("vitals").left.epsilon
+
+
+def test_an_older_state_with_the_position_of_its_own_gives_the_same_bytes_again(driver: Driver) -> None:
+    answers = [record.value for record in driver.records(driver.topics.answers)]
+    lose(driver, driver.topics.state)
+    driver._positions[driver.topics.queries, 0] = 0
+    driver.crash()
+    assert [record.value for record in driver.records(driver.topics.answers)] == answers * 2
+    assert ask(driver, 5000.0).tops_left == 0
+    assert ask(driver, 20.0).outcome == "halted"
+
+
+@pytest.mark.parametrize("ending", ["halt", "close"])
+def test_a_stream_whose_state_was_lost_answers_nothing_once_it_is_ended_and_gets_nothing_back(
+    driver: Driver, ending: str
+) -> None:
+    spent = driver.ledger("vitals").spent
+    lose(driver, driver.topics.state)
+    driver._start()
+    getattr(driver, ending)("ward-7")
+    assert ask(driver, 5000.0).outcome == "halted"
+    if ending == "halt":
+        driver.close("ward-7")
+    assert left(driver) == 3.0
+    assert driver.ledger("vitals").spent == spent
+
+
+def test_without_control_nothing_is_answered_and_nothing_comes_back(driver: Driver) -> None:
+    lose(driver, driver.topics.control)
+    driver.crash()
+    lost = ask(driver, 5000.0)
+    assert (lost.outcome, lost.spent) == ("rejected", None)
+    assert "unknown-stream" in (lost.reason or "")
+    driver.close("ward-7")
+    assert left(driver) == 3.0
+    assert ask(driver, 5000.0).outcome == "halted"
+
+
+def test_without_the_ledger_workers_go_on_and_charges_become_dead_letters(driver: Driver) -> None:
+    lose(driver, driver.topics.ledger)
+    driver.crash()
+    assert ask(driver, 5000.0).outcome == "above"
+    with pytest.raises(KeyError):
+        driver.ledger("vitals")
+    assert any(b"not registered" in value for _, value in driver.records(driver.topics.rejected)[-1].headers)
+
+
+def test_recreated_queries_halt_a_stream_that_has_passed_their_offsets(driver: Driver) -> None:
+    lose(driver, driver.topics.queries)
+    driver._positions[driver.topics.queries, 0] = 0
+    driver.crash()
+    answer = ask(driver, 5000.0)
+    assert answer.outcome == "halted"
+    assert (answer.reason or "").startswith("replayed: ")
+
+
+def test_without_its_key_a_stream_answers_nothing_but_can_be_closed_for_its_refund(driver: Driver) -> None:
+    spent = driver.ledger("vitals").spent.epsilon
+    driver.restart(bytes([1]) * 32)
+    answer = ask(driver, 5000.0)
+    assert answer.outcome == "halted"
+    assert (answer.reason or "").startswith("this worker lacks noise key ")
+    driver.close("ward-7")
+    assert left(driver) == pytest.approx(4.0 - spent)
+
+
+def test_after_a_rotation_old_streams_go_on_and_new_ones_take_the_new_key(driver: Driver) -> None:
+    rotated = NoiseKey(KEY).successor()
+    driver.restart(rotated)
+    driver.open(stream("ward-8"))
+    assert ask(driver, 5000.0).outcome == "above"
+    assert ask(driver, 5000.0, "ward-8").outcome == "above"
+    driver.restart(NoiseKey(rotated.secret))
+    assert ask(driver, 20.0).outcome == "halted"
+    assert ask(driver, 20.0, "ward-8").outcome == "below"

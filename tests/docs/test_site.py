@@ -1,0 +1,114 @@
+"""The site builds without a warning, and what is broken is a warning."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from schemas import Mechanism
+from stream.settings import Settings, variable
+from tests.docs.pages import DOCS, PROJECT, page
+
+BROKEN = r"""# Seeded
+
+## Here
+
+[a page that is not there](nowhere.md), [a heading that is not there](page.md#nowhere), [one here](#nowhere),
+[a file that is not there](../stream/nowhere.py), ![a figure](nowhere.svg), $\nosuchcommand{x}$.
+
+[This page](page.md), [this heading](page.md#there), [here](#here), [this file](../stream/settings.py) and
+[this folder](../stream/data) are there: $\frac12 \le x$.
+"""
+
+
+def build(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"]
+    return subprocess.run(
+        [*command, "--no-color", "-d", str(target / "trees"), str(source), str(target / "html")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=PROJECT,
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("site")
+    result = build(DOCS, target)
+    assert result.returncode == 0, result.stderr
+    return target / "html"
+
+
+def test_the_site_builds_without_a_warning(site: Path) -> None:
+    assert {path.stem for path in DOCS.rglob("*.md")} <= {path.stem for path in site.rglob("*.html")}
+
+
+def test_formulas_are_mathml_and_pages_need_nothing_from_elsewhere(site: Path) -> None:
+    text = (site / "above-threshold.html").read_text()
+    assert text.count("<math") > 50
+    assert "MathJax" not in text
+    for path in site.rglob("*.html"):
+        assert not re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="https?:', path.read_text()), path
+
+
+def test_the_reference_has_every_command_setting_and_mechanism(site: Path) -> None:
+    commands = (site / "reference/commands.html").read_text()
+    for name in (
+        "serve",
+        "up",
+        "ask",
+        "answers",
+        "plan",
+        "key rotate",
+        "source show",
+        "stream open",
+        "topics create",
+    ):
+        assert f"sotto {name}" in commands
+    settings = (site / "reference/settings.html").read_text()
+    assert all(variable(name) in settings for name in Settings.model_fields)
+    definitions = (site / "reference/definitions.html").read_text()
+    assert all(model.__name__ in definitions for model in Mechanism.__args__[0].__args__)
+    assert "redeliver" in (site / "reference/python.html").read_text()
+
+
+def test_whatever_is_broken_fails_the_build_and_nothing_else_does(tmp_path: Path) -> None:
+    source = tmp_path / "docs"
+    source.mkdir()
+    shutil.copy(DOCS / "conf.py", source)
+    shutil.copytree(DOCS / "extensions", source / "extensions")
+    (tmp_path / "stream").symlink_to(PROJECT / "stream")
+    (source / "index.md").write_text("# Start\n\n```{toctree}\nseeded\npage\n```\n")
+    (source / "page.md").write_text("# Page\n\n## There\n\nText.\n")
+    (source / "lost.md").write_text("# Not in the navigation\n")
+    (source / "seeded.md").write_text(BROKEN)
+    result = build(source, tmp_path)
+    assert result.returncode != 0
+    warnings = result.stderr.splitlines()
+    for broken in (
+        *("nowhere.md", "in doc 'page': 'nowhere'", "found: 'nowhere'", "nowhere.py"),
+        *("nowhere.svg", "nosuchcommand", "lost.md"),
+    ):
+        assert any(broken in line for line in warnings), (broken, result.stderr)
+    assert sum("WARNING" in line for line in warnings) == 7, result.stderr
+
+
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "stream/data/adult/CITATION.md"])
+def test_links_of_pages_outside_the_site_lead_somewhere(name: str) -> None:
+    path = PROJECT / name
+    for link in page(path).links:
+        if not link.startswith("https://"):
+            target, _, heading = link.partition("#")
+            assert (path.parent / target).exists(), link
+            assert not heading or _has_heading(path.parent / target, heading), link
+
+
+def _has_heading(path: Path, slug: str) -> bool:
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), flags=re.MULTILINE)
+    return slug in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
