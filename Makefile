@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test bench lint develop clean
+.PHONY: help demo test bench chaos lint docs dist develop clean
 .DEFAULT_GOAL := help
 
 help: ## List what can be made
@@ -23,11 +23,21 @@ test: $(VENV)/.developer ## Run all tests
 bench: $(VENV)/.runtime ## Measure throughput beside other stream processors
 	@$(BIN)/python -m benchmarks.throughput $(ARGS)
 
+chaos: $(VENV)/.developer ## Inject faults at length: make chaos ARGS='--minutes 30'
+	@$(BIN)/python -m tests.chaos $(ARGS)
+
 lint: $(VENV)/.developer ## Check style, types and the direction of imports
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+docs: $(VENV)/.developer ## Build the documentation into build/docs
+	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -d build/doctrees docs build/docs
+	@echo "Open build/docs/index.html"
+
+dist: $(VENV)/.developer ## Build sdist and wheel into dist
+	@$(BIN)/python -m build --outdir dist
 
 develop: $(VENV)/.developer ## Only set up the environment
 

@@ -18,8 +18,9 @@ from stream.settings import Settings
 
 PROJECT = Path(__file__).parents[2]
 COMPOSE = PROJECT / "docker-compose.yml"
-OWN = ["topics", "budget", "worker-1", "worker-2"]
+OWN = ["topics", "budget", "worker-1", "worker-2", "monitor"]
 SERVING = ["budget", "worker-1", "worker-2"]
+DASHBOARDS = ["prometheus", "grafana"]
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +39,10 @@ def stages() -> list[str]:
     return re.split(r"^FROM ", (PROJECT / "Dockerfile").read_text(), flags=re.MULTILINE)[1:]
 
 
-def test_there_is_one_kafka_one_budget_service_and_two_workers(services: dict[str, dict[str, Any]]) -> None:
-    assert list(services) == ["kafka", *OWN]
+def test_there_is_one_kafka_one_budget_service_two_workers_and_what_watches_them(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    assert list(services) == ["kafka", *OWN, *DASHBOARDS]
     assert services["kafka"]["image"] == f"apache/kafka:{KAFKA_VERSION}"
     assert {services[name]["image"] for name in OWN} == {services["budget"]["image"]}
     assert all(services[name]["build"] == "." for name in OWN)
@@ -57,7 +60,7 @@ def test_every_command_exists_with_its_options(services: dict[str, dict[str, Any
     assert context.command_path.split()[1] == arguments[0]
 
 
-@pytest.mark.parametrize("name", SERVING)
+@pytest.mark.parametrize("name", [*SERVING, "monitor"])
 def test_services_wait_for_kafka_and_its_topics_and_come_back_after_a_crash(
     services: dict[str, dict[str, Any]], name: str
 ) -> None:
@@ -101,13 +104,38 @@ def test_the_noise_key_comes_as_a_mounted_file_and_data_is_read_only(
     assert [volume.rpartition(":/data:")[2] for volume in services[name]["volumes"]] == ["ro"]
 
 
+def test_the_monitor_has_its_tokens_as_mounted_files_and_no_noise_key(
+    composed: dict[str, Any], services: dict[str, dict[str, Any]]
+) -> None:
+    monitor = services["monitor"]
+    assert set(monitor["secrets"]) == {"monitor_operator_token", "monitor_viewer_token"}
+    assert not {KEY_VARIABLE, KEY_FILE_VARIABLE} & set(monitor["environment"])
+    for role in ("operator", "viewer"):
+        assert (
+            monitor["environment"][f"SOTTO_MONITOR_{role.upper()}_TOKEN_FILE"]
+            == f"/run/secrets/monitor_{role}_token"
+        )
+        assert list(composed["secrets"][f"monitor_{role}_token"]) == ["file"]
+    assert "http://127.0.0.1:8080/healthz" in monitor["healthcheck"]["test"][-1]
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_dashboards_may_look_and_no_more(services: dict[str, dict[str, Any]], name: str) -> None:
+    service = services[name]
+    assert service["secrets"] == ["monitor_viewer_token"]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["read_only"] is True
+    assert all(volume.endswith(":ro") for volume in service["volumes"])
+    assert all((PROJECT / volume.split(":")[0]).is_dir() for volume in service["volumes"])
+
+
 def test_no_secret_stands_in_the_files() -> None:
     for path in (COMPOSE, PROJECT / "Dockerfile"):
         text = path.read_text()
         assert f"{KEY_VARIABLE}:" not in text
         assert f"{KEY_VARIABLE}=" not in text
         assert not re.search(r"\b[0-9a-fA-F]{64}\b", text)
-    assert "*.key" in (PROJECT / ".gitignore").read_text().split()
+    assert {"*.key", "*.token"} <= set((PROJECT / ".gitignore").read_text().split())
     assert (PROJECT / ".dockerignore").read_text().splitlines()[1] == "*"
 
 

@@ -1,0 +1,84 @@
+"""Distributions built from this tree, and empty environments to install them into."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+PROJECT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Distributions:
+    """What ``make dist`` makes."""
+
+    wheel: Path
+    source: Path
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment, outside this tree."""
+
+    folder: Path
+
+    def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run one of its programs with nothing of this tree or of Sotto in the environment."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SOTTO_", "PYTHON")) and name != "VIRTUAL_ENV"
+        }
+        return subprocess.run(
+            [str(self.folder / "bin" / program), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,
+            env={**kept, "COLUMNS": "100"},
+            timeout=600,
+        )
+
+
+def build(folder: Path) -> Distributions:
+    """Build the source distribution, and the wheel from it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--outdir", str(folder), str(PROJECT)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    [wheel], [source] = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return Distributions(wheel, source)
+
+
+@contextmanager
+def install(wheel: Path, python: str) -> Iterator[Environment]:
+    """An empty environment of an interpreter with the wheel and what it needs; gone afterwards, for it is large."""
+    with TemporaryDirectory() as folder:
+        environment = Environment(Path(folder) / "environment")
+        subprocess.run([python, "-m", "venv", str(environment.folder)], check=True, cwd=folder)
+        installed = environment.run(
+            "python", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", str(wheel)
+        )
+        assert installed.returncode == 0, installed.stderr
+        yield environment
+
+
+def find_python(version: str) -> str | None:
+    """An interpreter of this version on this machine that can make environments."""
+    found = [shutil.which(f"python{version}")]
+    found += map(str, sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python")))
+    code = f"import ensurepip, sys, venv; sys.exit('%d.%d' % sys.version_info[:2] != '{version}')"
+    for python in filter(None, found):
+        if not subprocess.run([python, "-c", code], capture_output=True, check=False, cwd=Path.home()).returncode:
+            return python
+    return None

