@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +13,9 @@ import rich.progress
 import typer
 from rich.console import Console
 
+from stream.cli import monitoring
 from stream.cli.output import AsJson, console, show_json, show_table
-from stream.demo import run_demo
+from stream.demo import Report, installation, run_demo
 
 MIN_QUERIES = 20_000
 
@@ -33,7 +35,7 @@ class _Bar:
         self._task: rich.progress.TaskID | None = None
 
     def step(self, message: str) -> None:
-        self._console.print(f"· {message}", highlight=False)
+        self._console.print(f"· {message}", highlight=False, soft_wrap=True)
 
     def advance(self, published: int, answered: int, total: int) -> None:
         if self._task is None:
@@ -48,6 +50,8 @@ class _Bar:
 def demo(
     queries: Annotated[int, typer.Option(help="How many queries to ask.", min=1000)] = MIN_QUERIES,
     folder: Annotated[Path, typer.Option(help="Where the run's data goes.")] = Path(".sotto/demo"),
+    port: Annotated[int, typer.Option(help="Port of the monitor's page; another one if it is taken.")] = 8080,
+    stay: Annotated[bool, typer.Option(help="Keep everything up afterwards, until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the main job on the Adult table and check every claim; exit status 0 only if all hold.
@@ -57,9 +61,28 @@ def demo(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     bar = _Bar()
     try:
-        report = run_demo(folder, bar, queries=queries, bootstrap=os.environ.get("SOTTO_BOOTSTRAP"))
+        with ExitStack() as stack:
+            up = stack.enter_context(installation(folder, bar, os.environ.get("SOTTO_BOOTSTRAP")))
+            monitor = stack.enter_context(monitoring.start(up.settings, folder, port))
+            bar.step(monitor.where)
+            report = run_demo(up, bar, queries=queries)
+            bar.stop()
+            _show(report, as_json=as_json)
+            if stay:
+                bar.step(f"{monitor.where}; Ctrl-C ends it")
+                with suppress(KeyboardInterrupt):
+                    signal.pause()
+            else:
+                bar.step(
+                    f"the monitor's page at {monitor.address} ends with the demo; 'make demo ARGS=--stay' keeps it up"
+                )
     finally:
         bar.stop()
+    if not report.held:
+        raise typer.Exit(1)
+
+
+def _show(report: Report, *, as_json: bool) -> None:
     if as_json:
         show_json(report.to_json())
     else:
@@ -75,5 +98,3 @@ def demo(
             f"{figures['above']:,} ⊤, {figures['below']:,} ⊥, {figures['halted_answers']:,} 'halted'",
             highlight=False,
         )
-    if not report.held:
-        raise typer.Exit(1)

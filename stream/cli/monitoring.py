@@ -30,8 +30,8 @@ class RunningMonitor:
     """The monitor beside the other services: they go on without it."""
 
     def __init__(self, service: Service, address: str, operator: Path, viewer: Path) -> None:
+        self.address = address
         self._service = service
-        self._address = address
         self._tokens = (operator, viewer)
         self._told: bool | None = None
 
@@ -43,13 +43,15 @@ class RunningMonitor:
                 console.print(
                     f"The monitor ended, see {self._service.log}; the other services go on", soft_wrap=True
                 )
-        elif self._told is None and _answers(self._address):
+        elif self._told is None and _answers(self.address):
             self._told = True
-            operator, viewer = self._tokens
-            console.print(
-                f"The monitor's page is {self._address}; tokens: {operator} (may change), {viewer} (may look)",
-                soft_wrap=True,
-            )
+            console.print(self.where, soft_wrap=True)
+
+    @property
+    def where(self) -> str:
+        """Where the page is, and what opens it."""
+        operator, viewer = self._tokens
+        return f"The monitor's page is {self.address}; tokens: {operator} (may change), {viewer} (may look)"
 
 
 @contextmanager

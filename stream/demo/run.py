@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -48,15 +49,22 @@ class _Run:
     toured: list[Check]
 
 
-def run_demo(folder: Path, progress: Progress, *, queries: int, bootstrap: str | None, seed: int = 1) -> Report:
-    """Run the main job and give the report. Everything started is stopped again, whatever happens.
+@dataclass(frozen=True)
+class Installation:
+    """A Kafka with the services of this run, under a prefix of its own."""
+
+    settings: Settings
+    workers: tuple[Service, ...]
+
+
+@contextmanager
+def installation(folder: Path, progress: Progress, bootstrap: str | None) -> Iterator[Installation]:
+    """Start budget service and two workers. Everything started is stopped again, whatever happens.
 
     Args:
         folder: Where broker data, logs and the key of this run go.
         progress: Is told how far it is.
-        queries: How many queries to ask at least.
         bootstrap: A Kafka to use; a local one is started if None.
-        seed: Seed of the questions, not of the noise.
     """
     folder.mkdir(parents=True, exist_ok=True)
     run_id = uuid.uuid4().hex[:8]
@@ -77,14 +85,26 @@ def run_demo(folder: Path, progress: Progress, *, queries: int, bootstrap: str |
         asyncio.run(create_topics(settings))
         stack.callback(lambda: asyncio.run(delete_topics(settings)))
         progress.step("starting the budget service and two workers")
-        logs = folder / "logs"
         roles: list[tuple[RoleName, int]] = [("budget", 0), ("worker", 0), ("worker", 1)]
-        services = [
-            stack.enter_context(Service(role, settings, key_file, logs / f"{run_id}-{role}-{number}.log"))
+        _, *workers = [
+            stack.enter_context(
+                Service(role, settings, key_file, folder / "logs" / f"{run_id}-{role}-{number}.log")
+            )
             for role, number in roles
         ]
-        run = asyncio.run(_main_job(settings, services[1], progress, queries, seed))
-    return _report(run)
+        yield Installation(settings, tuple(workers))
+
+
+def run_demo(up: Installation, progress: Progress, *, queries: int, seed: int = 1) -> Report:
+    """Run the main job, killing one of the workers half-way, and give the report.
+
+    Args:
+        up: The installation; it is good for one run.
+        progress: Is told how far it is.
+        queries: How many queries to ask at least.
+        seed: Seed of the questions, not of the noise.
+    """
+    return _report(asyncio.run(_main_job(up.settings, up.workers[0], progress, queries, seed)))
 
 
 async def _main_job(settings: Settings, victim: Service, progress: Progress, queries: int, seed: int) -> _Run:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from urllib.request import urlopen
@@ -36,12 +37,34 @@ def sotto(*arguments: str, environment: dict[str, str], timeout: float = 120) ->
     )
 
 
-def test_demo_holds_every_claim_it_prints(bootstrap: str, tmp_path: Path) -> None:
-    result = sotto(
-        "demo", "--json", "--folder", str(tmp_path), environment={"SOTTO_BOOTSTRAP": bootstrap}, timeout=180
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    report = json.loads(result.stdout)
+def test_demo_holds_every_claim_it_prints_and_keeps_its_page_up(bootstrap: str, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "stream.cli", "demo", "--json", "--stay", "--folder", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SOTTO_BOOTSTRAP": bootstrap},
+    ) as running:
+        watchdog = threading.Timer(180, running.kill)
+        watchdog.start()
+        try:
+            assert running.stderr is not None
+            told = []
+            for line in running.stderr:
+                told.append(line)
+                if "Ctrl-C" in line:
+                    break
+            assert told, "the demo says nothing"
+            page = told[-1].split("page is ")[1].split(";")[0]
+            with urlopen(page + "healthz") as health:  # noqa: S310
+                assert health.status == 200
+            running.send_signal(signal.SIGINT)
+            shown, _ = running.communicate(timeout=60)
+        finally:
+            watchdog.cancel()
+            running.kill()
+    assert running.returncode == 0, shown + "".join(told)
+    report = json.loads(shown)
     assert report["held"]
     assert report["queries_asked"] == report["queries_answered"] >= 20_000
     assert all(check["held"] for check in report["checks"])
