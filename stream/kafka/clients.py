@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
+Fetched = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 
 
 class Consumer(Protocol):
@@ -31,7 +32,7 @@ class Consumer(Protocol):
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> Offsets: ...  # noqa: D102
     async def getmany(  # noqa: D102
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
-    ) -> Mapping[TopicPartition, Sequence[ConsumerRecord]]: ...
+    ) -> Fetched: ...
 
 
 class Batch(Protocol):

@@ -14,7 +14,7 @@ from typing import Literal
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError, ProducerFenced
 
-from stream.kafka.clients import Clients, Consumer
+from stream.kafka.clients import Clients, Consumer, Fetched
 from stream.kafka.metrics import Metrics
 from stream.kafka.positions import StateLostError, next_offset
 from stream.kafka.reports import RestoreReport
@@ -31,6 +31,8 @@ RESTORE_WAIT_MS = 10
 """Longest wait of a restore's fetch at the broker, in milliseconds."""
 TABLES_WAIT = 5.0
 """Longest wait, in seconds, for a control event that may be on its way when a query names an unknown stream."""
+TABLES_WAIT_MS = 50
+"""Longest wait of one fetch of it, in milliseconds."""
 BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds between tries after failures in a row."""
 
@@ -239,12 +241,7 @@ class PartitionTask:
         tables = [TopicPartition(topic, self.partition) for topic in processor.tables]
         while not self._stopping.is_set():
             try:
-                fetched = await self._consumer.getmany(
-                    *tables,
-                    *inputs,
-                    timeout_ms=IDLE_MS,
-                    max_records=self._settings.batch_events,
-                )
+                fetched = await self._fetch([*tables, *inputs], IDLE_MS, self._settings.batch_events)
             except UnicodeDecodeError:
                 await self._step_over(life, inputs)
                 continue
@@ -255,6 +252,27 @@ class PartitionTask:
                     await self._answer(life, source, records)
             await self._commit(life, processor.idle(time.time()))
             self._failures = 0
+
+    async def _fetch(self, sources: Sequence[TopicPartition], wait_ms: int, limit: int) -> Fetched:
+        """Records that have come, or what comes next within a wait.
+
+        aiokafka holds whoever waits for records until a rebalance is over, and the rebalance waits for this task to
+        stop: an order to stop must end the wait.
+
+        Raises:
+            _Stopped: the task was told to stop. Whatever had been fetched is fetched again after the next seek.
+        """
+        fetching = asyncio.ensure_future(self._consumer.getmany(*sources, timeout_ms=wait_ms, max_records=limit))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done():
+                raise _Stopped
+            return await fetching
+        finally:
+            for waiting in (fetching, stopping):
+                waiting.cancel()
+            await asyncio.gather(fetching, stopping, return_exceptions=True)
 
     async def _step_over(self, life: _Life, inputs: Sequence[TopicPartition]) -> None:
         """Refuse the event whose headers the client library cannot read, which would stop the partition for ever.
@@ -267,7 +285,7 @@ class PartitionTask:
         for source in inputs:
             for _ in range(self._settings.batch_events):
                 try:
-                    fetched = await self._consumer.getmany(source, timeout_ms=IDLE_MS, max_records=1)
+                    fetched = await self._fetch([source], IDLE_MS, 1)
                 except UnicodeDecodeError:
                     offset = await self._consumer.position(source)
                     self._log.error("event refused: its headers cannot be read", topic=source.topic, offset=offset)
@@ -371,8 +389,6 @@ class PartitionTask:
             behind = [table for table in tables if await self._consumer.position(table) < ends[table]]
             if not behind:
                 return
-            if self._stopping.is_set():
-                raise _Stopped
-            fetched = await self._consumer.getmany(*behind, timeout_ms=50)
+            fetched = await self._fetch(behind, TABLES_WAIT_MS, self._settings.batch_events)
             for table, records in fetched.items():
                 await self._follow(life, table, records)

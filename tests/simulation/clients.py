@@ -45,6 +45,8 @@ class SimulatedConsumer:
         self._paused: set[TopicPartition] = set()
         self._member: Member | None = None
         self._coordination: asyncio.Task[None] | None = None
+        self._settled = asyncio.Event()
+        self._settled.set()
 
     async def start(self) -> None:
         await self._process.call(lambda: None)
@@ -112,16 +114,22 @@ class SimulatedConsumer:
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Record]]:
-        """Records that have come; failures are retried behind the caller's back."""
+        """Records that have come; failures are retried behind the caller's back.
+
+        As with aiokafka, whoever calls or is woken by news during a rebalance waits for its end, whatever the timeout.
+        """
         deadline = self._broker.loop.time() + timeout_ms / 1000
         limit = min(max_records or 500, self._chance.choice((1, 2, 5, 500)))
         while True:
+            await self._settled.wait()
             await self._process.step()
             found = self._fetch(partitions, limit) if self._process.connected else {}
             left = deadline - self._broker.loop.time()
             if found or left <= 0:
                 return found
             await self._broker.arrival(left)
+            if self._broker.loop.time() >= deadline:
+                return {}
 
     def _fetch(self, partitions: Iterable[TopicPartition], limit: int) -> dict[TopicPartition, list[Record]]:
         found = {}
@@ -153,12 +161,14 @@ class SimulatedConsumer:
             raise IllegalStateError("no group")
         name = self._process.name
         while True:
+            self._settled.clear()
             await listener.on_partitions_revoked(set(self._assigned))
             try:
                 member = self._member = await self._process.call(lambda: broker.join(group, name, topics))
                 while not await self._process.call(partial(broker.settled, group, member)):
                     await asyncio.sleep(5 * RETRY)
                 self.assign(member.assigned)
+                self._settled.set()
                 await listener.on_partitions_assigned(set(self._assigned))
                 while await self._process.call(partial(broker.heartbeat, group, member)):
                     await asyncio.sleep(self._heartbeat)

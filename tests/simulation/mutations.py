@@ -11,7 +11,7 @@ from unittest.mock import patch
 from aiokafka import ConsumerRecord, TopicPartition
 
 from stream.kafka import partition, restore, standby
-from stream.kafka.clients import KAFKA, Clients, Consumer
+from stream.kafka.clients import KAFKA, Clients, Consumer, Fetched
 from stream.kafka.engine import Engine
 from stream.kafka.partition import PartitionTask, Role
 from stream.kafka.writer import Writer
@@ -307,6 +307,17 @@ def refused_while_stopping() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def waits_that_an_order_to_stop_does_not_end() -> Iterator[None]:
+    """A rebalance waits for a task that waits for records, which the client holds until the rebalance is over."""
+
+    async def fetch(self: PartitionTask, sources: Sequence[TopicPartition], wait_ms: int, limit: int) -> Fetched:
+        return await self._consumer.getmany(*sources, timeout_ms=wait_ms, max_records=limit)
+
+    with patch.object(PartitionTask, "_fetch", fetch):
+        yield
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     no_fencing,
     fence_after_restore,
@@ -326,5 +337,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     updates_not_written,
     a_late_opening_undoes_a_halt,
     refused_while_stopping,
+    waits_that_an_order_to_stop_does_not_end,
 )
 """Each a context in which the engine is broken."""

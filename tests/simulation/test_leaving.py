@@ -7,17 +7,19 @@ from unittest.mock import patch
 
 import pytest
 
-from stream.kafka import partition
+from stream.kafka.partition import PartitionTask
 from tests.simulation.cast import group_of
 from tests.simulation.clock import virtual_time
 from tests.simulation.mutations import partitions_taken_while_leaving
 from tests.simulation.world import World
 
 SEEDS = range(5)
+LONG_BATCH = 2.0
+"""Virtual seconds that a task has its batch in hand when it is told to stop."""
 
 
 async def _leaves(world: World) -> bool:
-    """Whether an idle worker ends that is told to stop as soon as another one joins."""
+    """Whether a worker ends that is told to stop as soon as another one joins, and has taken nothing in between."""
     leaving = world.start("worker")
     await asyncio.sleep(10.0)
     world.start("worker")
@@ -26,13 +28,17 @@ async def _leaves(world: World) -> bool:
     leaving.leaving = True
     leaving.engine.stop()
     await asyncio.sleep(30.0)
-    return leaving.task.done()
+    return leaving.task.done() and not leaving.engine._tasks
+
+
+def _stop_after_a_long_batch(task: PartitionTask) -> None:
+    asyncio.get_running_loop().call_later(LONG_BATCH, task._stopping.set)
 
 
 def _all_leave() -> bool:
     left = []
     for seed in SEEDS:
-        with virtual_time() as loop, patch.object(partition, "IDLE_MS", 2000):
+        with virtual_time() as loop, patch.object(PartitionTask, "stop", _stop_after_a_long_batch):
             world = World(loop, seed)
             world.faults.cease()
             left.append(loop.run_until_complete(_leaves(world)))
