@@ -49,7 +49,7 @@ class Installation:
 
 
 @contextmanager
-def private_broker() -> Iterator[Settings]:
+def private_broker(partitions: int = PARTITIONS) -> Iterator[Settings]:
     """A broker of the benchmarks' own, with nothing in it; its data is removed afterwards."""
     # Its warnings are of retries, as usual with topics that are new.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
@@ -60,14 +60,14 @@ def private_broker() -> Iterator[Settings]:
         running = broker.status()
         if running is None:
             raise RuntimeError(f"the broker ended right after its start; see {broker.log}")
-        yield Settings(bootstrap=running.bootstrap, partitions=PARTITIONS)
+        yield Settings(bootstrap=running.bootstrap, partitions=partitions)
     shutil.rmtree(broker.folder, ignore_errors=True)
 
 
-def make_queries(count: int, streams: int) -> Queries:
+def make_queries(count: int, streams: int, partitions: int = PARTITIONS) -> Queries:
     """Inline threshold queries over random streams; equal arguments give equal bytes."""
     generator = random.Random(count * streams)
-    queries: Queries = [[] for _ in range(PARTITIONS)]
+    queries: Queries = [[] for _ in range(partitions)]
     for number in range(count):
         stream = f"stream-{generator.randrange(streams)}"
         value = b'{"id":"query-%d","stream":"%s","value":%.1f,"threshold":%.1f}' % (
@@ -76,7 +76,7 @@ def make_queries(count: int, streams: int) -> Queries:
             100 * generator.random(),
             THRESHOLD,
         )
-        queries[partition_of(stream.encode(), PARTITIONS)].append((stream.encode(), value))
+        queries[partition_of(stream.encode(), partitions)].append((stream.encode(), value))
     return queries
 
 
@@ -97,8 +97,8 @@ async def install(base: Settings, queries: int, streams: int) -> Installation:
                 receipts = await client.requests(requests, timeout=120)
                 if refused := [receipt for receipt in receipts if receipt.outcome != "opened"]:
                     raise RuntimeError(f"{len(refused)} streams were refused: {refused[0].reason}")
-    topics = Topics(settings.prefix, PARTITIONS)
-    return Installation(settings, topics, noise_key, streams, make_queries(queries, streams))
+    topics = Topics(settings.prefix, settings.partitions)
+    return Installation(settings, topics, noise_key, streams, make_queries(queries, streams, settings.partitions))
 
 
 async def create_topic(settings: Settings, name: str) -> None:
@@ -106,7 +106,7 @@ async def create_topic(settings: Settings, name: str) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
     await admin.start()
     try:
-        response = await admin.create_topics([NewTopic(name, PARTITIONS, 1)])
+        response = await admin.create_topics([NewTopic(name, settings.partitions, 1)])
     finally:
         await admin.close()
     if failed := [error for _, error, *_ in response.topic_errors if error]:

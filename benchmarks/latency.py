@@ -30,7 +30,8 @@ from stream.settings import Settings
 
 LINGER_MS = 2
 """How long the sender gathers a batch; Sotto's own client does the same."""
-WARM_UP_SECONDS = 3.0
+WARM_UP_SECONDS = 15.0
+"""Left out: a broker that has just been started spends most of it compiling."""
 START_SECONDS = 60.0
 LAST_ANSWERS_SECONDS = 10.0
 
@@ -62,10 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rate", type=int, default=10_000, help="queries per second")
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--streams", type=int, default=100)
+    parser.add_argument("--partitions", type=int, default=PARTITIONS)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     taking_part = [contenders.sotto(), contenders.kafka_streams(contenders.KAFKA_STREAMS)]
-    with private_broker() as settings:
+    with private_broker(options.partitions) as settings:
         latencies = asyncio.run(
             _measure_all(
                 settings, [each for each in taking_part if each], options.rate, options.seconds, options.streams
@@ -103,7 +105,7 @@ async def _measure(installation: Installation, contender: Contender, rate: int) 
     producer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap, enable_idempotence=True, linger_ms=LINGER_MS)
     consumer = reader(settings, fetch_max_wait_ms=50)
     async with producer, consumer:
-        places = [TopicPartition(sink, number) for number in range(PARTITIONS)]
+        places = [TopicPartition(sink, number) for number in range(settings.partitions)]
         consumer.assign(places)
         await consumer.seek_to_end(*places)
         for place in places:

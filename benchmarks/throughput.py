@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import contenders
 from benchmarks.contenders import Contender
-from benchmarks.installation import FOLDER, PARTITIONS, Installation, create_topic, delete_topics, fill, install
+from benchmarks.installation import FOLDER, Installation, create_topic, delete_topics, fill, install
 from benchmarks.installation import private_broker as start_broker
 from benchmarks.measure import Watch
 from benchmarks.programs import ProgramError
@@ -121,7 +121,7 @@ async def _run(installation: Installation, contender: Contender, source: str, nu
         sink = f"answers-{label}"
         await create_topic(settings, sink)
     load = os.getloadavg()[0]
-    async with Watch(settings, sink, PARTITIONS) as watch:
+    async with Watch(settings, sink, settings.partitions) as watch:
         with contender.start(installation, source, sink, FOLDER / "logs" / f"{label}.log") as program:
             timeline = await watch.follow(program, wanted, contender.seconds, is_all=contender.share == 1)
         answers, different = await watch.count()
