@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError, ProducerFenced
 
 from stream.kafka.clients import Clients, Consumer, Fetched
 from stream.kafka.metrics import Metrics
-from stream.kafka.positions import StateLostError, next_offset
+from stream.kafka.positions import GroupOffsets, StateLostError, next_offset
 from stream.kafka.reports import RestoreReport
 from stream.kafka.restore import TopicWentBackError, read_to_end, reader
 from stream.kafka.writer import Writer
@@ -73,6 +73,7 @@ class _Life:
     processor: Processor
     writer: Writer
     positions: dict[TopicPartition, int]
+    offsets: GroupOffsets
     sought: set[TopicPartition] = field(default_factory=set)
     """Partitions from which nothing has come since the seek."""
 
@@ -181,7 +182,7 @@ class PartitionTask:
         try:
             copy = self._inherit(self.partition)
             processor, read = (copy.processor, copy.positions) if copy else (role.make(self.partition), {})
-            positions = await self._restore(processor, read, report, writer)
+            positions, offsets = await self._restore(processor, read, report, writer)
             await report.ready(writer)
         except BaseException:
             await writer.close()
@@ -191,11 +192,11 @@ class PartitionTask:
         self._log.info(
             "partition ready", records=report.records, seconds=round(report.seconds, 3), warm=copy is not None
         )
-        return _Life(processor, writer, positions)
+        return _Life(processor, writer, positions, offsets)
 
     async def _restore(
         self, processor: Processor, read: dict[TopicPartition, int], report: RestoreReport, writer: Writer
-    ) -> dict[TopicPartition, int]:
+    ) -> tuple[dict[TopicPartition, int], GroupOffsets]:
         """Take in what is committed and not ``read`` yet: the fence is up, so that nothing more will come."""
         positions: dict[TopicPartition, int] = {}
         # A fetch at one topic's end holds the next topic's up for as long as the broker lets it wait for news.
@@ -218,13 +219,16 @@ class PartitionTask:
         del positions[TopicPartition(processor.changelog, self.partition)]
         # Definitions may load tables, which takes seconds: heartbeats must go on.
         reached = await asyncio.to_thread(processor.restored)
+        offsets = GroupOffsets(recorded=reached is not None)
         for number, topic in enumerate(processor.inputs):
             source = TopicPartition(topic, self.partition)
-            positions[source] = await self._resume_at(source, reached if number == 0 else None)
-        return positions
+            committed = await self._consumer.committed(source)
+            positions[source] = await self._resume_at(source, committed, reached if number == 0 else None)
+            if positions[source] > (committed or 0):
+                offsets.reach(source, positions[source])
+        return positions, offsets
 
-    async def _resume_at(self, source: TopicPartition, reached: int | None) -> int:
-        committed = await self._consumer.committed(source)
+    async def _resume_at(self, source: TopicPartition, committed: int | None, reached: int | None) -> int:
         beginning = (await self._consumer.beginning_offsets([source]))[source]
         end = (await self._offsets.end_offsets([source]))[source]
         return next_offset(source, beginning, end, committed, reached)
@@ -250,7 +254,7 @@ class PartitionTask:
             for source in inputs:
                 if records := self._news(life, source, fetched.get(source, ())):
                     await self._answer(life, source, records)
-            await self._commit(life, processor.idle(time.time()))
+            await self._commit(life, processor.idle(time.time()), idle=not fetched)
             self._failures = 0
 
     async def _fetch(self, sources: Sequence[TopicPartition], wait_ms: int, limit: int) -> Fetched:
@@ -360,7 +364,8 @@ class PartitionTask:
             raise
 
     async def _finish(self, life: _Life, source: TopicPartition, outputs: Outputs, following: int) -> None:
-        await self._commit(life, outputs, {source: following})
+        life.offsets.reach(source, following)
+        await self._commit(life, outputs)
         life.positions[source] = following
 
     async def _follow(self, life: _Life, table: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
@@ -368,14 +373,15 @@ class PartitionTask:
             await self._commit(life, await asyncio.to_thread(life.processor.follow, news))
             life.positions[table] = news[-1].offset + 1
 
-    async def _commit(
-        self,
-        life: _Life,
-        outputs: Outputs,
-        positions: dict[TopicPartition, int] | None = None,
-    ) -> None:
-        if outputs or positions:
-            await life.writer.commit(outputs, positions or {})
+    async def _commit(self, life: _Life, outputs: Outputs, *, idle: bool = False) -> None:
+        """Commit outputs, if any, with the offsets that are due; these get a transaction of their own only if ``idle``.
+
+        Right after another transaction aiokafka would wait 100 ms before it asks again to add them.
+        """
+        if outputs or idle:
+            offsets = life.offsets.due(time.monotonic())
+            if outputs or offsets:
+                await life.writer.commit(outputs, offsets)
 
     async def _follow_to_end(self, life: _Life) -> None:
         """Catch up with the tables' high watermark before a query is told that its stream is unknown.

@@ -1,8 +1,9 @@
 """What processors and the engines that run them have in common.
 
 A processor is a deterministic state machine over one partition: restored from changelogs, fed batches of records,
-it changes its state and says what to write. It knows nothing of Kafka. An engine writes the outputs and the input
-positions of a batch in one transaction, and on any failure throws the processor away and restores another.
+it changes its state and says what to write. It knows nothing of Kafka. An engine writes the outputs of a batch in one
+transaction, with the input positions unless the changelog holds them, and on any failure throws the processor away
+and restores another.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Processor(Protocol):
 
     @property
     def inputs(self) -> Sequence[str]:
-        """Topics whose positions are committed with the outputs."""
+        """Topics whose records are answered, each once."""
 
     @property
     def tables(self) -> Sequence[str]:

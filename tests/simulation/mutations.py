@@ -85,9 +85,11 @@ def offsets_after_the_transaction() -> Iterator[None]:
         if positions:
             await commit(self, Outputs(), positions)
 
-    async def without(self: PartitionTask, source: TopicPartition, reached: int | None) -> int:
+    async def without(
+        self: PartitionTask, source: TopicPartition, committed: int | None, reached: int | None
+    ) -> int:
         del reached
-        return await resume_at(self, source, None)
+        return await resume_at(self, source, committed, None)
 
     with patch.object(Writer, "commit", apart), patch.object(PartitionTask, "_resume_at", without):
         yield
@@ -98,9 +100,11 @@ def progress_not_asked() -> Iterator[None]:
     """The committed offsets are trusted, which expire."""
     resume_at = PartitionTask._resume_at
 
-    async def without(self: PartitionTask, source: TopicPartition, reached: int | None) -> int:
+    async def without(
+        self: PartitionTask, source: TopicPartition, committed: int | None, reached: int | None
+    ) -> int:
         del reached
-        return await resume_at(self, source, None)
+        return await resume_at(self, source, committed, None)
 
     with patch.object(PartitionTask, "_resume_at", without):
         yield
@@ -170,11 +174,11 @@ def tables_followed_from_the_high_watermark() -> Iterator[None]:
     """The restore ends at the last stable offset, and the tables are followed from the high watermark."""
     restored = PartitionTask._restore
 
-    async def skipping(self: PartitionTask, processor: Processor, *rest: Any) -> dict[TopicPartition, int]:
-        positions = await restored(self, processor, *rest)
+    async def skipping(self: PartitionTask, processor: Processor, *rest: Any) -> Any:
+        positions, offsets = await restored(self, processor, *rest)
         tables = [TopicPartition(topic, self.partition) for topic in processor.tables]
         positions.update(await self._offsets.end_offsets(tables))
-        return positions
+        return positions, offsets
 
     with patch.object(PartitionTask, "_restore", skipping):
         yield

@@ -7,7 +7,7 @@ from aiokafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.kafka.positions import StateLostError, next_offset
+from stream.kafka.positions import OFFSETS_INTERVAL, GroupOffsets, StateLostError, next_offset
 
 SOURCE = TopicPartition("queries", 3)
 OFFSETS = st.integers(0, 100)
@@ -61,3 +61,32 @@ def test_a_state_that_lacks_events_which_are_gone_is_refused_with_the_remedy(beg
 
 def test_an_input_that_was_cut_is_read_from_its_beginning() -> None:
     assert next_offset(SOURCE, 2, 5, 40, 40) == 2
+
+
+def test_offsets_go_into_every_transaction_where_the_changelog_records_no_position() -> None:
+    offsets = GroupOffsets(recorded=False)
+    for reached in range(1, 4):
+        offsets.reach(SOURCE, reached)
+        assert offsets.due(0.0) == {SOURCE: reached}
+
+
+def test_offsets_go_into_few_transactions_where_the_changelog_records_the_position() -> None:
+    offsets = GroupOffsets(recorded=True)
+    times = [number * OFFSETS_INTERVAL / 10 for number in range(101)]
+    committed: list[int] = []
+    for reached, now in enumerate(times):
+        offsets.reach(SOURCE, reached)
+        committed += offsets.due(now).values()
+    assert len(committed) <= 1 + times[-1] / OFFSETS_INTERVAL
+    assert committed == sorted(committed)
+
+
+def test_the_last_offset_reached_is_due_in_the_end_and_only_once() -> None:
+    offsets = GroupOffsets(recorded=True)
+    offsets.reach(SOURCE, 1)
+    assert offsets.due(0.0) == {SOURCE: 1}
+    offsets.reach(SOURCE, 2)
+    offsets.reach(SOURCE, 3)
+    assert offsets.due(0.0) == {}
+    assert offsets.due(OFFSETS_INTERVAL) == {SOURCE: 3}
+    assert offsets.due(9 * OFFSETS_INTERVAL) == {}
