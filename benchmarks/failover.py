@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 
 from benchmarks.installation import FOLDER, fill, private_broker
 from benchmarks.programs import Program, service
-from benchmarks.report import show_figures, write_json
+from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import definitions
 from schemas.wire import encode
 from stream.kafka.restore import reader
@@ -27,8 +27,6 @@ from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
 from stream.processors.topics import Topics, partition_of
 from stream.settings import Settings
-
-Figure = tuple[str, float, str]
 
 POLL_SECONDS: Final = 0.01
 PATIENCE: Final = 300.0

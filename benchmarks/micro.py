@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.contenders import PEERS, environment
 from benchmarks.installation import SOURCE_EPSILON, STREAM_EPSILON, THRESHOLD
-from benchmarks.report import show_figures, write_json
+from benchmarks.report import Figure, show_figures, write_json
 from schemas import MAX_DEFINITION_BYTES, Amount, Answer, Control, Query
 from schemas.wire import Codec, encode, struct
 from stream.data import TableStore
@@ -29,8 +29,6 @@ from stream.testing import Driver
 BATCH = 5_000
 REPEATS = 15
 _control: Codec[Control] = Codec(Control, limit=MAX_DEFINITION_BYTES)
-
-Figure = tuple[str, float, str]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -75,8 +73,10 @@ def _driver(key: NoiseKey, streams: int) -> Driver:
 
 def _calibrated(driver: Driver) -> Any:
     """The sampler that the streams of a driver draw their query noise from."""
-    definition = driver.records(driver.topics.control)[0].value
-    return query_sampler(_control.decode(definition).calibration)
+    calibration = _control.decode(driver.records(driver.topics.control)[0].value).calibration
+    if calibration.kind != "sparse_vector":
+        raise AssertionError(f"a threshold stream has the calibration {calibration.kind}")
+    return query_sampler(calibration)
 
 
 def _steps(driver: Driver, streams: int) -> list[Figure]:

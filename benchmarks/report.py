@@ -17,6 +17,9 @@ from rich.table import Table
 
 BASELINE = "Kafka Streams"
 
+Figure = tuple[str, float, str]
+"""A name, a number and its unit."""
+
 console = Console(width=None if sys.stdout.isatty() else 120)
 
 
@@ -103,7 +106,7 @@ def show_latency(latencies: Sequence[LatencyLike]) -> None:
     console.print(table)
 
 
-def show_figures(title: str, figures: Sequence[tuple[str, float, str]]) -> None:
+def show_figures(title: str, figures: Sequence[Figure]) -> None:
     """Names, figures and units."""
     table = Table(title=title)
     table.add_column("")

@@ -18,7 +18,7 @@ from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from benchmarks.report import show_figures, write_json
+from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import GC_THRESHOLDS, definitions
 from schemas import Checkpoint
 from schemas.wire import encode, struct
@@ -27,8 +27,6 @@ from stream.noise import NoiseKey
 from stream.processors.base import Record
 from stream.processors.queries import QueryProcessor
 from stream.processors.topics import Topics
-
-Figure = tuple[str, float, str]
 
 _READ_AT_ONCE: Final = 10_000
 _BATCH_RECORDS: Final = 800

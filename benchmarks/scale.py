@@ -24,7 +24,7 @@ from aiokafka import TopicPartition
 
 from benchmarks.installation import FOLDER, Installation, fill, install, make_queries, private_broker
 from benchmarks.programs import service
-from benchmarks.report import show_figures, write_json
+from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import GC_THRESHOLDS, THRESHOLD, definitions
 from stream.data import TableStore
 from stream.kafka.broker import LocalBroker
@@ -33,8 +33,6 @@ from stream.noise import NoiseKey
 from stream.processors.base import Record
 from stream.processors.queries import STATUS_INTERVAL, QueryProcessor
 from stream.processors.topics import Topics
-
-Figure = tuple[str, float, str]
 
 KEY: Final = NoiseKey(bytes(range(32)))
 TOPICS: Final = Topics(partitions=1)

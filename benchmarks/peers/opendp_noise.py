@@ -9,7 +9,7 @@ import json
 import sys
 import time
 
-import opendp.prelude as dp  # type: ignore[import-not-found]
+import opendp.prelude as dp
 
 SCALARS = 5_000
 VECTOR = 5_000

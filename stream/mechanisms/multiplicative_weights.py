@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import lru_cache
+from itertools import groupby
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -30,7 +31,10 @@ TOTAL_BITS: Final = 42
 """p̂ is held as integers of a total near 2⁴²: with weights of 10 bits every partial sum is an integer below 2⁵³."""
 
 _FIRST_BLOCK: Final = 32
-_CHUNK_CELLS: Final = 1 << 21
+_BLOCK_CELLS: Final = 1 << 13
+_BUFFER_CELLS: Final = 1 << 17
+"""Questions are written out as doubles so many cells at a time, few enough to stay in a core's cache."""
+
 _MARGINAL_BUDGET: Final = 4
 _NEGLIGIBLE: Final = 32
 """Cells lighter than the heaviest by e⁻³² weigh nothing: 2⁴²·e⁻³² rounds to 0."""
@@ -184,14 +188,10 @@ class TensorHypothesis:
         estimates = np.empty(len(questions), dtype=np.int64)
         for axes, places in alike.items():
             marginal = self._marginal(axes)
-            at_once = max(1, _CHUNK_CELLS // len(marginal))
+            at_once = _BUFFER_CELLS // min(len(marginal), _BLOCK_CELLS)
             for start in range(0, len(places), at_once):
                 chunk = places[start : start + at_once]
-                matrix = np.empty((len(chunk), len(marginal)))
-                for row, place in zip(matrix, chunk, strict=True):
-                    row[:] = questions[place].steps()
-                # Products of p̂'s integers with steps: below 2⁵³ in any partial sum.
-                masses = (matrix @ marginal).tolist()
+                masses = _masses([questions[place].steps() for place in chunk], marginal).tolist()
                 twice = 2 * self._total
                 estimates[chunk] = [(2 * rows * int(mass) + self._total) // twice for mass in masses]
         return estimates
@@ -213,8 +213,7 @@ class TensorHypothesis:
             self._total = int(self._tensor.sum())
         known = self._marginals.get(axes)
         if known is None:
-            others = tuple(axis for axis in range(len(self._shape)) if axis not in axes)
-            known = self._tensor.sum(axis=others).reshape(-1) if others else self._tensor.reshape(-1)
+            known = _summed_over_others(self._tensor, axes)
             kept = sum(marginal.nbytes for marginal in self._marginals.values())
             if kept + known.nbytes > _MARGINAL_BUDGET * self._tensor.nbytes:
                 self._marginals = {}
@@ -258,6 +257,31 @@ def exponentials(learning_rate: float, resolution: int) -> Exponentials:
         low = [float((-rate * step).exp()) for step in range(1 << _LOW_BITS)]
         high = [float((-rate * (step << _LOW_BITS)).exp()) for step in range(reach)]
     return Exponentials(np.array(low), np.array([*high, 0.0]))
+
+
+def _summed_over_others(tensor: Floats, axes: tuple[int, ...]) -> Floats:
+    """The marginal of some axes, flat. The longest runs of other axes go first, which leaves little for the rest."""
+    runs = [
+        (kept, math.prod(tensor.shape[axis] for axis in run))
+        for kept, run in groupby(range(tensor.ndim), key=lambda axis: axis in axes)
+    ]
+    summed = tensor.reshape([size for _, size in runs])
+    for place in sorted(range(len(runs)), key=lambda place: -runs[place][1]):
+        if not runs[place][0]:
+            summed = summed.sum(axis=place, keepdims=True)
+    return summed.reshape(-1)
+
+
+def _masses(vectors: Sequence[npt.NDArray[np.integer]], marginal: Floats) -> Floats:
+    """q·p̂ of each question: products of p̂'s integers with steps, below 2⁵³ in any partial sum."""
+    masses = np.zeros(len(vectors))
+    written = np.empty((len(vectors), min(len(marginal), _BLOCK_CELLS)))
+    for start in range(0, len(marginal), _BLOCK_CELLS):
+        part = marginal[start : start + _BLOCK_CELLS]
+        for row, vector in zip(written, vectors, strict=True):
+            row[: len(part)] = vector[start : start + _BLOCK_CELLS]
+        masses += written[:, : len(part)] @ part
+    return masses
 
 
 def _broadcast(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:

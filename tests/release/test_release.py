@@ -108,7 +108,7 @@ def test_the_wheel_holds_the_two_packages_with_their_data_and_nothing_else(built
         }
         assert kept == {name for name in names if name.startswith(f"{package}/")}
     assert "stream/data/adult/adult.csv.gz" in names
-    assert "stream/monitor/static/index.html" in names
+    assert {"stream/monitor/static/index.html", "stream/py.typed", "schemas/py.typed"} <= set(names)
 
 
 def test_the_source_distribution_holds_no_key_and_no_data(built: Distributions) -> None:

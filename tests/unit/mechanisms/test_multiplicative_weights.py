@@ -96,12 +96,14 @@ def test_an_estimate_does_not_depend_on_what_else_is_in_the_batch(
     assert whole.tolist() == built(history).estimates([q.over(SHAPE) for q in asked], 10**6).tolist()
 
 
-def test_products_cut_into_chunks_give_the_same_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cells", [1, 7, 24, 100])
+def test_products_cut_into_blocks_give_the_same_estimates(monkeypatch: pytest.MonkeyPatch, cells: int) -> None:
     generator = np.random.default_rng(5)
     asked = [Question((0, 1, 2), tuple(generator.integers(0, FULL + 1, 24).tolist())) for _ in range(50)]
     history = [(asked[0], True), (asked[1], False)]
     whole = built(history).estimates(asked, 48842)
-    monkeypatch.setattr(multiplicative_weights, "_CHUNK_CELLS", 100)
+    monkeypatch.setattr(multiplicative_weights, "_BLOCK_CELLS", cells)
+    monkeypatch.setattr(multiplicative_weights, "_BUFFER_CELLS", 100)
     assert built(history).estimates(asked, 48842).tolist() == whole.tolist()
 
 
