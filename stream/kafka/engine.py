@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
-from stream.kafka.clients import KAFKA, Clients, Consumer
+from stream.kafka.clients import KAFKA, Clients
+from stream.kafka.lives import Equipment
 from stream.kafka.metrics import Metrics
-from stream.kafka.partition import PartitionTask, Role
+from stream.kafka.partition import PartitionTask
 from stream.kafka.restore import reader
+from stream.kafka.roles import Role
 from stream.kafka.security import connection
 from stream.kafka.standby import Standby
 from stream.log import get_logger
@@ -70,7 +72,10 @@ class Engine:
         offsets = reader(settings, self._clients, isolation_level="read_uncommitted")
         self.metrics.serve(settings.metrics_host, settings.metrics_port)
         async with offsets, consumer, self._standby:
-            consumer.subscribe(self._topics, listener=_Listener(self, consumer, offsets))
+            equipment = Equipment(
+                self._role, settings, self._clients, consumer, offsets, self.metrics, self._standby.take
+            )
+            consumer.subscribe(self._topics, listener=_Listener(self, equipment))
             log.info("joined", role=self._role.name, group=self._role.group)
             await self._supervise()
             await self.park(self._partitions)
@@ -103,7 +108,7 @@ class Engine:
         gone = [self._partitions.pop(partition) for partition in list(partitions) if partition not in self._tasks]
         await asyncio.gather(*(partition.close() for partition in gone), return_exceptions=True)
 
-    async def take(self, partitions: set[int], consumer: Consumer, offsets: Consumer) -> None:
+    async def take(self, partitions: set[int], equipment: Equipment) -> None:
         """Start or resume the partitions assigned, and drop those that went elsewhere."""
         await self.discard(set(self._partitions) - partitions)
         if self._stopping.is_set():
@@ -111,17 +116,7 @@ class Engine:
         for number in sorted(partitions):
             partition = self._partitions.get(number)
             if partition is None:
-                partition = PartitionTask(
-                    number,
-                    self._role,
-                    self._settings,
-                    self._clients,
-                    consumer,
-                    offsets,
-                    self.metrics,
-                    self._standby.take,
-                )
-                self._partitions[number] = partition
+                partition = self._partitions[number] = PartitionTask(number, equipment)
             self._tasks[number] = partition.resume()
         self._standby.follow(partitions)
         self.metrics.partitions.set(len(self._tasks))
@@ -129,15 +124,14 @@ class Engine:
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is not typed
-    def __init__(self, engine: Engine, consumer: Consumer, offsets: Consumer) -> None:
+    def __init__(self, engine: Engine, equipment: Equipment) -> None:
         self._engine = engine
-        self._consumer = consumer
-        self._offsets = offsets
+        self._equipment = equipment
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         await self._engine.park({source.partition for source in revoked})
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         # Nothing is read before the task has fenced, restored and sought.
-        self._consumer.pause(*assigned)
-        await self._engine.take({source.partition for source in assigned}, self._consumer, self._offsets)
+        self._equipment.consumer.pause(*assigned)
+        await self._engine.take({source.partition for source in assigned}, self._equipment)

@@ -15,7 +15,7 @@ from stream.data import TableStore
 from stream.kafka.acls import Role as AccessRole
 from stream.kafka.engine import Engine
 from stream.kafka.names import budget_group, worker_group
-from stream.kafka.partition import Role
+from stream.kafka.roles import Role
 from stream.kafka.topics import find_topics
 from stream.noise import NoiseKey
 from stream.processors.budget import BudgetProcessor

@@ -15,8 +15,9 @@ from typing import Final, Self
 from aiokafka import TopicPartition
 
 from stream.kafka.clients import KAFKA, Clients, Consumer
-from stream.kafka.partition import Copy, Role
+from stream.kafka.lives import Copy
 from stream.kafka.restore import read_to_end, reader
+from stream.kafka.roles import Role
 from stream.log import get_logger
 from stream.settings import Settings
 

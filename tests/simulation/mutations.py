@@ -10,10 +10,12 @@ from unittest.mock import patch
 
 from aiokafka import ConsumerRecord, TopicPartition
 
-from stream.kafka import partition, restore, standby
+from stream.kafka import lives, restore, standby
 from stream.kafka.clients import KAFKA, Clients, Consumer, Fetched
 from stream.kafka.engine import Engine
-from stream.kafka.partition import PartitionTask, Role
+from stream.kafka.lives import Lives, Stopped
+from stream.kafka.partition import PartitionTask
+from stream.kafka.roles import Role
 from stream.kafka.writer import Writer
 from stream.processors import queries
 from stream.processors.base import Outputs, Processor
@@ -28,8 +30,8 @@ Mutation = Callable[[], AbstractContextManager[Any]]
 @contextmanager
 def no_fencing() -> Iterator[None]:
     """Every life of a partition has a transactional id of its own: nobody is ever fenced."""
-    lives = iter(range(10**9))
-    with patch.object(Role, "transactional_id", lambda self, number: f"{self.group}-{number}-{next(lives)}"):
+    births = iter(range(10**9))
+    with patch.object(Role, "transactional_id", lambda self, number: f"{self.group}-{number}-{next(births)}"):
         yield
 
 
@@ -78,56 +80,52 @@ def offsets_before_the_transaction() -> Iterator[None]:
 @contextmanager
 def offsets_after_the_transaction() -> Iterator[None]:
     """Input positions are committed by themselves, and the changelog's own progress is not asked."""
-    commit, resume_at = Writer.commit, PartitionTask._resume_at
+    commit, resume_at = Writer.commit, Lives._resume_at
 
     async def apart(self: Writer, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
         await commit(self, outputs, {})
         if positions:
             await commit(self, Outputs(), positions)
 
-    async def without(
-        self: PartitionTask, source: TopicPartition, committed: int | None, reached: int | None
-    ) -> int:
+    async def without(self: Lives, source: TopicPartition, committed: int | None, reached: int | None) -> int:
         del reached
         return await resume_at(self, source, committed, None)
 
-    with patch.object(Writer, "commit", apart), patch.object(PartitionTask, "_resume_at", without):
+    with patch.object(Writer, "commit", apart), patch.object(Lives, "_resume_at", without):
         yield
 
 
 @contextmanager
 def progress_not_asked() -> Iterator[None]:
     """The committed offsets are trusted, which expire."""
-    resume_at = PartitionTask._resume_at
+    resume_at = Lives._resume_at
 
-    async def without(
-        self: PartitionTask, source: TopicPartition, committed: int | None, reached: int | None
-    ) -> int:
+    async def without(self: Lives, source: TopicPartition, committed: int | None, reached: int | None) -> int:
         del reached
         return await resume_at(self, source, committed, None)
 
-    with patch.object(PartitionTask, "_resume_at", without):
+    with patch.object(Lives, "_resume_at", without):
         yield
 
 
 @contextmanager
 def state_kept_after_a_failed_commit() -> Iterator[None]:
     """The state is installed before the commit, and stays when the commit fails."""
-    begin, close = PartitionTask._begin, PartitionTask.close
-    kept: dict[PartitionTask, Any] = {}
+    begin, close = Lives.begin, PartitionTask.close
+    kept: dict[Lives, Any] = {}
 
     async def keep(self: PartitionTask) -> None:
         if self._life is not None and self._role.name == "worker":
-            kept[self] = self._life.processor
+            kept[self._lives] = self._life.processor
         await close(self)
 
-    async def again(self: PartitionTask) -> Any:
+    async def again(self: Lives) -> Any:
         life = await begin(self)
         if (processor := kept.pop(self, None)) is not None:
             life.processor = processor
         return life
 
-    with patch.object(PartitionTask, "close", keep), patch.object(PartitionTask, "_begin", again):
+    with patch.object(PartitionTask, "close", keep), patch.object(Lives, "begin", again):
         yield
 
 
@@ -138,7 +136,7 @@ def restore_reads_uncommitted() -> Iterator[None]:
     def dirty(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:
         return restore.reader(settings, clients, **{**overrides, "isolation_level": "read_uncommitted"})
 
-    with patch.object(partition, "reader", dirty):
+    with patch.object(lives, "reader", dirty):
         yield
 
 
@@ -165,22 +163,22 @@ def warm_copies_taken_as_they_are() -> Iterator[None]:
             if start is None:
                 yield records
 
-    with patch.object(partition, "read_to_end", nothing_more):
+    with patch.object(lives, "read_to_end", nothing_more):
         yield
 
 
 @contextmanager
 def tables_followed_from_the_high_watermark() -> Iterator[None]:
     """The restore ends at the last stable offset, and the tables are followed from the high watermark."""
-    restored = PartitionTask._restore
+    restored = Lives._restore
 
-    async def skipping(self: PartitionTask, processor: Processor, *rest: Any) -> Any:
+    async def skipping(self: Lives, processor: Processor, *rest: Any) -> Any:
         positions, offsets = await restored(self, processor, *rest)
-        tables = [TopicPartition(topic, self.partition) for topic in processor.tables]
-        positions.update(await self._offsets.end_offsets(tables))
+        tables = [TopicPartition(topic, self._partition) for topic in processor.tables]
+        positions.update(await self._equipment.offsets.end_offsets(tables))
         return positions, offsets
 
-    with patch.object(PartitionTask, "_restore", skipping):
+    with patch.object(Lives, "_restore", skipping):
         yield
 
 
@@ -200,7 +198,7 @@ def restore_stops_at_the_first_gap() -> Iterator[None]:
                 following = record.offset + 1
                 yield [record]
 
-    with patch.object(partition, "read_to_end", until_gap):
+    with patch.object(lives, "read_to_end", until_gap):
         yield
 
 
@@ -304,7 +302,7 @@ def refused_while_stopping() -> Iterator[None]:
     follow = PartitionTask._follow_to_end
 
     async def hasty(self: PartitionTask, life: Any) -> None:
-        with suppress(partition._Stopped):
+        with suppress(Stopped):
             await follow(self, life)
 
     with patch.object(PartitionTask, "_follow_to_end", hasty):

@@ -14,7 +14,7 @@ from schemas import MAX_DEFINITION_BYTES, Request
 from schemas.wire import Codec
 from stream.kafka.clients import Clients
 from stream.kafka.engine import Engine
-from stream.kafka.partition import Role
+from stream.kafka.roles import Role
 from stream.processors.base import Processor
 from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor

@@ -1,0 +1,147 @@
+"""How a partition's state comes to life: fence whoever had it, then restore what is committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from aiokafka import TopicPartition
+
+from stream.kafka.clients import Clients, Consumer
+from stream.kafka.metrics import Metrics
+from stream.kafka.positions import GroupOffsets, next_offset
+from stream.kafka.reports import RestoreReport
+from stream.kafka.restore import read_to_end, reader
+from stream.kafka.roles import Role
+from stream.kafka.writer import Writer
+from stream.log import get_logger
+from stream.processors.base import Processor
+from stream.settings import Settings
+
+RESTORE_WAIT_MS = 10
+"""Longest wait of a restore's fetch at the broker, in milliseconds."""
+
+log = get_logger("engine")
+
+
+@dataclass
+class Copy:
+    """A processor in the middle of its restore, and the offsets up to which it has taken its topics in."""
+
+    processor: Processor
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass
+class Life:
+    """What lasts from one fence to the next failure."""
+
+    processor: Processor
+    writer: Writer
+    positions: dict[TopicPartition, int]
+    offsets: GroupOffsets
+    sought: set[TopicPartition] = field(default_factory=set)
+    """Partitions from which nothing has come since the seek."""
+
+
+class Stopped(Exception):  # noqa: N818  (an order, not an error)
+    """Told to stop in the middle of a restore, or before a batch could be answered: it is left to the successor."""
+
+
+@dataclass(frozen=True)
+class Equipment:
+    """What all partitions of one engine share.
+
+    ``consumer`` is the group's, ``offsets`` an uncommitted reader that is asked for high watermarks; ``inherit`` gives a
+    warm copy of a partition where there is one, and is asked after the fence.
+    """
+
+    role: Role
+    settings: Settings
+    clients: Clients
+    consumer: Consumer
+    offsets: Consumer
+    metrics: Metrics
+    inherit: Callable[[int], Copy | None] = lambda _: None
+
+
+class Lives:
+    """Begins the lives of one partition's state in this process."""
+
+    def __init__(self, partition: int, equipment: Equipment, stopping: asyncio.Event) -> None:
+        """Take the event that tells the partition's task to stop."""
+        self._partition = partition
+        self._equipment = equipment
+        self._role = equipment.role
+        self._settings = equipment.settings
+        self._consumer = equipment.consumer
+        self._stopping = stopping
+
+    async def begin(self) -> Life:
+        """Fence the predecessor, then rebuild the state from the changelog up to the last stable offset."""
+        role, metrics = self._role, self._equipment.metrics
+        report = RestoreReport(role.status, role.name, self._partition, role.member)
+        writer = await Writer.fence(
+            self._settings, role.transactional_id(self._partition), role.group, self._equipment.clients
+        )
+        try:
+            copy = self._equipment.inherit(self._partition)
+            processor, read = (copy.processor, copy.positions) if copy else (role.make(self._partition), {})
+            positions, offsets = await self._restore(processor, read, report, writer)
+            await report.ready(writer)
+        except BaseException:
+            await writer.close()
+            raise
+        metrics.restored.inc(report.records)
+        metrics.restore_seconds.observe(report.seconds)
+        log.info(
+            "partition ready",
+            role=role.name,
+            partition=self._partition,
+            records=report.records,
+            seconds=round(report.seconds, 3),
+            warm=copy is not None,
+        )
+        return Life(processor, writer, positions, offsets)
+
+    async def _restore(
+        self, processor: Processor, read: dict[TopicPartition, int], report: RestoreReport, writer: Writer
+    ) -> tuple[dict[TopicPartition, int], GroupOffsets]:
+        """Take in what is committed and not ``read`` yet: the fence is up, so that nothing more will come."""
+        positions: dict[TopicPartition, int] = {}
+        # A fetch at one topic's end holds the next topic's up for as long as the broker lets it wait for news.
+        consumer = reader(self._settings, self._equipment.clients, fetch_max_wait_ms=RESTORE_WAIT_MS)
+        await consumer.start()
+        try:
+            sources = [
+                TopicPartition(topic, self._partition) for topic in (*processor.tables, processor.changelog)
+            ]
+            starts = {**await consumer.beginning_offsets(sources), **read}
+            report.total = sum((await consumer.end_offsets(sources)).values()) - sum(starts.values())
+            for source in sources:
+                async for records in read_to_end(consumer, source, self._settings.batch_events, read.get(source)):
+                    processor.restore(records)
+                    report.records += len(records)
+                    if self._stopping.is_set():
+                        raise Stopped
+                    await report.progress(writer)
+                positions[source] = await consumer.position(source)
+        finally:
+            await consumer.stop()
+        del positions[TopicPartition(processor.changelog, self._partition)]
+        # Definitions may load tables, which takes seconds: heartbeats must go on.
+        reached = await asyncio.to_thread(processor.restored)
+        offsets = GroupOffsets(recorded=reached is not None)
+        for number, topic in enumerate(processor.inputs):
+            source = TopicPartition(topic, self._partition)
+            committed = await self._consumer.committed(source)
+            positions[source] = await self._resume_at(source, committed, reached if number == 0 else None)
+            if positions[source] > (committed or 0):
+                offsets.reach(source, positions[source])
+        return positions, offsets
+
+    async def _resume_at(self, source: TopicPartition, committed: int | None, reached: int | None) -> int:
+        beginning = (await self._consumer.beginning_offsets([source]))[source]
+        end = (await self._equipment.offsets.end_offsets([source]))[source]
+        return next_offset(source, beginning, end, committed, reached)
