@@ -21,7 +21,7 @@ from schemas.calibrations import (
 from schemas.charges import Charge, StreamState
 from schemas.checkpoints import Checkpoint, HypothesisUpdate, Progress
 from schemas.control import Control, StreamClosed, StreamHalted, StreamOpened
-from schemas.ledger import GrantRecord, LedgerRecord, Receipt, SourceRecord
+from schemas.ledger import GrantRecord, LedgerProgress, LedgerRecord, Receipt, SourceRecord
 from schemas.mechanisms import (
     MAX_CATEGORIES,
     MAX_UNIVERSE,
@@ -79,6 +79,7 @@ __all__ = [
     "Integers",
     "Laplace",
     "LazyHistogram",
+    "LedgerProgress",
     "LedgerRecord",
     "Mechanism",
     "Method",

@@ -1,6 +1,6 @@
 """The ledger: the budget service's own record, and everyone's view of budgets, grants and refunds.
 
-The topic is compacted; a source's record, each grant and each receipt have keys of their own.
+The topic is compacted; a source's record, each grant and each receipt have keys of their own, and so has the progress.
 """
 
 from __future__ import annotations
@@ -64,5 +64,13 @@ class Receipt(Event):
     left: Amount | None = None
 
 
-LedgerRecord = Annotated[SourceRecord | GrantRecord | Receipt, Field(discriminator="kind")]
+class LedgerProgress(Event):
+    """How far the ledger is: the next offset to read of requests and of charges. For the budget service alone."""
+
+    kind: Literal["progress"] = "progress"
+    requests: Count
+    charges: Count
+
+
+LedgerRecord = Annotated[SourceRecord | GrantRecord | Receipt | LedgerProgress, Field(discriminator="kind")]
 """Any record of the ledger."""

@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 
 from stream.kafka.clients import Clients, Consumer
 from stream.kafka.metrics import Metrics
-from stream.kafka.positions import GroupOffsets, next_offset
+from stream.kafka.positions import Extent, GroupOffsets, next_offset
 from stream.kafka.reports import RestoreReport
 from stream.kafka.restore import read_to_end, reader
 from stream.kafka.roles import Role
@@ -132,16 +132,20 @@ class Lives:
         del positions[TopicPartition(processor.changelog, self._partition)]
         # Definitions may load tables, which takes seconds: heartbeats must go on.
         reached = await asyncio.to_thread(processor.restored)
-        offsets = GroupOffsets(recorded=reached is not None)
-        for number, topic in enumerate(processor.inputs):
-            source = TopicPartition(topic, self._partition)
-            committed = await self._consumer.committed(source)
-            positions[source] = await self._resume_at(source, committed, reached if number == 0 else None)
-            if positions[source] > (committed or 0):
-                offsets.reach(source, positions[source])
+        offsets = GroupOffsets()
+        for topic in processor.inputs:
+            extent = await self._extent(TopicPartition(topic, self._partition))
+            following = self._resume_at(processor, extent, reached.get(topic, 0))
+            positions[extent.source] = following
+            if following > extent.committed:
+                offsets.reach(extent.source, following)
         return positions, offsets
 
-    async def _resume_at(self, source: TopicPartition, committed: int | None, reached: int | None) -> int:
+    async def _extent(self, source: TopicPartition) -> Extent:
+        committed = await self._consumer.committed(source)
         beginning = (await self._consumer.beginning_offsets([source]))[source]
         end = (await self._equipment.offsets.end_offsets([source]))[source]
-        return next_offset(source, beginning, end, committed, reached)
+        return Extent(source, beginning, end, committed or 0)
+
+    def _resume_at(self, processor: Processor, extent: Extent, reached: int) -> int:
+        return next_offset(extent, reached, processor.changelog, repeatable=processor.repeatable)

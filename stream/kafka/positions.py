@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from aiokafka import TopicPartition
 
 from stream.log import get_logger
 
 OFFSETS_INTERVAL = 0.2
-"""Seconds between two commits of offsets that a restore does not need."""
+"""Seconds between two commits of a partition's offsets, which a restore does not need."""
 
 log = get_logger("engine")
 
@@ -15,32 +17,39 @@ log = get_logger("engine")
 class StateLostError(RuntimeError):
     """The changelog is older than what was answered, and what it lacks cannot be answered again."""
 
-    def __init__(self, source: TopicPartition, reached: int, committed: int) -> None:
+    def __init__(self, changelog: str, source: TopicPartition, reached: int, committed: int) -> None:
         super().__init__(
-            f"state: it reaches offset {reached} of {source.topic}, which was answered up to {committed}, and events "
-            "between are gone; restore state and queries from a backup, or halt every open stream and delete the "
-            "group's committed offsets"
+            f"{changelog} reaches offset {reached} of {source.topic}, which was answered up to {committed}; bring back "
+            f"a newer copy of {changelog}, or go on as the manual says for topics that are lost"
         )
 
 
-def next_offset(
-    source: TopicPartition, beginning: int, end: int, committed: int | None, reached: int | None
-) -> int:
-    """Give the next offset to read of an input that holds ``beginning`` to ``end``.
+@dataclass(frozen=True)
+class Extent:
+    """What Kafka holds of an input, and up to where the group has committed it; 0 where that is unknown."""
 
-    ``reached`` is the changelog's own word, None where it does not record positions; it goes before the committed
-    offset, which expires and can be reset. Where the committed offset is ahead of it, events were answered that the
-    state knows nothing of: it was lost or rolled back. Answered once more, they bring it up to date, byte for byte.
+    source: TopicPartition
+    beginning: int
+    end: int
+    committed: int
+
+
+def next_offset(extent: Extent, reached: int, changelog: str, *, repeatable: bool) -> int:
+    """Give the next offset to read of an input.
+
+    ``reached`` is the word of the changelog and goes before the committed offset, which expires and can be reset. Where
+    the committed offset is ahead of it, events were answered that the state knows nothing of: the changelog was lost or
+    set back. If they are ``repeatable`` they are answered once more, byte for byte, and bring it up to date.
 
     Raises:
-        StateLostError: some of those events are gone, so that streams would begin anew.
+        StateLostError: they are not, or some of them are gone.
     """
-    committed = committed or 0
-    if reached is not None and reached < committed:
-        if reached < beginning or committed > end:
-            raise StateLostError(source, reached, committed)
+    source, beginning, end, committed = extent.source, extent.beginning, extent.end, extent.committed
+    if reached < committed:
+        if not repeatable or reached < beginning or committed > end:
+            raise StateLostError(changelog, source, reached, committed)
         log.error("state went back", topic=source.topic, reached=reached, committed=committed)
-    position = max(beginning, committed if reached is None else reached)
+    position = max(beginning, reached)
     if position <= end:
         return position
     # The topic was recreated or cut. Streams that answered beyond its end halt rather than answer again.
@@ -51,13 +60,12 @@ def next_offset(
 class GroupOffsets:
     """Input positions on their way to the group's committed offsets.
 
-    A processor whose changelog records no position needs them in every transaction. Where it does (``recorded``) they
-    tell others how far behind a partition is, and the next restore whether the changelog was set back: now and then
-    is enough, and a transaction without offsets takes three requests instead of five.
+    The changelog has the positions, in the transaction of the outputs. Committed offsets tell others how far behind a
+    partition is, and the next restore whether the changelog was set back: now and then is enough, and a transaction
+    without offsets takes three requests instead of five.
     """
 
-    def __init__(self, *, recorded: bool) -> None:
-        self._interval = OFFSETS_INTERVAL if recorded else 0.0
+    def __init__(self) -> None:
         self._reached: dict[TopicPartition, int] = {}
         self._next = 0.0
 
@@ -69,6 +77,6 @@ class GroupOffsets:
         """The offsets to commit in a transaction at ``now``, in seconds of any clock; none is due twice."""
         if not self._reached or now < self._next:
             return {}
-        self._next = now + self._interval
+        self._next = now + OFFSETS_INTERVAL
         offsets, self._reached = self._reached, {}
         return offsets

@@ -1,14 +1,13 @@
 """What processors and the engines that run them have in common.
 
 A processor is a deterministic state machine over one partition: restored from changelogs, fed batches of records,
-it changes its state and says what to write. It knows nothing of Kafka. An engine writes the outputs of a batch in one
-transaction, with the input positions unless the changelog holds them, and on any failure throws the processor away
-and restores another.
+it changes its state and says what to write. It knows nothing of Kafka. An engine writes the outputs of a batch, the
+position reached among them, in one transaction, and on any failure throws the processor away and restores another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -71,6 +70,10 @@ class Outputs:
         return any(self.messages.values())
 
 
+PROGRESS_KEY = b"@progress"
+"""Key of the progress record in a changelog; no stream's name starts with an at-sign."""
+
+
 class Processor(Protocol):
     """One partition's state machine."""
 
@@ -93,8 +96,12 @@ class Processor(Protocol):
     def restore(self, records: Iterable[RecordLike]) -> None:
         """Take in records of a table or of the changelog; all tables come before the changelog."""
 
-    def restored(self) -> int | None:
-        """End the restore. Gives the first input's next offset by the changelog; None where that does not record it."""
+    @property
+    def repeatable(self) -> bool:
+        """Whether events that were answered may be answered once more if the changelog is behind: with the same bytes."""
+
+    def restored(self) -> Mapping[str, int]:
+        """End the restore. Gives each input's next offset by the changelog: written with whatever was answered."""
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """Take in new records of the tables."""

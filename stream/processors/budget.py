@@ -7,7 +7,7 @@ request seen before gets its first receipt again and changes nothing.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from blake3 import blake3
@@ -21,6 +21,7 @@ from schemas import (
     GrantRecord,
     HaltSource,
     HaltStream,
+    LedgerProgress,
     LedgerRecord,
     OpenStream,
     Receipt,
@@ -36,7 +37,7 @@ from schemas.wire import Codec, MalformedEventError
 from stream.accounting.ledger import Account, Grant, Ledger, RefusedError
 from stream.accounting.planner import PlanError
 from stream.data import TableStore
-from stream.processors.base import Message, Outputs, RecordLike
+from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
 from stream.processors.exhaustion import exhausted_reason
 from stream.processors.openings import control_event, definition_digest, plan_for
 from stream.processors.rejections import INTERNAL, UNREADABLE, Rejection, dead_letter
@@ -67,6 +68,7 @@ class BudgetProcessor:
         self.inputs = (topics.requests, topics.charges)
         self.tables: tuple[str, ...] = ()
         self.changelog = topics.ledger
+        self.repeatable = False
         self.heavy = True
         self.ledger = Ledger()
         self._topics = topics
@@ -76,6 +78,7 @@ class BudgetProcessor:
         self._mint = mint
         self._receipts: OrderedDict[str, Receipt] = OrderedDict()
         self._sequence = 0
+        self._reached = dict.fromkeys(self.inputs, 0)
         self._restoring: dict[bytes, bytes] = {}
         self._changed_accounts: dict[str, Account] = {}
         self._changed_grants: dict[str, tuple[Account, Grant]] = {}
@@ -89,8 +92,8 @@ class BudgetProcessor:
             else:
                 self._restoring[key] = record.value
 
-    def restored(self) -> int | None:
-        """Rebuild the accounts: sources first, whatever order compaction left."""
+    def restored(self) -> Mapping[str, int]:
+        """Rebuild the accounts: sources first, whatever order compaction left. Gives the inputs' next offsets."""
         records = [_ledger_codec.decode(value) for value in self._restoring.values()]
         for record in records:
             if isinstance(record, SourceRecord):
@@ -101,8 +104,10 @@ class BudgetProcessor:
         receipts = sorted((r for r in records if isinstance(r, Receipt)), key=lambda receipt: receipt.sequence)
         self._receipts = OrderedDict((receipt.request, receipt) for receipt in receipts)
         self._sequence = receipts[-1].sequence + 1 if receipts else 0
+        for progress in (record for record in records if isinstance(record, LedgerProgress)):
+            self._reached = {self._topics.requests: progress.requests, self._topics.charges: progress.charges}
         self._restoring = {}
-        return None
+        return dict(self._reached)
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """There are no tables to follow."""
@@ -118,6 +123,7 @@ class BudgetProcessor:
         """Write a dead letter for an event that breaks ``process``, or that could not be read."""
         outputs = Outputs()
         self._reject(outputs, record, UNREADABLE if unread else INTERNAL)
+        self._progress(record, outputs)
         return outputs
 
     def idle(self, now: float) -> Outputs:
@@ -139,7 +145,15 @@ class BudgetProcessor:
             except RefusedError as refused:
                 self._reject(outputs, record, Rejection("refused", refused.reason))
         self._write_changes(outputs)
+        if records:
+            self._progress(records[-1], outputs)
         return outputs
+
+    def _progress(self, last: RecordLike, outputs: Outputs) -> None:
+        self._reached[last.topic] = last.offset + 1
+        requests, charges = (self._reached[topic] for topic in self.inputs)
+        progress = LedgerProgress(requests=requests, charges=charges)
+        outputs.add(self._topics.ledger, self._partition, (PROGRESS_KEY, _ledger_codec.encode(progress), ()))
 
     def _reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> None:
         partition = partition_of(record.key or b"", self._topics.partitions)

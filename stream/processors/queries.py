@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from schemas.wire import struct
 from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.admission import Admission, Batch
-from stream.processors.base import Message, Outputs, RecordLike
+from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
 from stream.processors.definitions import Definition, DefinitionReader
 from stream.processors.endings import undoes
 from stream.processors.families import families
@@ -24,7 +24,7 @@ from stream.processors.families.sparse_vector import SparseVectors, private_numb
 from stream.processors.headers import enveloped
 from stream.processors.hosted import CLOSED, HALTED, OPEN, HostedStreams
 from stream.processors.rejections import INTERNAL, UNREADABLE
-from stream.processors.replies import PROGRESS_KEY, Replies
+from stream.processors.replies import Replies
 from stream.processors.topics import Topics
 from stream.processors.updates import UPDATE_PREFIX, UpdateLog
 
@@ -57,6 +57,7 @@ class QueryProcessor:
         self.tables = (topics.control,)
         self.changelog = topics.state
         self.heavy = False
+        self.repeatable = True
         self.streams = HostedStreams(key)
         self._topics = topics
         self._partition = partition
@@ -93,7 +94,7 @@ class QueryProcessor:
         if len(self._checkpoints) >= CHECKPOINTS_AT_ONCE:
             self._take_checkpoints()
 
-    def restored(self) -> int:
+    def restored(self) -> Mapping[str, int]:
         """End the restore and give the next query offset that the changelog holds; 0 where it holds none.
 
         Whoever crashed may not have shown the last digests of the streams that it answered for in its last moments.
@@ -108,7 +109,7 @@ class QueryProcessor:
         self._resume_hypotheses(self._updates)
         self._updates = UpdateLog()
         self.streams.resumed(recent=int(5000 * STATUS_INTERVAL))
-        return self._next_offset
+        return {self._topics.queries: self._next_offset}
 
     def _take_definitions(self) -> None:
         """Host the streams whose control events were collected."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from schemas import Answer, Charge, Checkpoint, HypothesisUpdate, Position, Progress, StreamStatus
 from schemas.wire import encode, struct
-from stream.processors.base import Message, Outputs, RecordLike
+from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
 from stream.processors.hosted import STATES, HostedStreams
 from stream.processors.rejections import Rejection, address_of, dead_letter
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
@@ -21,9 +21,6 @@ _WireProgress: Any = struct(Progress)
 _WireCharge: Any = struct(Charge)
 _WireStatus: Any = struct(StreamStatus)
 _WirePosition: Any = struct(Position)
-
-PROGRESS_KEY = b"@progress"
-"""Key of a partition's progress in the changelog; no stream's name starts with an at-sign."""
 
 
 class Replies:

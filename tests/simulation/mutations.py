@@ -15,6 +15,7 @@ from stream.kafka.clients import KAFKA, Clients, Consumer, Fetched
 from stream.kafka.engine import Engine
 from stream.kafka.lives import Lives, Stopped
 from stream.kafka.partition import PartitionTask
+from stream.kafka.positions import Extent
 from stream.kafka.roles import Role
 from stream.kafka.writer import Writer
 from stream.processors import queries
@@ -87,9 +88,9 @@ def offsets_after_the_transaction() -> Iterator[None]:
         if positions:
             await commit(self, Outputs(), positions)
 
-    async def without(self: Lives, source: TopicPartition, committed: int | None, reached: int | None) -> int:
+    def without(self: Lives, processor: Processor, extent: Extent, reached: int) -> int:
         del reached
-        return await resume_at(self, source, committed, None)
+        return resume_at(self, processor, extent, extent.committed)
 
     with patch.object(Writer, "commit", apart), patch.object(Lives, "_resume_at", without):
         yield
@@ -100,9 +101,9 @@ def progress_not_asked() -> Iterator[None]:
     """The committed offsets are trusted, which expire."""
     resume_at = Lives._resume_at
 
-    async def without(self: Lives, source: TopicPartition, committed: int | None, reached: int | None) -> int:
+    def without(self: Lives, processor: Processor, extent: Extent, reached: int) -> int:
         del reached
-        return await resume_at(self, source, committed, None)
+        return resume_at(self, processor, extent, extent.committed)
 
     with patch.object(Lives, "_resume_at", without):
         yield
@@ -240,7 +241,7 @@ def requests_granted_again() -> Iterator[None]:
     """The budget service forgets which requests it has answered."""
     restored = BudgetProcessor.restored
 
-    def forgetful(self: BudgetProcessor) -> int | None:
+    def forgetful(self: BudgetProcessor) -> Mapping[str, int]:
         found = restored(self)
         self._receipts.clear()
         self.ledger._source_of.clear()

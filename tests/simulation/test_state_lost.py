@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 from aiokafka import TopicPartition
 
-from schemas import HaltSource
+from schemas import HaltSource, OpenStream
 from tests.chaos.load import Questions
 from tests.simulation.cast import PARTITIONS, group_of
 from tests.simulation.clock import virtual_time
@@ -46,18 +46,18 @@ def _refuses(answer: bytes | None) -> bool:
     return json.loads(answer or b"")["outcome"] in {"halted", "rejected"}
 
 
-def _damage(world: World, damage: Damage) -> None:
+def _damage(world: World, damage: Damage, topic: str) -> None:
     """Take the first half of each changelog for the whole, or nothing."""
     if damage == "lost":
-        world.broker.recreate(world.topics.state)
+        world.broker.recreate(topic)
         return
-    for number in range(PARTITIONS):
-        log = world.broker.logs[TopicPartition(world.topics.state, number)]
+    for place in [place for place in world.broker.logs if place.topic == topic]:
+        log = world.broker.logs[place]
         kept = log.committed()[: len(log.entries) // 2]
-        older = Log(log.topic, number)
+        older = Log(log.topic, place.partition)
         for record in kept:
             older.append([(record.key or b"", record.value, record.headers)], record.timestamp)
-        world.broker.logs[TopicPartition(world.topics.state, number)] = older
+        world.broker.logs[place] = older
 
 
 def _forget_first_queries(world: World) -> None:
@@ -74,7 +74,7 @@ def test_open_streams_give_the_same_answers_again_byte_for_byte(seed: int, damag
     async def scene(world: World) -> None:
         await _leave(await _work(world))
         first = [_answers(world, number) for number in range(PARTITIONS)]
-        _damage(world, damage)
+        _damage(world, damage, world.topics.state)
         world.start("worker")
         await asyncio.sleep(LATER)
         repeated: list[bool] = []
@@ -100,7 +100,7 @@ def test_nothing_is_answered_where_what_is_needed_is_gone(damage: Damage) -> Non
         questions = Questions(world.streams, seed=2)
         await _leave(await _work(world))
         before = [len(_answers(world, number)) for number in range(PARTITIONS)]
-        _damage(world, damage)
+        _damage(world, damage, world.topics.state)
         _forget_first_queries(world)
         for spec in world.streams:
             world.ask(*questions.next(spec))
@@ -117,6 +117,32 @@ def test_nothing_is_answered_where_what_is_needed_is_gone(damage: Damage) -> Non
             later = _answers(world, number)[count:]
             assert later, "once the streams are halted, the queries that waited are answered"
             assert all(_refuses(value) for _, value in later)
+
+    with virtual_time() as loop:
+        world = World(loop, 0)
+        world.faults.cease()
+        loop.run_until_complete(scene(world))
+
+
+@pytest.mark.parametrize("damage", ["lost", "set back"])
+def test_a_budget_service_whose_ledger_was_lost_grants_nothing_twice(damage: Damage) -> None:
+    async def scene(world: World) -> None:
+        ledger, control = TopicPartition(world.topics.ledger, 0), TopicPartition(world.topics.control, 0)
+        budget = world.start("budget")
+        world.start("worker")
+        questions = Questions(world.streams, seed=3)
+        for _ in range(10 * len(world.streams)):
+            world.ask(*questions.next())
+        assert await world.settle() == []
+        await _leave(budget)
+        _damage(world, damage, world.topics.ledger)
+        before = [len(world.broker.committed(*place)) for place in (ledger, control)]
+        for spec in world.streams:
+            again = spec.model_copy(update={"stream": f"{spec.stream}-again"})
+            world.request(OpenStream(request=f"open-{again.stream}", stream=again))
+        world.start("budget")
+        await asyncio.sleep(LATER)
+        assert [len(world.broker.committed(*place)) for place in (ledger, control)] == before
 
     with virtual_time() as loop:
         world = World(loop, 0)

@@ -7,9 +7,9 @@ from typing import Any
 
 from blake3 import blake3
 
-from schemas import MAX_DEFINITION_BYTES, GrantRecord, LedgerRecord, Receipt, Request
+from schemas import MAX_DEFINITION_BYTES, GrantRecord, LedgerProgress, LedgerRecord, Receipt, Request
 from schemas.wire import Codec
-from stream.processors.base import Outputs, Record
+from stream.processors.base import PROGRESS_KEY, Outputs, Record
 from stream.processors.budget import BudgetProcessor
 from stream.processors.topics import Topics
 from tests.unit.processors.installation import KEY, VALUES, spec, table_store, written
@@ -45,6 +45,10 @@ class Service:
                 self.changelog[key] = value
         return outputs
 
+    def accounts(self) -> dict[bytes, bytes]:
+        """All that the ledger says, but for how far it has read."""
+        return {key: value for key, value in self.changelog.items() if key != PROGRESS_KEY}
+
     def restart(self) -> None:
         self.processor = self._new()
         log = list(self.changelog.items())
@@ -70,7 +74,8 @@ def charge(stream: str, incarnation: str, **changes: Any) -> bytes:
 
 
 def ledger_in(outputs: Outputs) -> list[LedgerRecord]:
-    return [ledger_codec.decode(value) for _, value, _ in written(outputs, TOPICS.ledger) if value is not None]
+    values = [value for _, value, _ in written(outputs, TOPICS.ledger) if value is not None]
+    return [record for record in map(ledger_codec.decode, values) if not isinstance(record, LedgerProgress)]
 
 
 def receipts_in(outputs: Outputs) -> list[Receipt]:

@@ -11,7 +11,7 @@ import pytest
 from schemas import GrantRecord, SparseVectorCalibration
 from stream.accounting.ledger import RefusedError
 from stream.testing import Driver
-from tests.unit.processors.budget_service import TOPICS, charge, ledger_codec, opening, ready
+from tests.unit.processors.budget_service import TOPICS, charge, ledger_codec, ledger_in, opening, ready
 from tests.unit.processors.installation import HIGH, LOW, feed_driver, query, spec, written
 
 
@@ -75,16 +75,16 @@ def test_an_exhausted_stream_is_told_to_halt_and_recorded() -> None:
 def test_a_charge_that_cannot_be_taken_is_a_dead_letter(value: bytes | None, code: bytes, words: str) -> None:
     service = ready()
     service.send(opening("1", "alarms"))
-    before = dict(service.changelog)
+    before = service.accounts()
     outputs = service.send(value, topic=TOPICS.charges)
     [(_, kept, headers)] = written(outputs, TOPICS.rejected)
     assert kept == value
     assert dict(headers)["__connect.errors.exception.class.name"] == code
     assert words in dict(headers)["__connect.errors.exception.message"].decode()
-    assert service.changelog == before
+    assert service.accounts() == before
 
 
 def test_a_charge_of_another_incarnation_is_no_news() -> None:
     service = ready()
     service.send(opening("1", "alarms"))
-    assert not service.send(charge("alarms", "f" * 32, state="closed"), topic=TOPICS.charges)
+    assert not ledger_in(service.send(charge("alarms", "f" * 32, state="closed"), topic=TOPICS.charges))

@@ -160,7 +160,7 @@ def test_a_successor_knows_which_events_were_answered() -> None:
     batch = records([query("a", "others", LOW), query("b", "alarms", LOW)])
     first = predecessor.process(batch)
     successor = restarted(driver, [first])
-    assert successor.restored() == 2
+    assert successor.restored() == {driver.topics.queries: 2}
     second = successor.process(batch)
     assert fates(second, driver.topics) == [("halted", None), ("halted", None)]
     third = restarted(driver, [first, second]).process(records([query("c", "alarms", LOW)], start=9))

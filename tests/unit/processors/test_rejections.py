@@ -189,7 +189,7 @@ def test_an_event_that_is_written_off_has_a_dead_letter_and_costs_nothing(addres
     assert [(one.id, one.outcome) for one in answers_in(outputs, driver.topics)] == [
         ("odd", "rejected")
     ] * addressed
-    assert worker.restored() == 8
+    assert worker.restored() == {driver.topics.queries: 8}
     assert worker.streams.figures()["feed-0"][:4] == ("open", 0, 0, -1)
 
 

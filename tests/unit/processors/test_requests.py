@@ -210,5 +210,19 @@ def test_a_request_that_is_written_off_has_a_dead_letter_and_no_receipt() -> Non
     [(_, kept, headers)] = written(outputs, TOPICS.rejected)
     assert kept == record.value
     assert dict(headers)["__connect.errors.exception.class.name"] == b"internal"
-    assert not written(outputs, TOPICS.ledger)
+    assert not ledger_in(outputs)
     assert receipts_in(service.send(opening("1", "alarms")))[0].outcome == "opened"
+
+
+def test_the_ledger_knows_how_far_it_has_read() -> None:
+    service = ready()
+    service.send(opening("1", "alarms"))
+    service.send(charge("nobody", "0" * 32), b"{", topic=TOPICS.charges)
+    expected = {TOPICS.requests: service.offset - 2, TOPICS.charges: service.offset}
+    service.processor.refuse(Record(TOPICS.requests, 0, service.offset - 3, 0, b"feed", b"{"))
+    assert service.processor.restored() == expected
+    service.restart()
+    assert service.processor.restored() == expected
+    service.send(b"{")
+    service.restart()
+    assert service.processor.restored() == {**expected, TOPICS.requests: service.offset}
