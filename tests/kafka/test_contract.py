@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from schemas import MAX_EVENT_BYTES, Answer, OpenStream, Query, StreamSpec
 from stream.accounting.ledger import RefusedError
 from stream.client import Client
+from stream.kafka.names import budget_group
 from stream.kafka.services import worker
-from stream.kafka.topics import TopicsError, find_topics
+from stream.kafka.topics import TopicsError, create_topics, find_topics
 from stream.noise import NoiseKey
 from stream.processors.topics import partition_of
 from stream.settings import Settings
@@ -218,6 +219,37 @@ async def test_a_recreated_input_topic_halts_streams_rather_than_answering_again
         assert "replayed" in answer.reason
         await later.open(spec("afresh"))
         assert (await later.ask({"stream": "afresh", "value": 1.0})).outcome == "below"
+
+
+async def test_a_budget_service_whose_ledger_was_lost_grants_nothing(
+    settings: Settings,
+    client: Client,
+    start: StartService,
+) -> None:
+    first = start("budget")
+    await client.register(FEED)
+    await client.open(spec("ward"))
+    topics, group = client.topics, budget_group(settings)
+    requests = TopicPartition(topics.requests, 0)
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
+    await admin.start()
+    try:
+        while (offsets := await admin.list_consumer_group_offsets(group)).get(requests) is None:
+            await asyncio.sleep(0.1)
+        assert offsets[requests].offset > 0
+        first.stop()
+        await admin.delete_topics([topics.ledger])
+        await asyncio.sleep(1.0)
+    finally:
+        await admin.close()
+    await create_topics(settings)
+    second = start("budget")
+    async with Client(settings) as later:
+        again = OpenStream(request="again", stream=StreamSpec.model_validate(spec("ward-again")))
+        with pytest.raises(TimeoutError, match="1 requests without receipt"):
+            await later.requests([again], timeout=10)
+    assert "StateLostError" in second.log.read_text()
+    assert await committed(settings, topics.ledger, 0) == []
 
 
 async def test_a_worker_with_another_key_refuses_the_streams_of_the_first(
