@@ -30,8 +30,8 @@ from stream.settings import Settings
 
 LINGER_MS = 2
 """How long the sender gathers a batch; Sotto's own client does the same."""
-WARM_UP_SECONDS = 15.0
-"""Left out: a broker that has just been started spends most of it compiling."""
+WARM_UP_SECONDS = 30.0
+"""Left out: a broker that has just been started is still compiling."""
 START_SECONDS = 60.0
 LAST_ANSWERS_SECONDS = 10.0
 

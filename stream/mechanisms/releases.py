@@ -35,17 +35,6 @@ def cell_names(codes: npt.ArrayLike) -> list[bytes]:
     return [data[start : start + width] for start in range(0, len(data), width)]
 
 
-def weight_steps(weight: float) -> int:
-    """A weight from 0 to 1 in steps of 1/1024; ValueError for any other."""
-    steps = weight * WEIGHT_STEPS
-    if not 0.0 <= weight <= 1.0:
-        raise ValueError("a weight must be from 0 to 1; scale the question down")
-    if steps != int(steps):
-        nearest = round(steps) / WEIGHT_STEPS
-        raise ValueError(f"weights are multiples of 1/{WEIGHT_STEPS}; round it, to {nearest!r} for instance")
-    return int(steps)
-
-
 def weighted_sum(steps: Sequence[int], values: Sequence[int], divisor: int = 1) -> float:
     """Σ w·value / divisor for weights in steps, exact until it is rounded to a double once."""
     total = sum(step * value for step, value in zip(steps, values, strict=True))

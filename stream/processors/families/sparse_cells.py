@@ -14,7 +14,8 @@ import numpy.typing as npt
 from schemas import SparsePmw, TableSource
 from stream.accounting.hypotheses import WEIGHT_STEPS, places
 from stream.data import CellReader, Table
-from stream.mechanisms.releases import cell_names, weight_steps
+from stream.mechanisms.releases import cell_names
+from stream.mechanisms.weights import weight_steps
 from stream.mechanisms.sparse_weights import CellQuestion, SparseHypothesis
 from stream.processors.rejections import Rejection
 

@@ -17,6 +17,7 @@ from stream.data import Predicate, Table, TableStore, attributes_of, cells
 from stream.data.cache import BoundedCache
 from stream.data.expressions import evaluate
 from stream.mechanisms.multiplicative_weights import TensorHypothesis
+from stream.mechanisms.weights import whole_steps
 from stream.processors.rejections import Rejection
 
 VECTOR_CACHE_BYTES: Final = 64 << 20
@@ -134,7 +135,10 @@ class TensorSpace:
         parts: dict[Predicate, int] = {}
         for place, term in enumerate(terms):
             predicate = self._predicate(term.where, "where" if alone else f"terms[{place}].where")
-            parts[predicate] = parts.get(predicate, 0) + _whole_steps(term.weight, f"terms[{place}].weight")
+            try:
+                parts[predicate] = parts.get(predicate, 0) + whole_steps(term.weight)
+            except ValueError as error:
+                raise Rejection("malformed", f"terms[{place}].weight: {error}") from None
         kept = [(predicate, weight) for predicate, weight in parts.items() if weight]
         weights = WeightedPredicates(tuple(sorted(kept, key=lambda part: canonical(part[0]))))
         question = TensorQuestion(self._tensor, weights)
@@ -180,17 +184,6 @@ def canonical(predicate: Predicate) -> str:
         lambda left, right: f"({left}&{right})",
         lambda left, right: f"({left}|{right})",
     )
-
-
-def _whole_steps(weight: float, field: str) -> int:
-    steps = weight * WEIGHT_STEPS
-    if steps != round(steps):
-        nearest = round(steps) / WEIGHT_STEPS
-        raise Rejection(
-            "malformed",
-            f"{field}: weights are multiples of 1/{WEIGHT_STEPS}; round it, to {nearest!r} for instance",
-        )
-    return round(steps)
 
 
 def _check_range(question: TensorQuestion) -> None:

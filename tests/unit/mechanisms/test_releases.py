@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import ReleaseCalibration
-from stream.mechanisms.releases import cell_names, marginal, release_sampler, weight_steps, weighted_sum
+from stream.mechanisms.releases import cell_names, marginal, release_sampler, weighted_sum
+from stream.mechanisms.weights import weight_steps
 from stream.noise import TwoSidedGeometric
 
 
