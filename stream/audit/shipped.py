@@ -107,6 +107,27 @@ _GROUPS: Final = {"group_by": ["sex"]}
 _MEN: Final = {"cells": [{"at": {"sex": "M"}}]}
 
 
+_GROUPED: Final = {
+    "kind": "table",
+    "path": "audit.parquet",
+    "attributes": {"group": ["A", "B", "C"]},
+    "neighbors": "replace",
+}
+
+
+def _misjudged(queries: Sequence[Mapping[str, Any]], *, others: int) -> tuple[Side, Side]:
+    """A row moves from one group to another: of two errors of the first hypothesis one grows and one shrinks.
+
+    About 50 rows are in either group, ``others`` in a third.
+    """
+    before, after = [*50 * "A", *51 * "B", *others * "C"], [*51 * "A", *50 * "B", *others * "C"]
+    return Side(queries, {"group": before}), Side(queries, {"group": after})
+
+
+def _hypothesis(kind: str) -> dict[str, Any]:
+    return {"kind": kind, "attributes": ["group"], "updates": 1, "gap": 0.05}
+
+
 def _numeric_sparse(numbers: str) -> dict[str, Any]:
     return {"kind": "numeric_sparse", "threshold": 0.0, "cutoff": 1, "numbers": numbers}
 
@@ -140,6 +161,26 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
     ),
     "lazy_histogram": (
         Case("one row more", {"kind": "lazy_histogram", **_BY_SEX}, _GROWING, _table(_MEN, "F", "FM"), _PLAN),
+    ),
+    "pmw": (
+        Case(
+            "up, down",
+            _hypothesis("pmw"),
+            _GROUPED,
+            _misjudged([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], others=0),
+            _PLAN,
+            resolution=2.0,
+        ),
+    ),
+    "sparse_pmw": (
+        Case(
+            "up, down",
+            {**_hypothesis("sparse_pmw"), "sparsity": 1},
+            _GROUPED,
+            _misjudged([{"cells": [{"at": {"group": "A"}}]}, {"cells": [{"at": {"group": "B"}}]}], others=36),
+            _PLAN,
+            resolution=2.0,
+        ),
     ),
     "sparse_project": (
         Case(

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from stream.mechanisms.above_threshold import decide, query_sampler, threshold_sampler
 from stream.noise import NoiseKey, Sampler, event_words, sampler, stream_subkey
 from stream.noise.geometric import Integers, LowWords, Words
+from stream.processors.families.hypothesis import _KeyedNoise
 from stream.processors.hosted import HostedStreams
 from stream.processors.openings import definition_digest
 from stream.processors.queries import QueryProcessor
@@ -175,3 +176,13 @@ def same_noise_for_other_data(surgery: Surgery) -> None:
     surgery.exchange(definition_digest, digest)
     surgery.exchange(stream_subkey, subkey)
     surgery.exchange(event_words, words)
+
+
+def questions_of_a_hypothesis_without_noise(surgery: Surgery) -> None:
+    """LSL's Algorithm 5 for multiplicative weights: errors are compared with a noisy threshold as they are."""
+
+    def none(self: Any, tops: int, places: range) -> Integers:
+        del self, tops
+        return np.zeros(len(places), dtype=np.int64)
+
+    surgery.patch.setattr(_KeyedNoise, "queries", none)

@@ -39,6 +39,14 @@ def test_every_broken_variant_is_flagged(variant: Variant, case: str, runs: int)
     assert found.flagged, found
 
 
+@pytest.mark.parametrize("kind", ["pmw", "sparse_pmw"])
+def test_a_hypothesis_that_is_broken_is_flagged(kind: str) -> None:
+    [case] = cases_of([kind])
+    with broken(variants.questions_of_a_hypothesis_without_noise):
+        found = audited(case, 1500)
+    assert found.flagged, found
+
+
 def test_nothing_shipped_is_flagged() -> None:
     cases = cases_of()
     found = list(audit_all(cases, runs=300, seed=SEED))

@@ -15,8 +15,8 @@ from schemas import SparsePmw, TableSource
 from stream.accounting.hypotheses import WEIGHT_STEPS, places
 from stream.data import CellReader, Table
 from stream.mechanisms.releases import cell_names
-from stream.mechanisms.weights import weight_steps
 from stream.mechanisms.sparse_weights import CellQuestion, SparseHypothesis
+from stream.mechanisms.weights import weight_steps
 from stream.processors.rejections import Rejection
 
 
