@@ -95,6 +95,7 @@ async def test_a_killed_worker_is_started_again_and_an_order_to_stop_reaches_all
         await ground.open()
         with parent(settings, key, tmp_path, processes=2) as workers:
             pids = {line["pid"] for line in await workers.until("worker started", 2)}
+            await workers.until("joined", 2)
             await ground.ask(400)
             await ground.answered()
             os.kill(min(pids), signal.SIGKILL)
@@ -104,6 +105,8 @@ async def test_a_killed_worker_is_started_again_and_an_order_to_stop_reaches_all
             assert started[2]["process"] == next(one["process"] for one in started if one["pid"] == min(pids))
             await ground.ask(400)
             await ground.answered()
+            # One that is told to stop before has nothing to leave, and ends without a word.
+            await workers.until("joined", 3)
             workers.process.terminate()
             assert await workers.ended() == 0
             pids |= {line["pid"] for line in started}
