@@ -35,7 +35,8 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
-        logger_factory=structlog.PrintLoggerFactory(lossy),
+        # One write a line, its end included: several workers log to the standard error of one parent.
+        logger_factory=structlog.WriteLoggerFactory(lossy),
     )
     logging.getLogger("aiokafka").setLevel(logging.ERROR)
     logging.basicConfig(stream=lossy, level=logging.ERROR, format="%(asctime)s %(name)s %(levelname)s %(message)s")
