@@ -88,10 +88,6 @@ def differences(what: str, one: QueryProcessor, other: QueryProcessor, streams: 
     Both are useless afterwards.
     """
     streams = list(streams)
-    for processor in (one, other):
-        processor.process(
-            []
-        )  # Requests to halt or close that were not acted upon yet, or whose commit is under way.
     figures, others = one.streams.figures(), other.streams.figures()
     violations = [f"{what} disagree about {name}" for name in streams if figures.get(name) != others.get(name)]
     after = 1 + max([0, *(int(processor.streams.last_offset.max(initial=0)) for processor in (one, other))])
@@ -101,6 +97,8 @@ def differences(what: str, one: QueryProcessor, other: QueryProcessor, streams: 
             kind, on_table = one.streams.kinds[slot], one.streams.terms_at(slot).source.kind == "table"
             value = probe(name, kind, on_table=on_table)
             probes.append(Record("queries", 0, after + len(probes), 0, name.encode(), value))
+    for processor in (one, other):
+        processor.process([])  # Requests to halt or close that were not acted upon yet.
     if _ordered(one.process(probes)) != _ordered(other.process(probes)):
         violations.append(f"{what} would answer differently")
     return violations

@@ -204,6 +204,8 @@ class SimulatedProducer:
         self._timeout = options["transaction_timeout_ms"] / 1000
         self._epoch = -1
         self._transaction: Transaction | None = None
+        self.in_transaction = False
+        """Whether a transaction is in hand, though nothing of it may have reached the broker yet."""
 
     @property
     def client(self) -> Self:
@@ -225,6 +227,7 @@ class SimulatedProducer:
 
     async def begin_transaction(self) -> None:
         self._transaction = None
+        self.in_transaction = True
 
     def create_batch(self) -> SimulatedBatch:
         return SimulatedBatch(self._chance.choice((1, 3, 1000, 1000)))
@@ -246,6 +249,7 @@ class SimulatedProducer:
     async def commit_transaction(self) -> None:
         await self._process.call(lambda: self._broker.commit(self._id, self._epoch))
         self._transaction = None
+        self.in_transaction = False
 
     async def _with_transaction(self, act: Any) -> None:
         """Do something in the transaction, once the one before it has ended everywhere."""

@@ -169,11 +169,13 @@ class World:
         return all(self._follows(number) for number in range(PARTITIONS))
 
     def _follows(self, number: int) -> bool:
-        """Whether a partition's owner lives and has taken in all control events."""
+        """Whether a partition's owner lives, has taken in all control events and has no commit under way."""
         life = self._life(number)
         control = self.broker.committed(self.topics.control, number)
         return (
-            life is not None and life.positions[TopicPartition(self.topics.control, number)] > control[-1].offset
+            life is not None
+            and life.positions[TopicPartition(self.topics.control, number)] > control[-1].offset
+            and not life.writer._producer.in_transaction
         )
 
     def owner(self, number: int) -> QueryProcessor | None:
