@@ -17,6 +17,7 @@ import numpy as np
 from benchmarks.contenders import PEERS, environment
 from benchmarks.installation import SOURCE_EPSILON, STREAM_EPSILON, THRESHOLD
 from benchmarks.report import Figure, show_figures, write_json
+from benchmarks.stopwatch import best_seconds
 from schemas import MAX_DEFINITION_BYTES, Amount, Answer, Control, Query
 from schemas.wire import Codec, encode, struct
 from stream.data import TableStore
@@ -153,12 +154,7 @@ def _opendp(rate: Any) -> list[Figure]:
 
 def _best(step: Callable[[], object]) -> float:
     """Microseconds per event of a step that handles one batch."""
-    seconds = []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        step()
-        seconds.append(time.perf_counter() - began)
-    return 1e6 * min(seconds) / BATCH
+    return 1e6 * best_seconds(step, REPEATS) / BATCH
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.report import Figure, show_figures, write_json
+from benchmarks.stopwatch import best_seconds
 from stream.accounting.hypotheses import WEIGHT_STEPS
 from stream.mechanisms.multiplicative_weights import TensorHypothesis
 from stream.testing import Driver
@@ -62,7 +63,7 @@ def _products(attributes: int) -> list[Figure]:
     cells = 1 << attributes
     matrix = np.ones((PRODUCT_BYTES // 8 // cells, cells))
     vector = np.ones(cells)
-    seconds = _best(lambda: matrix @ vector)
+    seconds = best_seconds(lambda: matrix @ vector, REPEATS)
     return [
         ("memory read by numpy's product", matrix.nbytes / seconds / 1e9, "GB/s"),
         ("limit, weights of 8 bytes", len(matrix) / seconds, "questions/s"),
@@ -84,10 +85,10 @@ def _hypothesis(attributes: int) -> list[Figure]:
         hypothesis.update(everything[0], up=True)
         hypothesis.estimates(pairs[:1], ROWS)
 
-    corrected = _best(correct)
-    whole = _best(lambda: hypothesis.estimates(everything, ROWS))
+    corrected = best_seconds(correct, REPEATS)
+    whole = best_seconds(lambda: hypothesis.estimates(everything, ROWS), REPEATS)
     hypothesis.estimates(pairs, ROWS)
-    small = _best(lambda: hypothesis.estimates(pairs, ROWS))
+    small = best_seconds(lambda: hypothesis.estimates(pairs, ROWS), REPEATS)
     return [
         ("questions about all attributes", QUESTIONS / whole, "questions/s"),
         ("questions about two attributes", QUESTIONS / small, "questions/s"),
@@ -136,15 +137,6 @@ def _processor(attributes: int) -> Figure:
     if refused := [answer for answer in answers if answer.estimate is None]:
         raise RuntimeError(f"{len(refused)} questions were refused: {refused[0].reason}")
     return ("whole processor, one to three attributes", len(queries) / seconds, "questions/s")
-
-
-def _best(step: Callable[[], object]) -> float:
-    seconds = []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        step()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
 
 
 if __name__ == "__main__":
