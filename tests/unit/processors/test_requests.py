@@ -7,7 +7,7 @@ import pytest
 from schemas import MAX_DEFINITION_BYTES, CloseStream, GrantRecord, OpenStream, Receipt, SourceRecord
 from stream.accounting.ledger import RefusedError
 from stream.processors import budget
-from stream.processors.base import Record
+from stream.processors.base import PROGRESS_KEY, Record
 from stream.testing import Driver
 from tests.unit.processors.budget_service import (
     TOPICS,
@@ -210,7 +210,7 @@ def test_a_request_that_is_written_off_has_a_dead_letter_and_no_receipt() -> Non
     [(_, kept, headers)] = written(outputs, TOPICS.rejected)
     assert kept == record.value
     assert dict(headers)["__connect.errors.exception.class.name"] == b"internal"
-    assert not ledger_in(outputs)
+    assert [key for key, *_ in written(outputs, TOPICS.ledger)] == [PROGRESS_KEY]
     assert receipts_in(service.send(opening("1", "alarms")))[0].outcome == "opened"
 
 
