@@ -76,9 +76,7 @@ async def _stop_a_stream(world: World, pace: random.Random) -> None:
             if record.key == key
         )
         await asyncio.sleep(pace.choice((0.0, 1.0)))
-        world.broker.append(world.topics.control, number, key, opened.value)
-        # Once the halt is compacted away behind it, nothing is left that could tell.
-        world.late_opening = True
+        world.repeat_control(number, opened)
         world.injected["opening repeated after a halt"] += 1
 
 
@@ -178,7 +176,7 @@ def _control_event_repeated(world: World, chance: random.Random) -> bool:
     """A control event comes once more, behind those that followed it."""
     number = chance.randrange(PARTITIONS)
     record = chance.choice(world.broker.committed(world.topics.control, number))
-    world.broker.append(world.topics.control, number, record.key or b"", record.value)
+    world.repeat_control(number, record)
     return True
 
 

@@ -15,7 +15,7 @@ from schemas.wire import Codec
 from stream.kafka.clients import Clients
 from stream.kafka.engine import Engine
 from stream.kafka.roles import Role
-from stream.processors.base import Processor
+from stream.processors.base import Processor, Record
 from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor
 from stream.processors.topics import Topics, partition_of
@@ -87,6 +87,7 @@ class World:
         self._names = 0
         self.streams = cast(seed % CASTS)
         self.late_opening = False
+        """Whether an opening may stand behind an ending: compaction of control is over then (see docs/faults.md)."""
 
     def branch(self) -> random.Random:
         """A generator of its own, so that one part's draws do not shift another's."""
@@ -136,6 +137,16 @@ class World:
     def request(self, request: Request) -> None:
         """Send a request to the budget service."""
         self.broker.append(self.topics.requests, 0, b"", _requests.encode(request))
+
+    def repeat_control(self, number: int, record: Record) -> None:
+        """Publish a control event once more, as somebody beside the budget service might."""
+        log = self.broker.logs[TopicPartition(self.topics.control, number)]
+        # Once what follows it is compacted away behind it, nothing is left that could tell an ending was undone.
+        self.late_opening |= any(
+            entry.record is not None and entry.record.key == record.key and entry.offset > record.offset
+            for entry in log.entries
+        )
+        self.broker.append(self.topics.control, number, record.key or b"", record.value)
 
     def has_receipt(self, name: str) -> bool:
         """Whether a request's receipt is committed."""
