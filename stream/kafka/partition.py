@@ -15,7 +15,7 @@ from stream.kafka.lives import Equipment, Life, Lives, Stopped
 from stream.kafka.positions import StateLostError
 from stream.kafka.restore import TopicWentBackError
 from stream.log import get_logger
-from stream.processors.base import Outputs, Record
+from stream.processors.base import Outputs, Record, TableMissedError
 from stream.tracing import batch_span
 
 IDLE_MS = 200
@@ -32,6 +32,10 @@ log = get_logger("engine")
 
 class InputWentBackError(RuntimeError):
     """An input topic was recreated or cut while it was being read."""
+
+
+_EXPLAINED = (KafkaError, InputWentBackError, StateLostError, TopicWentBackError, TableMissedError)
+"""Errors whose messages may be logged: they quote nothing private."""
 
 
 class PartitionTask:
@@ -85,7 +89,7 @@ class PartitionTask:
     async def _recover(self, error: Exception) -> None:
         self._metrics.failures.inc()
         fenced = isinstance(error, ProducerFenced)
-        known = isinstance(error, KafkaError | InputWentBackError | StateLostError | TopicWentBackError)
+        known = isinstance(error, _EXPLAINED)
         # An unforeseen error's message might quote private data: where it was raised is all that is logged of it.
         frames = traceback.extract_tb(error.__traceback__)[-3:]
         detail = str(error)[:300] if known else [f"{frame.filename}:{frame.lineno}" for frame in frames]

@@ -74,6 +74,10 @@ PROGRESS_KEY = b"@progress"
 """Key of the progress record in a changelog; no stream's name starts with an at-sign."""
 
 
+class TableMissedError(RuntimeError):
+    """A table told of something too late for this restore to be right; the next restore finds it in its place."""
+
+
 class Processor(Protocol):
     """One partition's state machine."""
 
@@ -104,7 +108,11 @@ class Processor(Protocol):
         """End the restore. Gives each input's next offset by the changelog: written with whatever was answered."""
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
-        """Take in new records of the tables."""
+        """Take in new records of the tables.
+
+        Raises:
+            TableMissedError: they name what the changelog knew and the tables did not when this state was restored.
+        """
 
     def process(self, records: Sequence[RecordLike]) -> Outputs:
         """Answer a batch of input records of one topic; empty batches are allowed."""

@@ -14,7 +14,7 @@ from schemas.wire import struct
 from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.admission import Admission, Batch
-from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
+from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike, TableMissedError
 from stream.processors.definitions import Definition, DefinitionReader
 from stream.processors.endings import undoes
 from stream.processors.families import families
@@ -75,6 +75,7 @@ class QueryProcessor:
         self._definitions: dict[bytes, RecordLike] = {}
         self._checkpoints: dict[bytes, RecordLike] = {}
         self._early: dict[bytes, RecordLike] = {}
+        self._unclaimed: dict[str, str] = {}
         self._updates = UpdateLog()
         self._status_due = 0.0
 
@@ -102,6 +103,9 @@ class QueryProcessor:
         self._take_definitions()
         self._checkpoints = {**self._early, **self._checkpoints}
         self._take_checkpoints()
+        self._unclaimed = {
+            key.decode(): _decode_checkpoint(record.value).incarnation for key, record in self._early.items()
+        }
         self._early = {}
         ended = dict(self.streams.reasons)
         self._refuse_unfit(np.arange(len(self.streams)))
@@ -219,6 +223,13 @@ class QueryProcessor:
         return slots + self._host(readable)
 
     def _host(self, definitions: Sequence[Definition]) -> list[int]:
+        """Host streams, unless one has answered before and was restored without its figures.
+
+        A restore finds no definition of such a stream if a later one, behind the end up to which it reads, let
+        compaction remove what stood before. Begun afresh the stream would answer beyond its cutoff.
+        """
+        if self._unclaimed and (missed := [one for one in definitions if self._is_unclaimed(one)]):
+            raise TableMissedError(f"{missed[0].stream} has figures in {self.changelog} that this restore left out")
         slots = self.streams.host(definitions)
         for slot, definition in zip(slots, definitions, strict=True):
             if definition.kind != "opened":
@@ -226,6 +237,9 @@ class QueryProcessor:
             elif slot in self._pending and self._pending[slot].incarnation != definition.incarnation:
                 del self._pending[slot]
         return slots
+
+    def _is_unclaimed(self, definition: Definition) -> bool:
+        return self._unclaimed.get(definition.stream) == definition.incarnation
 
     def _refuse_unfit(self, slots: npt.NDArray[np.intp]) -> None:
         """Refuse those streams whose noise key or table is not here."""
