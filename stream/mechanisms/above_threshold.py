@@ -83,8 +83,10 @@ def decide(
     order = np.argsort(stream, kind="stable")
     rows = stream[order]
     sorted_margin = margin[order]
-    starts = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]]) if len(rows) else np.zeros(0, dtype=np.intp)
-    lengths = np.diff(np.r_[starts, len(rows)])
+    first = np.ones(len(rows), dtype=np.bool_)
+    np.not_equal(rows[1:], rows[:-1], out=first[1:])
+    starts = np.flatnonzero(first)
+    lengths = np.diff(starts, append=len(rows))
     above = sorted_margin >= barrier[rows]
     if fresh is not None and next_barrier is not None:
         _redraw(above, sorted_margin, rows, starts, tops_left, fresh, next_barrier)
@@ -116,8 +118,10 @@ def _redraw(
     next_barrier: NextBarrier,
 ) -> None:
     """Decide again, round by round, what follows a ⊤ in streams whose threshold noise is drawn anew."""
-    ends = np.r_[starts[1:], len(rows)]
     redrawn = fresh[rows[starts]]
+    if not redrawn.any():
+        return
+    ends = np.append(starts[1:], len(rows))
     for start, end in zip(starts[redrawn], ends[redrawn], strict=True):
         row = int(rows[start])
         tops = 0

@@ -229,7 +229,9 @@ class QueryProcessor:
         compaction remove what stood before. Begun afresh the stream would answer beyond its cutoff.
         """
         if self._unclaimed and (missed := [one for one in definitions if self._is_unclaimed(one)]):
-            raise TableMissedError(f"{missed[0].stream} has figures in {self.changelog} that this restore left out")
+            raise TableMissedError(
+                f"{missed[0].stream} has figures in {self.changelog} that this restore left out"
+            )
         slots = self.streams.host(definitions)
         for slot, definition in zip(slots, definitions, strict=True):
             if definition.kind != "opened":

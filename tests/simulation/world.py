@@ -180,14 +180,18 @@ class World:
         return all(self._follows(number) for number in range(PARTITIONS))
 
     def _follows(self, number: int) -> bool:
-        """Whether a partition's owner lives, has taken in all control events and has no commit under way."""
+        """Whether a partition's owner lives, has taken in all queries and control events and has no commit under way.
+
+        One that has just got a partition back may still have what it had before: it is fenced once it answers.
+        """
         life = self._life(number)
-        control = self.broker.committed(self.topics.control, number)
-        return (
-            life is not None
-            and life.positions[TopicPartition(self.topics.control, number)] > control[-1].offset
-            and not life.writer._producer.in_transaction
-        )
+        if life is None or life.writer._producer.in_transaction:
+            return False
+        for topic in (self.topics.queries, self.topics.control):
+            records = self.broker.committed(topic, number)
+            if records and life.positions[TopicPartition(topic, number)] <= records[-1].offset:
+                return False
+        return True
 
     def owner(self, number: int) -> QueryProcessor | None:
         """The live state of a partition, in the worker that the group has given it to."""

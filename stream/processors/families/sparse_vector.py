@@ -21,6 +21,7 @@ from stream.processors.replies import Replies, WireAnswer
 from stream.processors.terms import Terms
 
 Integers = npt.NDArray[np.int64]
+Groups = list[tuple[Terms, npt.NDArray[np.intp]]]
 
 _OUTCOMES = ("below", "above", "halted")
 _NO_NUMBERS: dict[int, tuple[float, str, float]] = {}
@@ -42,8 +43,9 @@ class SparseVectors:
         open_rows = (streams.state[rows] == OPEN) & ~streams.refused[rows]
         streams.prepare(rows)
         tops_before = streams.tops[rows]
-        values, thresholds = self._values(batch, slots)
-        margins = values - thresholds + self._noise(batch, slots)
+        groups = self._by_terms(slots)
+        values, thresholds = self._values(batch, slots, groups)
+        margins = values - thresholds + self._noise(batch, groups)
         decisions = decide(
             margins,
             row_of,
@@ -56,24 +58,24 @@ class SparseVectors:
         self._write_answers(batch, row_of, rows, open_rows, decisions, numbers, answers)
         self._install(batch, row_of, rows, open_rows, decisions, outputs)
 
-    def _values(self, batch: Batch, slots: npt.NDArray[np.intp]) -> tuple[Integers, Integers]:
+    def _values(self, batch: Batch, slots: npt.NDArray[np.intp], groups: Groups) -> tuple[Integers, Integers]:
         """f and T in steps."""
         values = np.array(batch.values, dtype=np.float64)
         steps = np.empty(len(slots), dtype=np.int64)
         asked = np.array(batch.thresholds, dtype=np.float64)
         thresholds = self._streams.threshold[slots]
-        for terms, members in self._by_terms(slots):
+        for terms, members in groups:
             grid = terms.calibration.grid
             own = ~np.isnan(asked[members])
             thresholds[members[own]] = to_steps(asked[members[own]], grid)
             steps[members] = to_steps(values[members], grid)
         return steps, thresholds
 
-    def _noise(self, batch: Batch, slots: npt.NDArray[np.intp]) -> Integers:
+    def _noise(self, batch: Batch, groups: Groups) -> Integers:
         """ν of every query, with all noise of one law drawn at once."""
-        noise = np.empty(len(slots), dtype=np.int64)
+        noise = np.empty(len(batch.slots), dtype=np.int64)
         laws: dict[Sampler, list[npt.NDArray[np.intp]]] = {}
-        for terms, members in self._by_terms(slots):
+        for terms, members in groups:
             laws.setdefault(terms.query_noise, []).append(members)
         query_keys = [self._streams.query_keys[slot] for slot in batch.slots]
         for law, parts in laws.items():
@@ -94,7 +96,8 @@ class SparseVectors:
         )
         return law.draw(words, low)
 
-    def _by_terms(self, slots: npt.NDArray[np.intp]) -> list[tuple[Terms, npt.NDArray[np.intp]]]:
+    def _by_terms(self, slots: npt.NDArray[np.intp]) -> Groups:
+        """Which places of a batch go by the same terms."""
         terms_of = self._streams.terms_of[slots]
         return [
             (self._streams.terms[index], np.flatnonzero(terms_of == index))
