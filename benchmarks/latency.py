@@ -30,8 +30,8 @@ from stream.settings import Settings
 
 LINGER_MS = 2
 """How long the sender gathers a batch; Sotto's own client does the same."""
-WARM_UP_SECONDS = 30.0
-"""Left out: a broker that has just been started is still compiling."""
+WARM_UP_SECONDS = 60.0
+"""Left out: for about that long a broker that has just been started keeps a third of a core busy with compiling."""
 START_SECONDS = 60.0
 LAST_ANSWERS_SECONDS = 10.0
 
@@ -48,6 +48,7 @@ class Latency:
     """Milliseconds from due time to answer in hand, warm-up left out."""
 
     contender: str
+    partitions: int
     streams: int
     rate: float
     answers: int
@@ -61,19 +62,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure Sotto, and Kafka Streams where there is a compiler."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.latency", description=__doc__)
     parser.add_argument("--rate", type=int, default=10_000, help="queries per second")
-    parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--seconds", type=int, default=30, help="measured after the warm-up")
     parser.add_argument("--streams", type=int, default=100)
-    parser.add_argument("--partitions", type=int, default=PARTITIONS)
+    parser.add_argument(
+        "--partitions", type=int, nargs="+", default=[1, PARTITIONS], help="each on its own broker"
+    )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     taking_part = [contenders.sotto(), contenders.kafka_streams(contenders.KAFKA_STREAMS)]
-    with private_broker(options.partitions) as settings:
-        latencies = asyncio.run(
-            _measure_all(
-                settings, [each for each in taking_part if each], options.rate, options.seconds, options.streams
+    latencies = []
+    for partitions in options.partitions:
+        with private_broker(partitions) as settings:
+            latencies += asyncio.run(
+                _measure_all(
+                    settings,
+                    [each for each in taking_part if each],
+                    options.rate,
+                    options.seconds,
+                    options.streams,
+                )
             )
-        )
-    shutil.rmtree(FOLDER / "state", ignore_errors=True)
+        shutil.rmtree(FOLDER / "state", ignore_errors=True)
     show_latency(latencies)
     if options.json:
         write_json(options.json, [asdict(latency) for latency in latencies])
@@ -127,6 +136,7 @@ async def _measure(installation: Installation, contender: Contender, rate: int) 
     answered = times[~np.isnan(times)]
     return Latency(
         contender=contender.name,
+        partitions=settings.partitions,
         streams=installation.streams,
         rate=rate,
         answers=len(answered),

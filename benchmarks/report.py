@@ -80,6 +80,8 @@ class LatencyLike(Protocol):
     @property
     def contender(self) -> str: ...  # noqa: D102
     @property
+    def partitions(self) -> int: ...  # noqa: D102
+    @property
     def streams(self) -> int: ...  # noqa: D102
     @property
     def rate(self) -> float: ...  # noqa: D102
@@ -98,11 +100,16 @@ def show_latency(latencies: Sequence[LatencyLike]) -> None:
     first = latencies[0]
     table = Table(title=f"From asking to committed answer, {first.rate:,.0f} queries/s, {first.streams} streams")
     table.add_column("")
-    for heading in ("median", "99 %", "worst", "missing"):
+    for heading in ("partitions", "median", "99 %", "worst", "missing"):
         table.add_column(heading, justify="right")
     for latency in latencies:
         times = (latency.median, latency.p99, latency.worst)
-        table.add_row(latency.contender, *(f"{time:,.0f} ms" for time in times), str(latency.missing))
+        table.add_row(
+            latency.contender,
+            str(latency.partitions),
+            *(f"{time:,.0f} ms" for time in times),
+            str(latency.missing),
+        )
     console.print(table)
 
 
