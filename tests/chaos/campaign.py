@@ -39,6 +39,16 @@ class Round:
         """Start a worker in the place of one that has gone."""
         self.workers[number] = self.ground.start("worker", settings=self.behind if number == 0 else None)
 
+    def supervise(self) -> None:
+        """Start again what has ended by itself, as one that starts while the broker is down does."""
+        for number, worker in enumerate(self.workers):
+            if worker.exit_status is not None:
+                self.replace(number)
+                self.ground.injected["service ended by itself"] += 1
+        if self.budget.exit_status is not None:
+            self.budget = self.ground.start("budget")
+            self.ground.injected["service ended by itself"] += 1
+
 
 Fault = Callable[[Round], Awaitable[None]]
 
@@ -155,5 +165,6 @@ async def _round(folder: Path, seed: int, broker: LocalBroker, port: int, proxy:
             ground.injected[fault.__name__.replace("_", " ")] += 1
             await fault(now)
             await asking
+            now.supervise()
         await ground.answered(seconds=180)
         await ground.verified()
