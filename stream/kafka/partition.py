@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError, ProducerFenced
@@ -26,6 +27,8 @@ TABLES_WAIT_MS = 50
 """Longest wait of one fetch of it, in milliseconds."""
 BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds between tries after failures in a row."""
+
+Result = TypeVar("Result")
 
 log = get_logger("engine")
 
@@ -220,11 +223,15 @@ class PartitionTask:
             await self._finish(life, source, outputs, records[-1].offset + 1)
 
     async def _process(self, life: Life, records: Sequence[ConsumerRecord]) -> Outputs:
-        if life.processor.needs_tables(records):
+        if await self._in_time(life, life.processor.needs_tables, records):
             await self._follow_to_end(life)
-        if life.processor.heavy:
-            return await asyncio.to_thread(life.processor.process, records)
-        return life.processor.process(records)
+        return await self._in_time(life, life.processor.process, records)
+
+    async def _in_time(
+        self, life: Life, step: Callable[[Sequence[ConsumerRecord]], Result], records: Sequence[ConsumerRecord]
+    ) -> Result:
+        """Take a step of the processor, beside the heartbeats if it may take longer than they can wait."""
+        return await asyncio.to_thread(step, records) if life.processor.heavy else step(records)
 
     async def _process_suspect(self, life: Life, source: TopicPartition, record: ConsumerRecord) -> Outputs:
         """Answer one event of a batch that broke the processor; refuse the one that breaks it alone as well."""

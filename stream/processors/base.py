@@ -91,7 +91,10 @@ class Processor(Protocol):
 
     @property
     def heavy(self) -> bool:
-        """Whether a batch may take seconds, as when it loads a table: an engine then runs it beside its heartbeats."""
+        """Whether a batch may take seconds, as when it counts rows: an engine then runs it beside its heartbeats.
+
+        It may become so with what a table tells.
+        """
 
     @property
     def changelog(self) -> str:

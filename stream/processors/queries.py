@@ -233,6 +233,9 @@ class QueryProcessor:
                 f"{missed[0].stream} has figures in {self.changelog} that this restore left out"
             )
         slots = self.streams.host(definitions)
+        # Rows are counted and hypotheses learned, at worst for milliseconds a question.
+        terms = {definition.terms for definition in definitions}
+        self.heavy = self.heavy or any(isinstance(self.streams.terms[one].source, TableSource) for one in terms)
         for slot, definition in zip(slots, definitions, strict=True):
             if definition.kind != "opened":
                 self._pending[slot] = definition

@@ -23,8 +23,10 @@ from tests.unit.processors.installation import (
     answers_in,
     charges_in,
     checkpoints_in,
+    feed_driver,
     query,
     records,
+    restarted,
     spec,
     worker_of,
     written,
@@ -208,3 +210,15 @@ def test_what_a_rejected_event_is_told_hangs_on_no_batch() -> None:
 
 def test_an_empty_batch_writes_nothing() -> None:
     assert not new_worker().process([])
+
+
+def test_a_worker_that_counts_rows_says_that_a_batch_may_take_long_and_one_that_only_draws_noise_does_not() -> (
+    None
+):
+    driver = feed_driver(spec("s"))
+    assert not worker_of(driver).heavy
+    driver.register(TABLE, {"age": [1, 2, 3], "sex": ["F", "M", "F"]})
+    driver.open(spec("people", "people", threshold=1e9))
+    assert worker_of(driver).heavy
+    assert not worker_of(driver, only=["s"]).heavy
+    assert restarted(driver, []).heavy

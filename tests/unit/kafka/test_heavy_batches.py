@@ -1,0 +1,67 @@
+"""A batch that takes seconds must not cost a worker its place in the group."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, cast
+
+from stream.kafka.clients import KAFKA, Consumer
+from stream.kafka.lives import Equipment, Life
+from stream.kafka.metrics import Metrics
+from stream.kafka.partition import PartitionTask
+from stream.kafka.positions import GroupOffsets
+from stream.kafka.roles import Role
+from stream.processors.base import Outputs, Processor
+from stream.settings import Settings
+
+STEP_SECONDS = 0.2
+HEARTBEAT_SECONDS = 0.01
+
+
+class SlowProcessor:
+    """Takes its time to look at a batch, and again to answer it."""
+
+    def __init__(self, *, heavy: bool) -> None:
+        self.heavy = heavy
+
+    def needs_tables(self, records: Sequence[Any]) -> bool:
+        time.sleep(STEP_SECONDS)
+        return bool(len(records) > 1)
+
+    def process(self, records: Sequence[Any]) -> Outputs:
+        time.sleep(STEP_SECONDS)
+        outputs = Outputs()
+        outputs.extend("answers", 0, [(b"key", b"value", ()) for _ in records])
+        return outputs
+
+
+async def heartbeats_during_a_batch(*, heavy: bool) -> int:
+    """How often others get their turn while one event is answered."""
+    nobody = cast(Consumer, None)
+    role = Role("worker", "group", "status", lambda _: cast(Processor, None))
+    task = PartitionTask(0, Equipment(role, Settings(), KAFKA, nobody, nobody, Metrics("worker")))
+    processor = cast(Processor, SlowProcessor(heavy=heavy))
+    life = Life(processor, cast(Any, None), {}, GroupOffsets())
+    heartbeats = 0
+
+    async def beat() -> None:
+        nonlocal heartbeats
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            heartbeats += 1
+
+    beating = asyncio.create_task(beat())
+    outputs = await task._process(life, [cast(Any, object())])
+    beating.cancel()
+    assert [len(messages) for _, _, messages in outputs] == [1]
+    return heartbeats
+
+
+async def test_heartbeats_go_on_while_a_heavy_batch_is_looked_at_and_answered() -> None:
+    assert await heartbeats_during_a_batch(heavy=True) >= 10
+
+
+async def test_a_light_batch_is_answered_without_the_cost_of_a_thread() -> None:
+    assert await heartbeats_during_a_batch(heavy=False) == 0
