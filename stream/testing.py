@@ -32,7 +32,7 @@ from schemas.wire import Codec
 from stream.accounting.ledger import RefusedError
 from stream.data import TableStore
 from stream.noise import NoiseKey
-from stream.processors.base import Headers, Outputs, Record
+from stream.processors.base import Headers, Outputs, Record, TableMissedError
 from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor
 from stream.processors.rejections import address_of
@@ -193,9 +193,7 @@ class Driver:
 
     def _start(self) -> None:
         topics = self.topics
-        self._workers = [
-            QueryProcessor(topics, partition, self._key, self._tables) for partition in range(topics.partitions)
-        ]
+        self._workers = [self._restored(partition) for partition in range(topics.partitions)]
         self._budget = BudgetProcessor(
             topics,
             0,
@@ -205,13 +203,17 @@ class Driver:
                 16
             ),
         )
-        for worker, partition in zip(self._workers, range(topics.partitions), strict=True):
-            worker.restore(self._compacted((topics.control, partition)))
-            worker.restore(self._compacted((topics.state, partition)))
-            worker.restored()
-            self._positions[topics.control, partition] = len(self._logs.get((topics.control, partition), ()))
         self._budget.restore(self._compacted((topics.ledger, 0)))
         self._budget.restored()
+
+    def _restored(self, partition: int) -> QueryProcessor:
+        topics = self.topics
+        worker = QueryProcessor(topics, partition, self._key, self._tables)
+        worker.restore(self._compacted((topics.control, partition)))
+        worker.restore(self._compacted((topics.state, partition)))
+        worker.restored()
+        self._positions[topics.control, partition] = len(self._logs.get((topics.control, partition), ()))
+        return worker
 
     def _compacted(self, place: Place) -> list[Record]:
         latest = {record.key: record for record in self._logs.get(place, ())}
@@ -225,11 +227,19 @@ class Driver:
         while True:
             moved = self._feed(topics.requests, 0, self._budget.process)
             moved |= self._feed(topics.charges, 0, self._budget.process)
-            for partition, worker in enumerate(self._workers):
-                moved |= self._feed(topics.control, partition, worker.follow)
-                moved |= self._feed(topics.queries, partition, worker.process)
+            for partition in range(topics.partitions):
+                moved |= self._follow(partition)
+                moved |= self._feed(topics.queries, partition, self._workers[partition].process)
             if not moved:
                 return
+
+    def _follow(self, partition: int) -> bool:
+        try:
+            return self._feed(self.topics.control, partition, self._workers[partition].follow)
+        except TableMissedError:
+            worker = self._workers[partition] = self._restored(partition)
+            self._write(worker.follow(()))
+            return True
 
     def _feed(self, topic: str, partition: int, process: Any) -> bool:
         place = (topic, partition)
