@@ -76,7 +76,7 @@ async def _stop_a_stream(world: World, pace: random.Random) -> None:
             if record.key == key
         )
         await asyncio.sleep(pace.choice((0.0, 1.0)))
-        world.repeat_control(number, opened)
+        world.repeat_control(opened)
         world.injected["opening repeated after a halt"] += 1
 
 
@@ -176,7 +176,7 @@ def _control_event_repeated(world: World, chance: random.Random) -> bool:
     """A control event comes once more, behind those that followed it."""
     number = chance.randrange(PARTITIONS)
     record = chance.choice(world.broker.committed(world.topics.control, number))
-    world.repeat_control(number, record)
+    world.repeat_control(record)
     return True
 
 

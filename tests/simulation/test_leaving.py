@@ -9,9 +9,8 @@ import pytest
 
 from stream.kafka.partition import PartitionTask
 from tests.simulation.cast import group_of
-from tests.simulation.clock import virtual_time
 from tests.simulation.mutations import partitions_taken_while_leaving
-from tests.simulation.world import World
+from tests.simulation.world import World, perform
 
 SEEDS = range(5)
 LONG_BATCH = 2.0
@@ -38,10 +37,8 @@ def _stop_after_a_long_batch(task: PartitionTask) -> None:
 def _all_leave() -> bool:
     left = []
     for seed in SEEDS:
-        with virtual_time() as loop, patch.object(PartitionTask, "stop", _stop_after_a_long_batch):
-            world = World(loop, seed)
-            world.faults.cease()
-            left.append(loop.run_until_complete(_leaves(world)))
+        with patch.object(PartitionTask, "stop", _stop_after_a_long_batch):
+            left.append(perform(_leaves, seed))
     return all(left)
 
 

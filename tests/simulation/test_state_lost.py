@@ -12,9 +12,8 @@ from aiokafka import TopicPartition
 from schemas import HaltSource, OpenStream
 from tests.chaos.load import Questions
 from tests.simulation.cast import PARTITIONS, group_of
-from tests.simulation.clock import virtual_time
 from tests.simulation.logs import Log
-from tests.simulation.world import Service, World
+from tests.simulation.world import Service, World, perform
 
 Damage = Literal["lost", "set back"]
 LATER = 60.0
@@ -88,10 +87,7 @@ def test_open_streams_give_the_same_answers_again_byte_for_byte(seed: int, damag
             assert damage == "set back" or len(again) == len(before)
         assert any(repeated)
 
-    with virtual_time() as loop:
-        world = World(loop, seed)
-        world.faults.cease()
-        loop.run_until_complete(scene(world))
+    perform(scene, seed)
 
 
 @pytest.mark.parametrize("damage", ["lost", "set back"])
@@ -118,10 +114,30 @@ def test_nothing_is_answered_where_what_is_needed_is_gone(damage: Damage) -> Non
             assert later, "once the streams are halted, the queries that waited are answered"
             assert all(_refuses(value) for _, value in later)
 
-    with virtual_time() as loop:
-        world = World(loop, 0)
-        world.faults.cease()
-        loop.run_until_complete(scene(world))
+    perform(scene)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stream_whose_definition_comes_after_the_restore_goes_on_where_it_was(seed: int) -> None:
+    async def scene(world: World) -> None:
+        worker, control = await _work(world), world.topics.control
+        events = [record for number in range(PARTITIONS) for record in world.broker.committed(control, number)]
+        await _leave(worker)
+        world.broker.recreate(control)
+        world.start("worker")
+        await asyncio.sleep(LATER)
+        for record in events:
+            world.broker.append(control, record.partition, record.key or b"", record.value)
+        await asyncio.sleep(LATER)
+        questions = Questions(world.streams, seed=4)
+        for spec in world.streams:
+            identifier, stream, value = questions.next(spec)
+            later = f"later-{identifier}"
+            world.ask(later, stream, value.replace(identifier.encode(), later.encode()))
+        assert await world.settle() == []
+        assert world.examine() == []
+
+    perform(scene, seed)
 
 
 @pytest.mark.parametrize("damage", ["lost", "set back"])
@@ -144,7 +160,4 @@ def test_a_budget_service_whose_ledger_was_lost_grants_nothing_twice(damage: Dam
         await asyncio.sleep(LATER)
         assert [len(world.broker.committed(*place)) for place in (ledger, control)] == before
 
-    with virtual_time() as loop:
-        world = World(loop, 0)
-        world.faults.cease()
-        loop.run_until_complete(scene(world))
+    perform(scene)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from aiokafka import TopicPartition
 
@@ -35,11 +36,13 @@ from tests.simulation.cast import (
     tables,
 )
 from tests.simulation.clients import clients_of
-from tests.simulation.clock import VirtualLoop
+from tests.simulation.clock import VirtualLoop, virtual_time
 from tests.simulation.faults import Faults, Process
 
 PATIENCE = 240.0
 """Virtual seconds after the last fault within which everything must be answered."""
+
+Outcome = TypeVar("Outcome")
 
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 
@@ -138,15 +141,15 @@ class World:
         """Send a request to the budget service."""
         self.broker.append(self.topics.requests, 0, b"", _requests.encode(request))
 
-    def repeat_control(self, number: int, record: Record) -> None:
+    def repeat_control(self, record: Record) -> None:
         """Publish a control event once more, as somebody beside the budget service might."""
-        log = self.broker.logs[TopicPartition(self.topics.control, number)]
+        log = self.broker.logs[TopicPartition(record.topic, record.partition)]
         # Once what follows it is compacted away behind it, nothing is left that could tell an ending was undone.
         self.late_opening |= any(
             entry.record is not None and entry.record.key == record.key and entry.offset > record.offset
             for entry in log.entries
         )
-        self.broker.append(self.topics.control, number, record.key or b"", record.value)
+        self.broker.append(record.topic, record.partition, record.key or b"", record.value)
 
     def has_receipt(self, name: str) -> bool:
         """Whether a request's receipt is committed."""
@@ -226,6 +229,14 @@ class World:
                     f"partition {number}: live and restored", live, restored, live.streams.names
                 )
         return violations
+
+
+def perform(scene: Callable[[World], Coroutine[Any, Any, Outcome]], seed: int = 0) -> Outcome:
+    """Run a scene in a world with no faults but the scene's own."""
+    with virtual_time() as loop:
+        world = World(loop, seed)
+        world.faults.cease()
+        return loop.run_until_complete(scene(world))
 
 
 def _end(service: Service) -> None:

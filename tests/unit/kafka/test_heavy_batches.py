@@ -28,7 +28,7 @@ class SlowProcessor:
 
     def needs_tables(self, records: Sequence[Any]) -> bool:
         time.sleep(STEP_SECONDS)
-        return bool(len(records) > 1)
+        return len(records) > 1
 
     def process(self, records: Sequence[Any]) -> Outputs:
         time.sleep(STEP_SECONDS)

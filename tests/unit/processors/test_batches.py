@@ -212,9 +212,7 @@ def test_an_empty_batch_writes_nothing() -> None:
     assert not new_worker().process([])
 
 
-def test_a_worker_that_counts_rows_says_that_a_batch_may_take_long_and_one_that_only_draws_noise_does_not() -> (
-    None
-):
+def test_a_batch_may_take_long_where_rows_are_counted_and_not_where_only_noise_is_drawn() -> None:
     driver = feed_driver(spec("s"))
     assert not worker_of(driver).heavy
     driver.register(TABLE, {"age": [1, 2, 3], "sex": ["F", "M", "F"]})
