@@ -69,18 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
-    taking_part = [contenders.sotto(), contenders.kafka_streams(contenders.KAFKA_STREAMS)]
+    present = (contenders.sotto(), contenders.kafka_streams(contenders.KAFKA_STREAMS))
+    taking_part = [each for each in present if each]
     latencies = []
     for partitions in options.partitions:
         with private_broker(partitions) as settings:
             latencies += asyncio.run(
-                _measure_all(
-                    settings,
-                    [each for each in taking_part if each],
-                    options.rate,
-                    options.seconds,
-                    options.streams,
-                )
+                _measure_all(settings, taking_part, options.rate, options.seconds, options.streams)
             )
         shutil.rmtree(FOLDER / "state", ignore_errors=True)
     show_latency(latencies)
