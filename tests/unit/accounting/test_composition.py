@@ -28,7 +28,89 @@ from stream.accounting.composition import (
 epsilons = st.floats(min_value=1e-3, max_value=20.0)
 
 
-def exact_delta(epsilon_round: float, rounds: int, epsilon: float) -> Decimal:
+def exponential(of: Fraction, bits: int) -> tuple[int, int]:
+    """Whole numbers on both sides of 2^bits·e^x for x ≥ 0, by Taylor's series on whole numbers."""
+    digits = bits + 64
+    low = high = below = above = 1 << digits
+    order = 1
+    while above > 1 or order < 2 * of:
+        below = below * of.numerator // (of.denominator * order)
+        above = -(-above * of.numerator // (of.denominator * order))
+        low, high, order = low + below, high + above, order + 1
+    # From here on terms halve at least, so that all that is left out is less than the last one.
+    return low >> (digits - bits), -(-(high + above) >> (digits - bits))
+
+
+def exact_delta(epsilon_round: float, rounds: int, epsilon: float) -> tuple[Fraction, Fraction]:
+    """The theorem's sum as it stands, between two rational numbers: (e^{ε0})^{c−l} − e^ε (e^{ε0})^l, on whole numbers alone."""
+    bits, shown = 300, 1500
+    (low, high), (least, most) = exponential(Fraction(epsilon_round), bits), exponential(Fraction(epsilon), bits)
+
+    def scaled(one: int, other: int, subtracted: int) -> tuple[int, int]:
+        sizes, others = [1], [1]
+        for _ in range(rounds):
+            sizes.append(sizes[-1] * one)
+            others.append(others[-1] * other)
+        total = 0
+        for l in range(rounds + 1):  # noqa: E741
+            gain = (sizes[rounds - l] << bits * (l + 1)) - (subtracted * others[l] << bits * (rounds - l))
+            total += math.comb(rounds, l) * max(0, gain)
+        return total << shown, ((1 << bits) + other) ** rounds << bits
+
+    over, by = scaled(low, high, most)
+    under, unders = scaled(high, low, least)
+    return Fraction(over // by, 1 << shown), min(Fraction(1), Fraction(under // unders + 1, 1 << shown))
+
+
+LEAST = math.ulp(0.0)
+"""The least double above 0."""
+
+
+def keeps_to(found: float, between: tuple[Fraction, Fraction]) -> bool:
+    """Whether a δ is not below the exact one, and above it by less than a part in 10^12 and its own last digit."""
+    low, high = between
+    assert high <= low * (1 + Fraction(1, 10**20)), "the reference itself is too wide"
+    most = float(low * (1 + Fraction(1, 10**12))) if low > Fraction(LEAST) else LEAST
+    return Fraction(found) >= high and found <= math.nextafter(most, math.inf)
+
+
+@given(epsilon_round=epsilons, rounds=st.integers(1, 24), epsilon=epsilons)
+@settings(deadline=None, max_examples=50)
+def test_delta_is_the_theorems_sum_rounded_up(epsilon_round: float, rounds: int, epsilon: float) -> None:
+    found = optimal_delta(epsilon_round, rounds, epsilon)
+    if Fraction(epsilon_round) * rounds <= Fraction(epsilon):
+        assert found == 0.0
+    else:
+        assert keeps_to(found, exact_delta(epsilon_round, rounds, epsilon))
+
+
+@pytest.mark.parametrize(
+    ("epsilon_round", "rounds", "epsilon"),
+    [
+        (1.0, 1, math.nextafter(1.0, 0.0)),  # one term, whose ends are 10⁻¹⁶ apart
+        (0.1, 10, math.nextafter(1.0, 0.0)),
+        (1.0, 100, 99.99999999),
+        (0.5, 120, 59.999),
+        (0.02, 300, 1.0),
+        (0.0625, 300, 18.7),  # 1e−88
+        (0.25, 500, 124.0),  # 1e−125
+        (0.25, 600, 149.9999),  # 1e−152
+        (1 / 128, 1200, 9.3),  # below 1e−350: no double is as small
+        (2.0, 60, 119.5),
+    ],
+)
+def test_delta_is_exact_where_it_is_tiny_and_where_the_rounds_hardly_exceed_epsilon(
+    epsilon_round: float, rounds: int, epsilon: float
+) -> None:
+    assert keeps_to(optimal_delta(epsilon_round, rounds, epsilon), exact_delta(epsilon_round, rounds, epsilon))
+
+
+@pytest.mark.parametrize(("epsilon_round", "rounds", "epsilon"), [(0.5, 3000, 1499.0), (1e-3, 10**5, 50.0)])
+def test_delta_is_never_0_where_something_may_leak(epsilon_round: float, rounds: int, epsilon: float) -> None:
+    assert optimal_delta(epsilon_round, rounds, epsilon) == LEAST
+
+
+def decimal_delta(epsilon_round: float, rounds: int, epsilon: float) -> Decimal:
     """The theorem's sum as it stands, in 120 digits."""
     with localcontext(prec=120):
         one = Decimal(epsilon_round)
@@ -39,18 +121,10 @@ def exact_delta(epsilon_round: float, rounds: int, epsilon: float) -> Decimal:
         return min(Decimal(1), total / (1 + one.exp()) ** rounds)
 
 
-@given(epsilon_round=epsilons, rounds=st.integers(1, 40), epsilon=epsilons)
-@settings(deadline=None)
-def test_delta_is_the_theorems_sum_rounded_up(epsilon_round: float, rounds: int, epsilon: float) -> None:
-    exact = exact_delta(epsilon_round, rounds, epsilon)
-    ours = Decimal(optimal_delta(epsilon_round, rounds, epsilon))
-    assert exact <= ours <= exact * Decimal("1.000001") + Decimal("1e-13")
-
-
 @pytest.mark.parametrize(("rounds", "epsilon_round"), [(300, 0.02), (1000, 0.0075), (2000, 0.05)])
 def test_the_window_of_a_long_sum_loses_nothing(rounds: int, epsilon_round: float) -> None:
-    exact = exact_delta(epsilon_round, rounds, 1.0)
-    assert exact <= Decimal(optimal_delta(epsilon_round, rounds, 1.0)) <= exact * Decimal("1.000001")
+    exact = decimal_delta(epsilon_round, rounds, 1.0)
+    assert exact <= Decimal(optimal_delta(epsilon_round, rounds, 1.0)) <= exact * Decimal("1.000000000001")
 
 
 @pytest.mark.parametrize(("rounds", "sigma"), [(5, 10.00), (20, 35.12)])
