@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import asyncio
 import contextlib
-import inspect
 import io
 import json
 import re
 import shlex
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import typer.main
@@ -40,24 +37,13 @@ class WrongBlockError(AssertionError):
     """A block that does not do what its page says."""
 
 
-def run(code: str, namespace: Namespace) -> Coroutine[Any, Any, None] | None:
-    """Run Python as a reader would; where it awaits outside a function, give what is to be awaited."""
-    compiled = compile(code, "<page>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    if compiled.co_flags & inspect.CO_COROUTINE:
-        coroutine: Coroutine[Any, Any, None] = eval(compiled, namespace)  # noqa: S307  (the project's own pages)
-        return coroutine
-    exec(compiled, namespace)  # noqa: S102  (likewise)
-    return None
-
-
 def check_python(blocks: Iterable[Block]) -> None:
     """Run a page's blocks one after the other, and hold what they print against what the page shows."""
     namespace: Namespace = {"__name__": "page"}
     for block in blocks:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            if (coroutine := run(block.text, namespace)) is not None:
-                asyncio.run(coroutine)
+            exec(compile(block.text, block.place, "exec"), namespace)  # noqa: S102  (the project's own pages)
         if block.output is not None and not matches(printed.getvalue(), block.output):
             raise WrongBlockError(f"{block.place}: prints {printed.getvalue()!r}, the page says {block.output!r}")
 

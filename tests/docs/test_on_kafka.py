@@ -1,20 +1,19 @@
-"""The tutorial and the client's examples, as a reader runs them: on a real Kafka, line by line."""
+"""README, tutorial and the client's examples, as a reader runs them: on one real installation, one after the other."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from stream.settings import Settings
 from tests.conftest import StartService
-from tests.docs.checks import run
-from tests.docs.pages import DOCS, PAGES, Block, label, matches, page
+from tests.docs.pages import DOCS, PAGES, PROJECT, label, matches, page
 
 pytestmark = pytest.mark.kafka
 
@@ -23,10 +22,11 @@ WITH_CLIENT = [
 ]
 
 
-def shell(block: Block, settings: Settings) -> subprocess.CompletedProcess[str]:
+def follow(command: list[str], settings: Settings) -> subprocess.CompletedProcess[str]:
+    """Do what a page says, as a reader does: in a program of its own."""
     programs = Path(sys.executable).parent
     return subprocess.run(
-        [shutil.which("bash") or "bash", "-u", "-o", "pipefail", "-c", block.text],
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -42,33 +42,30 @@ def shell(block: Block, settings: Settings) -> subprocess.CompletedProcess[str]:
     )
 
 
-async def test_the_tutorial_shows_what_its_commands_print(
+async def test_the_documents_can_be_followed_one_after_the_other_and_show_what_is_printed(
     settings: Settings, start: StartService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     start("budget")
     start("worker")
-    blocks = page(DOCS / "tutorial.md").of_language("sh")
-    assert len(blocks) == 11
-    for block in blocks:
-        result = await asyncio.to_thread(shell, block, settings)
-        assert (result.returncode != 0) == result.stdout.startswith("error: "), (block, result.stdout)
-        if block.output is not None:
-            shown = block.output.splitlines()
-            printed = result.stdout.splitlines()
-            assert len(shown) == len(printed), (block, result.stdout)
-            for wanted, line in zip(shown, printed, strict=True):
-                assert matches(line, wanted), (block.place, wanted, line)
-
-
-@pytest.mark.parametrize("path", WITH_CLIENT, ids=label)
-async def test_the_clients_examples_run(
-    path: Path, settings: Settings, start: StartService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SOTTO_BOOTSTRAP", settings.bootstrap)
-    monkeypatch.setenv("SOTTO_PREFIX", settings.prefix)
-    start("budget")
-    start("worker")
-    for block in page(path).of_language("python"):
-        if "stream.client" in block.text and (coroutine := run(block.text, {"__name__": "page"})) is not None:
-            await asyncio.wait_for(coroutine, 60)
+    followed: Counter[str] = Counter()
+    for path in (PROJECT / "README.md", DOCS / "tutorial.md", *(set(WITH_CLIENT) - {PROJECT / "README.md"})):
+        for block in page(path).blocks:
+            if block.language == "sh":
+                command = ["bash", "-e", "-u", "-o", "pipefail", "-c", block.text]
+            elif block.language == "python" and "stream.client" in block.text:
+                command = [sys.executable, "-c", block.text]
+            else:
+                continue
+            result = await asyncio.to_thread(follow, command, settings)
+            refused = result.stdout.startswith("error: ") and block.output is not None
+            assert (result.returncode != 0) == refused, (block.place, result.stdout)
+            followed[label(path)] += 1
+            if block.output is not None:
+                shown = block.output.splitlines()
+                printed = result.stdout.splitlines()
+                assert len(shown) == len(printed), (block, result.stdout)
+                for wanted, line in zip(shown, printed, strict=True):
+                    assert matches(line, wanted), (block.place, wanted, line)
+    assert followed["README.md"] == 2
+    assert followed["docs/tutorial.md"] == 11
