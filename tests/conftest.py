@@ -28,8 +28,14 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-async def settings(bootstrap: str) -> Settings:
-    installation = Settings(bootstrap=bootstrap, prefix=f"test-{uuid.uuid4().hex[:8]}", session_timeout_ms=6000)
+async def settings(bootstrap: str, tmp_path: Path) -> Settings:
+    installation = Settings(
+        bootstrap=bootstrap,
+        prefix=f"test-{uuid.uuid4().hex[:8]}",
+        session_timeout_ms=6000,
+        table_roots=str(tmp_path),
+        table_reading_bytes=512 << 20,
+    )
     await create_topics(installation)
     return installation
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import time
@@ -16,6 +17,7 @@ import typer
 from stream import log
 from stream.cli import monitoring
 from stream.cli.output import CommandError, console
+from stream.data import adult
 from stream.kafka.broker import DEFAULT_FOLDER, LocalBroker
 from stream.kafka.processes import RoleName as ServiceRole
 from stream.kafka.processes import Service
@@ -90,7 +92,10 @@ def up(
     key_file: Annotated[Path | None, typer.Option(help="Noise key file; made in the folder if not given.")] = None,
     port: Annotated[int, typer.Option(help="Port of the monitor's page; another one if it is taken.")] = 8080,
 ) -> None:
-    """Start broker, budget service, workers and monitor on this machine, and stop them at Ctrl-C."""
+    """Start broker, budget service, workers and monitor on this machine, and stop them at Ctrl-C.
+
+    Tables may lie in this folder and below, or in the folders that SOTTO_TABLE_ROOTS names.
+    """
     key_file = key_file or folder / "noise.key"
     if not key_file.exists():
         key_file.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +107,8 @@ def up(
         running = broker.status()
         if running is None:
             raise CommandError("the broker ended right after its start; see its log in " + str(broker.log))
-        settings = Settings.of_local_broker(running.bootstrap)
+        roots = Settings().table_roots or os.pathsep.join([str(Path.cwd()), str(adult.PATH.parent)])
+        settings = Settings.of_local_broker(running.bootstrap, table_roots=roots)
         asyncio.run(create_topics(settings))
         roles: list[tuple[ServiceRole, int]] = [("budget", 0), *(("worker", number) for number in range(workers))]
         services = [

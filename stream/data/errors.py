@@ -28,6 +28,21 @@ class DataError(ValueError):
         super().__init__(one_line(message))
 
 
+class UnreadableError(DataError):
+    """There is no table to be read at a source's path.
+
+    The message is one and the same whatever the ``cause``: whoever may register a source must not learn from it which
+    files a service can see. The cause, in public words, is for the service's own log.
+    """
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(
+            "path: no table can be read there; give a well-formed .csv, .csv.gz or .parquet file that lies in the "
+            "deployment's table roots, that its services may read, and that is within their limits (their log says more)"
+        )
+        self.cause = cause
+
+
 class PredicateError(DataError):
     """A predicate is not in the accepted part of SQL, or does not fit the declared attributes.
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from stream.data.errors import DataError, shown
+from stream.data.errors import DataError, UnreadableError, shown
 
 Frame = pl.DataFrame | Mapping[str, Sequence[object]]
 """A table in memory: a data frame, or columns of cells of any kind."""
@@ -20,23 +20,34 @@ def read_columns(path: Path, names: Sequence[str]) -> pl.DataFrame:
     """The named columns of a .csv, .csv.gz or .parquet file; other columns are ignored.
 
     CSV cells are text and a missing one is the empty text. A CSV file has a line of column names and must be well
-    formed, that is, its writer put cells that hold quotes, commas or newlines in quotes. DataError if the file
-    cannot be read or lacks a column.
+    formed, that is, its writer put cells that hold quotes, commas or newlines in quotes. A blank line is a row whose
+    cells are missing, wherever it stands. UnreadableError if there is no such file, DataError if it lacks a column.
     """
     kind = "".join(path.suffixes[-2:]).lower()
     if not (kind.endswith((".csv", ".parquet")) or kind == ".csv.gz"):
-        raise DataError(f"cannot tell what {path.name!r} is; give a .csv, .csv.gz or .parquet file")
+        raise UnreadableError("no .csv, .csv.gz or .parquet file")
     if not path.is_file():
-        raise DataError(f"there is no file {str(path)!r}; correct the source's path")
+        raise UnreadableError("missing")
     try:
-        if kind.endswith(".parquet"):
+        if _is_parquet(path):
             require(names, pl.read_parquet_schema(path))
             return pl.read_parquet(path, columns=list(names), glob=False)
         return _read_csv(path, names)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError):
         # What the reader says may quote cells, so it is not passed on.
-        remedy = "check its format, its rights and, in CSV, that cells with quotes or newlines are quoted"
-        raise DataError(f"cannot read {str(path)!r}; {remedy}") from None
+        raise UnreadableError(
+            "its format, or its rights; in CSV, cells with quotes or newlines must be quoted"
+        ) from None
+
+
+def rows_before_reading(path: Path) -> int | None:
+    """How many rows a file says that it has, without reading them; None where its format does not say."""
+    if not _is_parquet(path):
+        return None
+    try:
+        return int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError):
+        raise UnreadableError("its format, or its rights") from None
 
 
 def in_memory(frame: Frame, names: Sequence[str]) -> pl.DataFrame:
@@ -60,11 +71,15 @@ def require(names: Sequence[str], available: Sequence[str] | Mapping[str, object
             raise DataError(f"the table has no column {shown(name)}; add it or leave the attribute out")
 
 
+def _is_parquet(path: Path) -> bool:
+    return path.suffix.lower() == ".parquet"
+
+
 def _read_csv(path: Path, names: Sequence[str]) -> pl.DataFrame:
     try:
         header = pl.read_csv(path, n_rows=0, infer_schema=False, encoding="utf8-lossy", glob=False)
     except pl.exceptions.NoDataError:
-        raise DataError(f"{str(path)!r} has no line of column names; add one") from None
+        raise UnreadableError("no line of column names") from None
     require(names, header.columns)
     cells = pl.read_csv(
         path,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Final
 
 from schemas import Domain, TableSource
 from stream.data.cache import BoundedCache
-from stream.data.errors import DataError, PredicateError, shown
+from stream.data.errors import DataError, PredicateError, UnreadableError, shown
 from stream.data.expressions import Predicate
 from stream.data.files import Frame
 from stream.data.predicates import PredicateParser
@@ -42,16 +42,25 @@ class _Parser:
 class TableStore:
     """Loads tables once and keeps them; tables in memory stand in for the files of the sources of their name.
 
-    ``fingerprint_keys`` have 32 bytes each: fingerprints are made with the first, and recognised under any. Safe to
-    share between threads.
+    ``fingerprint_keys`` have 32 bytes each: fingerprints are made with the first, and recognised under any. ``read``
+    reads a source's file; a file that it could not read is not read again before it changes. Safe to share between
+    threads: while one source's file is read, the tables of the others can be had.
     """
 
-    def __init__(self, *fingerprint_keys: bytes, overrides: Mapping[str, Frame] | None = None) -> None:
+    def __init__(
+        self,
+        *fingerprint_keys: bytes,
+        overrides: Mapping[str, Frame] | None = None,
+        read: Callable[[TableSource], Table] = Table.load,
+    ) -> None:
         self._keys = fingerprint_keys
+        self._read = read
         self._lock = RLock()
+        self._loading: dict[str, RLock] = {}
         self._numbers = count()
         self._frames: dict[str, tuple[int, Frame]] = {}
         self._current: dict[str, _Current] = {}
+        self._unreadable: dict[str, tuple[_Stamp, TableSource, UnreadableError]] = {}
         self._tables: dict[tuple[str, str], Table] = {}
         self._parsers: dict[str, _Parser] = {}
         self._predicates: BoundedCache[tuple[int, str], Predicate | PredicateError] = BoundedCache(
@@ -61,9 +70,9 @@ class TableStore:
             self.put(name, frame)
 
     @classmethod
-    def keyed_by(cls, key: NoiseKey) -> TableStore:
+    def keyed_by(cls, key: NoiseKey, read: Callable[[TableSource], Table] = Table.load) -> TableStore:
         """A store whose fingerprints are keyed by a subkey of the noise key, or of an older one."""
-        return cls(*(one.subkey(_FINGERPRINT_PURPOSE) for one in (key, *key.older)))
+        return cls(*(one.subkey(_FINGERPRINT_PURPOSE) for one in (key, *key.older)), read=read)
 
     def put(self, source_name: str, frame: Frame) -> None:
         """Use a table in memory for the source of this name from now on, whatever path the source gives."""
@@ -76,11 +85,11 @@ class TableStore:
         With an expected fingerprint it is the table that has it, even if the file has changed since it was loaded;
         DataError if the data is another. Without one it is the table as it is now.
         """
-        with self._lock:
-            if expected_fingerprint is not None:
-                known = self._tables.get((source.source, expected_fingerprint))
-                if known is not None and known.attributes == source.attributes:
-                    return known
+        if expected_fingerprint is not None:
+            known = self._tables.get((source.source, expected_fingerprint))
+            if known is not None and known.attributes == source.attributes:
+                return known
+        with self._one_at_a_time(source):
             current = self._load(source)
             if expected_fingerprint is not None and not self._recognises(source, current, expected_fingerprint):
                 raise DataError(
@@ -91,12 +100,12 @@ class TableStore:
 
     def matches(self, source: TableSource, expected_fingerprint: str) -> bool:
         """Whether the source's data as it is now has this fingerprint, under any of the keys."""
-        with self._lock:
+        with self._one_at_a_time(source):
             return self._recognises(source, self._load(source), expected_fingerprint)
 
     def fingerprint(self, source: TableSource) -> str:
         """The fingerprint of the source's table as it is now."""
-        with self._lock:
+        with self._one_at_a_time(source):
             return self._load(source).fingerprint
 
     def predicate(self, source: TableSource, text: str) -> Predicate:
@@ -127,22 +136,38 @@ class TableStore:
         self._tables[source.source, expected] = current.table
         return True
 
+    def _one_at_a_time(self, source: TableSource) -> RLock:
+        with self._lock:
+            return self._loading.setdefault(source.source, RLock())
+
     def _load(self, source: TableSource) -> _Current:
         number, frame = self._frames.get(source.source, (None, None))
         stamp = (number,) if frame is not None else _file_stamp(Path(source.path))
         current = self._current.get(source.source)
         if current is None or current.stamp != stamp or current.table.attributes != source.attributes:
-            table = Table.load(source, frame)
+            table = self._read_file(source, stamp) if frame is None else Table.load(source, frame)
             current = _Current(stamp, table, fingerprint(table, source, self._keys[0]))
             self._current[source.source] = current
             self._tables[source.source, current.fingerprint] = table
         return current
 
+    def _read_file(self, source: TableSource, stamp: _Stamp) -> Table:
+        of, asked, error = self._unreadable.get(source.source, (None, None, None))
+        if error is not None and of == stamp and asked == source:
+            raise UnreadableError(error.cause)
+        try:
+            return self._read(source)
+        except UnreadableError as refused:
+            # A path at which there is nothing has a stamp that stays when the file comes.
+            if len(stamp) > 1:
+                self._unreadable[source.source] = (stamp, source, refused)
+            raise
+
 
 def _file_stamp(path: Path) -> _Stamp:
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):
         # Loading says what is wrong with the path.
         return (str(path),)
-    return (str(path), status.st_mtime_ns, status.st_size, status.st_ino)
+    return (str(path), status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)

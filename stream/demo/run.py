@@ -13,6 +13,7 @@ from typing import Protocol
 
 from schemas import Answer, Calibration, CloseStream, GrantRecord, OpenStream, RegisterSource, SourceRecord
 from stream.client import Client
+from stream.data import adult
 from stream.demo.report import Check, Report, check_answers, check_budget
 from stream.demo.scenario import Asked, questions, sources, streams
 from stream.demo.tour import tour
@@ -80,7 +81,11 @@ def installation(folder: Path, progress: Progress, bootstrap: str | None) -> Ite
             kafka = Settings.of_local_broker(broker.start().bootstrap)
         else:
             kafka = Settings(bootstrap=bootstrap)
-        own = {"prefix": f"sotto-demo-{run_id}", "session_timeout_ms": SESSION_TIMEOUT_MS}
+        own = {
+            "prefix": f"sotto-demo-{run_id}",
+            "session_timeout_ms": SESSION_TIMEOUT_MS,
+            "table_roots": str(adult.PATH.parent),
+        }
         settings = kafka.model_copy(update=own)
         asyncio.run(create_topics(settings))
         stack.callback(lambda: asyncio.run(delete_topics(settings)))

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 
 from stream import tracing
-from stream.data import TableStore
+from stream.data import GuardedReader, ReadingLimits, TableStore
 from stream.kafka.acls import Role as AccessRole
 from stream.kafka.engine import Engine
 from stream.kafka.names import budget_group, worker_group
@@ -24,9 +24,20 @@ from stream.processors.topics import Topics
 from stream.settings import Settings
 
 
+def table_store(settings: Settings, key: NoiseKey) -> TableStore:
+    """The tables that this deployment lets its services read."""
+    limits = ReadingLimits.parse(
+        settings.table_roots,
+        table_bytes=settings.table_bytes,
+        reading_bytes=settings.table_reading_bytes,
+        seconds=settings.table_reading_seconds,
+    )
+    return TableStore.keyed_by(key, GuardedReader(limits))
+
+
 def worker(settings: Settings, topics: Topics, key: NoiseKey) -> Engine:
     """An engine that answers queries."""
-    tables = TableStore.keyed_by(key)
+    tables = table_store(settings, key)
     role = Role(
         name="worker",
         group=worker_group(settings),
@@ -38,7 +49,7 @@ def worker(settings: Settings, topics: Topics, key: NoiseKey) -> Engine:
 
 def budget(settings: Settings, topics: Topics, key: NoiseKey) -> Engine:
     """An engine that grants, records and halts."""
-    tables = TableStore.keyed_by(key)
+    tables = table_store(settings, key)
     role = Role(
         name="budget",
         group=budget_group(settings),

@@ -51,7 +51,8 @@ class Ground:
         """Start a service; it is stopped in the end."""
         self._started += 1
         path = log or self.folder / f"{role}-{self._started}.log"
-        service = Service(role, settings or self.settings, self.folder / "noise.key", path)
+        own = (settings or self.settings).model_copy(update={"table_roots": str(self.folder)})
+        service = Service(role, own, self.folder / "noise.key", path)
         return self._stack.enter_context(service)
 
     async def logged(self, service: Service, event: str, seconds: float = 30.0) -> None:

@@ -1,8 +1,10 @@
-"""Tables on real Kafka: a load that takes longer than a session does not cost the worker its partitions."""
+"""Tables on real Kafka: neither slow files nor files made to harm their readers stop a service."""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,15 @@ from typing import Any
 import polars as pl
 import pytest
 
+from schemas import Answer
+from stream.accounting.ledger import RefusedError
 from stream.client import Client
-from stream.data import Table
+from stream.data import GuardedReader, Table
 from stream.kafka.engine import Engine
 from stream.kafka.services import budget, worker
 from stream.noise import NoiseKey
 from stream.settings import Settings
+from tests.conftest import StartService
 
 pytestmark = pytest.mark.kafka
 
@@ -29,7 +34,7 @@ async def test_a_slow_table_holds_up_neither_heartbeats_nor_the_other_partitions
 ) -> None:
     path = tmp_path / "people.csv"
     pl.DataFrame({"age": [20, 30, 40] * 10_000}).write_csv(path)
-    load, loads, takes = Table.load, [], []
+    load, loads, takes = GuardedReader.__call__, [], []
     seconds = settings.session_timeout_ms / 1000 + 1.5
 
     def slow_load(*arguments: Any) -> Table:
@@ -43,7 +48,7 @@ async def test_a_slow_table_holds_up_neither_heartbeats_nor_the_other_partitions
         takes.append(arguments)
         await take(self, *arguments)
 
-    monkeypatch.setattr(Table, "load", slow_load)
+    monkeypatch.setattr(GuardedReader, "__call__", slow_load)
     monkeypatch.setattr(Engine, "take", counted_take)
     services = [budget(settings, client.topics, key), worker(settings, client.topics, key)]
     running = [asyncio.create_task(service.run()) for service in services]
@@ -69,3 +74,44 @@ async def test_a_slow_table_holds_up_neither_heartbeats_nor_the_other_partitions
     assert [answer.outcome for answer in answers] == ["below", "above"]
     assert len(loads) == 2
     assert len(takes) == len(services)
+
+
+async def test_a_table_that_unfolds_into_much_is_refused_and_stops_neither_services_nor_their_next_start(
+    client: Client, start: StartService, tmp_path: Path
+) -> None:
+    path, sound = tmp_path / "bomb.csv.gz", tmp_path / "sound.csv"
+    with gzip.open(path, "wb", 9) as bomb:
+        bomb.write(b"age\n")
+        for _ in range(200):
+            bomb.write(b"1\n" * 500_000)
+    sound.write_text("age\n" + "20\n" * 300)
+    services = [start("budget"), start("worker")]
+
+    def source(name: str, file: Path) -> dict[str, Any]:
+        declared = {"source": name, "kind": "table", "neighbors": "add-remove", "epsilon": 2.0, "path": str(file)}
+        return {**declared, "attributes": {"age": 100}}
+
+    def stream(name: str) -> dict[str, Any]:
+        mechanism = {"kind": "above_threshold", "threshold": 200.0, "cutoff": 1}
+        return {"stream": f"{name}-alarm", "source": name, "mechanism": mechanism, "epsilon": 1.0}
+
+    async def answer(name: str) -> Answer:
+        return await asyncio.wait_for(client.ask({"stream": f"{name}-alarm", "where": "age < 50"}), 90)
+
+    with pytest.raises(RefusedError, match="no table can be read there"):
+        await client.register(source("bomb", path))
+    with pytest.raises(RefusedError, match="no table can be read there"):
+        await client.register(source("passwords", Path("/etc/passwd")))
+    for name in ("people", "others"):
+        file = tmp_path / f"{name}.csv"
+        shutil.copy(sound, file)
+        await client.register(source(name, file))
+        await client.open(stream(name))
+    # The registered file becomes a bomb, and everybody starts again.
+    path.replace(tmp_path / "others.csv")
+    for service in services:
+        service.kill()
+    start("budget")
+    start("worker")
+    assert (await answer("people")).outcome == "above"
+    assert (await answer("others")).outcome == "halted"

@@ -3,12 +3,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import polars as pl
 import pytest
 
 from schemas import Categories, Domain, Integers, TableSource
-from stream.data import DataError, PredicateError, Table, TableStore, fingerprint
+from stream.data import DataError, PredicateError, Table, TableStore, UnreadableError, fingerprint
 from stream.data import store as store_module
 from stream.data.cache import BoundedCache
 from stream.data.files import Frame
@@ -124,9 +125,52 @@ def test_a_source_under_a_known_name_with_another_schema_is_another_table() -> N
         store.get(narrower, fingerprint(first, SOURCE, KEY))
 
 
-def test_a_missing_file_is_named() -> None:
-    with pytest.raises(DataError, match="there is no file"):
-        TableStore(KEY).get(source(ATTRIBUTES, path="/nowhere/table.csv"))
+def test_a_missing_file_is_refused_until_it_is_there(tmp_path: Path) -> None:
+    store, path = TableStore(KEY), tmp_path / "table.csv"
+    with pytest.raises(UnreadableError):
+        store.get(source(ATTRIBUTES, path=str(path)))
+    path.write_text("x,y\n1,a\n")
+    assert store.get(source(ATTRIBUTES, path=str(path))).private_row_count == 1
+
+
+def test_a_file_that_could_not_be_read_is_not_read_again_before_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    path.write_bytes(b"a bomb")
+    reads: list[str] = []
+
+    def read(declared: TableSource) -> Table:
+        reads.append(declared.path)
+        return Table.load(declared)
+
+    store = TableStore(KEY, read=read)
+    for _ in range(3):
+        with pytest.raises(UnreadableError):
+            store.get(source(ATTRIBUTES, path=str(path)))
+    assert len(reads) == 1
+    pl.DataFrame(COLUMNS).write_parquet(path)
+    assert store.get(source(ATTRIBUTES, path=str(path))).private_row_count == 3
+    assert len(reads) == 2
+
+
+def test_while_one_table_is_read_another_can_be_had(tmp_path: Path) -> None:
+    for name in ("slow", "quick"):
+        pl.DataFrame(COLUMNS).write_parquet(tmp_path / f"{name}.parquet")
+    slow, quick = (source(ATTRIBUTES, name, str(tmp_path / f"{name}.parquet")) for name in ("slow", "quick"))
+    begun, had = Event(), Event()
+
+    def read(declared: TableSource) -> Table:
+        if declared == slow:
+            begun.set()
+            assert had.wait(60)
+        return Table.load(declared)
+
+    store = TableStore(KEY, read=read)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.get, slow)
+        assert begun.wait(60)
+        assert store.get(quick).private_row_count == 3
+        had.set()
+        assert waiting.result(60).private_row_count == 3
 
 
 def test_a_predicate_is_parsed_once_for_each_schema() -> None:

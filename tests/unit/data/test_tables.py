@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.data import DataError, Table, cells, parse
+from stream.data import DataError, Table, UnreadableError, cells, parse
 from stream.data.files import Frame
 from tests.unit.data.small import ATTRIBUTES, Cell, Said, columns, predicates, rows, source, unhurried
 
@@ -186,21 +186,48 @@ def test_parquet_gives_the_same_table_as_csv(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("table.csv", b"y\n1\n", "no column 'x'"),
         ("table.csv", b"", "no line of column names"),
-        ("table.csv.gz", gzip.compress(b"x\n1\n" * 99)[:-20], "cannot read"),
-        ("table.parquet", b"not parquet", "cannot read"),
-        ("table.txt", b"x\n1\n", "cannot tell what 'table.txt' is"),
-        ("table", b"x\n1\n", "cannot tell what 'table' is"),
-        ("table.csv", None, "there is no file"),
+        ("table.csv.gz", gzip.compress(b"x\n1\n" * 99)[:-20], "format"),
+        ("table.parquet", b"not parquet", "format"),
+        ("table.txt", b"x\n1\n", "no .csv"),
+        ("table", b"x\n1\n", "no .csv"),
+        ("table.csv", None, "missing"),
     ],
 )
-def test_unusable_files_are_named(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+def test_missing_unreadable_and_malformed_files_are_refused_in_the_same_words(
+    tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(UnreadableError) as refused:
         Table.load(source({"x": CLAMP}, path=str(path)))
+    assert message in refused.value.cause
+    assert str(refused.value) == str(UnreadableError("another cause"))
+
+
+def test_a_file_without_a_declared_column_is_refused_by_the_columns_name(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(b"y\n1\n")
+    with pytest.raises(DataError, match="no column 'x'"):
+        Table.load(source({"x": CLAMP}, path=str(path)))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("name", ["table.csv", "table.csv.gz"])
+def test_a_blank_line_is_a_row_wherever_it_stands_also_in_a_single_column(
+    tmp_path: Path, name: str, end: str, place: int
+) -> None:
+    lines = ["a", "b"]
+    lines.insert(place, "")
+    content = end.join(["x", *lines, ""]).encode()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    declared = source({"x": Categories(values=("a", "b", "?"), other="?")}, path=str(path))
+    table = Table.load(declared)
+    assert table.file_row_count == 3
+    assert table.private_codes["x"].tolist() == [{"a": 0, "b": 1, "": 2}[line] for line in lines]
 
 
 def test_unusable_tables_in_memory_are_named() -> None:

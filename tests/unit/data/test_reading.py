@@ -1,0 +1,209 @@
+"""Files made to harm whoever reads them: they harm a process of their own, and nobody hears which files there are."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import resource
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from structlog.testing import capture_logs
+
+from schemas import Categories, Domain, Integers, TableSource
+from stream.data import DataError, GuardedReader, ReadingLimits, Table, UnreadableError, adult
+from stream.data import reading as reading_module
+from stream.data.files import rows_before_reading
+from tests.unit.data.small import ATTRIBUTES, source
+
+MIB = 1 << 20
+AGE: dict[str, Domain] = {"age": Integers(minimum=0, maximum=99)}
+
+
+def reader(*roots: Path, table: int = 8 * MIB, reading: int = 384 * MIB, seconds: float = 60.0) -> GuardedReader:
+    return GuardedReader(ReadingLimits(roots, table, reading, seconds))
+
+
+def cause(refuse: Callable[[], object]) -> str:
+    """Why a file was refused; the one who registered it hears the same of every cause."""
+    with pytest.raises(UnreadableError) as refused, capture_logs() as logged:
+        refuse()
+    assert str(refused.value) == str(UnreadableError("another cause"))
+    assert [entry["cause"] for entry in logged] == [refused.value.cause]
+    return refused.value.cause
+
+
+def test_a_file_within_the_roots_is_read_as_without_a_process_of_its_own() -> None:
+    declared = adult.source(epsilon=1.0)
+    guarded, plain = reader(adult.PATH.parent)(declared), Table.load(declared)
+    assert guarded.file_row_count == plain.file_row_count == 48_842
+    assert list(guarded.private_codes) == list(plain.private_codes)
+    for name, column in plain.private_codes.items():
+        assert guarded.private_codes[name].dtype == column.dtype
+        assert np.array_equal(guarded.private_codes[name], column)
+
+
+def test_rows_left_out_and_empty_tables_come_back_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    header = ",".join(ATTRIBUTES)
+    for rows, kept in ((["18,1,F,DE,1,1", "18,9,F,DE,1,1", ",,,,,"], 1), ([], 0)):
+        path.write_text("\n".join([header, *rows, ""]))
+        table = reader(tmp_path)(source(path=str(path)))
+        assert (table.private_row_count, table.file_row_count) == (kept, len(rows))
+
+
+def test_only_regular_files_within_the_roots_are_opened(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "tables", tmp_path / "elsewhere"
+    for folder in (inside, outside):
+        folder.mkdir()
+        (folder / "people.csv").write_text("age\n1\n")
+    (inside / "link.csv").symlink_to(outside / "people.csv")
+    (inside / "loop.csv").symlink_to(inside / "loop.csv")
+    os.mkfifo(inside / "pipe.csv")
+    (inside / "folder.csv").mkdir()
+    read = reader(inside)
+    assert read(source(AGE, path=str(inside / "people.csv"))).file_row_count == 1
+    found = {
+        name: cause(partial(read, source(AGE, path=str(inside / name))))
+        for name in ("link.csv", "loop.csv", "pipe.csv", "folder.csv", "none.csv", "../elsewhere/people.csv")
+    }
+    assert found == {
+        "link.csv": "outside SOTTO_TABLE_ROOTS",
+        "loop.csv": "missing",
+        "pipe.csv": "no regular file",
+        "folder.csv": "no regular file",
+        "none.csv": "missing",
+        "../elsewhere/people.csv": "outside SOTTO_TABLE_ROOTS",
+    }
+    assert cause(lambda: reader()(source(AGE, path=str(inside / "people.csv")))) == "outside SOTTO_TABLE_ROOTS"
+    assert cause(lambda: read(source(AGE, path="a\0b.csv"))) == "missing"
+
+
+def _zipped_csv(path: Path) -> None:
+    with gzip.open(path, "wb", 9) as file:
+        file.write(b"age\n")
+        for _ in range(100):
+            file.write(b"1\n" * 500_000)
+
+
+def _long_cell(path: Path) -> None:
+    with gzip.open(path, "wb", 9) as file:
+        file.write(b'age\n"')
+        for _ in range(400):
+            file.write(b"1" * MIB)
+        file.write(b'"\n')
+
+
+def _wide_parquet(path: Path) -> None:
+    cells = pl.Series([b"x" * 1000]).cast(pl.String).new_from_index(0, 1_000_000)
+    pl.DataFrame({"age": cells}).write_parquet(path, compression="zstd")
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [("a.csv.gz", _zipped_csv), ("b.csv.gz", _long_cell), ("c.parquet", _wide_parquet)]
+)
+def test_a_small_file_that_unfolds_into_much_ends_its_own_process_alone(
+    tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    path = tmp_path / name
+    make(path)
+    assert path.stat().st_size < MIB
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert cause(lambda: reader(tmp_path)(source(AGE, path=str(path))))
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert grown < 64 * MIB
+
+
+def test_a_file_that_says_it_holds_too_many_rows_is_not_unfolded(tmp_path: Path) -> None:
+    path = tmp_path / "people.parquet"
+    pl.DataFrame({"age": pl.repeat(1, 9 * MIB, dtype=pl.Int64, eager=True)}).write_parquet(path)
+    assert path.stat().st_size < MIB
+    assert rows_before_reading(path) == 9 * MIB
+    assert cause(lambda: reader(tmp_path)(source(AGE, path=str(path)))) == "larger than SOTTO_TABLE_BYTES"
+
+
+def test_a_file_larger_than_may_be_read_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "people.csv"
+    path.write_bytes(b"age\n" + b"1\n" * MIB)
+    monkeypatch.delattr(subprocess, "Popen")
+    assert cause(lambda: reader(tmp_path, reading=MIB)(source(AGE, path=str(path)))) == (
+        "larger than SOTTO_TABLE_READING_BYTES"
+    )
+
+
+def test_more_rows_than_a_service_may_hold_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    path.write_bytes(b"age\n" + b"1\n" * 3 * MIB)
+    roomy, narrow = (reader(tmp_path, table=size, reading=1 << 30) for size in (3 * MIB, 3 * MIB - 1))
+    assert roomy(source(AGE, path=str(path))).file_row_count == 3 * MIB
+    found = cause(partial(narrow, source(AGE, path=str(path))))
+    assert found == "larger than SOTTO_TABLE_BYTES"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import time; time.sleep(600)",
+        "import os; os.abort()",
+        "print('no frame', flush=True)",
+        r"import sys; sys.stdout.buffer.write((1 << 30).to_bytes(4, 'little'))",
+        r"""import sys; sys.stdout.buffer.write(b'\x1d\0\0\0{"rows": 1, "file_rows": 1  }' + bytes([100]))""",
+        r"""import sys; sys.stdout.buffer.write(b'\x1d\0\0\0{"rows": 2, "file_rows": 1  }' + bytes([0, 0]))""",
+        r"""import sys; sys.stdout.buffer.write(b'\x1d\0\0\0{"rows": 5, "file_rows": 5  }' + bytes(4))""",
+    ],
+    ids=["hangs", "crashes", "no frame", "long header", "no such code", "more rows than the file", "cut"],
+)
+def test_what_the_reading_process_says_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    (tmp_path / "hostile_reading.py").write_text(program)
+    (tmp_path / "people.csv").write_text("age\n1\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(reading_module, "READING_PROCESS", "hostile_reading")
+    declared = source(AGE, path=str(tmp_path / "people.csv"))
+    assert cause(lambda: reader(tmp_path, seconds=3.0)(declared))
+
+
+def test_the_reading_process_gets_none_of_the_services_secrets_and_nothing_from_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, str]] = []
+    popen = subprocess.Popen
+
+    def watched(*arguments: object, **options: object) -> object:
+        given.append(options["env"])  # type: ignore[arg-type]
+        return popen(*arguments, **options)  # type: ignore[call-overload]
+
+    (tmp_path / "polars.py").write_text("raise SystemExit(9)")
+    (tmp_path / "people.csv").write_text("age\n1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SOTTO_NOISE_KEY", "secret")
+    monkeypatch.setattr(subprocess, "Popen", watched)
+    assert reader(tmp_path)(source(AGE, path="people.csv")).file_row_count == 1
+    assert [name for environment in given for name in environment if name.startswith("SOTTO_")] == []
+
+
+def test_a_missing_column_is_told_by_its_declared_name(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("name\nAlice\n")
+    with pytest.raises(DataError, match="no column 'age'") as refused:
+        reader(tmp_path)(source(AGE, path=str(tmp_path / "people.csv")))
+    assert "Alice" not in str(refused.value)
+
+
+def test_folders_are_separated_as_in_path() -> None:
+    limits = ReadingLimits.parse(f"/a{os.pathsep}{os.pathsep}/b", table_bytes=1, reading_bytes=1, seconds=1.0)
+    assert limits.roots == (Path("/a"), Path("/b"))
+    assert ReadingLimits.parse("", table_bytes=1, reading_bytes=1, seconds=1.0).roots == ()
+
+
+def test_categories_survive_the_way(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("x\nä\n\n?\n")
+    declared: TableSource = source(
+        {"x": Categories(values=("ä", "?"), other="?")}, path=str(tmp_path / "people.csv")
+    )
+    assert reader(tmp_path)(declared).private_codes["x"].tolist() == [0, 1, 1]
