@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from stream.noise import KEY_VARIABLE
+from stream.environment import KEY_VARIABLE
 from stream.settings import Settings
 
 STOP_SECONDS = 20.0

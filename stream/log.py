@@ -1,13 +1,36 @@
-"""Structured logs on standard error. Nothing private is ever logged: events are named by position, not by content."""
+"""Structured logs on standard error. Nothing private is ever logged: events are named by position, not by content.
+
+What comes from outside cannot fill a disk. A warning or an error that repeats is written ``BURST`` times and then every
+``EVERY`` seconds, with ``held_back``, the number of times that it was left out. Of what a library reports the first line
+is kept, and of an exception its type and where it was raised: its message may quote what somebody sent.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
 import structlog
+
+from stream.rate_limits import RateLimiter
+
+BURST = 30
+"""How often a warning or an error is written before it is slowed down."""
+EVERY = 10.0
+"""Seconds between two lines of one that repeats for long."""
+MAX_TEXT = 500
+"""Longest text of a library in a line."""
+FRAMES = 4
+"""Places of an exception that are named, the innermost ones."""
+MAX_PLACES = 1000
+"""Warnings and errors told apart; the service has about fifty."""
+
+_PLACE = "_place"
 
 
 class _LossyStream:
@@ -22,16 +45,56 @@ class _LossyStream:
             sys.stderr.flush()
 
 
+class BoundedRepeats:
+    """Leaves out warnings and errors that repeat too often; told apart by component and event, or by their place."""
+
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        options = {} if clock is None else {"clock": clock}
+        self._limiter = RateLimiter(1 / EVERY, BURST, askers=MAX_PLACES, **options)
+        self._held: OrderedDict[Hashable, int] = OrderedDict()
+
+    def __call__(self, _: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """The event, with what was held back before it; or structlog's order to drop it."""
+        place = event.pop(_PLACE, None) or (event.get("component"), event.get("event"))
+        if method not in {"warning", "error", "critical"}:
+            return event
+        if self._limiter.wait(place):
+            self._held[place] = self._held.pop(place, 0) + 1
+            if len(self._held) > MAX_PLACES:
+                self._held.popitem(last=False)
+            raise structlog.DropEvent
+        if held := self._held.pop(place, 0):
+            event["held_back"] = held
+        return event
+
+
+class LibraryHandler(logging.Handler):
+    """Writes what libraries report as lines of ours, without anything that an exception quotes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record's first line, and of its exception the type and the place."""
+        facts: dict[str, Any] = {_PLACE: (record.name, record.pathname, record.lineno)}
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
+            facts["error"] = type(error).__name__
+            facts["at"] = [f"{frame.filename}:{frame.lineno}" for frame in frames]
+        log = structlog.get_logger(component=record.name)
+        method = log.critical if record.levelno >= logging.CRITICAL else log.error
+        with suppress(Exception):  # a log that cannot be written stops nobody
+            method(_first_line(record), **facts)
+
+
 def configure(*, as_json: bool, level: str = "INFO") -> None:
-    """Send structured records, and the libraries' warnings, to standard error."""
+    """Send structured records, and the libraries' errors, to standard error."""
     lossy: Any = _LossyStream()
     renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=False)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            BoundedRepeats(),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
@@ -39,7 +102,11 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
         logger_factory=structlog.WriteLoggerFactory(lossy),
     )
     logging.getLogger("aiokafka").setLevel(logging.ERROR)
-    logging.basicConfig(stream=lossy, level=logging.ERROR, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    root = logging.getLogger()
+    root.setLevel(logging.ERROR)
+    for handler in [one for one in root.handlers if isinstance(one, LibraryHandler)]:
+        root.removeHandler(handler)
+    root.addHandler(LibraryHandler(logging.ERROR))
 
 
 def quiet_clients() -> None:
@@ -50,3 +117,20 @@ def quiet_clients() -> None:
 def get_logger(component: str) -> Any:
     """A logger that says which component speaks."""
     return structlog.get_logger(component=component)
+
+
+def _first_line(record: logging.LogRecord) -> str:
+    if isinstance(record.args, tuple):
+        record = logging.makeLogRecord({**record.__dict__, "args": tuple(map(_without_message, record.args))})
+    text = record.getMessage().partition("\n")[0]
+    if record.name == "asyncio":
+        # What follows is the repr of a callback with its arguments, or of a task with its exception.
+        text = text.partition("(")[0].partition("<")[0].rstrip()
+    return "".join(sign if sign.isprintable() else "�" for sign in text[:MAX_TEXT])
+
+
+def _without_message(value: Any) -> Any:
+    """An exception's type in its place, but for those that speak of connections alone."""
+    if isinstance(value, BaseException) and not isinstance(value, OSError):
+        return type(value).__name__
+    return value

@@ -1,4 +1,4 @@
-"""Files that hold a secret: nobody but their owner may read them, and none is ever overwritten."""
+"""Files that hold a secret: nobody but their owner may read or replace them, and none is ever overwritten."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import os
 import stat
 from pathlib import Path
 
+MAX_LINKS = 40
+"""Symbolic links followed from one to the next, as many as Linux follows."""
+
 
 class SecretFileError(RuntimeError):
     """A secret's file cannot be used; the message says why and never shows the secret."""
 
 
 def read_secret(path: Path) -> str:
-    """The text of an owner-only file, without surrounding white space."""
+    """The text of an owner-only file in a folder that nobody else may write, without surrounding white space."""
     try:
         mode = path.stat().st_mode
-        if stat.S_IMODE(mode) & 0o077 and not _is_mounted_secret(path):
-            raise SecretFileError(f"file {path} is open to others; run 'chmod 600 {path}'")
+        if not _is_mounted_secret(path):
+            if stat.S_IMODE(mode) & 0o077:
+                raise SecretFileError(f"file {path} is open to others; run 'chmod 600 {path}'")
+            _refuse_open_folders(path)
         return path.read_bytes().decode("ascii", errors="replace").strip()
     except OSError as error:
         raise SecretFileError(f"cannot read file {path} ({error.strerror})") from None
@@ -25,6 +30,8 @@ def read_secret(path: Path) -> str:
 def write_secret(path: Path, text: str) -> None:
     """Write a new owner-only file; an existing one is never overwritten."""
     try:
+        _refuse_open_folders(path)
+        # O_EXCL follows no symbolic link.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise SecretFileError(f"{path} exists already; a secret is never overwritten") from None
@@ -35,8 +42,13 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def replace_secret(path: Path, text: str) -> None:
-    """Put a new text in an owner-only file's place: a reader sees the old one or the new one, whole."""
+    """Put a new text in an owner-only file's place: a reader sees the old one or the new one, whole.
+
+    Where the path is a symbolic link, the file that it leads to is replaced and the link stays: whoever reads either
+    name reads the new text.
+    """
     read_secret(path)
+    path = path.resolve()
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     write_secret(fresh, text)
     try:
@@ -46,6 +58,28 @@ def replace_secret(path: Path, text: str) -> None:
     except OSError as error:
         fresh.unlink(missing_ok=True)
         raise SecretFileError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _refuse_open_folders(path: Path) -> None:
+    """Refuse a file that others could put another one in the place of, by any folder on the way to it.
+
+    In a sticky folder such as /tmp nobody can replace what is ours or the administrator's.
+    """
+    ways = [path.absolute()]
+    while ways[-1].is_symlink() and len(ways) < MAX_LINKS:
+        ways.append(ways[-1].parent / ways[-1].readlink())
+    ways.append(path.resolve())
+    for place in {place for way in ways for place in (way, *way.parents)}:
+        folder = place.parent
+        mode = folder.stat().st_mode
+        if not stat.S_IMODE(mode) & 0o022:
+            continue
+        owner = place.lstat().st_uid if os.path.lexists(place) else os.geteuid()
+        if not mode & stat.S_ISVTX or owner not in {0, os.geteuid()}:
+            raise SecretFileError(
+                f"folder {folder} may be written by others, who could put another file in the place of {path}; run "
+                f"'chmod go-w {folder}', or use a folder of your own"
+            )
 
 
 def _is_mounted_secret(path: Path) -> bool:

@@ -116,7 +116,7 @@ class Settings(BaseSettings):
     """Requests that one token at one address may send at once."""
 
     monitor_event_streams: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """Most connections that are sent live events at a time."""
+    """Most connections of one token that are sent live events at a time."""
 
     @classmethod
     def of_local_broker(cls, bootstrap: str, **others: Any) -> Self:

@@ -28,7 +28,7 @@ from stream.cli import (
     top,
     topics,
 )
-from stream.cli.output import CommandError
+from stream.cli.output import CommandError, visible
 from stream.contract.compatibility import UnknownKeywordError
 from stream.contract.export import ContractError
 from stream.data import DataError
@@ -104,5 +104,5 @@ def main() -> None:
 
 
 def _fail(message: str) -> None:
-    sys.stderr.write(f"error: {message}\n")
+    sys.stderr.write(f"error: {visible(message)}\n")
     sys.exit(1)

@@ -12,6 +12,7 @@ import typer
 from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from schemas import Amount, GrantRecord
 
@@ -24,18 +25,30 @@ class CommandError(Exception):
     """A command cannot go on; the message says what to do."""
 
 
+def visible(text: str) -> str:
+    """A text of one line with what a terminal would obey, or not show, written out: escapes, line ends, directions."""
+    return text if text.isprintable() else "".join(map(_visible, text))
+
+
+def say(text: str, *, soft_wrap: bool = False) -> None:
+    """Print a line that may quote what came from elsewhere."""
+    console.print(Text(visible(text)), soft_wrap=soft_wrap)
+
+
 def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
-    """Print one JSON value on one line."""
-    typer.echo(json.dumps(_plain(value), ensure_ascii=False))
+    """Print one JSON value on one line, in which what a terminal would obey is written out."""
+    text = json.dumps(_plain(value), ensure_ascii=False)
+    # Whatever is left beside JSON's own signs stands in a string.
+    typer.echo("".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text))
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(visible(title), "table.title"), title_justify="left")
     for column in columns:
         table.add_column(column)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(visible(cell)) for cell in row))
     console.print(table)
 
 
@@ -63,6 +76,10 @@ def read_document(argument: str) -> str:
         return Path(argument).read_text()
     except OSError as error:
         raise CommandError(f"cannot read {argument}: {error.strerror}; give a file, '-' or inline JSON") from None
+
+
+def _visible(sign: str) -> str:
+    return sign if sign.isprintable() else sign.encode("unicode_escape").decode()
 
 
 def _plain(value: Any) -> Any:

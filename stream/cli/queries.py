@@ -5,13 +5,30 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from enum import IntEnum
 from typing import Annotated, Any
 
 import typer
 
 from schemas import Answer, Query
-from stream.cli.output import CommandError, console, read_document, show_json
+from stream.cli.output import CommandError, read_document, say, show_json
 from stream.client import Client
+from stream.processors.exhaustion import says_exhausted
+
+
+class ExitStatus(IntEnum):
+    """How ``sotto ask`` ends, beside 1 for a failure and 2 for wrong usage."""
+
+    ANSWERED = 0
+    REJECTED = 3
+    HALTED = 4
+    EXHAUSTED = 5
+    NO_ANSWER = 6
+
+
+class NoAnswerError(TimeoutError):
+    """No answer came in the time that was given."""
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one answer a line.")]
 
@@ -35,7 +52,11 @@ def ask(
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.")] = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Ask one query and wait for its answer."""
+    """Ask one query and wait for its answer.
+
+    Exit status: 0 answered; 3 rejected; 4 halted; 5 halted since the stream's grant is used up (exhausted); 6 no answer
+    in time, though one may still come; 1 any other failure; 2 wrong usage.
+    """
     given = {
         "value": value,
         "where": where,
@@ -49,11 +70,28 @@ def ask(
     fields |= {"id": uuid.uuid4().hex, "stream": stream, **({"fraction": True} if fraction else {})}
     document = _json_object(question) if question is not None else {}
     query = Query.model_validate_json(json.dumps({**document, **fields}))
-    answer = asyncio.run(_ask(query, timeout))
+    try:
+        answer = asyncio.run(_ask(query, timeout))
+    except NoAnswerError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(ExitStatus.NO_ANSWER) from None
+    _show(answer, as_json=as_json)
+    if status := exit_status(answer):
+        raise typer.Exit(status)
+
+
+def exit_status(answer: Answer) -> int:
+    """What ``sotto ask`` ends with, so that a script can tell."""
+    if answer.outcome == "halted":
+        return ExitStatus.EXHAUSTED if says_exhausted(answer.reason) else ExitStatus.HALTED
+    return ExitStatus.REJECTED if answer.outcome == "rejected" else ExitStatus.ANSWERED
+
+
+def _show(answer: Answer, *, as_json: bool) -> None:
     if as_json:
         show_json(answer)
     else:
-        console.print(_line(answer), markup=False, highlight=False)
+        say(_line(answer))
 
 
 def _json_object(argument: str) -> dict[str, Any]:
@@ -81,7 +119,7 @@ async def _ask(query: Query, timeout: float) -> Answer:  # noqa: ASYNC109
         try:
             return await asyncio.wait_for(client.ask(query), timeout)
         except TimeoutError:
-            raise TimeoutError(f"no answer within {timeout:g} s; is 'sotto serve worker' running?") from None
+            raise NoAnswerError(f"no answer within {timeout:g} s; is 'sotto serve worker' running?") from None
 
 
 async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_json: bool) -> None:
@@ -90,10 +128,7 @@ async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_js
         async for answer in client.answers(from_beginning=from_beginning):
             if stream is not None and answer.stream != stream:
                 continue
-            if as_json:
-                show_json(answer)
-            else:
-                console.print(_line(answer), markup=False, highlight=False)
+            _show(answer, as_json=as_json)
             seen += 1
             if seen == limit:
                 return

@@ -9,7 +9,7 @@ import typer
 from pydantic import TypeAdapter
 
 from schemas import GrantRecord, Receipt, Source, SourceRecord
-from stream.cli.output import AsJson, amount, charged, console, read_document, show_json, show_table
+from stream.cli.output import AsJson, amount, charged, read_document, say, show_json, show_table
 from stream.client import Client
 
 app = typer.Typer(help="Sources and their budgets.", no_args_is_help=True)
@@ -27,7 +27,7 @@ def add(
     if as_json:
         show_json(receipt)
     else:
-        console.print(f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}")
+        say(f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}")
 
 
 @app.command("show")

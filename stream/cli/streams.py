@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from schemas import GrantRecord, Receipt, StreamSpec
-from stream.cli.output import AsJson, CommandError, amount, charged, console, read_document, show_json, show_table
+from stream.cli.output import AsJson, CommandError, amount, charged, read_document, say, show_json, show_table
 from stream.client import Client
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
@@ -29,7 +29,7 @@ def open_stream(
         return
     calibration = grant.calibration
     of_what = " of the threshold" if calibration.kind == "sparse_vector" else ""
-    console.print(
+    say(
         f"stream {spec.stream} is open at {amount(grant.cost)} ({calibration.method}): within ±{calibration.alpha:g}"
         f"{of_what} with probability {1 - calibration.beta:g} over {calibration.expected_queries} queries",
     )
@@ -76,7 +76,7 @@ def _end(how: Literal["close", "halt"], source: str, stream: str, *, as_json: bo
     if as_json:
         show_json(receipt)
     else:
-        console.print(f"stream {stream}: {receipt.outcome}")
+        say(f"stream {stream}: {receipt.outcome}")
 
 
 async def _open(spec: StreamSpec) -> GrantRecord:

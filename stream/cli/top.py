@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from schemas import Amount
-from stream.cli.output import CommandError, console
+from stream.cli.output import CommandError, console, visible
 from stream.monitor.models import (
     MemberRow,
     Overview,
@@ -82,7 +82,10 @@ async def _run(address: str, token: str, rows: int, *, once: bool) -> None:
                 try:
                     frame = await fetch(session, address, rows)
                 except CommandError as error:
-                    stale = Text(f"{error}; these are the figures of {_clock(frame.overview.time)}", "bold red")
+                    stale = Text(
+                        f"{visible(str(error))}; these are the figures of {_clock(frame.overview.time)}",
+                        "bold red",
+                    )
                     live.update(Group(stale, picture(frame, console.width)), refresh=True)
 
 
@@ -223,7 +226,7 @@ def _restoring(member: MemberRow, workers: WorkersView) -> Text:
 def _rejected(rejected: RejectedView) -> Text:
     if not rejected.total:
         return Text("Rejected: none", "bright_black")
-    reasons = ", ".join(f"{_clean(reason.code)} {reason.count:,}" for reason in rejected.reasons)
+    reasons = ", ".join(f"{visible(reason.code)} {reason.count:,}" for reason in rejected.reasons)
     return Text(f"Rejected {rejected.total:,}: {reasons}", "yellow")
 
 
@@ -292,9 +295,5 @@ def _duration(seconds: float) -> str:
 
 
 def _text(value: str) -> Text:
-    return Text(_clean(value))
-
-
-def _clean(value: str) -> str:
-    """Names come from topics: what a terminal would obey is not passed on."""
-    return "".join(sign if sign.isprintable() else "�" for sign in value)
+    """Names come from topics."""
+    return Text(visible(value))

@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, BinaryIO, Literal, Self
 
 from pydantic import SecretStr
 
-from stream.noise import KEY_FILE_VARIABLE, KEY_VARIABLE
+from stream.environment import KEY_FILE_VARIABLE, MONITOR_TOKENS, NOISE_KEY, without
 from stream.settings import Settings, variable
 
 RoleName = Literal["worker", "budget", "monitor"]
@@ -29,17 +29,17 @@ class Service:
 
     def __init__(self, role: RoleName, settings: Settings, key_file: Path | None, log: Path) -> None:
         """Take the noise key's file, None for a service that must not have the key."""
-        keyless = {
-            name: text for name, text in os.environ.items() if name not in {KEY_VARIABLE, KEY_FILE_VARIABLE}
-        }
+        given = {variable(name): _text(value) for name, value in settings.model_dump().items()}
         # Settings go through the environment: a command line can be read by everybody on the machine.
-        environment = keyless | {variable(name): _text(value) for name, value in settings.model_dump().items()}
+        environment = without(
+            NOISE_KEY if role == "monitor" else NOISE_KEY | MONITOR_TOKENS, {**os.environ, **given}
+        )
         if key_file is not None:
             environment[KEY_FILE_VARIABLE] = str(key_file)
         self.role = role
         self.log = log
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _owners_alone(log) as output:
             self._process = subprocess.Popen(  # noqa: S603  (our own interpreter and module)
                 [sys.executable, "-m", "stream.cli", "serve", role, "--stop-with-stdin", "--json-logs"],
                 stdin=subprocess.PIPE,
@@ -88,6 +88,13 @@ class Service:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _owners_alone(log: Path) -> BinaryIO:
+    """A log to append to, that nobody but its owner may read."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.fchmod(descriptor, 0o600)  # it may be there from an earlier version
+    return os.fdopen(descriptor, "ab")
 
 
 def _text(value: Any) -> str:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from stream.environment import MONITOR_TOKENS, NOISE_KEY, without
 from stream.kafka.processes import STOP_SECONDS
 from stream.log import get_logger
 from stream.settings import Settings, variable
@@ -34,6 +35,7 @@ def cores() -> int:
 class Replicas:
     """Runs ``count`` workers, each ``sotto serve worker`` with this process's environment and some arguments.
 
+    Of the environment they are not given the monitor's tokens, nor another noise key than the file in the arguments.
     They write to this process's standard error. Process n of them has the metrics port ``settings.metrics_port + n``.
     None outlives this process, however it ends.
 
@@ -50,11 +52,19 @@ class Replicas:
         self._settings = settings
         self._count = count
         self._command = [sys.executable, "-m", "stream.cli", "serve", "worker", "--stop-with-stdin", *arguments]
+        self._needless = MONITOR_TOKENS | NOISE_KEY if "--key-file" in arguments else MONITOR_TOKENS
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
         """Have every worker finish its batches and leave the group."""
         self._stopping.set()
+
+    def environment(self, number: int) -> dict[str, str]:
+        """What process ``number`` is told."""
+        environment = without(self._needless)
+        if self._settings.metrics_port:
+            environment[variable("metrics_port")] = str(self._settings.metrics_port + number)
+        return environment
 
     async def run(self) -> None:
         """Return once all have stopped, on this order or on their own. What fails is started again.
@@ -86,14 +96,11 @@ class Replicas:
 
     async def _live(self, number: int) -> int:
         """Run one process to its end, or until told to stop; gives its exit status."""
-        environment = dict(os.environ)
-        if self._settings.metrics_port:
-            environment[variable("metrics_port")] = str(self._settings.metrics_port + number)
         process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=sys.stderr,
-            env=environment,
+            env=self.environment(number),
             start_new_session=True,  # Ctrl-C reaches this process alone, which passes the order on.
         )
         log.info("worker started", process=number, pid=process.pid)

@@ -29,6 +29,7 @@ from aiokafka.errors import (
     UnsupportedSaslMechanismError,
 )
 
+from stream.environment import SECRETS, without
 from stream.secret_files import SecretFileError, read_secret
 from stream.settings import SECURITY_FIELDS, Settings, variable
 
@@ -258,6 +259,7 @@ class BearerToken(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is n
         try:
             process = await asyncio.create_subprocess_exec(
                 *shlex.split(self._command),
+                env=without(SECRETS),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,

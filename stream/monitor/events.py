@@ -1,11 +1,14 @@
 """Live views as server-sent events: each view that a connection asks for is sent at once, and again when it changes.
 
-Events carry whole views, the same as the API answers, so a lost connection loses nothing.
+Events carry whole views, the same as the API answers, so a lost connection loses nothing. The first event is
+``readiness``, sent again when it changes; views follow once the tables hold all that was committed when the monitor
+started, for figures that are still being read look like others.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
@@ -14,8 +17,9 @@ from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from stream.monitor import views
+from stream.monitor.connections import WRITE_SECONDS
 from stream.monitor.listing import SourceQuery, StreamQuery, list_sources, list_streams
-from stream.monitor.models import FieldProblem, View, ViewName
+from stream.monitor.models import AccessRole, FieldProblem, View, ViewName
 from stream.monitor.monitor import Monitor
 from stream.monitor.problems import ProblemError, malformed
 from stream.monitor.routes import find_source, stream_detail
@@ -26,8 +30,6 @@ REFRESH = 5.0
 """Longest time that a view goes unchecked: rates change with time alone."""
 KEEPALIVE = 10.0
 """Longest silence on a connection, in seconds."""
-WRITE_TIMEOUT = 30.0
-"""How long a reader may leave what it is sent unread before it is cut off, in seconds."""
 
 _Maker = Callable[[], BaseModel]
 _Query = TypeVar("_Query", SourceQuery, StreamQuery)
@@ -49,49 +51,59 @@ class _Subscription:
 
 
 class EventStreams:
-    """All connections that are sent live views; there is a limit to how many."""
+    """All connections that are sent live views; there is a limit to how many each token has."""
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
         self._closing = asyncio.Event()
-        self._open = 0
+        self._open: Counter[AccessRole | None] = Counter()
 
     async def close(self, _: web.Application) -> None:
         """End every connection, so that the server can stop."""
         self._closing.set()
 
-    async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Send a connection its views until it ends or the server stops."""
+    async def serve(self, request: web.Request, role: AccessRole | None) -> web.StreamResponse:
+        """Send a connection its views until it ends or the server stops; ``HEAD`` asks for the headers alone."""
         subscriptions = self._subscribe(request.query)
-        if self._open >= self._monitor.settings.monitor_event_streams:
+        headers = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
+        if request.method == "HEAD":
+            return web.Response(headers=headers)
+        if self._open[role] >= self._monitor.settings.monitor_event_streams:
             raise ProblemError(
                 429,
                 "too-many-requests",
-                "too many live connections; close one, or raise SOTTO_MONITOR_EVENT_STREAMS",
+                "too many live connections with this token; close one, or raise SOTTO_MONITOR_EVENT_STREAMS",
                 headers={"Retry-After": "10"},
             )
-        self._open += 1
+        self._open[role] += 1
         try:
-            response = web.StreamResponse(
-                headers={"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
-            )
+            response = web.StreamResponse(headers=headers)
             await response.prepare(request)
             await self._send(response, subscriptions)
-        except (ConnectionError, TimeoutError):
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()  # what it left unread would hold the connection open
+        except ConnectionError:
             pass  # the reader has gone
         finally:
-            self._open -= 1
+            self._open[role] -= 1
         return response
 
     async def _send(self, response: web.StreamResponse, subscriptions: list[_Subscription]) -> None:
         loop = asyncio.get_running_loop()
         number, spoken = 0, loop.time()
+        readiness = ""
         while not self._closing.is_set():
-            for subscription in subscriptions:
-                if (text := self._news(subscription, loop.time())) is not None:
-                    number += 1
-                    await _write(response, f"id: {number}\n{text}\n\n")
-                    spoken = loop.time()
+            news = []
+            if (state := self._monitor.readiness().model_dump_json()) != readiness:
+                readiness = state
+                news.append(f"event: readiness\ndata: {state}")
+            if self._monitor.complete():
+                news += [text for one in subscriptions if (text := self._news(one, loop.time())) is not None]
+            for text in news:
+                number += 1
+                await _write(response, f"id: {number}\n{text}\n\n")
+                spoken = loop.time()
             if loop.time() - spoken >= KEEPALIVE:
                 await _write(response, ": alive\n\n")
                 spoken = loop.time()
@@ -189,7 +201,7 @@ _MAKERS: dict[ViewName, Callable[[Monitor, _Parameters], _Maker]] = {
 
 
 async def _write(response: web.StreamResponse, text: str) -> None:
-    async with asyncio.timeout(WRITE_TIMEOUT):
+    async with asyncio.timeout(WRITE_SECONDS):
         await response.write(text.encode())
 
 

@@ -50,6 +50,13 @@ class Monitor:
     history: Series = field(default_factory=views.new_history)
     workers: WorkersView = field(default_factory=lambda: WorkersView(time=0.0, members=[], partitions=[]))
 
+    _complete: bool = False
+
+    def complete(self) -> bool:
+        """Whether the tables hold all that was committed when the monitor started; once they do they always will."""
+        self._complete = self._complete or self.readiness().ready
+        return self._complete
+
     def overview(self) -> Overview:
         """The installation at a glance."""
         return views.overview(

@@ -21,6 +21,7 @@ _PROBLEMS = {
     "401": "No token, or a wrong one",
     "403": "The token may only look",
     "404": "There is no such source or stream",
+    "408": "The body came too slowly",
     "409": "Refused; nothing has changed",
     "413": "The body is too large",
     "415": "The body is not JSON",
@@ -85,7 +86,7 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
     if names:
         codes |= {"404", "503"}
     if route.body is not None:
-        codes |= {"409", "413", "415"}
+        codes |= {"408", "409", "413", "415"}
     if route.path == "/api/plan":
         codes |= {"404", "503"}
     if route.access == "operator":

@@ -28,6 +28,7 @@ from stream.kafka.restore import reader
 from stream.kafka.security import connection
 from stream.kafka.topics import layout
 from stream.log import get_logger
+from stream.monitor.connections import Runner
 from stream.monitor.server import APPLICATION_OPTIONS
 from stream.monitor.tables import Tables
 from stream.processors.base import Record
@@ -66,6 +67,10 @@ class _BareWeb(Web):
     production_blueprints = ()
     debug_blueprints = ()
     optional_blueprints = ()
+
+    def __init__(self, app: faust.App) -> None:
+        super().__init__(app)
+        self._runner = Runner(self.web_app)
 
 
 class _App(faust.App):

@@ -144,7 +144,7 @@ async def _request(monitor: Monitor, call: Call) -> Receipt:
         with span("monitor requests", {"sotto.request.kind": request.kind}):
             receipt = await monitor.requester.request(request)
     except RefusedError as error:
-        log.info("request refused", kind=request.kind, request=request.request)
+        log.info("request refused", kind=request.kind)
         raise ProblemError(409, "refused", error.reason, asked=error.asked, left=error.left) from None
     except MalformedEventError as error:
         raise ProblemError(400, "malformed", str(error)) from None
@@ -160,7 +160,7 @@ async def _request(monitor: Monitor, call: Call) -> Receipt:
             "unavailable",
             f"Kafka: {type(error).__name__}; send the same request again with the same id",
         ) from None
-    log.info("request committed", kind=request.kind, request=request.request, outcome=receipt.outcome)
+    log.info("request committed", kind=request.kind, outcome=receipt.outcome)
     return receipt
 
 

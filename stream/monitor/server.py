@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from schemas import MAX_DEFINITION_BYTES
 from stream.log import get_logger
+from stream.monitor.connections import IDLE_SECONDS
 from stream.monitor.events import EventStreams
-from stream.monitor.limits import RateLimiter
 from stream.monitor.metrics import CONTENT_TYPE, exposition
 from stream.monitor.models import AccessRole, ProblemCode, Readiness
 from stream.monitor.monitor import Monitor
@@ -20,6 +21,7 @@ from stream.monitor.openapi import document
 from stream.monitor.pages import add_pages
 from stream.monitor.problems import ProblemError, malformed
 from stream.monitor.routes import ROUTES, Call, Route
+from stream.rate_limits import RateLimiter
 
 log = get_logger("monitor")
 
@@ -73,9 +75,12 @@ def add_api(application: web.Application, monitor: Monitor) -> None:
     async def openapi(_: web.Request) -> web.Response:
         return web.json_response(document())
 
+    async def live(request: web.Request) -> web.StreamResponse:
+        return await streams.serve(request, request.get(_ROLE))
+
     application.router.add_get("/metrics", metrics)
     application.router.add_get("/openapi.json", openapi)
-    application.router.add_get("/api/events", streams.serve)
+    application.router.add_get("/api/events", live)
     add_pages(application)
 
 
@@ -89,9 +94,11 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
     except web.HTTPException as error:
         response = _failure(error.status, _CODES.get(error.status, "malformed"), error.reason)
     except Exception as error:  # noqa: BLE001  (whatever it is, the asker gets an answer that shows nothing of it)
-        # The message might quote what was sent: where it was raised is all that is logged of it.
+        # Message and path might quote what was sent: the route and where it was raised is all that is logged.
         frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-3:]]
-        log.error("request failed", path=request.path, error=type(error).__name__, detail=frames)  # noqa: TRY400
+        resource = request.match_info.route.resource
+        route = None if resource is None else resource.canonical
+        log.error("request failed", route=route, error=type(error).__name__, detail=frames)  # noqa: TRY400
         response = _failure(500, "internal", "a fault on our side; see the monitor's log")
     return response
 
@@ -168,7 +175,10 @@ async def _body(request: web.Request, route: Route) -> Any:
     if request.content_type != "application/json":
         raise ProblemError(415, "malformed", "body: send JSON with content type application/json")
     try:
-        body = await request.read()
+        async with asyncio.timeout(IDLE_SECONDS):
+            body = await request.read()
+    except TimeoutError:
+        raise ProblemError(408, "malformed", f"body: send all of it within {IDLE_SECONDS:g} s") from None
     except web.HTTPRequestEntityTooLarge:
         raise ProblemError(413, "too-large", f"body: send at most {MAX_DEFINITION_BYTES} bytes") from None
     try:

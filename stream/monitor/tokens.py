@@ -15,13 +15,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Self
 
+from stream.environment import OPERATOR_VARIABLE, VIEWER_VARIABLE
 from stream.monitor.models import AccessRole
 from stream.secret_files import read_secret, write_secret
 from stream.settings import Settings
 
 MIN_TOKEN_LENGTH = 32
-OPERATOR_VARIABLE = "SOTTO_MONITOR_OPERATOR_TOKEN"
-VIEWER_VARIABLE = "SOTTO_MONITOR_VIEWER_TOKEN"
 
 
 class TokenError(RuntimeError):

@@ -9,14 +9,11 @@ from stream.noise.geometric import (
     TwoSidedGeometric,
     sampler,
 )
-from stream.noise.keys import KEY_COMMAND_VARIABLE, KEY_FILE_VARIABLE, KEY_VARIABLE, NoiseKey, NoiseKeyError
+from stream.noise.keys import NoiseKey, NoiseKeyError
 from stream.noise.words import Role, cell_words, event_words, round_words, stream_subkey
 
 __all__ = [
     "DELTA_PER_DRAW",
-    "KEY_COMMAND_VARIABLE",
-    "KEY_FILE_VARIABLE",
-    "KEY_VARIABLE",
     "MAX_DIGITS",
     "Geometric",
     "NoiseKey",

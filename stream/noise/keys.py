@@ -11,12 +11,10 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from stream.environment import KEY_COMMAND_VARIABLE, KEY_FILE_VARIABLE, KEY_VARIABLE, SECRETS, without
 from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret
 
 KEY_BYTES = 32
-KEY_VARIABLE = "SOTTO_NOISE_KEY"
-KEY_FILE_VARIABLE = "SOTTO_NOISE_KEY_FILE"
-KEY_COMMAND_VARIABLE = "SOTTO_NOISE_KEY_COMMAND"
 COMMAND_TIMEOUT = 60.0
 """Seconds that a command may take to print the key."""
 MAX_KEYS = 64
@@ -105,7 +103,11 @@ class NoiseKey:
         """The keys that a command prints, such as a secret store's client. It is run without a shell."""
         try:
             done = subprocess.run(  # noqa: S603 - the operator's own command, split into words and run as such
-                shlex.split(command), capture_output=True, timeout=COMMAND_TIMEOUT, check=True
+                shlex.split(command),
+                capture_output=True,
+                timeout=COMMAND_TIMEOUT,
+                check=True,
+                env=without(SECRETS),
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             # Neither the command's words nor what it printed may show up: either may hold a secret.

@@ -45,7 +45,7 @@ class Record(NamedTuple):
     headers: Headers = ()
 
 
-Message = tuple[bytes, bytes | None, Headers]
+Message = tuple[bytes | None, bytes | None, Headers]
 """Key, value and headers of a record to be written; no value deletes the key from a compacted topic."""
 
 

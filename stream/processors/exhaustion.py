@@ -14,3 +14,8 @@ def exhausted_reason(calibration: Calibration) -> str:
             return f"exhausted: all {calibration.cutoff} updates of the hypothesis are used"
         case _:
             return f"exhausted: all {calibration.cutoff} answers of the grant are given"
+
+
+def says_exhausted(reason: str | None) -> bool:
+    """Whether this is the reason of an answer or a stream whose grant is used up."""
+    return reason is not None and reason.startswith("exhausted:")

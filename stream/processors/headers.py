@@ -40,7 +40,7 @@ _CARRIED: Final = frozenset({"ce_specversion", "traceparent", "tracestate"})
 def enveloped(topic: str, records: Sequence[RecordLike], answers: Sequence[Message | None]) -> list[Message]:
     """The answers to these records, for ``topic``, each with the headers that its query asks for."""
     return [
-        (answer[0], answer[1], answer_headers(topic, record, answer[0])) if record.headers else answer
+        (answer[0], answer[1], answer_headers(topic, record, answer[0] or b"")) if record.headers else answer
         for record, answer in zip(records, answers, strict=True)
         if answer is not None
     ]

@@ -63,4 +63,4 @@ def dead_letter(record: RecordLike, rejection: Rejection) -> Message:
         code=rejection.code,
         message=rejection.message,
     )
-    return (record.key or b"", record.value, [*record.headers, *facts.to_kafka()])
+    return (record.key, record.value, [*record.headers, *facts.to_kafka()])

@@ -14,6 +14,7 @@ from aiohttp import web
 from schemas import MAX_RECORD_BYTES, GrantRecord, LedgerRecord, RejectedHeaders
 from schemas.wire import Codec
 from stream.accounting.ledger import RefusedError
+from stream.monitor.connections import Runner
 from stream.monitor.models import MemberRow, PartitionRow, Restore, WorkersView
 from stream.monitor.server import build_application
 from stream.processors.base import Record
@@ -262,7 +263,7 @@ class Scene(Installation):
     @asynccontextmanager
     async def served(self, port: int = 0) -> AsyncIterator[str]:
         """The monitor on a port, any free one if none is given; gives its address."""
-        runner = web.AppRunner(build_application(self.monitor))
+        runner = Runner(build_application(self.monitor))
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", port, reuse_address=True)
         await site.start()

@@ -10,9 +10,10 @@ import pytest
 from playwright.async_api import Page, expect
 
 from schemas import Amount
+from stream.monitor.models import Readiness
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import Scene, above, values
-from tests.unit.monitor.installation import HIGH, LOW
+from tests.unit.monitor.installation import HIGH, LOW, spec
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -187,6 +188,60 @@ async def test_a_lost_connection_is_told_with_the_age_of_the_figures_and_found_a
         await page.get_by_role("button", name="Try now").click()
         await expect(banner).to_be_hidden()
         await expect(page.get_by_text("live", exact=True)).to_be_visible()
+
+
+async def test_a_monitor_that_has_started_again_is_not_live_before_its_figures_are(open_page: OpenPage) -> None:
+    before, after = Scene(), Scene()
+    before.open(spec("ward/7"), spec("ward/8"))
+    async with before.served() as address:
+        page = await open_page(address, "streams")
+        rows = page.locator("table.streams tbody tr")
+        await expect(rows).to_have_count(2)
+    status = page.get_by_role("status").and_(page.locator(".live"))
+    await expect(status).to_have_text("not live")
+    after.readiness = Readiness(ready=False, behind=7, reason="the tables are still being read")
+    async with after.served(int(address.rpartition(":")[2])):
+        await page.get_by_role("button", name="Try now").click()
+        notice = page.get_by_text("Not up to date: the tables are still being read, 7 records to go.")
+        await expect(notice).to_be_visible()
+        await expect(status).to_have_text("not up to date")
+        await expect(page.get_by_text("Connection lost")).to_be_hidden()
+        await expect(rows).to_have_count(2)
+        # What the page says is noted down at every change of the table and of the word.
+        await page.evaluate(NOTE)
+        after.open(spec("ward/7"), spec("ward/8"))
+        after.readiness = Readiness(ready=True, behind=0)
+        await expect(status).to_have_text("live")
+        await expect(notice).to_be_hidden()
+        assert (
+            await page.evaluate("window.noted.filter(([word, rows]) => word === 'live' && rows === 0).length") == 0
+        )
+        assert await rows.count() == 2
+        after.readiness = Readiness(ready=False, behind=0, reason="Kafka does not answer")
+        await expect(status).to_have_text("not up to date")
+        await expect(page.get_by_text("Not up to date: Kafka does not answer.")).to_be_visible()
+        await expect(rows).to_have_count(2)
+
+
+NOTE = """() => {
+  window.noted = [];
+  const note = () => window.noted.push([
+    document.querySelector(".live").textContent, document.querySelectorAll("table.streams tbody tr").length,
+  ]);
+  new MutationObserver(note).observe(document.body, { subtree: true, childList: true, characterData: true });
+}"""
+
+
+async def test_a_place_is_not_live_before_its_own_figures_are(scene: Scene, open_page: OpenPage) -> None:
+    async with scene.served() as address:
+        page = await open_page(address, "overview")
+        await page.evaluate(NOTE)
+        await page.goto(f"{address}/#/streams")
+        await expect(page.locator("table.streams tbody tr").first).to_be_visible()
+        await expect(page.locator(".live")).to_have_text("live")
+        noted = await page.evaluate("window.noted")
+    assert ["connecting", 0] in noted
+    assert ["live", 0] not in noted
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

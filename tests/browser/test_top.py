@@ -103,7 +103,7 @@ async def test_hostile_names_cannot_steer_the_terminal() -> None:
         _, output, _ = await top(address)
     assert "\x1b" not in output
     assert "\x07" not in output
-    assert "�[2J�]0;title�[bold]gone[/bold]" in output
+    assert "\\x1b[2J\\x1b]0;title\\x07[bold]gone[/bold]" in output
 
 
 async def test_it_says_what_to_do_without_a_monitor_or_with_a_wrong_token() -> None:

@@ -18,9 +18,10 @@ import pytest
 from typer.testing import CliRunner
 
 from stream.cli.app import app
+from stream.environment import KEY_FILE_VARIABLE, KEY_VARIABLE
 from stream.kafka import replicas
 from stream.kafka.replicas import ReplicaError, Replicas
-from stream.noise import KEY_FILE_VARIABLE, KEY_VARIABLE, NoiseKey
+from stream.noise import NoiseKey
 from stream.settings import Settings, variable
 from tests.chaos.ground import installation
 

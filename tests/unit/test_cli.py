@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from schemas import Answer
+from schemas.answers import Outcome
+from stream.cli.output import show_table
+from stream.cli.queries import _show, exit_status
+
 
 def sotto(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command with nothing of Sotto in the environment but what is given."""
@@ -100,3 +105,45 @@ def test_an_unreachable_broker_is_one_clear_line() -> None:
     assert result.returncode == 1
     assert "SOTTO_BOOTSTRAP" in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
+
+
+HOSTILE = "a\x1b[2J\x1b]0;title\x07\x9b31m\u202eb\n[red]c"
+"""What would clear a screen, name a window, colour, turn writing round, begin a line, and mark up."""
+WRITTEN_OUT = "a\\x1b[2J\\x1b]0;title\\x07\\x9b31m\\u202eb\\n[red]c"
+
+
+def test_nothing_from_a_topic_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = Answer(id=HOSTILE, stream=HOSTILE, outcome="rejected", reason=HOSTILE, choice=HOSTILE)
+    _show(answer, as_json=False)
+    show_table(HOSTILE, ["column"], [[HOSTILE]])
+    said = "".join(capsys.readouterr().out.split("\n"))
+    assert said.replace("\n", "").isprintable()
+    assert WRITTEN_OUT in said
+    _show(answer, as_json=True)
+    line = capsys.readouterr().out
+    assert line.removesuffix("\n").isprintable()
+    assert json.loads(line) == answer.model_dump(mode="json")
+    result = sotto("plan", "--mechanism", HOSTILE.replace("\n", ""), COLUMNS="200")
+    assert result.returncode != 0
+    assert "\x1b" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "status"),
+    [
+        ("above", None, 0),
+        ("below", None, 0),
+        ("answer", None, 0),
+        ("rejected", "unknown-stream: stream: no such stream is open; open it first", 3),
+        ("halted", "audit", 4),
+        ("halted", "exhausted: all 3 ⊤s of the cutoff are out", 5),
+    ],
+)
+def test_a_script_can_tell_what_became_of_a_question(outcome: Outcome, reason: str | None, status: int) -> None:
+    assert exit_status(Answer(id="a", stream="b", outcome=outcome, reason=reason)) == status
+
+
+def test_the_exit_statuses_are_told() -> None:
+    told = " ".join(sotto("ask", "--help", COLUMNS="200").stdout.replace("│", " ").split())
+    for words in ("0 answered", "3 rejected", "4 halted", "5 halted", "6 no answer in time"):
+        assert words in told

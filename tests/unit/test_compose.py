@@ -12,8 +12,8 @@ import typer.main
 import yaml
 
 from stream.cli.app import app
+from stream.environment import KEY_FILE_VARIABLE, KEY_VARIABLE
 from stream.kafka.broker_jars import KAFKA_VERSION
-from stream.noise.keys import KEY_FILE_VARIABLE, KEY_VARIABLE
 from stream.settings import Settings
 
 PROJECT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from stream.log import configure, get_logger
+from stream.log import BURST, EVERY, BoundedRepeats, configure, get_logger
 
 
 class Pipe(io.StringIO):
@@ -35,10 +35,13 @@ class FullDisk(io.StringIO):
 @pytest.fixture(autouse=True)
 def _configured_afterwards_as_before() -> Iterator[None]:
     before = structlog.get_config()
-    level = logging.getLogger("aiokafka").level
+    root = logging.getLogger()
+    level, root_level, handlers = logging.getLogger("aiokafka").level, root.level, list(root.handlers)
     yield
     structlog.configure(**before)
     logging.getLogger("aiokafka").setLevel(level)
+    root.setLevel(root_level)
+    root.handlers[:] = handlers
 
 
 def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,3 +59,58 @@ def test_a_full_disk_loses_lines_and_nothing_else(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("sys.stderr", FullDisk())
     configure(as_json=False)
     get_logger("engine").info("assigned")
+
+
+def test_an_error_that_repeats_is_written_at_a_bounded_rate_with_how_often_it_was_left_out() -> None:
+    now = 0.0
+    bounded = BoundedRepeats(clock=lambda: now)
+
+    def written(event: str, method: str = "error") -> dict[str, object] | None:
+        try:
+            return dict(bounded(None, method, {"component": "engine", "event": event}))
+        except structlog.DropEvent:
+            return None
+
+    lines = []
+    for _ in range(3600):
+        lines.append(written("partition starts over"))
+        now += 1.0
+    kept = [line for line in lines if line is not None]
+    assert BURST <= len(kept) <= BURST + 3600 / EVERY + 1
+    assert sum(1 + int(str(line.get("held_back", 0))) for line in kept) >= 3600 - EVERY
+    assert written("another error") is not None
+    assert all(written("assigned", "info") is not None for _ in range(1000))
+
+
+def test_a_library_that_repeats_itself_in_other_words_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = Pipe()
+    monkeypatch.setattr("sys.stderr", pipe)
+    configure(as_json=True)
+    for number in range(1000):
+        logging.getLogger("aiokafka.client").error(
+            "Unable connect to node %s: %s", number, OSError(111, "refused")
+        )
+    assert len(pipe.writes) == BURST
+    assert json.loads(pipe.writes[0])["event"] == "Unable connect to node 0: [Errno 111] refused"
+
+
+SECRET = "secret-that-must-not-be-logged"  # noqa: S105
+
+
+def test_nothing_that_an_exception_quotes_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = Pipe()
+    monkeypatch.setattr("sys.stderr", pipe)
+    configure(as_json=True)
+    log = logging.getLogger("library")
+    try:
+        int(SECRET)
+    except ValueError as error:
+        log.exception("failed")
+        log.error("failed: %r", error)  # noqa: TRY400
+        log.error("failed\n%s", error)  # noqa: TRY400
+        logging.getLogger("asyncio").error("Exception in callback f('%s')\n%s", SECRET, error)  # noqa: TRY400
+    assert len(pipe.writes) == 4
+    assert SECRET not in "".join(pipe.writes)
+    first = json.loads(pipe.writes[0])
+    assert (first["error"], first["component"]) == ("ValueError", "library")
+    assert "test_log.py" in first["at"][0]

@@ -9,12 +9,14 @@ const LONGEST_WAIT_MS = 15_000;
 /**
  * One connection that is sent views, made again whenever it is lost.
  *
- * `onEvent(name, data)` gets each view; `onState({ live, heard, retryAt })` gets what became of the connection, with the
- * time of the last sign of life; `onDenied()` is called once the token is no longer known.
+ * `onEvent(name, data)` gets each view, and the monitor's readiness; `onState({ open, live, heard, retryAt })` gets what
+ * became of the connection: whether it is open, whether every view has come over it since, and when it was last live.
+ * `onDenied()` is called once the token is no longer known.
  */
 export class LiveConnection {
   constructor({ token, views, query = {}, onEvent, onState, onDenied }) {
     this.path = `/api/events?${parameters({ views: views.join(","), ...query })}`;
+    this.views = views;
     this.token = token;
     this.onEvent = onEvent;
     this.onState = onState;
@@ -43,6 +45,7 @@ export class LiveConnection {
   async run() {
     this.timer = null;
     this.controller = new AbortController();
+    this.missing = new Set(this.views); // what a monitor that has started again has not sent yet
     this.listen();
     try {
       const response = await open(this.path, this.token, { signal: this.controller.signal });
@@ -61,7 +64,7 @@ export class LiveConnection {
     if (!this.closed) {
       const wait = this.wait * (0.75 + Math.random() / 2);
       this.wait = Math.min(this.wait * 2, LONGEST_WAIT_MS);
-      this.onState({ live: false, heard: this.heard, retryAt: Date.now() + wait });
+      this.onState({ open: false, live: false, heard: this.heard, retryAt: Date.now() + wait });
       this.timer = setTimeout(() => this.run(), wait);
     }
   }
@@ -75,12 +78,18 @@ export class LiveConnection {
         return;
       }
       this.listen();
-      this.heard = Date.now();
       this.wait = FIRST_WAIT_MS;
-      this.onState({ live: true, heard: this.heard, retryAt: null });
       const blocks = (rest + decoder.decode(value, { stream: true })).split("\n\n");
       rest = blocks.pop();
       blocks.forEach((block) => this.tell(block));
+      if (this.closed) {
+        return;
+      }
+      const live = this.missing.size === 0;
+      if (live) {
+        this.heard = Date.now();
+      }
+      this.onState({ open: true, live, heard: this.heard, retryAt: null });
     }
   }
 
@@ -93,8 +102,11 @@ export class LiveConnection {
       }
     }
     if (fields.has("data") && !this.closed) {
+      const name = fields.get("event") ?? "message";
+      // A problem stands in a view's place, and does not say in which.
+      this.missing.delete(name === "problem" ? this.missing.values().next().value : name);
       try {
-        this.onEvent(fields.get("event") ?? "message", JSON.parse(fields.get("data")));
+        this.onEvent(name, JSON.parse(fields.get("data")));
       } catch (error) {
         reportError(error); // a fault of a view is not one of the connection
       }

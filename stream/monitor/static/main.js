@@ -70,6 +70,7 @@ class Application {
 
   connect() {
     this.states = this.wanted.map(() => null);
+    this.frame.connection({ live: false, lost: false, heard: null });
     this.connections = this.wanted.map(
       (wanted, index) =>
         new LiveConnection({
@@ -94,9 +95,11 @@ class Application {
       this.view.element.append(make("p", { class: "problem outcome", role: "alert", "data-level": "refused" }, data.message));
       return;
     }
-    if (name === "overview") {
-      this.frame.ready(data.ready);
-    } else if (name === (this.view.subject ?? name)) {
+    if (name === "readiness") {
+      this.frame.ready(data);
+      return;
+    }
+    if (name !== "overview" && name === (this.view.subject ?? name)) {
       this.clearProblem();
     }
     this.view.show(name, data);
@@ -109,11 +112,11 @@ class Application {
 
   connectionIs(index, state) {
     this.states[index] = state;
-    const lost = this.states.filter((one) => one && !one.live).map((one) => one.heard);
+    const behind = this.states.filter((one) => one && !one.live).map((one) => one.heard);
     this.frame.connection({
       live: this.states.every((one) => one?.live),
-      lost: lost.length > 0,
-      heard: lost.includes(null) ? null : Math.min(...lost),
+      lost: this.states.some((one) => one && !one.open),
+      heard: !behind.length || behind.includes(null) ? null : Math.min(...behind),
     });
   }
 

@@ -1,7 +1,7 @@
 // What stands around every view: navigation, who is signed in, and whether the figures are live.
 
 import { make, setAttribute, setText } from "./dom.js";
-import { time } from "./format.js";
+import { plural, time } from "./format.js";
 import { route } from "./routes.js";
 
 const PLACES = [["overview", "Overview"], ["streams", "Streams"], ["sources", "Sources"], ["workers", "Workers"], ["rejected", "Rejected"]];
@@ -12,7 +12,8 @@ export function shell(session, { onRetry, onSignOut }) {
   const live = make("span", { class: "live", role: "status" });
   const bannerText = make("span");
   const banner = make("div", { class: "banner", role: "alert", hidden: true }, bannerText, make("button", { type: "button", onclick: onRetry }, "Try now"));
-  const reading = make("div", { class: "banner notice", role: "status", hidden: true }, "The monitor is still reading the log: figures are incomplete for a moment.");
+  const readingText = make("span");
+  const reading = make("div", { class: "banner notice", role: "status", hidden: true }, readingText);
   const main = make("main", { id: "content", tabindex: "-1" });
   const element = make(
     "div",
@@ -29,26 +30,41 @@ export function shell(session, { onRetry, onSignOut }) {
     reading,
     main,
   );
+  let isReady = true;
+  let connected = { live: false, lost: false, heard: null };
+
+  function show() {
+    const { live: isLive, lost, heard } = connected;
+    const isCurrent = isLive && isReady;
+    setAttribute(live, "data-live", String(isCurrent));
+    setText(live, isCurrent ? "live" : lost ? "not live" : isReady ? "connecting" : "not up to date");
+    banner.hidden = !lost;
+    reading.hidden = isReady || lost;
+    main.classList.toggle("stale", lost || (!isLive && heard !== null));
+    if (lost) {
+      const figures = heard === null ? "There are no figures yet" : `Figures are as of ${time(heard / 1000)}`;
+      setText(bannerText, `Connection lost. ${figures}; trying again.`);
+    }
+  }
+
   return {
     element,
     main,
     mark(place) {
       links.forEach((one) => setAttribute(one, "aria-current", one.dataset.place === place ? "page" : null));
     },
-    /** Whether the monitor has read everything; figures are incomplete until then. */
-    ready(isReady) {
-      reading.hidden = isReady;
-    },
-    /** `heard` is when the last sign of life came, in milliseconds, or null if there was none. */
-    connection({ live: isLive, lost, heard }) {
-      setAttribute(live, "data-live", String(isLive));
-      setText(live, isLive ? "live" : lost ? "not live" : "connecting");
-      banner.hidden = !lost;
-      main.classList.toggle("stale", lost);
-      if (lost) {
-        const figures = heard === null ? "There are no figures yet" : `Figures are as of ${time(heard / 1000)}`;
-        setText(bannerText, `Connection lost. ${figures}; trying again.`);
+    /** What the monitor says of its own tables: figures are not there, or old, until it is ready. */
+    ready({ ready, behind, reason }) {
+      isReady = ready;
+      if (!ready) {
+        setText(readingText, `Not up to date: ${reason ?? "the monitor is not ready"}${behind ? `, ${plural(behind, "record")} to go` : ""}.`);
       }
+      show();
+    },
+    /** `heard` is when figures were last live, in milliseconds, or null if they never were. */
+    connection(state) {
+      connected = state;
+      show();
     },
   };
 }

@@ -13,6 +13,7 @@ from aiohttp.web import Application, Request
 
 from schemas import Receipt, StreamStatus
 from schemas import Request as LedgerRequest
+from stream.monitor.connections import Runner
 from stream.monitor.models import Readiness
 from stream.monitor.monitor import Monitor
 from stream.monitor.server import build_application
@@ -106,8 +107,15 @@ class Installation:
 
     @asynccontextmanager
     async def web(self) -> AsyncIterator[WebClient]:
-        async with TestClient(TestServer(build_application(self.monitor))) as client:
+        async with TestClient(_Server(build_application(self.monitor))) as client:
             yield client
+
+
+class _Server(TestServer):
+    """The server as it is run, on the monitor's own connections."""
+
+    async def _make_runner(self, **_: Any) -> Runner:
+        return Runner(self.app)
 
 
 async def get(client: WebClient, path: str, token: str = VIEWER, **parameters: str) -> dict[str, Any]:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientResponse
+from aiohttp.test_utils import TestServer
 
 from stream.monitor import events
+from stream.monitor.models import Readiness
 from stream.settings import Settings
-from tests.unit.monitor.installation import HIGH, LOW, VIEWER, Installation, WebClient, bearer, get, spec
+from tests.unit.monitor.installation import HIGH, LOW, OPERATOR, VIEWER, Installation, WebClient, bearer, get, spec
 
 WAIT = 20.0
 
@@ -30,6 +32,13 @@ async def read(response: ClientResponse) -> AsyncIterator[tuple[str, dict[str, A
         yield fields.get("event", ""), json.loads(fields["data"]) if "data" in fields else {}
 
 
+async def views_of(response: ClientResponse) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """The same, without what is said of the monitor itself."""
+    async for name, data in read(response):
+        if name != "readiness":
+            yield name, data
+
+
 async def named(sent: AsyncIterator[tuple[str, dict[str, Any]]]) -> tuple[str, dict[str, Any]]:
     """The next event that is no comment."""
     while True:
@@ -38,8 +47,8 @@ async def named(sent: AsyncIterator[tuple[str, dict[str, Any]]]) -> tuple[str, d
             return name, data
 
 
-async def listen(client: WebClient, **parameters: str) -> ClientResponse:
-    response = await client.get("/api/events", params=parameters, headers=bearer(VIEWER))
+async def listen(client: WebClient, token: str = VIEWER, **parameters: str) -> ClientResponse:
+    response = await client.get("/api/events", params=parameters, headers=bearer(token))
     assert response.status == 200, await response.text()
     assert response.content_type == "text/event-stream"
     return response
@@ -51,7 +60,7 @@ async def test_every_view_is_sent_at_once_as_its_own_route_answers() -> None:
     async with asyncio.timeout(WAIT), installation.web() as client:
         names = "overview,sources,budget,streams,stream,rejected,workers"
         response = await listen(client, views=names, source="feed", stream="ward")
-        sent = read(response)
+        sent = views_of(response)
         found = dict([await anext(sent) for _ in names.split(",")])
         assert set(found) == set(names.split(","))
         for name, path in (
@@ -72,7 +81,7 @@ async def test_a_view_is_sent_again_when_it_changes_and_not_when_it_does_not() -
     installation.open(spec("ward"), spec("other"))
     async with asyncio.timeout(WAIT), installation.web() as client:
         response = await listen(client, views="streams", search="ward")
-        sent = read(response)
+        sent = views_of(response)
         name, page = await anext(sent)
         assert (name, page["items"][0]["answered"]) == ("streams", 0)
         assert await anext(sent) == ("", {})
@@ -89,7 +98,7 @@ async def test_a_name_that_is_not_known_yet_is_told_and_shown_once_it_is() -> No
     installation.open()
     async with asyncio.timeout(WAIT), installation.web() as client:
         response = await listen(client, views="stream", stream="later")
-        sent = read(response)
+        sent = views_of(response)
         name, problem = await anext(sent)
         assert (name, problem["code"]) == ("problem", "not-found")
         installation.driver.open(spec("later"))
@@ -99,19 +108,61 @@ async def test_a_name_that_is_not_known_yet_is_told_and_shown_once_it_is() -> No
         response.close()
 
 
-async def test_there_is_a_limit_to_live_connections_and_a_closed_one_makes_room() -> None:
+async def test_there_is_a_limit_to_each_tokens_live_connections_and_a_closed_one_makes_room() -> None:
     installation = Installation(Settings(monitor_event_streams=1))
     installation.open(spec("ward"))
     async with asyncio.timeout(WAIT), installation.web() as client:
         first = await listen(client, views="overview")
         async with client.get("/api/events?views=overview", headers=bearer(VIEWER)) as refused:
             assert refused.status == 429
+        operators = await listen(client, OPERATOR, views="overview")
+        operators.close()
         first.close()
         while True:
             async with client.get("/api/events?views=overview", headers=bearer(VIEWER)) as response:
                 if response.status == 200:
                     break
             await asyncio.sleep(0.02)
+
+
+async def test_a_monitor_that_still_reads_says_so_and_sends_no_figures() -> None:
+    installation = Installation()
+    reading = Readiness(ready=False, behind=7, reason="the tables are still being read")
+    installation.readiness = reading
+    async with asyncio.timeout(WAIT), installation.web() as client:
+        response = await listen(client, views="streams")
+        sent = read(response)
+        assert await anext(sent) == ("readiness", reading.model_dump(mode="json"))
+        assert [await anext(sent) for _ in range(3)] == [("", {})] * 3
+        installation.open(spec("ward"))
+        installation.readiness = Readiness(ready=True, behind=0)
+        name, data = await named(sent)
+        assert (name, data["ready"]) == ("readiness", True)
+        name, page = await named(sent)
+        assert (name, [one["stream"] for one in page["items"]]) == ("streams", ["ward"])
+        # What has been read stays shown when Kafka is silent later.
+        installation.readiness = Readiness(ready=False, behind=0, reason="Kafka does not answer")
+        name, data = await named(sent)
+        assert (name, data["ready"]) == ("readiness", False)
+        installation.ask("ward", LOW)
+        assert (await named(sent))[0] == "streams"
+        response.close()
+
+
+async def test_the_headers_alone_are_answered_without_a_body_and_end() -> None:
+    installation = Installation()
+    installation.open(spec("ward"))
+    async with asyncio.timeout(WAIT), installation.web() as client:
+        server = client.server
+        assert isinstance(server, TestServer)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        request = "HEAD /api/events?views=overview HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        writer.write(f"{request}Authorization: Bearer {VIEWER}\r\n\r\n".encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert b"text/event-stream" in head
+    assert body == b""
 
 
 async def test_a_server_that_stops_ends_its_live_connections() -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.monitor.limits import RateLimiter
-from stream.monitor.tokens import OPERATOR_VARIABLE, VIEWER_VARIABLE, TokenError, Tokens, make_token_file
+from stream.environment import OPERATOR_VARIABLE, VIEWER_VARIABLE
+from stream.monitor.tokens import TokenError, Tokens, make_token_file
+from stream.rate_limits import RateLimiter
 from stream.secret_files import SecretFileError
 from stream.settings import Settings
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.noise import KEY_COMMAND_VARIABLE, KEY_FILE_VARIABLE, KEY_VARIABLE, NoiseKey, NoiseKeyError
+from stream.environment import KEY_COMMAND_VARIABLE, KEY_FILE_VARIABLE, KEY_VARIABLE
+from stream.noise import NoiseKey, NoiseKeyError
 
 SECRET = bytes(range(200, 232))
 

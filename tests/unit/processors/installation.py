@@ -110,8 +110,13 @@ def records(
 
 
 def written(outputs: Outputs, topic: str) -> list[tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]]:
-    """The messages to one topic, whatever the partition."""
-    return [message for name, _, messages in outputs for message in messages if name == topic]
+    """The messages to one topic, whatever the partition; a key that is null shows as an empty one."""
+    return [
+        (key or b"", value, headers)
+        for name, _, messages in outputs
+        for key, value, headers in messages
+        if name == topic
+    ]
 
 
 def answers_in(outputs: Outputs, topics: Topics) -> list[Answer]:

@@ -138,6 +138,14 @@ def test_a_dead_letter_has_the_original_event_and_says_why(
     assert words in facts["__connect.errors.exception.message"].decode()
 
 
+@pytest.mark.parametrize("key", [None, b"", b"feed-0"])
+def test_a_dead_letter_keeps_the_key_as_it_came(key: bytes | None) -> None:
+    worker = worker_of(feed_driver(spec("feed-0")))
+    outputs = worker.process([Record(worker.inputs[0], 0, 42, 0, key, b"{")])
+    kept = [message[0] for topic, _, messages in outputs for message in messages if topic.endswith(".rejected")]
+    assert kept == [key]
+
+
 def test_an_event_in_the_wrong_partition_is_told_the_right_one_and_the_partitioner() -> None:
     driver = feed_driver(spec("feed-0"), partitions=4)
     home = partition_of(b"feed-0", 4)
@@ -170,7 +178,7 @@ def test_a_private_value_stands_in_no_answer_and_in_no_header() -> None:
     for topic, _, messages in outputs:
         for key, value, headers in messages:
             shown = [
-                key,
+                key or b"",
                 *(text for _, text in headers),
                 *([] if topic == driver.topics.rejected else [value or b""]),
             ]

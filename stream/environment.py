@@ -1,0 +1,32 @@
+"""What a child process is told of this one's environment: nothing secret that it has no use for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+KEY_VARIABLE: Final = "SOTTO_NOISE_KEY"
+KEY_FILE_VARIABLE: Final = "SOTTO_NOISE_KEY_FILE"
+KEY_COMMAND_VARIABLE: Final = "SOTTO_NOISE_KEY_COMMAND"
+OPERATOR_VARIABLE: Final = "SOTTO_MONITOR_OPERATOR_TOKEN"
+VIEWER_VARIABLE: Final = "SOTTO_MONITOR_VIEWER_TOKEN"
+
+NOISE_KEY: Final = frozenset({KEY_VARIABLE, KEY_FILE_VARIABLE, KEY_COMMAND_VARIABLE})
+"""The noise key, or where it is to be had: for workers and budget service."""
+MONITOR_TOKENS: Final = frozenset(
+    {OPERATOR_VARIABLE, VIEWER_VARIABLE, f"{OPERATOR_VARIABLE}_FILE", f"{VIEWER_VARIABLE}_FILE"}
+)
+"""The monitor's tokens, or where they are to be had: for the monitor."""
+KAFKA_CREDENTIALS: Final = frozenset(
+    f"SOTTO_{name}"
+    for name in ("SASL_PASSWORD", "SASL_PASSWORD_FILE", "SASL_TOKEN_FILE", "SASL_TOKEN_COMMAND", "TLS_KEY_FILE")
+)
+"""What Kafka is shown, or where it is to be had: for every service."""
+SECRETS: Final = NOISE_KEY | MONITOR_TOKENS | KAFKA_CREDENTIALS
+"""All of them: for no program that is not ours."""
+
+
+def without(names: frozenset[str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """An environment, this process's if none is given, without these variables."""
+    return {name: text for name, text in environment.items() if name not in names}

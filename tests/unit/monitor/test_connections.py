@@ -1,0 +1,161 @@
+"""Raw connections: bytes that are no request, requests that do not end, and connections that only wait."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import structlog
+from aiohttp.test_utils import TestServer
+
+from stream import log
+from stream.monitor import connections, server
+from tests.unit.monitor.installation import OPERATOR, VIEWER, Installation
+
+WAIT = 30.0
+TOKEN = OPERATOR.encode()
+UNREADABLE = {
+    "carriage return in the value": b"Authorization: Bearer " + TOKEN + b"\rX\r\n",
+    "null in the value": b"Authorization: Bearer " + TOKEN + b"\x00\r\n",
+    "control character in the value": b"Authorization: Bearer " + TOKEN + b"\x01\r\n",
+    "carriage return and line feed in a token file": b"Authorization: Bearer " + TOKEN + b"\r\n\r\r\n",
+    "the token as a name": b"Authoriz\x07ation" + TOKEN + b": Bearer " + TOKEN + b"\r\n",
+    "space before the colon": TOKEN + b" : Bearer\r\n",
+    "folded": b"Authorization: Bearer\r\n " + TOKEN + b"\x01\r\n",
+    "no colon": TOKEN + b"\r\n",
+    "too long": b"Authorization: Bearer " + TOKEN * 500 + b"\r\n",
+    "a length that is none": b"Content-Length: " + TOKEN + b"\r\n",
+    "two lengths": b"X: " + TOKEN + b"\r\nContent-Length: 1\r\nContent-Length: 2\r\n",
+    "an unknown coding": b"Transfer-Encoding: " + TOKEN + b"\r\n",
+}
+LINES = {
+    "a method that is none": b"G\x01T" + TOKEN + b" / HTTP/1.1\r\n",
+    "a target that is none": b"GET /" + TOKEN + b"\x00 HTTP/1.1\r\n",
+    "a version that is none": b"GET / " + TOKEN + b"\r\n",
+    "no request at all": TOKEN + b"\r\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def _logs() -> Iterator[None]:
+    """As a service logs, and afterwards as before."""
+    before, root = structlog.get_config(), logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    log.configure(as_json=True)
+    yield
+    structlog.configure(**before)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@asynccontextmanager
+async def port_of(installation: Installation) -> AsyncIterator[int]:
+    async with asyncio.timeout(WAIT), installation.web() as client:
+        assert isinstance(client.server, TestServer)
+        yield client.server.port or 0
+
+
+async def answered(port: int, sent: bytes) -> bytes:
+    """All that comes back until the connection ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("name", [*UNREADABLE, *LINES])
+async def test_nothing_that_is_sent_gets_into_the_log_or_comes_back(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    start = LINES.get(name, b"GET /api/overview HTTP/1.1\r\nHost: x\r\n")
+    async with port_of(Installation()) as port:
+        back = await answered(port, start + UNREADABLE.get(name, b"") + b"Connection: close\r\n\r\n")
+    logged = "".join(capfd.readouterr())
+    assert OPERATOR not in logged
+    assert OPERATOR.encode() not in back
+    if not back.startswith((b"HTTP/1.1 401", b"HTTP/1.0 401")):
+        head, _, body = back.partition(b"\r\n\r\n")
+        assert head.split(b" ")[1] == b"400"
+        assert json.loads(body)["code"] == "malformed"
+
+
+async def test_unreadable_requests_by_the_thousand_leave_a_few_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    sent = b"GET / HTTP/1.1\r\n" + UNREADABLE["null in the value"] + b"\r\n"
+    async with port_of(Installation()) as port:
+        for _ in range(20):
+            await asyncio.gather(*(answered(port, sent) for _ in range(50)))
+        assert b"200" in (await answered(port, b"GET /healthz HTTP/1.0\r\n\r\n")).split(b"\r\n")[0]
+    logged = "".join(capfd.readouterr())
+    assert 1 <= logged.count("\n") <= log.BURST
+    assert len(logged) < 10_000
+
+
+async def test_a_request_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(server, "IDLE_SECONDS", 0.2)
+    post = f"POST /api/halts HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {OPERATOR}\r\n".encode()
+    async with port_of(Installation()) as port:
+        for sent, wanted in (
+            (b"", b""),
+            (b"GET /healthz HT", b""),
+            (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ", b""),
+            (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 200"),
+            (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /", b"HTTP/1.1 200"),
+            (post + b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{", b"HTTP/1.1 408"),
+            (b"POST /api/halts HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{", b"HTTP/1.1 401"),
+        ):
+            assert (await answered(port, sent)).startswith(wanted), sent
+
+
+async def test_only_so_many_connections_wait_and_the_oldest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MAX_WAITING", 5)
+    monkeypatch.setattr(connections.Waiting.__init__, "__defaults__", (5,))
+    installation = Installation()
+    async with port_of(installation) as port:
+        live, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(
+            b"GET /api/events?views=overview HTTP/1.1\r\nHost: x\r\n"
+            b"Authorization: Bearer " + VIEWER.encode() + b"\r\n\r\n"
+        )
+        assert b"200" in await live.readline()
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        ended = await asyncio.gather(*(_ends(reader) for reader, _ in idle[:15]))
+        assert ended == [True] * 15
+        assert not any(reader.at_eof() for reader, _ in idle[15:])
+        # One that is worked on does not wait: the live one is still there, and others come in.
+        assert await live.readuntil(b"event: overview")
+        assert b"200" in await answered(port, b"GET /healthz HTTP/1.0\r\n\r\n")
+        for _, one in (*idle, (live, writer)):
+            one.close()
+
+
+async def _ends(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+
+
+async def test_a_reader_that_leaves_its_answers_unread_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "WRITE_SECONDS", 0.2)
+    installation = Installation()
+    async with port_of(installation) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        one = f"GET /openapi.json HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {VIEWER}\r\n\r\n".encode()
+        with pytest.raises(ConnectionError):
+            await _ask_without_end(writer, one)
+
+
+async def _ask_without_end(writer: asyncio.StreamWriter, request: bytes) -> None:
+    while True:
+        writer.write(request)
+        await writer.drain()
+        await asyncio.sleep(0.01)

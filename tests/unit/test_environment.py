@@ -1,0 +1,77 @@
+"""What child processes are told: no secret that they have no use for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream.environment import KAFKA_CREDENTIALS, KEY_FILE_VARIABLE, MONITOR_TOKENS, NOISE_KEY, SECRETS, without
+from stream.kafka.processes import RoleName, Service
+from stream.kafka.replicas import Replicas
+from stream.kafka.security import BearerToken
+from stream.noise import NoiseKey
+from stream.settings import Settings, variable
+
+KEY = "ab" * 32
+
+
+@pytest.fixture(autouse=True)
+def _everything_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, "set")
+
+
+def test_every_secret_setting_is_among_the_secrets() -> None:
+    telling = ("password", "token", "key")
+    named = {variable(name) for name in Settings.model_fields if any(word in name for word in telling)}
+    assert named <= SECRETS
+
+
+class _Child:
+    """Stands for a process that is never started."""
+
+    environment: dict[str, str]
+
+    def __init__(self, *_: Any, env: dict[str, str], **__: Any) -> None:
+        _Child.environment = env
+
+
+@pytest.mark.parametrize(
+    ("role", "kept"),
+    [("worker", {KEY_FILE_VARIABLE}), ("budget", {KEY_FILE_VARIABLE}), ("monitor", MONITOR_TOKENS)],
+)
+def test_a_service_is_given_its_own_secrets_alone(
+    role: RoleName, kept: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stream.kafka.processes.subprocess.Popen", _Child)
+    Service(role, Settings(), None if role == "monitor" else tmp_path / "noise.key", tmp_path / "log")
+    assert _Child.environment.keys() & SECRETS == kept | KAFKA_CREDENTIALS
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+def test_replicas_are_given_no_other_key_than_their_file_and_no_token() -> None:
+    for arguments, needless in (([], MONITOR_TOKENS), (["--key-file", "noise.key"], MONITOR_TOKENS | NOISE_KEY)):
+        environment = Replicas(Settings(), 1, arguments).environment(0)
+        assert environment.keys() & SECRETS == SECRETS - needless
+
+
+def test_a_command_for_the_key_is_told_no_secret() -> None:
+    names = " ".join(sorted(SECRETS))
+    script = f"import os; print('{KEY}' if not set('{names}'.split()) & set(os.environ) else 'told')"
+    assert NoiseKey.from_command(f'{sys.executable} -c "{script}"').secret.hex() == KEY
+
+
+async def test_a_command_for_a_token_is_told_no_secret() -> None:
+    script = "import os; print(sum(name.startswith(('SOTTO_NOISE', 'SOTTO_MONITOR', 'SOTTO_SASL')) for name in os.environ))"
+    settings = Settings(sasl_token_file="", sasl_token_command=f'{sys.executable} -c "{script}"')
+    assert await BearerToken(settings).token() == "0"
+
+
+def test_nothing_else_is_taken_away() -> None:
+    assert without(SECRETS, {"PATH": "x", "SOTTO_PREFIX": "y", KEY_FILE_VARIABLE: "z"}) == {
+        "PATH": "x",
+        "SOTTO_PREFIX": "y",
+    }

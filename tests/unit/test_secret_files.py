@@ -1,0 +1,89 @@
+"""Files that hold a secret: who may read or replace them, and symbolic links."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from stream.noise import NoiseKey, NoiseKeyError
+from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret
+
+
+def own_folder(path: Path, mode: int = 0o700) -> Path:
+    path.mkdir()
+    path.chmod(mode)
+    return path
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
+def test_a_secret_in_a_folder_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+    folder = own_folder(tmp_path / "shared")
+    write_secret(folder / "kept", "secret")
+    folder.chmod(mode)
+    for use in (
+        lambda: read_secret(folder / "kept"),
+        lambda: write_secret(folder / "new", "secret"),
+        lambda: replace_secret(folder / "kept", "other"),
+    ):
+        with pytest.raises(SecretFileError, match=f"chmod go-w {folder}"):
+            use()
+    assert [path.name for path in folder.iterdir()] == ["kept"]
+    assert (folder / "kept").read_text() == "secret\n"
+
+
+def test_so_is_one_whose_folder_others_could_replace(tmp_path: Path) -> None:
+    above = own_folder(tmp_path / "above")
+    inner = own_folder(above / "inner")
+    write_secret(inner / "kept", "secret")
+    above.chmod(0o777)
+    with pytest.raises(SecretFileError, match=f"folder {above} may be written by others"):
+        read_secret(inner / "kept")
+
+
+def test_a_sticky_folder_keeps_what_is_ours(tmp_path: Path) -> None:
+    folder = own_folder(tmp_path / "sticky", 0o1777)
+    write_secret(folder / "kept", "secret")
+    assert read_secret(folder / "kept") == "secret"
+    if os.geteuid() == 0:
+        os.chown(folder / "kept", 12345, -1)
+        with pytest.raises(SecretFileError, match="may be written by others"):
+            read_secret(folder / "kept")
+
+
+def test_a_key_is_rotated_where_a_symbolic_link_leads_and_the_link_stays(tmp_path: Path) -> None:
+    target, between, link = (
+        own_folder(tmp_path / "kept") / "noise.key",
+        tmp_path / "between",
+        tmp_path / "noise.key",
+    )
+    first = NoiseKey.generate()
+    first.save(target)
+    between.symlink_to("kept/noise.key")
+    link.symlink_to(between)
+    rotated = NoiseKey.load(link).successor()
+    rotated.save(link, replace=True)
+    assert link.is_symlink()
+    assert between.is_symlink()
+    assert NoiseKey.load(target) == NoiseKey.load(link) == rotated
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert [path.name for path in target.parent.iterdir()] == ["noise.key"]
+
+
+def test_a_link_through_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    target, shared = own_folder(tmp_path / "kept") / "noise.key", own_folder(tmp_path / "shared", 0o777)
+    NoiseKey.generate().save(target)
+    (shared / "between").symlink_to(target)
+    for link, leads_to in (("first", shared / "between"), ("second", tmp_path / "first")):
+        (tmp_path / link).symlink_to(leads_to)
+        with pytest.raises(NoiseKeyError, match=f"chmod go-w {shared}"):
+            NoiseKey.load(tmp_path / link)
+
+
+def test_a_new_secret_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SecretFileError, match="exists already"):
+        write_secret(tmp_path / "link", "secret")
+    assert not (tmp_path / "elsewhere").exists()
