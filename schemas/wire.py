@@ -16,6 +16,8 @@ import msgspec
 from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from schemas.repeats import REPEATED, repeats_a_field
+
 ModelType = TypeVar("ModelType", bound=BaseModel)
 
 _LIMITS: dict[type, str] = {
@@ -124,9 +126,12 @@ class Codec(Generic[ModelType]):
         if len(data) > self._limit:
             raise MalformedEventError(f"event: {len(data)} bytes; send at most {self._limit}")
         try:
-            return self._adapter.validate_json(data)
+            event = self._adapter.validate_json(data)
         except ValidationError as error:
             raise MalformedEventError(describe(error)) from None
+        if repeats_a_field(data):
+            raise MalformedEventError(REPEATED)
+        return event
 
     def encode(self, event: ModelType) -> bytes:
         """The event as compact JSON."""

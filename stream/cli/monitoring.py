@@ -36,7 +36,8 @@ class RunningMonitor:
         self._told: bool | None = None
 
     def watch(self) -> None:
-        """Say once that the page is there, and once that it is gone."""
+        """Say once that the page is there, and once that it is gone; keep its log small."""
+        self._service.keep_log_small()
         if self._service.exit_status is not None:
             if self._told is not False:
                 self._told = False
@@ -46,6 +47,10 @@ class RunningMonitor:
         elif self._told is None and _answers(self.address):
             self._told = True
             console.print(self.where, soft_wrap=True)
+
+    def ask_to_stop(self) -> None:
+        """Tell it to finish, and do not wait."""
+        self._service.ask_to_stop()
 
     @property
     def where(self) -> str:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from schemas import Amount, GrantRecord
+from schemas.repeats import repeats_a_field
 
 console = Console()
 
@@ -67,7 +68,18 @@ def charged(grant: GrantRecord) -> str:
 
 
 def read_document(argument: str) -> str:
-    """A JSON document given inline, as a file's path, or as ``-`` for standard input."""
+    """A JSON document given inline, as a file's path, or as ``-`` for standard input; none that gives a field twice."""
+    document = _read(argument)
+    try:
+        repeated = repeats_a_field(document)
+    except ValueError:
+        return document  # whoever reads it says what is wrong with it
+    if repeated:
+        raise CommandError("document: a field is given twice; give each field once")
+    return document
+
+
+def _read(argument: str) -> str:
     if argument == "-":
         return sys.stdin.read()
     if argument.lstrip().startswith("{"):

@@ -16,7 +16,8 @@ import typer
 
 from stream import log
 from stream.cli import monitoring
-from stream.cli.output import CommandError, console
+from stream.cli.folders import held
+from stream.cli.output import CommandError, say
 from stream.data import adult
 from stream.kafka.broker import DEFAULT_FOLDER, LocalBroker
 from stream.kafka.processes import RoleName as ServiceRole
@@ -94,19 +95,22 @@ def up(
 ) -> None:
     """Start broker, budget service, workers and monitor on this machine, and stop them at Ctrl-C.
 
-    Tables may lie in this folder and below, or in the folders that SOTTO_TABLE_ROOTS names.
+    Ends with status 1, and stops the others, when the broker or one of the services but the monitor ends. One a folder; a
+    broker that runs in the folder already is used, and goes on afterwards. Tables may lie in the working folder and below,
+    or in the folders that SOTTO_TABLE_ROOTS names.
     """
-    key_file = key_file or folder / "noise.key"
-    if not key_file.exists():
-        key_file.parent.mkdir(parents=True, exist_ok=True)
-        NoiseKey.generate().save(key_file)
-    NoiseKey.load(key_file)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with ExitStack() as stack:
+    with held(folder) as holder, ExitStack() as stack:
+        key_file = key_file or folder / "noise.key"
+        if not key_file.exists():
+            key_file.parent.mkdir(parents=True, exist_ok=True)
+            NoiseKey.generate().save(key_file)
+        NoiseKey.load(key_file)
         broker = stack.enter_context(LocalBroker(folder / "broker"))
         running = broker.status()
         if running is None:
             raise CommandError("the broker ended right after its start; see its log in " + str(broker.log))
+        holder.tell(running.bootstrap)
         roots = Settings().table_roots or os.pathsep.join([str(Path.cwd()), str(adult.PATH.parent)])
         settings = Settings.of_local_broker(running.bootstrap, table_roots=roots)
         asyncio.run(create_topics(settings))
@@ -115,11 +119,20 @@ def up(
             stack.enter_context(Service(role, settings, key_file, folder / "logs" / f"{role}-{number}.log"))
             for role, number in roles
         ]
-        console.print(
+        say(
             f"Sotto is up: SOTTO_BOOTSTRAP={running.bootstrap}, logs in {folder / 'logs'}; Ctrl-C stops it"
+            + ("" if broker.started_it else ", all but the broker, which ran before")
         )
         monitor = stack.enter_context(monitoring.start(settings, folder, port))
+        # All are told at once, before each is waited for.
+        stack.callback(monitor.ask_to_stop)
+        for service in services:
+            stack.callback(service.ask_to_stop)
         while all(service.exit_status is None for service in services):
+            if broker.status() != running:
+                raise CommandError(f"the broker ended, so the services are stopped; see {broker.log}")
+            for service in services:
+                service.keep_log_small()
             monitor.watch()
             time.sleep(0.5)
         ended = next(service for service in services if service.exit_status is not None)

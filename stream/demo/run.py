@@ -76,8 +76,7 @@ def installation(folder: Path, progress: Progress, bootstrap: str | None) -> Ite
         if bootstrap is None:
             prepare(progress.step)
             progress.step("starting Kafka")
-            broker = LocalBroker(folder / "broker")
-            stack.callback(broker.stop)
+            broker = stack.enter_context(LocalBroker(folder / "broker"))
             kafka = Settings.of_local_broker(broker.start().bootstrap)
         else:
             kafka = Settings(bootstrap=bootstrap)

@@ -3,6 +3,7 @@
 One node in KRaft mode, broker and controller in one process, reachable from this machine only. Needs Linux or macOS.
 """
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,7 @@ from stream.kafka.broker_config import HOST, LOG4J, Ports, choose_ports, server_
 from stream.kafka.broker_errors import BrokerError
 from stream.kafka.broker_java import java, java_classpath, prepare
 from stream.kafka.broker_probe import cluster_at
-from stream.kafka.broker_process import Process, end, file_lock, is_alive, launch
+from stream.kafka.broker_process import Process, end, file_lock, is_alive, launch, start_mark
 from stream.kafka.broker_security import BrokerSecurity
 from stream.kafka.broker_server import cluster_id, error_lines, format_data, server_command
 
@@ -65,10 +66,17 @@ class _State(msgspec.Struct, frozen=True):
     mark: str
     port: int
     administration: int | None = None
+    parent: int | None = None
+    parent_mark: str = ""
 
     @property
     def process(self) -> Process:
         return Process(self.pid, self.mark)
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether it is about to end, since it was to end with a process that is gone."""
+        return self.parent is not None and not is_alive(Process(self.parent, self.parent_mark))
 
     def info(self, folder: Path) -> BrokerInfo:
         administration = None if self.administration is None else f"{HOST}:{self.administration}"
@@ -79,7 +87,8 @@ class LocalBroker:
     """The one broker of a folder.
 
     Several objects, in several processes, may stand for the same folder: they see and end the same broker. Data and
-    cluster id are kept between starts. Used as a context manager, it starts on entry and stops on exit.
+    cluster id are kept between starts, in folders for their owner alone. Used as a context manager, it starts the
+    broker on entry and stops on exit what it started: a broker that ran before goes on.
 
     Args:
         folder: Where data, configuration and logs go; made when missing.
@@ -104,13 +113,20 @@ class LocalBroker:
         self._heap_megabytes = heap_megabytes
         self._properties = dict(properties or {})
         self._security = security
+        self._own: Process | None = None
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self.stop()
+        if self._own is not None:
+            self._end(_SHUTDOWN_SECONDS, only=self._own)
+
+    @property
+    def started_it(self) -> bool:
+        """Whether this object started the broker, rather than find it running."""
+        return self._own is not None
 
     def start(
         self,
@@ -131,6 +147,9 @@ class LocalBroker:
         jars = prepare(progress)
         deadline = time.monotonic() + timeout
         with self._locked(timeout):
+            state = self._read_state()
+            if state is not None and state.orphaned:
+                end(state.process, grace_seconds=_SHUTDOWN_SECONDS)
             running = self.status()
             if running is not None:
                 if port not in {None, running.port}:
@@ -182,12 +201,14 @@ class LocalBroker:
             except OSError as error:
                 raise BrokerError(f"Cannot work in {self.folder} ({error}); choose another folder") from error
 
-    def _end(self, grace_seconds: float) -> bool:
+    def _end(self, grace_seconds: float, only: Process | None = None) -> bool:
         if not self._state_file.exists():
             return False
         # A broker on its way up is waited for, then ended.
         with self._locked(_START_SECONDS + grace_seconds):
             state = self._read_state()
+            if only is not None and (state is None or state.process != only):
+                return False
             ran = state is not None and is_alive(state.process)
             if state is not None:
                 end(state.process, grace_seconds=grace_seconds)
@@ -206,18 +227,30 @@ class LocalBroker:
         data = self.folder / "data"
         if not data.exists():
             self._format(ports, jars, deadline)
+        # Events, private values among them, are for their owner alone; an earlier version's folders are open to others.
+        for kept in (data, self.folder / "logs", self.folder / "tmp"):
+            kept.chmod(0o700)
         self._write_properties("server.properties", ports, data.name)
         cluster = cluster_id(data)
         command = server_command(jars, heap_megabytes=self._heap_megabytes)
         process = launch(command, folder=self.folder, console=self._console, detached=self.detached)
         try:
-            state = _State(process.pid, process.mark, ports.clients, ports.administration)
+            parent = None if self.detached else os.getpid()
+            state = _State(
+                process.pid,
+                process.mark,
+                ports.clients,
+                ports.administration,
+                parent,
+                "" if parent is None else start_mark(parent) or "",
+            )
             self._write_state(state)
             self._await(process, ports, cluster, deadline)
         except BaseException:
             end(process, grace_seconds=0)
             self._state_file.unlink(missing_ok=True)
             raise
+        self._own = process
         return state.info(self.folder)
 
     def _await(self, process: Process, ports: Ports, cluster: str, deadline: float) -> None:
@@ -250,7 +283,10 @@ class LocalBroker:
 
     def _write_properties(self, name: str, ports: Ports, data_folder: str) -> None:
         text = server_properties(ports, data_folder=data_folder, extra=self._properties, security=self._security)
-        (self.folder / name).write_text(text)
+        path = self.folder / name
+        path.touch(mode=0o600)
+        path.chmod(0o600)  # it names what secures the broker
+        path.write_text(text)
 
     def _forget(self) -> None:
         state = self._read_state()

@@ -53,7 +53,7 @@ def file_lock(path: Path, timeout_seconds: float) -> Iterator[None]:
     """
     deadline = time.monotonic() + timeout_seconds
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = path.open("a")
     except OSError as error:
         raise BrokerError(f"Cannot write {path} ({error.strerror}); choose another folder") from error
@@ -102,6 +102,7 @@ def launch(command: Sequence[str | Path], *, folder: Path, console: Path, detach
             stderr=subprocess.DEVNULL,
             cwd=folder,
             env=java_environment(),
+            umask=0o077,
             start_new_session=True,
             check=True,
         )

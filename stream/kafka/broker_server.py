@@ -67,6 +67,7 @@ def format_data(jars: Path, *, folder: Path, properties: str, console: Path, tim
                 stderr=output,
                 cwd=folder,
                 env=java_environment(),
+                umask=0o077,
                 timeout=timeout_seconds,
                 start_new_session=True,
                 check=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ RoleName = Literal["worker", "budget", "monitor"]
 
 STOP_SECONDS = 15.0
 """How long a service may take to finish its batch and leave its group."""
+LOG_BYTES = 5_000_000
+"""Size from which on a log is moved aside; the last one that was is kept, so that a service has twice this at most."""
 
 
 class Service:
@@ -72,10 +75,28 @@ class Service:
         """Let it go on (SIGCONT)."""
         self._process.send_signal(signal.SIGCONT)
 
-    def stop(self) -> None:
-        """Ask it to finish, and end it by force if it does not."""
+    def keep_log_small(self) -> None:
+        """Move a log that has grown beyond ``LOG_BYTES`` aside, in place of the one that was moved before.
+
+        What is written between the copy and the cut is lost.
+        """
+        if self.log.stat().st_size <= LOG_BYTES:
+            return
+        previous = self.log.with_name(f"{self.log.name}.1")
+        with self.log.open("rb") as grown, _owners_alone(previous) as kept:
+            kept.truncate(0)
+            shutil.copyfileobj(grown, kept)
+        os.truncate(self.log, 0)  # the service appends, so that it goes on at the beginning
+
+    def ask_to_stop(self) -> None:
+        """Tell it to finish, and do not wait."""
         if self._process.poll() is None:
             self._process.terminate()
+
+    def stop(self) -> None:
+        """Ask it to finish, and end it by force if it does not."""
+        self.ask_to_stop()
+        if self._process.poll() is None:
             try:
                 self._process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:

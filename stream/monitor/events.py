@@ -21,7 +21,7 @@ from stream.monitor.connections import WRITE_SECONDS
 from stream.monitor.listing import SourceQuery, StreamQuery, list_sources, list_streams
 from stream.monitor.models import AccessRole, FieldProblem, View, ViewName
 from stream.monitor.monitor import Monitor
-from stream.monitor.problems import ProblemError, malformed
+from stream.monitor.problems import ProblemError, malformed, refuse_repeated
 from stream.monitor.routes import find_source, stream_detail
 
 INTERVAL = 1.0
@@ -129,6 +129,7 @@ class EventStreams:
         return text
 
     def _subscribe(self, given: Mapping[str, str]) -> list[_Subscription]:
+        refuse_repeated(given)
         rest = dict(given)
         parameters = _Parameters(rest)
         try:

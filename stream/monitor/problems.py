@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -37,6 +38,12 @@ class ProblemError(Exception):
 def unknown(what: Literal["source", "stream"], name: str) -> ProblemError:
     """The name in a path is not known (yet)."""
     return ProblemError(404, "not-found", f"there is no {what} '{name[:128]}'")
+
+
+def refuse_repeated(parameters: Collection[str]) -> None:
+    """Refuse parameters of which one is given twice."""
+    if len(set(parameters)) != len(parameters):
+        raise ProblemError(400, "malformed", "parameter: one is given twice; give each once")
 
 
 def malformed(error: ValidationError, what: Literal["body", "parameter"]) -> ProblemError:

@@ -11,6 +11,7 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from schemas import MAX_DEFINITION_BYTES
+from schemas.repeats import repeats_a_field
 from stream.log import get_logger
 from stream.monitor.connections import IDLE_SECONDS
 from stream.monitor.events import EventStreams
@@ -19,7 +20,7 @@ from stream.monitor.models import AccessRole, ProblemCode, Readiness
 from stream.monitor.monitor import Monitor
 from stream.monitor.openapi import document
 from stream.monitor.pages import add_pages
-from stream.monitor.problems import ProblemError, malformed
+from stream.monitor.problems import ProblemError, malformed, refuse_repeated
 from stream.monitor.routes import ROUTES, Call, Route
 from stream.rate_limits import RateLimiter
 
@@ -161,6 +162,7 @@ def _handler(monitor: Monitor, route: Route) -> Handler:
 
 def _query(request: web.Request, route: Route) -> Any:
     model = route.query
+    refuse_repeated(request.query)
     if model is None:
         if request.query:
             raise ProblemError(400, "malformed", "parameter: this route takes none; remove them")
@@ -182,9 +184,12 @@ async def _body(request: web.Request, route: Route) -> Any:
     except web.HTTPRequestEntityTooLarge:
         raise ProblemError(413, "too-large", f"body: send at most {MAX_DEFINITION_BYTES} bytes") from None
     try:
-        return route.body_adapter.validate_json(body)
+        given = route.body_adapter.validate_json(body)
     except ValidationError as error:
         raise malformed(error, "body") from None
+    if repeats_a_field(body):
+        raise ProblemError(400, "malformed", "body: a field is given twice; give each field once")
+    return given
 
 
 def _answer(answer: BaseModel, status: int, headers: dict[str, str] | None = None) -> web.Response:

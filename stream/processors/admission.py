@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from schemas import MAX_EVENT_BYTES, Query
+from schemas.repeats import REPEATED, may_repeat_a_field, repeats_a_field
 from schemas.wire import Codec, MalformedEventError, struct
 from stream.processors.base import RecordLike
 from stream.processors.families.base import Asked, Context, Family
@@ -22,6 +25,9 @@ _decode_query: Any = msgspec.json.Decoder(struct(Query)).decode
 _query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
+_REPEATED = Rejection("malformed", REPEATED)
+
+_Row = tuple[int, str, int, float, float | None, int, bytes]
 PrivateNumber = Callable[[Context, int, Any], float]
 
 
@@ -63,12 +69,12 @@ class Admission:
 
     def admit(self, records: Sequence[RecordLike]) -> Batch:
         """Sort records into queries to be answered and rejections."""
-        rows: list[tuple[int, str, int, float, float | None, int, bytes]] = []
+        rows: list[_Row] = []
         asked: list[Asked] = []
         rejected: list[tuple[int, Rejection]] = []
         streams = self._context.streams
         slot_of, plain = streams.slots.get, streams.plain
-        unknown = False
+        unknown, quotes = False, 0
         for place, record in enumerate(records):
             value = record.value
             if value is None or len(value) > MAX_EVENT_BYTES:
@@ -88,7 +94,8 @@ class Admission:
                 if plain[slot] and query.__class__ is _PlainQuery and query.value is not None:
                     rows.append((place, query.id, slot, query.value, query.threshold, record.offset, value))
                     continue
-                content = self._resolve(slot, _decode_query(value))
+                query = _read(value)
+                content = self._resolve(slot, query)
             except _UNREADABLE:
                 rejected.append((place, _malformed(value)))
                 continue
@@ -99,6 +106,8 @@ class Admission:
                 asked.append(Asked(place, query.id, slot, record.offset, value, content))
             else:
                 rows.append((place, query.id, slot, content, query.threshold, record.offset, value))
+                quotes += value.count(b'"') - _quotes_of_plain(query.threshold)
+        rows = _without_repeats(rows, quotes, rejected)
         columns: Any = zip(*rows, strict=True) if rows else ()
         return Batch(records, rejected, unknown, asked, *columns)
 
@@ -127,6 +136,14 @@ class Admission:
         return Rejection("unknown-stream", "stream: no such stream is open; open it first")
 
 
+def _read(value: bytes) -> Any:
+    """A query of any form, which gives each field once."""
+    query = _decode_query(value)
+    if may_repeat_a_field(value, query) and repeats_a_field(value):
+        raise _REPEATED
+    return query
+
+
 def _malformed(value: bytes | None) -> Rejection:
     """What the contract's own model says is wrong with an event that the fast path refused."""
     try:
@@ -134,4 +151,29 @@ def _malformed(value: bytes | None) -> Rejection:
     except MalformedEventError as error:
         code = "too-large" if value is not None and len(value) > MAX_EVENT_BYTES else "malformed"
         return Rejection(code, str(error))
-    return Rejection("malformed", "event: a field is given twice, or the text is not UTF-8; send each field once")
+    return Rejection("malformed", "event: the text is not UTF-8; send UTF-8")
+
+
+def _quotes_of_plain(threshold: float | None) -> int:
+    """Quotation marks in a plain query that has each field once, and none in its id: two a name and two a text."""
+    return 10 if threshold is None else 12
+
+
+def _without_repeats(rows: list[_Row], quotes_of_others: int, rejected: list[tuple[int, Rejection]]) -> list[_Row]:
+    """The rows without plain queries that give a field twice.
+
+    Few batches have any, so that quotation marks are counted over all of a batch at once: none of its plain queries can
+    have fewer than it must. ``quotes_of_others`` is how many more the rows that were looked at already have.
+    """
+    joined = np.frombuffer(b"".join([row[6] for row in rows]), dtype=np.uint8)
+    least = 12 * len(rows) - 2 * [row[4] for row in rows].count(None)
+    if np.count_nonzero(joined == ord('"')) == least + quotes_of_others:
+        return rows
+    kept = []
+    for row in rows:
+        if row[6].count(b'"') != _quotes_of_plain(row[4]) and repeats_a_field(row[6]):
+            rejected.append((row[0], _REPEATED))
+        else:
+            kept.append(row)
+    rejected.sort(key=itemgetter(0))
+    return kept

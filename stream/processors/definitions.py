@@ -102,7 +102,7 @@ class DefinitionReader:
 
     def __init__(self, terms: TermsTable) -> None:
         self.terms = terms
-        self._known: dict[Any, int] = {}
+        self._known: dict[Any, tuple[int, int]] = {}
 
     def read(self, values: Sequence[bytes]) -> list[Definition | None]:
         """Each event's definition; None for bytes that are no event which this version can read."""
@@ -117,11 +117,13 @@ class DefinitionReader:
             wire = _decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self._validated(value)
-        terms = self._known.get(_shared(wire))
+        terms, quotes = self._known.get(_shared(wire), (None, 0))
         if (
             terms is None
             or len(value) > MAX_RECORD_BYTES
             or (wire.kind == "opened") is not (wire.reason is msgspec.UNSET)
+            # A field that is given twice takes quotation marks that what was validated has not.
+            or value.count(b'"') != quotes + _quotes_of_reason(wire)
         ):
             return self._validated(value)
         return _definition(wire, terms)
@@ -136,8 +138,13 @@ class DefinitionReader:
             wire = _decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             wire = _decode(_codec.encode(definition))
-        terms = self._known[_shared(wire)] = self.terms.index_of(definition)
+        terms = self.terms.index_of(definition)
+        self._known[_shared(wire)] = (terms, value.count(b'"') - _quotes_of_reason(wire))
         return _definition(wire, terms)
+
+
+def _quotes_of_reason(wire: Any) -> int:
+    return 0 if wire.reason is msgspec.UNSET else 4 + wire.reason.count('"')
 
 
 def _shared(wire: Any) -> tuple[Any, ...]:

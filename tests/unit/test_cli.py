@@ -91,6 +91,7 @@ def test_bad_input_names_the_field_and_never_shows_a_traceback() -> None:
         (("source", "add", '{"source": "a", "kind": "values", "neighbors": "none"}'), "neighbors"),
         (("stream", "open", '{"stream": "a b"}'), "stream"),
         (("source", "add", "no-such-file.json"), "no-such-file.json"),
+        (("stream", "open", '{"stream": "a", "stream": "b"}'), "a field is given twice"),
         (("plan", "--epsilon", "1", "--calibration", "worst"), "calibration"),
         (("plan", "--epsilon", "1", "--cutoff", "0"), "cutoff"),
     ]:

@@ -156,6 +156,25 @@ async def test_what_is_wrong_with_a_body_is_named_by_field_and_never_quoted(
     assert installation.requested == []
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"request":"d","source":"feed","stream":"ward","stream":"ward"}',
+        b'{"request":"d","source":"feed","stream":"other","str\\u0065am":"ward"}',
+    ],
+)
+async def test_a_field_that_is_given_twice_is_refused(body: bytes) -> None:
+    installation = opened()
+    async with installation.web() as client:
+        problem = await post(client, "/api/closes", body, status=400)
+        assert "given twice" in problem["message"]
+        for path in ("/api/streams?limit=5&limit=6", "/api/events?views=overview&views=streams"):
+            async with client.get(path, headers=bearer(VIEWER)) as response:
+                assert response.status == 400
+                assert "given twice" in (await response.json())["message"]
+    assert installation.requested == []
+
+
 async def test_a_body_must_say_that_it_is_json() -> None:
     installation = opened()
     async with installation.web() as client:

@@ -235,6 +235,8 @@ def test_no_bytes_whatever_stop_a_worker_and_each_event_has_one_fate(seed: int) 
         elif codes.get(record.offset) == b"malformed":
             # The model has nothing against a where on a feed of values, nor against a name given twice.
             assert Query.model_validate_json(event).where is not None or repeats_a_name(event)
+        else:
+            assert not repeats_a_name(event)
 
 
 def test_a_field_given_twice_with_a_wrong_value_is_told_as_such() -> None:

@@ -1,0 +1,46 @@
+"""Fields given twice: JSON readers take one of the two without a word, and which one differs. Here they are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import msgspec
+
+REPEATED: Final = "event: a field is given twice; give each field once"
+"""What is said of such an event."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _RepeatedError(Exception):
+    pass
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise _RepeatedError
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_once, parse_int=str, parse_float=str)
+
+
+def repeats_a_field(data: bytes | str) -> bool:
+    """Whether an object in this JSON, which was read without complaint, has a name twice."""
+    text = data if isinstance(data, str) else data.decode()
+    try:
+        _decoder.decode(text)
+    except _RepeatedError:
+        return True
+    return False
+
+
+def may_repeat_a_field(data: bytes, event: msgspec.Struct) -> bool:
+    """A test in a fraction of the time: False means that no name is there twice.
+
+    ``event`` is what was read, of a struct that leaves out defaults. Written again it has each of its names once, and no
+    name that ``data`` lacks. Each name takes two quotation marks that are not escaped, so ``data`` has as many of them
+    only if it has each name once. Escaped ones are not counted in the event written again, and are in ``data``.
+    """
+    again = _encode(event)
+    return data.count(b'"') != again.count(b'"') - again.count(b'\\"')

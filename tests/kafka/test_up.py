@@ -1,0 +1,134 @@
+"""``sotto up``: one a folder, no private byte for others, an end when the broker ends, and exit statuses for scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from stream.kafka.broker import LocalBroker
+from tests.kafka.test_command import SOURCE, STREAM, sotto
+
+pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
+PATIENCE = 120.0
+
+
+class Up:
+    """A running ``sotto up``."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert process.stdout is not None
+        self.line = process.stdout.readline()
+        assert "SOTTO_BOOTSTRAP=" in self.line, self.line + str(process.stderr and process.stderr.read())
+        self.bootstrap = self.line.split("SOTTO_BOOTSTRAP=")[1].split(",")[0]
+        self.environment = {"SOTTO_BOOTSTRAP": self.bootstrap, "COLUMNS": "200"}
+
+    def ends(self) -> tuple[int, str]:
+        """Its exit status and what it said on standard error."""
+        _, said = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, said
+
+
+@contextmanager
+def up(folder: Path) -> Iterator[Up]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "stream.cli", "up", "--folder", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    ) as process:
+        try:
+            yield Up(process)
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(PATIENCE)
+            finally:
+                process.kill()
+
+
+def others_may(folder: Path) -> list[str]:
+    """Files of the folder that somebody else could open."""
+    found = []
+    for path, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if Path(path, name).stat().st_mode & 0o077]
+        found += [str(Path(path, name)) for name in files if Path(path, name).stat().st_mode & 0o077]
+    return found
+
+
+def test_one_up_a_folder_and_none_stops_anothers_broker(tmp_path: Path) -> None:
+    folder = tmp_path / "up"
+    folder.mkdir()  # as a person makes it, open for others to look into
+    with up(folder) as first:
+        second = sotto("up", "--folder", str(folder), environment={})
+        assert second.returncode == 1
+        assert f"process {first.process.pid}" in second.stderr
+        assert f"SOTTO_BOOTSTRAP={first.bootstrap}" in second.stderr
+        broker = LocalBroker(folder / "broker").status()
+        assert broker is not None
+        assert broker.bootstrap == first.bootstrap
+        allowed = {"broker.lock", "broker.json", "log4j2.properties"}
+        assert [path for path in others_may(folder) if Path(path).name not in allowed] == []
+
+        assert sotto("source", "add", json.dumps(SOURCE), environment=first.environment).returncode == 0
+        one = {**STREAM, "mechanism": {**STREAM["mechanism"], "cutoff": 1}}  # type: ignore[dict-item]
+        assert sotto("stream", "open", json.dumps(one), environment=first.environment).returncode == 0
+
+        def ask(stream: str, value: str, *more: str) -> int:
+            return sotto("ask", stream, "--value", value, *more, environment=first.environment).returncode
+
+        assert ask("ward-7", "12") == 0
+        assert ask("nobody", "12") == 3
+        assert ask("ward-7", "5000") == 0
+        assert ask("ward-7", "5000") == 5
+        other = {**STREAM, "stream": "ward-8"}
+        assert sotto("stream", "open", json.dumps(other), environment=first.environment).returncode == 0
+        assert sotto("stream", "halt", "vitals", "ward-8", environment=first.environment).returncode == 0
+        deadline = time.monotonic() + PATIENCE
+        while (status := ask("ward-8", "12")) != 4:  # the worker is told a moment later
+            assert status == 0
+            assert time.monotonic() < deadline
+        assert ask("ward-7", "12", "--timeout", "0.001") == 6
+        assert ask("ward-7", "1e300") == 1
+
+        os.kill(broker.pid, signal.SIGKILL)
+        status, said = first.ends()
+        assert status == 1
+        assert "the broker ended" in said
+    # What it left behind hinders no start.
+    with up(folder) as third:
+        assert sotto("source", "show", "vitals", environment=third.environment).returncode == 0
+
+
+def test_a_broker_that_ran_before_is_used_and_goes_on(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path / "broker", heap_megabytes=256) as broker:
+        running = broker.status()
+        with up(tmp_path) as one:
+            assert running is not None
+            assert one.bootstrap == running.bootstrap
+            assert "but the broker, which ran before" in one.line
+        assert broker.status() == running
+    assert broker.status() is None
+
+
+def test_an_up_that_was_killed_leaves_a_folder_for_the_next(tmp_path: Path) -> None:
+    with up(tmp_path) as first:
+        before = LocalBroker(tmp_path / "broker").status()
+        first.process.kill()
+        first.process.wait()
+        with up(tmp_path) as second:
+            after = LocalBroker(tmp_path / "broker").status()
+            assert before is not None
+            assert after is not None
+            assert before.pid != after.pid
+            assert sotto("source", "add", json.dumps(SOURCE), environment=second.environment).returncode == 0

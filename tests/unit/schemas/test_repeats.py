@@ -1,0 +1,162 @@
+"""A field that is given twice is refused, on every topic, whatever it looks like."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas import MAX_RECORD_BYTES, Answer, Charge, Control, LedgerRecord, Query, Request, StreamStatus
+from schemas.repeats import REPEATED, may_repeat_a_field, repeats_a_field
+from schemas.wire import Codec, MalformedEventError, struct
+from stream.processors.definitions import DefinitionReader
+from stream.processors.terms import TermsTable
+from tests.unit.processors.installation import LOW, feed_driver, query, records, spec, worker_of, written
+from tests.unit.processors.test_restore import installation
+from tests.unit.schemas.json_events import repeats_a_name
+
+decode: Any = msgspec.json.Decoder(struct(Query)).decode
+TOPICS: dict[str, Codec[Any]] = {
+    topic: Codec(model, limit=MAX_RECORD_BYTES)
+    for topic, model in (
+        ("queries", Query),
+        ("answers", Answer),
+        ("requests", Request),
+        ("control", Control),
+        ("charges", Charge),
+        ("ledger", LedgerRecord),
+        ("status", StreamStatus),
+    )
+}
+
+
+@cache
+def events(topic: str) -> list[bytes]:
+    """What an installation with every mechanism has written to a topic."""
+    driver = installation()
+    if topic == "status":
+        spent, position = {"epsilon": 1.0, "delta": 0.0}, {"topic": "sotto.queries", "partition": 0, "offset": 7}
+        names = {"stream": "ward", "source": "feed", "incarnation": "0" * 32, "state": "open"}
+        figures = {"answered": 3, "tops": 1, "tops_left": 2, "alpha": 12.5}
+        return [json.dumps({**names, **figures, "spent": spent, "position": position}).encode()]
+    return [
+        record.value
+        for record in driver.records(getattr(driver.topics, topic))
+        if record.value is not None and not (record.key or b"").startswith(b"@")
+    ]
+
+
+def with_a_repeat(value: bytes, place: int, spelling: str = "") -> bytes | None:
+    """The event with the field at some place given twice, each time with the same value; None where there is none."""
+    fields: list[str] = []
+
+    def write(tree: Any) -> str:
+        if isinstance(tree, dict):
+            return "{" + ",".join(pair for name, inner in tree.items() for pair in pairs(name, write(inner))) + "}"
+        if isinstance(tree, list):
+            return "[" + ",".join(map(write, tree)) + "]"
+        return json.dumps(tree, ensure_ascii=False)
+
+    def pairs(name: str, inner: str) -> list[str]:
+        fields.append(name)
+        told = f"{json.dumps(name)}:{inner}"
+        again = f'"{_escaped(name) if spelling else name}":{inner}'
+        return [told, again] if len(fields) == place + 1 else [told]
+
+    text = write(json.loads(value))
+    return text.encode() if len(fields) > place else None
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"\\u{ord(sign):04x}" for sign in name)
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_an_event_of_any_topic_that_gives_any_field_twice_is_refused(topic: str) -> None:
+    assert events(topic)
+    for value in events(topic)[:40]:
+        assert TOPICS[topic].decode(value)
+        for spelling in ("", "escaped"):
+            place = 0
+            while (repeated := with_a_repeat(value, place, spelling)) is not None:
+                with pytest.raises(MalformedEventError, match=REPEATED):
+                    TOPICS[topic].decode(repeated)
+                place += 1
+            assert place > 0
+
+
+def test_a_definition_that_gives_any_field_twice_is_read_by_nobody() -> None:
+    reader = DefinitionReader(TermsTable())
+    for value in events("control"):
+        assert reader.read([value]) != [None]
+        place = 0
+        while (repeated := with_a_repeat(value, place)) is not None:
+            assert reader.read([value, repeated])[1] is None
+            place += 1
+
+
+FORMS: list[dict[str, Any]] = [
+    {"value": 1.5},
+    {"value": 1.5, "threshold": 2.0},
+    {"where": 'sex = "F\\"'},
+    {"where": "age > 3", "fraction": True},
+    {"values": [1.0, 2.0]},
+    {"category": 'a"b'},
+    {"sum": "age", "where": "TRUE"},
+    {"group_by": ["age", "sex"]},
+    {"terms": [{"where": "TRUE"}, {"where": "FALSE", "weight": 0.5}]},
+    {"cells": [{"at": {"age": 3, "sex": 'F"'}, "weight": 0.5}, {"at": {"age": 4}}]},
+    {"candidates": [{"name": "a", "value": 1.0}, {"name": 'b"', "where": "TRUE", "sum": "age"}]},
+]
+texts = st.text(st.sampled_from('ab"\\é\x00'), min_size=1, max_size=6)
+
+
+@given(st.sampled_from(FORMS), texts, texts, st.booleans(), st.integers(0, 30), st.booleans())
+@settings(max_examples=400, deadline=None)
+def test_the_quick_test_misses_no_repeat_and_passes_queries_as_they_are_written(
+    form: dict[str, Any], identifier: str, stream: str, ascii_only: bool, place: int, nulls: bool
+) -> None:
+    fields = {"id": identifier, "stream": stream, **form, **({"mean": None} if nulls else {})}
+    plain = json.dumps(fields, ensure_ascii=ascii_only).encode()
+    assert not repeats_a_field(plain)
+    if not nulls and "\\" not in plain.decode():
+        assert not may_repeat_a_field(plain, decode(plain))
+    repeated = with_a_repeat(plain, place)
+    if repeated is not None:
+        assert repeats_a_name(repeated)
+        assert repeats_a_field(repeated)
+        assert may_repeat_a_field(repeated, decode(repeated))
+
+
+@given(st.lists(st.tuples(texts, st.sampled_from(FORMS[:2]), st.integers(-1, 4)), min_size=1, max_size=8))
+@settings(max_examples=150, deadline=None)
+def test_a_worker_refuses_exactly_the_queries_of_a_batch_that_give_a_field_twice(
+    asked: list[tuple[str, dict[str, Any], int]],
+) -> None:
+    batch, repeated = [], []
+    for identifier, form, place in asked:
+        value = json.dumps({"id": identifier, "stream": "feed-0", **form}).encode()
+        again = with_a_repeat(value, place) if place >= 0 else None
+        batch.append(value if again is None else again)
+        repeated.append(again is not None)
+    driver = feed_driver(spec("feed-0"))
+    outputs = worker_of(driver).process(records(batch))
+    told = [json.loads(value or b"") for _, value, _ in written(outputs, driver.topics.answers)]
+    assert [one["outcome"] == "rejected" for one in told] == repeated
+    assert all(REPEATED in one["reason"] for one in told if one["outcome"] == "rejected")
+    refused = [value for _, value, _ in written(outputs, driver.topics.rejected)]
+    assert refused == [value for value, twice in zip(batch, repeated, strict=True) if twice]
+
+
+def test_an_escaped_mark_makes_up_for_no_repeat() -> None:
+    driver = feed_driver(spec("feed-0"))
+    hidden = b'{"id":"\\u0022","stream":"feed-0","value":-1e9,"value":-1e9}'
+    null = b'{"id":"a","stream":"feed-0","value":-1e9,"threshold":null}'
+    outputs = worker_of(driver).process(records([hidden, null, query("b", "feed-0", LOW)]))
+    told = [json.loads(value or b"")["outcome"] for _, value, _ in written(outputs, driver.topics.answers)]
+    assert told == ["rejected", "below", "below"]
