@@ -25,8 +25,6 @@ Weight = Annotated[float, Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT)]
 class Candidate(Event):
     """One of several things to choose from: a trusted ``value`` as its score, or what a table counts or sums."""
 
-    wire_omits_defaults: ClassVar[bool] = True
-
     name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
     value: Number | None = None
     where: Where | None = None

@@ -139,7 +139,9 @@ class Admission:
 def _read(value: bytes) -> Any:
     """A query of any form, which gives each field once."""
     query = _decode_query(value)
-    if may_repeat_a_field(value, query) and repeats_a_field(value):
+    # Candidates are the one part of a query that is not written without its defaults.
+    unsure = query.candidates is not None or may_repeat_a_field(value, query)
+    if unsure and repeats_a_field(value):
         raise _REPEATED
     return query
 

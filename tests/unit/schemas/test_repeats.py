@@ -111,7 +111,6 @@ FORMS: list[dict[str, Any]] = [
     {"group_by": ["age", "sex"]},
     {"terms": [{"where": "TRUE"}, {"where": "FALSE", "weight": 0.5}]},
     {"cells": [{"at": {"age": 3, "sex": 'F"'}, "weight": 0.5}, {"at": {"age": 4}}]},
-    {"candidates": [{"name": "a", "value": 1.0}, {"name": 'b"', "where": "TRUE", "sum": "age"}]},
 ]
 texts = st.text(st.sampled_from('ab"\\é\x00'), min_size=1, max_size=6)
 
@@ -151,6 +150,13 @@ def test_a_worker_refuses_exactly_the_queries_of_a_batch_that_give_a_field_twice
     assert all(REPEATED in one["reason"] for one in told if one["outcome"] == "rejected")
     refused = [value for _, value, _ in written(outputs, driver.topics.rejected)]
     assert refused == [value for value, twice in zip(batch, repeated, strict=True) if twice]
+
+
+def test_a_null_that_is_left_out_makes_up_for_no_repeat() -> None:
+    driver = feed_driver(spec("feed-0"))
+    hidden = b'{"id":"a","stream":"feed-0","candidates":[{"name":"a","value":1,"value":1,"value":1}]}'
+    [answer] = driver.ask([hidden])
+    assert REPEATED in (answer.reason or "")
 
 
 def test_an_escaped_mark_makes_up_for_no_repeat() -> None:
