@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import settings as property_settings
 
 from stream.client import Client
 from stream.kafka.broker import LocalBroker
@@ -15,6 +16,10 @@ from stream.kafka.processes import RoleName, Service
 from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
 from stream.settings import Settings
+
+# How long an example takes says how busy the machine is, and nothing of the code.
+property_settings.register_profile("patient", deadline=None)
+property_settings.load_profile("patient")
 
 StartService = Callable[[RoleName], Service]
 

@@ -35,7 +35,7 @@ __all__ = [
 
 DEFAULT_FOLDER: Final = Path(".sotto/broker")
 
-_START_SECONDS: Final = 60.0
+_START_SECONDS: Final = 120.0
 _START_ATTEMPTS: Final = 3
 _SHUTDOWN_SECONDS: Final = 30.0
 

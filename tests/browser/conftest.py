@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.browser.scene import VIEWER, Scene
+
+# Longer than the page's longest pause between two attempts to connect, on a machine that has much else to do.
+expect.set_options(timeout=60_000)
 
 OpenPage = Callable[..., Awaitable[Page]]
 
@@ -59,7 +62,7 @@ async def open_page(browser: Browser, complaints: list[str]) -> AsyncIterator[Op
             context = await browser.new_context(**options)
             stack.push_async_callback(context.close)
             page = await context.new_page()
-            page.set_default_timeout(20_000)
+            page.set_default_timeout(60_000)
             page.on("pageerror", lambda error: complaints.append(str(error)))
             page.on("console", lambda message: _complain(message.type, message.text, complaints))
             page.on("request", lambda request: _stay(request.url, address, complaints))
