@@ -33,7 +33,9 @@ from stream.contract.compatibility import UnknownKeywordError
 from stream.contract.export import ContractError
 from stream.data import DataError
 from stream.kafka.broker import BrokerError
+from stream.kafka.membership import MembershipLostError
 from stream.kafka.security import advice
+from stream.kafka.supervision import StalledError
 from stream.kafka.topics import TopicsError
 from stream.monitor.monitor import MonitorEndedError
 from stream.monitor.tokens import TokenError
@@ -80,6 +82,8 @@ _EXPECTED = (
     SecretFileError,
     TokenError,
     MonitorEndedError,
+    MembershipLostError,
+    StalledError,
     TracingError,
     ContractError,
     UnknownKeywordError,

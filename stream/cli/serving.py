@@ -10,7 +10,7 @@ import time
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -67,7 +67,8 @@ def serve(
     _require_worker(role, processes)
     key = NoiseKey.load(key_file) if key_file else NoiseKey.from_environment()
     if processes == 1:
-        asyncio.run(serve_role(role.value, Settings(), key, stop_with_stdin=stop_with_stdin))
+        name: Literal["worker", "budget"] = "worker" if role is RoleName.WORKER else "budget"
+        asyncio.run(serve_role(name, Settings(), key, stop_with_stdin=stop_with_stdin))
         return
     arguments = [*(("--key-file", str(key_file)) if key_file else ()), *(("--json-logs",) if json_logs else ())]
     asyncio.run(_serve_replicas(processes or cores(), arguments, stop_with_stdin=stop_with_stdin))

@@ -10,6 +10,8 @@ from typing import Any, Protocol, Self
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 from aiokafka.producer import sender
 
+from stream.kafka.observers import GroupObserver
+
 Offsets = Mapping[TopicPartition, int]
 Fetched = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 
@@ -17,6 +19,8 @@ Fetched = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 class Consumer(Protocol):
     """What ``aiokafka.AIOKafkaConsumer`` offers and the engine uses; documented there."""
 
+    @property
+    def member_id(self) -> str: ...  # noqa: D102
     async def start(self) -> None: ...  # noqa: D102
     async def stop(self) -> None: ...  # noqa: D102
     async def __aenter__(self) -> Self: ...
@@ -58,12 +62,29 @@ class Producer(Protocol):
     async def commit_transaction(self) -> None: ...  # noqa: D102
 
 
+class Observer(Protocol):
+    """Whoever asks Kafka who is in a group; ``GroupObserver`` is one."""
+
+    async def members(self, group: str) -> frozenset[str]: ...  # noqa: D102
+    async def close(self) -> None: ...  # noqa: D102
+
+
 @dataclass(frozen=True)
 class Clients:
-    """Makes the clients of one process; both take aiokafka's options by name."""
+    """Makes the clients of one process; all take aiokafka's options by name."""
 
     consumer: Callable[..., Consumer]
     producer: Callable[..., Producer]
+    observer: Callable[..., Observer]
+
+
+class _Consumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
+    """aiokafka's consumer, and the name by which its group's coordinator knows it."""
+
+    @property
+    def member_id(self) -> str:
+        """Empty while it is in no group."""
+        return str(self._coordinator.member_id) if self._coordinator is not None else ""
 
 
 sender.BACKOFF_OVERRIDE = 0.002
@@ -72,5 +93,5 @@ sender.BACKOFF_OVERRIDE = 0.002
 Its own 20 ms are longer than a whole transaction takes, and with small batches most of an answer's latency.
 """
 
-KAFKA = Clients(AIOKafkaConsumer, AIOKafkaProducer)
+KAFKA = Clients(_Consumer, AIOKafkaProducer, GroupObserver)
 """The real ones."""

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from typing import Final
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 from stream.kafka.clients import KAFKA, Clients
+from stream.kafka.health import Health
 from stream.kafka.lives import Equipment
-from stream.kafka.metrics import Metrics
+from stream.kafka.membership import Membership
 from stream.kafka.partition import PartitionTask
 from stream.kafka.restore import reader
 from stream.kafka.roles import Role
 from stream.kafka.security import connection
+from stream.kafka.stamps import Stamps
 from stream.kafka.standby import Standby
+from stream.kafka.starting import Stopped, patiently
+from stream.kafka.supervision import Supervision
 from stream.log import get_logger
 from stream.settings import Settings
+
+POLL_INTERVAL_MS: Final = math.inf
+"""aiokafka makes a consumer leave its group when nobody has fetched for so long: never.
+
+A spare has nothing to fetch, and a batch takes as long as it takes. ``Supervision`` knows what each task does, and Kafka
+whether the process is a member.
+"""
 
 log = get_logger("engine")
 
@@ -27,6 +41,8 @@ class Engine:
 
     All input and table topics of a role have equal partition counts; the range assignor gives the same numbers of each
     to the same member.
+
+    Whoever runs is a member of the group or says that it is not: in its log, its figures and at /readyz.
     """
 
     def __init__(
@@ -37,24 +53,34 @@ class Engine:
         clients: Clients = KAFKA,
         *,
         partitions: int = 0,
+        health: Health | None = None,
+        stamps: Stamps | None = None,
     ) -> None:
         """Take the role's input and table topics, and of how many partitions warm copies may be kept."""
         self._role = role
         self._settings = settings
         self._topics = list(topics)
         self._clients = clients
-        self.metrics = Metrics(role.name)
+        self.health = health or Health(role.name)
+        self.metrics = self.health.metrics
         self._standby = Standby(role, settings, partitions, clients)
+        self._stamps = stamps or Stamps()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._partitions: dict[int, PartitionTask] = {}
         self._stopping = asyncio.Event()
+        self._parking = 0
 
     def stop(self) -> None:
         """Finish the batches in hand, leave the group, and return from ``run``."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Join the group and work."""
+        """Join the group and work, as soon as Kafka is there.
+
+        Raises:
+            MembershipLostError: the group was lost, and did not come back.
+            StalledError: a partition's task hangs.
+        """
         settings = self._settings
         consumer = self._clients.consumer(
             **connection(settings),
@@ -66,41 +92,69 @@ class Engine:
             partition_assignment_strategy=[RangePartitionAssignor],
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_ms,
+            max_poll_interval_ms=POLL_INTERVAL_MS,
             max_partition_fetch_bytes=settings.fetch_bytes,
             fetch_max_wait_ms=100,
         )
         offsets = reader(settings, self._clients, isolation_level="read_uncommitted")
-        self.metrics.serve(settings.metrics_host, settings.metrics_port)
-        async with offsets, consumer, self._standby:
+        async with AsyncExitStack() as stack:
+            for client in (offsets, consumer):
+                stack.push_async_callback(client.stop)
+                try:
+                    await patiently(client.start, self._stopping, self.health.tell)
+                except Stopped:
+                    return
+            await stack.enter_async_context(self._standby)
             equipment = Equipment(
-                self._role, settings, self._clients, consumer, offsets, self.metrics, self._standby.take
+                self._role,
+                settings,
+                self._clients,
+                consumer,
+                offsets,
+                self.metrics,
+                self._standby.take,
+                self._stamps,
             )
             consumer.subscribe(self._topics, listener=_Listener(self, equipment))
             log.info("joined", role=self._role.name, group=self._role.group)
-            await self._supervise()
+            membership = Membership(self._role, settings, consumer, self._clients, lambda: self._parking > 0)
+            await self._supervise(membership)
             await self.park(self._partitions)
             await self.discard(self._partitions)
         log.info("left", role=self._role.name)
 
-    async def _supervise(self) -> None:
-        """Wait for the order to stop; a partition's task that died takes the process down, for others to take over."""
+    async def _supervise(self, membership: Membership) -> None:
+        """Wait for the order to stop; what must not go on takes the process down, for others to take over."""
+        supervision = Supervision(self._role.name, membership, self.health)
         stopping = asyncio.create_task(self._stopping.wait())
+        watching = asyncio.create_task(membership.watch())
         try:
             while not stopping.done():
-                await asyncio.wait({stopping, *self._tasks.values()}, timeout=1.0, return_when="FIRST_COMPLETED")
+                tasks = self._tasks.values()
+                await asyncio.wait({stopping, watching, *tasks}, timeout=1.0, return_when="FIRST_COMPLETED")
+                if watching.done():
+                    watching.result()
                 for partition, task in list(self._tasks.items()):
                     if task.done() and not task.cancelled() and (error := task.exception()):
                         log.error("partition task died", partition=partition, error=type(error).__name__)
                         raise error
+                supervision.look(self._partitions.values())
         finally:
             stopping.cancel()
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            self.health.tell(f"this {self._role.name} leaves")
 
     async def park(self, partitions: Iterable[int]) -> None:
         """Stop tasks at their next batch boundary, keeping their state for a quick return."""
         leaving = [partition for partition in partitions if partition in self._tasks]
         for partition in leaving:
             self._partitions[partition].stop()
-        await asyncio.gather(*(self._tasks.pop(partition) for partition in leaving), return_exceptions=True)
+        self._parking += 1
+        try:
+            await asyncio.gather(*(self._tasks.pop(partition) for partition in leaving), return_exceptions=True)
+        finally:
+            self._parking -= 1
         self.metrics.partitions.set(len(self._tasks))
 
     async def discard(self, partitions: Iterable[int]) -> None:

@@ -14,6 +14,9 @@ from stream.kafka.positions import Extent, GroupOffsets, next_offset
 from stream.kafka.reports import RestoreReport
 from stream.kafka.restore import read_to_end, reader
 from stream.kafka.roles import Role
+from stream.kafka.stamps import Stamps
+from stream.kafka.starting import Stopped
+from stream.kafka.steps import Step
 from stream.kafka.writer import Writer
 from stream.log import get_logger
 from stream.processors.base import Processor
@@ -45,10 +48,6 @@ class Life:
     """Partitions from which nothing has come since the seek."""
 
 
-class Stopped(Exception):  # noqa: N818  (an order, not an error)
-    """Told to stop in the middle of a restore, or before a batch could be answered: it is left to the successor."""
-
-
 @dataclass(frozen=True)
 class Equipment:
     """What all partitions of one engine share.
@@ -64,13 +63,15 @@ class Equipment:
     offsets: Consumer
     metrics: Metrics
     inherit: Callable[[int], Copy | None] = lambda _: None
+    stamps: Stamps = field(default_factory=Stamps)
 
 
 class Lives:
     """Begins the lives of one partition's state in this process."""
 
-    def __init__(self, partition: int, equipment: Equipment, stopping: asyncio.Event) -> None:
-        """Take the event that tells the partition's task to stop."""
+    def __init__(self, partition: int, equipment: Equipment, stopping: asyncio.Event, step: Step) -> None:
+        """Take the event that tells the partition's task to stop, and where it says what it does."""
+        self._step = step
         self._partition = partition
         self._equipment = equipment
         self._role = equipment.role
@@ -81,9 +82,14 @@ class Lives:
     async def begin(self) -> Life:
         """Fence the predecessor, then rebuild the state from the changelog up to the last stable offset."""
         role, metrics = self._role, self._equipment.metrics
+        self._step.enter("restoring")
         report = RestoreReport(role.status, role.name, self._partition, role.member)
         writer = await Writer.fence(
-            self._settings, role.transactional_id(self._partition), role.group, self._equipment.clients
+            self._settings,
+            role.transactional_id(self._partition),
+            role.group,
+            self._equipment.clients,
+            self._equipment.stamps,
         )
         try:
             copy = self._equipment.inherit(self._partition)
@@ -122,6 +128,7 @@ class Lives:
             for source in sources:
                 async for records in read_to_end(consumer, source, self._settings.batch_events, read.get(source)):
                     processor.restore(records)
+                    self._step.enter("restoring")
                     report.records += len(records)
                     if self._stopping.is_set():
                         raise Stopped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
 class Metrics:
@@ -22,14 +22,25 @@ class Metrics:
             f"sotto_{role}_restored_records", "Records read to restore state.", registry=self.registry
         )
         self.partitions = Gauge(f"sotto_{role}_partitions", "Partitions owned now.", registry=self.registry)
+        self.member = Gauge(
+            f"sotto_{role}_member",
+            "Whether Kafka lists this process in its consumer group, as a spare or with partitions.",
+            registry=self.registry,
+        )
+        self.ready = Gauge(f"sotto_{role}_ready", "Whether /readyz says so.", registry=self.registry)
+        self.failing = Gauge(
+            f"sotto_{role}_failing_partitions",
+            "Partitions owned that have done nothing but start over for a minute.",
+            registry=self.registry,
+        )
+        self.step_seconds = Gauge(
+            f"sotto_{role}_step_seconds",
+            "How long the longest step at hand has taken: a restore, a batch, a wait for Kafka.",
+            registry=self.registry,
+        )
         self.restore_seconds = Histogram(
             f"sotto_{role}_restore_seconds", "From fence to ready.", registry=self.registry
         )
         self.batch_seconds = Histogram(
             f"sotto_{role}_batch_seconds", "From records in hand to transaction committed.", registry=self.registry
         )
-
-    def serve(self, host: str, port: int) -> None:
-        """Offer the figures at an address; port 0 offers nothing."""
-        if port:
-            start_http_server(port, addr=host, registry=self.registry)

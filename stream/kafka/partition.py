@@ -12,9 +12,11 @@ from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError, ProducerFenced
 
 from stream.kafka.clients import Fetched
-from stream.kafka.lives import Equipment, Life, Lives, Stopped
+from stream.kafka.lives import Equipment, Life, Lives
 from stream.kafka.positions import StateLostError
 from stream.kafka.restore import TopicWentBackError
+from stream.kafka.starting import Stopped
+from stream.kafka.steps import Step
 from stream.log import get_logger
 from stream.processors.base import Outputs, Record, TableMissedError
 from stream.tracing import batch_span
@@ -27,6 +29,8 @@ TABLES_WAIT_MS = 50
 """Longest wait of one fetch of it, in milliseconds."""
 BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds between tries after failures in a row."""
+CALM_SECONDS = 30.0
+"""A partition without input is well again after so long without a failure; with input, once a batch is committed."""
 
 Result = TypeVar("Result")
 
@@ -46,6 +50,10 @@ class PartitionTask:
 
     def __init__(self, partition: int, equipment: Equipment) -> None:
         self.partition = partition
+        self.step = Step()
+        self.failing_since: float | None = None
+        """When the first of the failures in a row was, on the monotonic clock; None if all is well."""
+        self._failed = 0.0
         self._role = equipment.role
         self._settings = equipment.settings
         self._consumer = equipment.consumer
@@ -53,7 +61,7 @@ class PartitionTask:
         self._metrics = equipment.metrics
         self._life: Life | None = None
         self._stopping = asyncio.Event()
-        self._lives = Lives(partition, equipment, self._stopping)
+        self._lives = Lives(partition, equipment, self._stopping, self.step)
         self._failures = 0
         self._suspects: dict[TopicPartition, int] = {}
         self._poison: dict[TopicPartition, set[int]] = {}
@@ -75,6 +83,12 @@ class PartitionTask:
             await life.writer.close()
 
     async def _run(self) -> None:
+        try:
+            await self._live()
+        finally:
+            self.step.enter("resting")
+
+    async def _live(self) -> None:
         while not self._stopping.is_set():
             try:
                 if self._life is None:
@@ -91,6 +105,9 @@ class PartitionTask:
 
     async def _recover(self, error: Exception) -> None:
         self._metrics.failures.inc()
+        self._failed = time.monotonic()
+        self.failing_since = self.failing_since or self._failed
+        self.step.enter("pausing")
         fenced = isinstance(error, ProducerFenced)
         known = isinstance(error, _EXPLAINED)
         # An unforeseen error's message might quote private data: where it was raised is all that is logged of it.
@@ -133,8 +150,10 @@ class PartitionTask:
             for source in inputs:
                 if records := self._news(life, source, fetched.get(source, ())):
                     await self._answer(life, source, records)
-            await self._commit(life, processor.idle(time.time()), idle=not fetched)
+            await self._commit(life, processor.idle(time.monotonic()), idle=not fetched)
             self._failures = 0
+            if time.monotonic() - self._failed > CALM_SECONDS:
+                self.failing_since = None
 
     async def _fetch(self, sources: Sequence[TopicPartition], wait_ms: int, limit: int) -> Fetched:
         """Records that have come, or what comes next within a wait.
@@ -145,6 +164,7 @@ class PartitionTask:
         Raises:
             Stopped: the task was told to stop. Whatever had been fetched is fetched again after the next seek.
         """
+        self.step.enter("waiting")
         fetching = asyncio.ensure_future(self._consumer.getmany(*sources, timeout_ms=wait_ms, max_records=limit))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -231,6 +251,7 @@ class PartitionTask:
         self, life: Life, step: Callable[[Sequence[ConsumerRecord]], Result], records: Sequence[ConsumerRecord]
     ) -> Result:
         """Take a step of the processor, beside the heartbeats if it may take longer than they can wait."""
+        self.step.enter("working")
         return await asyncio.to_thread(step, records) if life.processor.heavy else step(records)
 
     async def _process_suspect(self, life: Life, source: TopicPartition, record: ConsumerRecord) -> Outputs:
@@ -250,9 +271,11 @@ class PartitionTask:
         life.offsets.reach(source, following)
         await self._commit(life, outputs)
         life.positions[source] = following
+        self.failing_since = None
 
     async def _follow(self, life: Life, table: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
         if news := self._news(life, table, records):
+            self.step.enter("working")
             await self._commit(life, await asyncio.to_thread(life.processor.follow, news))
             life.positions[table] = news[-1].offset + 1
 
@@ -264,6 +287,7 @@ class PartitionTask:
         if outputs or idle:
             offsets = life.offsets.due(time.monotonic())
             if outputs or offsets:
+                self.step.enter("writing")
                 await life.writer.commit(outputs, offsets)
 
     async def _follow_to_end(self, life: Life) -> None:
@@ -272,6 +296,7 @@ class PartitionTask:
         An asker that saw its stream granted may ask before the commit marker has reached the control partition.
         """
         tables = [TopicPartition(topic, self.partition) for topic in life.processor.tables]
+        self.step.enter("waiting")
         ends = await self._offsets.end_offsets(tables)
         deadline = time.monotonic() + TABLES_WAIT
         while time.monotonic() < deadline:

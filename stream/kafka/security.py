@@ -54,6 +54,10 @@ class SecurityError(KafkaError):  # type: ignore[misc]  # aiokafka is not typed
         return str(self.args[0])
 
 
+class ClosedError(SecurityError):
+    """A broker closes the connection without a word: it wants another protocol, or it is starting or stopping."""
+
+
 def connection(settings: Settings) -> dict[str, Any]:
     """The options by which any client of aiokafka reaches Kafka: addresses, protocol, TLS and credentials.
 
@@ -132,8 +136,8 @@ async def find_refusal(settings: Settings) -> None:
                 f"{host}:{port} does not offer {settings.sasl_mechanism}; set {variable('sasl_mechanism')} to one that it does"
             ) from None
         except KafkaConnectionError:
-            raise SecurityError(
-                f"{host}:{port} closes the connection; unless it is stopping, check {variable('security_protocol')} "
+            raise ClosedError(
+                f"{host}:{port} closes the connection; unless it is starting or stopping, check {variable('security_protocol')} "
                 f"({settings.security_protocol}), and {variable('tls_certificate_file')} if it asks for a certificate"
             ) from None
         except (OSError, KafkaError):

@@ -9,19 +9,26 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
+from typing import Literal
 
 from stream import tracing
 from stream.data import GuardedReader, ReadingLimits, TableStore
 from stream.kafka.acls import Role as AccessRole
 from stream.kafka.engine import Engine
+from stream.kafka.health import Health
 from stream.kafka.names import budget_group, worker_group
 from stream.kafka.roles import Role
+from stream.kafka.starting import Stopped, patiently
 from stream.kafka.topics import find_topics
+from stream.log import get_logger
 from stream.noise import NoiseKey
 from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor
 from stream.processors.topics import Topics
 from stream.settings import Settings
+
+log = get_logger("service")
 
 
 def table_store(settings: Settings, key: NoiseKey) -> TableStore:
@@ -35,7 +42,7 @@ def table_store(settings: Settings, key: NoiseKey) -> TableStore:
     return TableStore.keyed_by(key, GuardedReader(limits))
 
 
-def worker(settings: Settings, topics: Topics, key: NoiseKey) -> Engine:
+def worker(settings: Settings, topics: Topics, key: NoiseKey, health: Health | None = None) -> Engine:
     """An engine that answers queries."""
     tables = table_store(settings, key)
     role = Role(
@@ -44,10 +51,10 @@ def worker(settings: Settings, topics: Topics, key: NoiseKey) -> Engine:
         status=topics.status,
         make=lambda partition: QueryProcessor(topics, partition, key, tables),
     )
-    return Engine(role, settings, [topics.queries, topics.control], partitions=topics.partitions)
+    return Engine(role, settings, [topics.queries, topics.control], partitions=topics.partitions, health=health)
 
 
-def budget(settings: Settings, topics: Topics, key: NoiseKey) -> Engine:
+def budget(settings: Settings, topics: Topics, key: NoiseKey, health: Health | None = None) -> Engine:
     """An engine that grants, records and halts."""
     tables = table_store(settings, key)
     role = Role(
@@ -62,22 +69,37 @@ def budget(settings: Settings, topics: Topics, key: NoiseKey) -> Engine:
             mint=lambda _: secrets.token_bytes(16),
         ),
     )
-    return Engine(role, settings, [topics.requests, topics.charges])
+    return Engine(role, settings, [topics.requests, topics.charges], health=health)
 
 
-async def serve(role: str, settings: Settings, key: NoiseKey, *, stop_with_stdin: bool = False) -> None:
+async def serve(
+    role: Literal["worker", "budget"], settings: Settings, key: NoiseKey, *, stop_with_stdin: bool = False
+) -> None:
     """Run a service until SIGTERM or SIGINT, then hand over: batches in hand are finished, the group is left.
 
-    With ``stop_with_stdin`` the end of standard input is such an order too, so that a service ends with its parent.
+    It waits for Kafka if it has to. With ``stop_with_stdin`` the end of standard input is an order to stop too, so that a
+    service ends with its parent.
     """
     tracing.configure(role)
-    topics = await find_topics(settings, attempts=50, role=AccessRole(role))
-    engine = worker(settings, topics, key) if role == "worker" else budget(settings, topics, key)
-    # Batches allocate hundreds of thousands of short-lived records: the default would collect every 700.
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 20)
-    stop_when_told(engine.stop, stop_with_stdin=stop_with_stdin)
-    await engine.run()
+    stopping = asyncio.Event()
+    stop_when_told(stopping.set, stop_with_stdin=stop_with_stdin)
+    health = Health(role)
+    health.serve(settings.metrics_host, settings.metrics_port)
+    beating = asyncio.create_task(health.beat())
+    try:
+        find = partial(find_topics, settings, attempts=50, role=AccessRole(role))
+        topics = await patiently(find, stopping, health.tell)
+        engine = (worker if role == "worker" else budget)(settings, topics, key, health)
+        # Batches allocate hundreds of thousands of short-lived records: the default would collect every 700.
+        gc.freeze()
+        gc.set_threshold(100_000, 20, 20)
+        stop_when_told(engine.stop, stop_with_stdin=stop_with_stdin)
+        if not stopping.is_set():
+            await engine.run()
+    except Stopped:
+        log.info("stopped before it began", role=role)
+    finally:
+        beating.cancel()
 
 
 def stop_when_told(stop: Callable[[], None], *, stop_with_stdin: bool) -> None:

@@ -11,10 +11,13 @@ from aiokafka.errors import TopicAlreadyExistsError, TopicAuthorizationFailedErr
 
 from stream.kafka.acls import Resource, Role, grants
 from stream.kafka.security import admin_client
+from stream.kafka.starting import from_any_broker
 from stream.processors.topics import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
 
 _MEGABYTE = 1024 * 1024
+STAMPED = {"message.timestamp.type": "LogAppendTime"}
+"""The broker's clock alone gives records their time: no writer's can be wrong, or be refused."""
 _COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.2", "segment.ms": "3600000"}
 _DEFINITIONS = {**_COMPACTED, "max.message.bytes": str(4 * _MEGABYTE)}
 
@@ -67,7 +70,7 @@ async def create_topics(settings: Settings) -> list[str]:
     """Create what is missing and give the names created; what exists is left alone, then checked."""
     topics = Topics(settings.prefix, settings.partitions)
     async with admin_client(settings) as admin:
-        existing = set(await admin.list_topics())
+        existing = set(await from_any_broker(admin.list_topics))
         missing = [wanted for wanted in layout(topics) if wanted.name not in existing]
         if missing:
             response = await admin.create_topics(
@@ -76,7 +79,7 @@ async def create_topics(settings: Settings) -> list[str]:
                         wanted.name,
                         wanted.partitions,
                         settings.replication,
-                        topic_configs={**wanted.configuration, **durability(settings.replication)},
+                        topic_configs={**wanted.configuration, **durability(settings.replication), **STAMPED},
                     )
                     for wanted in missing
                 ],
@@ -142,9 +145,8 @@ async def check_topics(settings: Settings) -> list[Difference]:
     wanted = layout(topics)
     async with admin_client(settings) as admin:
         replicas = await _describe(admin, [one.name for one in wanted])
-        responses = await admin.describe_configs(
-            [ConfigResource(ConfigResourceType.TOPIC, one.name) for one in wanted]
-        )
+        asked = [ConfigResource(ConfigResourceType.TOPIC, one.name) for one in wanted]
+        responses = await from_any_broker(lambda: admin.describe_configs(asked))
     actual: dict[str, dict[str, str]] = {}
     for code, _, _, name, entries in (resource for response in responses for resource in response.resources):
         if code:
@@ -153,7 +155,7 @@ async def check_topics(settings: Settings) -> list[Difference]:
     return [
         Difference(one.name, setting, value, actual[one.name].get(setting, ""))
         for one in wanted
-        for setting, value in {**one.configuration, **durability(min(replicas[one.name]))}.items()
+        for setting, value in {**one.configuration, **durability(min(replicas[one.name])), **STAMPED}.items()
         if actual[one.name].get(setting) != value
     ]
 
@@ -166,7 +168,7 @@ async def delete_topics(settings: Settings) -> None:
 
 async def _describe(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, list[int]]:
     """How many replicas each partition of each topic has: none for a missing topic, no entry for one not to be seen."""
-    described = await admin.describe_topics(names)
+    described = await from_any_broker(lambda: admin.describe_topics(names))
     return {
         one["topic"]: [] if one["error_code"] else [len(part["replicas"]) for part in one["partitions"]]
         for one in described

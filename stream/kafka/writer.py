@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Self
 
 from aiokafka import TopicPartition
+from aiokafka.errors import InvalidTimestampError
 
 from stream.kafka.clients import KAFKA, Clients, Producer
 from stream.kafka.security import connection
+from stream.kafka.stamps import Stamps
 from stream.processors.base import Message, Outputs
 from stream.settings import Settings
 
@@ -28,12 +29,20 @@ class Writer:
     the id is the only fence there is.) After any error a writer is good for nothing but ``close``.
     """
 
-    def __init__(self, producer: Producer, group: str) -> None:
+    def __init__(self, producer: Producer, group: str, stamps: Stamps) -> None:
         self._producer = producer
         self._group = group
+        self._stamps = stamps
 
     @classmethod
-    async def fence(cls, settings: Settings, transactional_id: str, group: str, clients: Clients = KAFKA) -> Self:
+    async def fence(
+        cls,
+        settings: Settings,
+        transactional_id: str,
+        group: str,
+        clients: Clients = KAFKA,
+        stamps: Stamps | None = None,
+    ) -> Self:
         """Open the writer of a partition; when this returns, the predecessor's last transaction has ended."""
         producer = clients.producer(
             **connection(settings),
@@ -48,13 +57,18 @@ class Writer:
         except BaseException:
             await producer.stop()
             raise
-        return cls(producer, group)
+        return cls(producer, group, stamps or Stamps())
 
     async def commit(self, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
         """Write everything or nothing; returns once the transaction is committed."""
         producer = self._producer
         await producer.begin_transaction()
-        await _all(self._send(topic, partition, messages) for topic, partition, messages in outputs)
+        try:
+            await _all(self._send(topic, partition, messages) for topic, partition, messages in outputs)
+        except InvalidTimestampError:
+            # The next writer of this process does without.
+            self._stamps.refuse()
+            raise
         if positions:
             await producer.send_offsets_to_transaction(dict(positions), self._group)
         await producer.commit_transaction()
@@ -68,7 +82,7 @@ class Writer:
             await self._producer.client.close()
 
     async def _send(self, topic: str, partition: int, messages: list[Message]) -> None:
-        now = int(time.time() * 1000)
+        now = self._stamps.now()
         deliveries = []
         batch = self._producer.create_batch()
         for key, value, headers in messages:

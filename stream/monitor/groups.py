@@ -11,9 +11,10 @@ from typing import Any, Literal
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import KafkaError
 
 from stream.kafka.names import budget_group, worker_group
+from stream.kafka.observers import group_members
 from stream.kafka.restore import reader
 from stream.kafka.security import admin_client
 from stream.log import get_logger
@@ -163,14 +164,10 @@ class Groups:
 
 async def _members(admin: AIOKafkaAdminClient, group: _Group) -> list[_Member]:
     """Who is in a group. While it is being rebalanced nobody has any partition."""
-    responses = await admin.describe_consumer_groups([group.name])
     members = []
-    for described in (one for response in responses for one in response.groups):
-        if described[0]:
-            raise for_code(described[0])
-        for member in described[5]:
-            client, host, assignment = member[1], member[2], member[4]
-            assigned = ConsumerProtocolMemberAssignment.decode(assignment).partitions() if assignment else []
-            numbers = frozenset(one.partition for one in assigned if one.topic == group.inputs[0])
-            members.append(_Member(client, host.removeprefix("/"), numbers))
+    for member in await group_members(admin, group.name):
+        encoded = member.assignment
+        assigned = ConsumerProtocolMemberAssignment.decode(encoded).partitions() if encoded else []
+        numbers = frozenset(one.partition for one in assigned if one.topic == group.inputs[0])
+        members.append(_Member(member.client_id, member.host.removeprefix("/"), numbers))
     return sorted(members, key=lambda member: member.name)

@@ -9,6 +9,7 @@ from stream import tracing
 from stream.client import Client
 from stream.kafka.acls import Role
 from stream.kafka.services import stop_when_told
+from stream.kafka.starting import Stopped, patiently
 from stream.kafka.topics import find_topics
 from stream.log import get_logger
 from stream.monitor.groups import Groups
@@ -32,7 +33,10 @@ async def serve_monitor(settings: Settings, tokens: Tokens, *, stop_with_stdin: 
     tracing.configure("monitor")
     stopping = asyncio.Event()
     stop_when_told(stopping.set, stop_with_stdin=stop_with_stdin)
-    await find_topics(settings, attempts=50, role=Role.MONITOR)
+    try:
+        await patiently(lambda: find_topics(settings, attempts=50, role=Role.MONITOR), stopping)
+    except Stopped:
+        return
     async with Client(settings) as client:
         tables = Tables(client.topics)
         reader = Reader(settings, client.topics, tables)

@@ -207,11 +207,14 @@ class HostedStreams:
                 self.reasons[slot] = checkpoint.reason
 
     def resumed(self, recent: int) -> None:
-        """Mark the streams changed whose figures were written in the last ``recent`` milliseconds before the crash."""
+        """Mark the streams changed whose figures were written in the last ``recent`` milliseconds before the crash.
+
+        Records without a time may be as new as any.
+        """
         hosted = slice(len(self))
-        answered = self.last_offset[hosted] >= 0
-        newest = self.written_at[hosted].max(initial=0)
-        self.changed[hosted] |= answered & (self.written_at[hosted] >= newest - recent)
+        answered, written_at = self.last_offset[hosted] >= 0, self.written_at[hosted]
+        newest = written_at.max(initial=0)
+        self.changed[hosted] |= answered & ((written_at >= newest - recent) | (written_at < 0))
 
     def end(self, slot: int, state: int, reason: str) -> None:
         """Move a stream to a final state."""

@@ -15,7 +15,7 @@ from stream.kafka.processes import Service
 from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
 from stream.settings import Settings
-from tests.chaos.ground import Ground, installation
+from tests.chaos.ground import POLL_MS, Ground, crippled, installation
 from tests.chaos.proxy import Proxy, proxied_broker
 
 FAULTS_PER_ROUND = 6
@@ -40,7 +40,7 @@ class Round:
         self.workers[number] = self.ground.start("worker", settings=self.behind if number == 0 else None)
 
     def supervise(self) -> None:
-        """Start again what has ended by itself, as one that starts while the broker is down does."""
+        """Start again what has ended by itself, as a service does that has lost its group."""
         for number, worker in enumerate(self.workers):
             if worker.exit_status is not None:
                 self.replace(number)
@@ -91,6 +91,14 @@ async def budget_service_killed(now: Round) -> None:
     now.budget = now.ground.start("budget")
 
 
+async def budget_service_killed_after_its_spare_has_idled(now: Round) -> None:
+    spare = now.ground.start("budget")
+    await now.ground.logged(spare, "assigned", 60)
+    await asyncio.sleep(now.chance.uniform(1.0, 3.0) * POLL_MS / 1000)
+    now.budget.kill()
+    now.budget = spare
+
+
 async def network_silent(now: Round) -> None:
     now.proxy.silence()
     await asyncio.sleep(now.chance.uniform(1.0, 9.0))
@@ -124,6 +132,7 @@ FAULTS: tuple[Fault, ...] = (
     all_workers_killed_and_offsets_expired,
     worker_killed_while_it_restores,
     budget_service_killed,
+    budget_service_killed_after_its_spare_has_idled,
     network_silent,
     connections_reset,
     broker_killed,
@@ -142,7 +151,8 @@ async def campaign(folder: Path, seed: int, seconds: float, say: Callable[[str],
             number = seed
             while time.monotonic() < deadline:
                 say(f"round {number} (again: --seed {number})")
-                await _round(folder / f"round-{number}", number, broker, ports.clients, proxy, port)
+                with crippled(poll_ms=POLL_MS):
+                    await _round(folder / f"round-{number}", number, broker, ports.clients, proxy, port)
                 number += 1
     finally:
         await asyncio.to_thread(broker.stop)

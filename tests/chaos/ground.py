@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
@@ -26,6 +29,9 @@ from tests.chaos.load import Questions, answered, open_streams, specs
 
 SETTLING = 30.0
 """Seconds within which the charges under way must reach the ledger."""
+
+POLL_MS = 3_000
+"""A crippled client library leaves its group when nobody has fetched for so long, unless it is told otherwise."""
 
 REPORTS: list[str] = []
 """What every ground injected and found, for the end of a test run."""
@@ -61,6 +67,11 @@ class Ground:
             while f'"event": "{event}"' not in await asyncio.to_thread(service.log.read_text):
                 assert service.exit_status is None, f"the service ended before it had {event}"
                 await asyncio.sleep(0.02)
+
+    def assigned(self, service: Service) -> list[list[int]]:
+        """The partitions that a service was given, at each rebalance."""
+        lines = (json.loads(line) for line in service.log.read_text().splitlines() if line.startswith("{"))
+        return [line["partitions"] for line in lines if line["event"] == "assigned"]
 
     async def open(self) -> None:
         """Register the sources and open a stream of every mechanism, and some more."""
@@ -143,3 +154,11 @@ async def installation(settings: Settings, key: NoiseKey, folder: Path) -> Async
     with ExitStack() as stack:
         async with Client(settings) as client:
             yield Ground(settings, client, key, folder, stack)
+
+
+@contextmanager
+def crippled(**weaknesses: int) -> Iterator[None]:
+    """Give services that are started meanwhile a weak client library, or a wrong clock: see ``crippled/sitecustomize.py``."""
+    added = {f"CRIPPLED_{name.upper()}": str(value) for name, value in weaknesses.items()}
+    with patch.dict(os.environ, {"PYTHONPATH": str(Path(__file__).with_name("crippled")), **added}):
+        yield

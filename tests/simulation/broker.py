@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from aiokafka import TopicPartition
-from aiokafka.errors import ProducerFenced, UnknownMemberIdError
+from aiokafka.errors import InvalidTimestampError, ProducerFenced, UnknownMemberIdError
 from blake3 import blake3
 
 from stream.processors.base import Message, Record
@@ -17,6 +17,9 @@ from tests.simulation.logs import Log, Transaction
 
 MARKER_DELAYS = (0.01, 0.01, 0.05, 1.0)
 """How long, in seconds, the marker of an ended transaction may be under way to one of its partitions."""
+
+AHEAD_MS = 3_600_000
+"""A record that is more than so many milliseconds ahead of the broker's clock is refused, as Kafka has it."""
 
 
 @dataclass(slots=True)
@@ -134,11 +137,15 @@ class Broker:
             self.loop.call_later(timeout, self._expire, identity, identity.current)
         return identity.current if identity.current.state == "open" else None
 
-    def produce(self, transaction: Transaction, place: TopicPartition, messages: Iterable[Message]) -> None:
-        """Write records in a transaction."""
+    def produce(
+        self, transaction: Transaction, place: TopicPartition, messages: Iterable[Message], timestamp: int
+    ) -> None:
+        """Write records in a transaction, with the writer's time: its topics are of the kind that take it."""
+        if timestamp > self.timestamp + AHEAD_MS:
+            raise InvalidTimestampError
         log = self.logs[place]
         transaction.logs[log] = None
-        log.append(messages, self.timestamp, transaction)
+        log.append(messages, timestamp, transaction)
 
     def commit(self, transactional_id: str, epoch: int) -> None:
         """Decide a transaction. Readers see it once its marker has reached their partition, each at its own time."""
@@ -226,6 +233,12 @@ class Broker:
             raise UnknownMemberIdError
         member.seen = self.loop.time()
         return not group.rebalancing and member.generation == group.generation
+
+    def listed(self, name: str) -> frozenset[str]:
+        """Who is in a group, as its coordinator says."""
+        group = self.group(name)
+        self._expel(group)
+        return frozenset(group.members)
 
     def leave(self, group: Group, member: Member) -> None:
         """Leave at once."""

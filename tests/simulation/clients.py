@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Self
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import IllegalStateError, KafkaError, KafkaTimeoutError
+from aiokafka.errors import IllegalStateError, KafkaError, KafkaTimeoutError, UnknownMemberIdError
 
 from stream.kafka.clients import Batch, Clients, Offsets
 from stream.processors.base import Message, Record
@@ -19,6 +19,8 @@ from tests.simulation.logs import Transaction
 
 RETRY = 0.02
 """Seconds between a client's own tries."""
+MAX_POLL_INTERVAL_MS = 300_000
+"""aiokafka's own default."""
 
 
 def clients_of(process: Process, broker: Broker, chance: random.Random) -> Clients:
@@ -26,7 +28,22 @@ def clients_of(process: Process, broker: Broker, chance: random.Random) -> Clien
     return Clients(
         consumer=lambda **options: SimulatedConsumer(process, broker, chance, options),
         producer=lambda **options: SimulatedProducer(process, broker, chance, options),
+        observer=lambda **_: SimulatedObserver(process, broker),
     )
+
+
+class SimulatedObserver:
+    """Asks who is in a group."""
+
+    def __init__(self, process: Process, broker: Broker) -> None:
+        self._process = process
+        self._broker = broker
+
+    async def members(self, group: str) -> frozenset[str]:
+        return await self._process.call(lambda: self._broker.listed(group))
+
+    async def close(self) -> None:
+        """Cut the connection."""
 
 
 class SimulatedConsumer:
@@ -41,12 +58,23 @@ class SimulatedConsumer:
         if options["group_id"] is not None:
             self._group = broker.group(options["group_id"], options["session_timeout_ms"] / 1000)
             self._heartbeat = options["heartbeat_interval_ms"] / 1000
+            self._max_poll_interval = options.get("max_poll_interval_ms", MAX_POLL_INTERVAL_MS) / 1000
         self._assigned: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         self._member: Member | None = None
         self._coordination: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
         self._settled.set()
+        self._fetches = 0
+        self._last_fetch_ended = broker.loop.time()
+
+    @property
+    def member_id(self) -> str:
+        return self._member.name if self._member is not None else ""
+
+    @property
+    def _idle_seconds(self) -> float:
+        return 0.0 if self._fetches else self._broker.loop.time() - self._last_fetch_ended
 
     async def start(self) -> None:
         await self._process.call(lambda: None)
@@ -116,8 +144,18 @@ class SimulatedConsumer:
     ) -> dict[TopicPartition, list[Record]]:
         """Records that have come; failures are retried behind the caller's back.
 
-        As with aiokafka, whoever calls or is woken by news during a rebalance waits for its end, whatever the timeout.
+        As with aiokafka, whoever calls or is woken by news during a rebalance waits for its end, whatever the timeout; and
+        a wait that is cancelled is never counted as over.
         """
+        self._fetches += 1
+        found = await self._poll(partitions, timeout_ms, max_records)
+        self._fetches -= 1
+        self._last_fetch_ended = self._broker.loop.time()
+        return found
+
+    async def _poll(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int, max_records: int | None
+    ) -> dict[TopicPartition, list[Record]]:
         deadline = self._broker.loop.time() + timeout_ms / 1000
         limit = min(max_records or 500, self._chance.choice((1, 2, 5, 500)))
         while True:
@@ -155,23 +193,37 @@ class SimulatedConsumer:
             raise IllegalStateError(f"no current assignment of {partition}")
 
     async def _coordinate(self, topics: tuple[str, ...], listener: ConsumerRebalanceListener) -> None:
-        """Join, hold the assignment for as long as its generation stands, hand it back, join again."""
+        """Join, hold the assignment for as long as its generation stands, hand it back, join again.
+
+        As aiokafka's coordinator does it: a member for which nobody has fetched for ``max_poll_interval_ms`` leaves the
+        group, without a word, and does not join again before somebody fetches.
+        """
         broker, group = self._broker, self._group
         if group is None:
             raise IllegalStateError("no group")
-        name = self._process.name
+        name, had_assignment = self._process.name, False
         while True:
             self._settled.clear()
             await listener.on_partitions_revoked(set(self._assigned))
             try:
+                while had_assignment and self._idle_seconds >= self._max_poll_interval:
+                    await self._process.step()
+                    await asyncio.sleep(1.0)
                 member = self._member = await self._process.call(lambda: broker.join(group, name, topics))
                 while not await self._process.call(partial(broker.settled, group, member)):
                     await asyncio.sleep(5 * RETRY)
                 self.assign(member.assigned)
                 self._settled.set()
+                had_assignment = True
                 await listener.on_partitions_assigned(set(self._assigned))
                 while await self._process.call(partial(broker.heartbeat, group, member)):
+                    if self._idle_seconds >= self._max_poll_interval:
+                        await self._process.call(partial(broker.leave, group, member))
+                        self._member = None
+                        break
                     await asyncio.sleep(self._heartbeat)
+            except UnknownMemberIdError:
+                self._member = None
             except KafkaError:
                 await asyncio.sleep(RETRY)
 
@@ -181,12 +233,13 @@ class SimulatedBatch:
 
     def __init__(self, capacity: int) -> None:
         self.messages: list[Message] = []
+        self.timestamp = 0
         self._capacity = capacity
 
     def append(
         self, *, timestamp: int, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]]
     ) -> Any:
-        del timestamp
+        self.timestamp = timestamp
         if len(self.messages) == self._capacity:
             return None
         self.messages.append((key or b"", value, tuple(headers)))
@@ -235,8 +288,10 @@ class SimulatedProducer:
     async def send_batch(self, batch: Batch, topic: str, *, partition: int) -> asyncio.Future[Any]:
         if not isinstance(batch, SimulatedBatch):
             raise TypeError("not a batch of this producer")
-        messages, place = batch.messages, TopicPartition(topic, partition)
-        await self._with_transaction(lambda transaction: self._broker.produce(transaction, place, messages))
+        messages, place, timestamp = batch.messages, TopicPartition(topic, partition), batch.timestamp
+        await self._with_transaction(
+            lambda transaction: self._broker.produce(transaction, place, messages, timestamp)
+        )
         delivery: asyncio.Future[Any] = self._broker.loop.create_future()
         delivery.set_result(None)
         return delivery

@@ -6,12 +6,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from heapq import heappop
 from typing import Any
 from unittest.mock import patch
 
-from stream.kafka import partition, reports, writer
+from stream.kafka import health, membership, partition, reports, stamps, steps, supervision
 
 EPOCH = 1_750_000_000.0
 """The wall clock at the start of every run, in seconds."""
@@ -27,6 +27,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._virtual_now = 0.0
+        self.thread_seconds = 0.001
+        """How long work for a thread takes."""
         self._ready: deque[asyncio.Handle]
         self._scheduled: list[asyncio.TimerHandle]
 
@@ -66,7 +68,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             except Exception as error:  # noqa: BLE001  (handed on, as a thread's would be)
                 future.set_exception(error)
 
-        self.call_later(0.001, work)
+        self.call_later(self.thread_seconds, work)
         return future
 
 
@@ -86,11 +88,9 @@ def virtual_time() -> Iterator[VirtualLoop]:
     """A virtual loop whose clock is also the engine's wall clock; whatever is still running at the end is cancelled."""
     loop = VirtualLoop()
     clock = _Time(loop)
-    with (
-        patch.object(partition, "time", clock),
-        patch.object(writer, "time", clock),
-        patch.object(reports, "time", clock),
-    ):
+    with ExitStack() as patches:
+        for module in (health, membership, partition, reports, stamps, steps, supervision):
+            patches.enter_context(patch.object(module, "time", clock))
         try:
             yield loop
         finally:

@@ -10,20 +10,23 @@ from unittest.mock import patch
 
 from aiokafka import ConsumerRecord, TopicPartition
 
-from stream.kafka import lives, restore, standby
+from stream.kafka import engine, lives, restore, standby
 from stream.kafka.clients import KAFKA, Clients, Consumer, Fetched
 from stream.kafka.engine import Engine
-from stream.kafka.lives import Lives, Stopped
+from stream.kafka.lives import Lives
+from stream.kafka.membership import Membership
 from stream.kafka.partition import PartitionTask
 from stream.kafka.positions import Extent
 from stream.kafka.roles import Role
+from stream.kafka.stamps import Stamps
+from stream.kafka.starting import Stopped
 from stream.kafka.writer import Writer
 from stream.processors import queries
 from stream.processors.base import Outputs, Processor
 from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor
 from stream.settings import Settings
-from tests.simulation.clients import SimulatedProducer
+from tests.simulation.clients import MAX_POLL_INTERVAL_MS, SimulatedProducer
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 
@@ -321,6 +324,25 @@ def waits_that_an_order_to_stop_does_not_end() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def refused_times_written_again() -> Iterator[None]:
+    """A clock that Kafka has refused is believed all the same."""
+    with patch.object(Stamps, "refuse", lambda _: None):
+        yield
+
+
+@contextmanager
+def membership_left_to_the_client_library() -> Iterator[None]:
+    """Who has nothing to fetch, or is at work for long, leaves the group unseen; nobody asks whether it is a member."""
+
+    async def trust(self: Membership) -> None:
+        self.joined = True
+        await asyncio.Event().wait()
+
+    with patch.object(engine, "POLL_INTERVAL_MS", MAX_POLL_INTERVAL_MS), patch.object(Membership, "watch", trust):
+        yield
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     no_fencing,
     fence_after_restore,
@@ -341,5 +363,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     a_late_opening_undoes_a_halt,
     refused_while_stopping,
     waits_that_an_order_to_stop_does_not_end,
+    refused_times_written_again,
+    membership_left_to_the_client_library,
 )
 """Each a context in which the engine is broken."""

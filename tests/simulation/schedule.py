@@ -14,9 +14,15 @@ import structlog
 
 from stream.kafka import partition, standby
 from tests.chaos.load import Questions
+from tests.simulation.clients import MAX_POLL_INTERVAL_MS
 from tests.simulation.clock import virtual_time
 from tests.simulation.events import load, trouble
 from tests.simulation.world import PATIENCE, World
+
+IDLE = 0.1
+"""So many of all schedules begin with minutes in which nothing happens."""
+JOINING = 10.0
+"""Seconds after which the first services have their partitions."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +41,21 @@ class Report:
         return "\n".join([*lines, f"  again: python -m tests.simulation --seed {self.seed} --schedules 1"])
 
 
+async def _idle(world: World) -> None:
+    """Let spares wait for longer than a client library has patience with them."""
+    await asyncio.sleep(JOINING)
+    world.start("budget")
+    world.start("worker")
+    await asyncio.sleep(1.1 * MAX_POLL_INTERVAL_MS / 1000)
+    world.injected["idle stretch"] += 1
+
+
 async def _play(world: World, seed: int) -> list[str]:
     world.start("budget")
     for _ in range(world.chance.randint(1, 2)):
         world.start("worker")
+    if world.chance.random() < IDLE:
+        await _idle(world)
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(load(world, Questions(world.streams, seed)), trouble(world))
     world.faults.cease()
@@ -47,7 +64,7 @@ async def _play(world: World, seed: int) -> list[str]:
 
 def play(seed: int) -> Report:
     """Run one schedule; equal seeds give equal runs."""
-    with _quiet(), virtual_time() as loop, _lazily():
+    with _quiet(), virtual_time() as loop, lazily():
         world = World(loop, seed)
         try:
             violations = loop.run_until_complete(_play(world, seed))
@@ -64,7 +81,7 @@ def play(seed: int) -> Report:
 
 
 @contextmanager
-def _lazily() -> Iterator[None]:
+def lazily() -> Iterator[None]:
     """Idle rounds are rare, for speed; warm copies begin at once and lag, so that much is left when they are inherited."""
     with (
         patch.object(partition, "IDLE_MS", 2000),

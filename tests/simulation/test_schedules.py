@@ -32,7 +32,10 @@ def test_in_every_schedule_all_is_answered_once_charged_once_and_restored_alike(
 
 def test_every_fault_strikes_in_some_schedule_and_transactions_end_in_every_way(injected: Counter[str]) -> None:
     upsets = [upset.__name__.strip("_").replace("_", " ") for upset in UPSETS]
-    assert all(injected[name] >= 10 for name in [*STRIKES, *upsets, "poison event", "query published twice"])
+    assert all(
+        injected[name] >= 10
+        for name in [*STRIKES, *upsets, "poison event", "query published twice", "clock ahead"]
+    )
     assert all(injected[name] >= 10 for name in ["halt request", "close request", "opening repeated after a halt"])
     assert min(injected["aborted"], injected["expired"], injected["fenced"]) > 10
 

@@ -16,6 +16,7 @@ from schemas.wire import Codec
 from stream.kafka.clients import Clients
 from stream.kafka.engine import Engine
 from stream.kafka.roles import Role
+from stream.kafka.stamps import Stamps
 from stream.processors.base import Processor, Record
 from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor
@@ -36,11 +37,14 @@ from tests.simulation.cast import (
     tables,
 )
 from tests.simulation.clients import clients_of
-from tests.simulation.clock import VirtualLoop, virtual_time
+from tests.simulation.clock import EPOCH, VirtualLoop, virtual_time
 from tests.simulation.faults import Faults, Process
 
 PATIENCE = 240.0
 """Virtual seconds after the last fault within which everything must be answered."""
+
+WRONG_CLOCKS = 0.2
+"""So many of all processes have a clock that is ahead."""
 
 Outcome = TypeVar("Outcome")
 
@@ -121,7 +125,15 @@ class World:
         inputs = [topics.queries, topics.control] if role == "worker" else [topics.requests, topics.charges]
         copied = PARTITIONS if role == "worker" else 0
         described = _Role(role, group_of(role), topics.status, make, member)
-        return Engine(described, SETTINGS, inputs, clients, partitions=copied)
+        stamps = Stamps(self._wall_clock())
+        return Engine(described, SETTINGS, inputs, clients, partitions=copied, stamps=stamps)
+
+    def _wall_clock(self) -> Callable[[], float]:
+        """A new process's clock: now and then far ahead, or by less than Kafka minds."""
+        ahead = self.chance.choice((7200.0, 3000.0)) if self.chance.random() < WRONG_CLOCKS else 0.0
+        if ahead:
+            self.injected["clock ahead"] += 1
+        return lambda: EPOCH + self.loop.time() + ahead
 
     def _ended(self, service: Service) -> None:
         """Restart what was not told to stop, after a while."""
@@ -161,14 +173,24 @@ class World:
         return [one for one in self.services if one.role == "worker" and not one.leaving]
 
     async def settle(self) -> list[str]:
-        """Wait until all is answered and charged and every partition has a live owner."""
+        """Wait until all is answered and charged, every partition has a live owner, and nobody is absent unnoticed."""
         deadline = self.loop.time() + PATIENCE
         while self.loop.time() < deadline:
             if self._is_settled():
                 return []
             await asyncio.sleep(0.5)
         answered = sum(len(self.broker.committed(self.topics.answers, number)) for number in range(PARTITIONS))
-        return [f"stuck: {answered} of {len(self.asked)} answered {PATIENCE:.0f} s after the last fault"]
+        absent = f"; no members, and ready: {', '.join(silent)}" if (silent := self.silent()) else ""
+        return [f"stuck: {answered} of {len(self.asked)} answered {PATIENCE:.0f} s after the last fault{absent}"]
+
+    def silent(self) -> list[str]:
+        """The services that are in no group and do not say so."""
+        return [
+            service.process.name
+            for service in self.services
+            if service.process.name not in self.broker.listed(group_of(service.role))
+            and not service.engine.health.lack
+        ]
 
     def _is_settled(self) -> bool:
         broker, topics = self.broker, self.topics
@@ -180,7 +202,7 @@ class World:
             records = broker.committed(*place)
             if records and reached.get(place, 0) <= records[-1].offset:
                 return False
-        return all(self._follows(number) for number in range(PARTITIONS))
+        return all(self._follows(number) for number in range(PARTITIONS)) and not self.silent()
 
     def _follows(self, number: int) -> bool:
         """Whether a partition's owner lives, has taken in all queries and control events and has no commit under way.

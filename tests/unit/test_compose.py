@@ -87,11 +87,11 @@ def test_every_variable_is_one_that_sotto_reads(services: dict[str, dict[str, An
 
 
 @pytest.mark.parametrize("name", SERVING)
-def test_the_health_check_asks_the_port_that_metrics_are_served_on(
+def test_the_health_check_asks_whether_the_service_is_ready_where_metrics_are_served(
     services: dict[str, dict[str, Any]], name: str
 ) -> None:
     port = services[name]["environment"]["SOTTO_METRICS_PORT"]
-    assert f"http://127.0.0.1:{port}/metrics" in services[name]["healthcheck"]["test"][-1]
+    assert f"http://127.0.0.1:{port}/readyz" in services[name]["healthcheck"]["test"][-1]
 
 
 @pytest.mark.parametrize("name", SERVING)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from stream.cli.output import CommandError
 from stream.cli.topics import app
 from stream.kafka.acls import Operation, Resource, Role, command, grants, usual_principal
-from stream.kafka.topics import durability, layout
+from stream.kafka.topics import STAMPED, durability, layout
 from stream.processors.topics import Topics
 from stream.settings import Settings
 
@@ -63,7 +63,7 @@ def test_the_document_has_every_topics_configuration_as_the_code_has_it() -> Non
         (line,) = [line for line in text.splitlines() if line.startswith(f"| `{one.name}` |")]
         documented = dict(re.findall(r"`([a-z.]+)=([^`]+)`", line))
         assert documented == one.configuration
-    for setting, value in durability(3).items():
+    for setting, value in {**durability(3), **STAMPED}.items():
         assert f"`{setting}={value}`" in text
 
 

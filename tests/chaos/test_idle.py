@@ -1,0 +1,141 @@
+"""Spares that have waited for longer than a client library lets them, and batches that take longer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+
+from schemas import OpenStream
+from stream.kafka.broker_config import HOST, _free_port
+from stream.kafka.processes import RoleName, Service
+from stream.kafka.services import worker
+from stream.kafka.topics import create_topics
+from stream.noise import NoiseKey
+from stream.processors.base import Outputs, RecordLike
+from stream.processors.queries import QueryProcessor
+from stream.settings import Settings
+from tests.chaos.ground import POLL_MS, Ground, crippled, installation
+from tests.chaos.load import specs
+from tests.kafka.test_contract import FEED, spec
+
+pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
+
+IDLE_SECONDS = 4 * POLL_MS / 1000
+
+
+async def started(ground: Ground, role: RoleName) -> tuple[Service, str]:
+    """A service that has had its turn in the group, and the address of its probes."""
+    port = _free_port()
+    service = ground.start(role, settings=ground.settings.model_copy(update={"metrics_port": port}))
+    await ground.logged(service, "assigned")
+    return service, f"http://{HOST}:{port}"
+
+
+async def with_a_spare(ground: Ground, role: RoleName) -> tuple[list[Service], list[str]]:
+    """The services of a role that have had partitions, to be killed, and the addresses of all, with one spare at last."""
+    services = [await started(ground, role)]
+    while len(services) < 6:
+        services.append(await started(ground, role))
+        if not any(ground.assigned(services[-1][0])):
+            return [service for service, _ in services[:-1]], [address for _, address in services]
+    raise AssertionError("nobody remained a spare")
+
+
+def probe(url: str) -> tuple[int, str]:
+    try:
+        with urlopen(url) as response:  # noqa: S310  (our own address)
+            return response.status, response.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.fixture
+async def narrow(bootstrap: str) -> Settings:
+    """One partition: whoever has it has all, and nobody fetches while it is worked on."""
+    settings = Settings(bootstrap=bootstrap, prefix=f"idle-{uuid.uuid4().hex[:8]}", partitions=1)
+    await create_topics(settings)
+    return settings
+
+
+async def test_spares_that_have_waited_for_long_answer_queries_and_requests(
+    narrow: Settings, key: NoiseKey, tmp_path: Path
+) -> None:
+    with crippled(poll_ms=POLL_MS):
+        async with installation(narrow, key, tmp_path) as ground:
+            doomed, addresses = [], []
+            for role in ("worker", "budget"):
+                had, all_of_them = await with_a_spare(ground, role)
+                doomed += had
+                addresses += all_of_them
+            await ground.open()
+            await ground.ask(200)
+            await ground.answered()
+            await asyncio.sleep(IDLE_SECONDS)
+            for address in addresses:
+                assert await asyncio.to_thread(probe, f"{address}/readyz") == (200, "ok\n")
+                assert await asyncio.to_thread(probe, f"{address}/livez") == (200, "ok\n")
+            for service in doomed:
+                service.kill()
+                ground.injected["SIGKILL, after spares had waited"] += 1
+            more = specs()[1].model_copy(update={"stream": "more", "epsilon": 0.01})
+            [receipt] = await ground.client.requests([OpenStream(request="more", stream=more)], 60)
+            assert receipt.outcome == "opened"
+            await ground.ask(500)
+            await ground.answered()
+            figures = (await asyncio.to_thread(probe, f"{addresses[-1]}/metrics"))[1]
+            assert "sotto_budget_member 1.0" in figures
+            assert "sotto_budget_partitions 1.0" in figures
+            await ground.verified()
+
+
+async def test_a_batch_that_takes_longer_does_not_cost_a_worker_its_group(
+    narrow: Settings, key: NoiseKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(AIOKafkaConsumer.__init__.__kwdefaults__, "max_poll_interval_ms", POLL_MS)
+    process = QueryProcessor.process
+    batches: list[int] = []
+
+    def slow(self: QueryProcessor, records: Sequence[RecordLike]) -> Outputs:
+        if not batches:
+            batches.append(len(records))
+            time.sleep(IDLE_SECONDS)
+        return process(self, records)
+
+    async with installation(narrow, key, tmp_path) as ground:
+        client = ground.client
+        ground.start("budget")
+        await client.register(FEED)
+        await client.open(spec("ward"))
+        engine = worker(narrow, client.topics, key)
+        running = asyncio.create_task(engine.run())
+
+        async def ask(identifier: str) -> Any:
+            return await asyncio.wait_for(client.ask({"id": identifier, "stream": "ward", "value": 1.0}), 60)
+
+        try:
+            assert (await ask("first")).outcome == "below"
+            life = engine._partitions[0]._life
+            assert life is not None
+            life.processor.heavy = True  # type: ignore[misc]
+            monkeypatch.setattr(QueryProcessor, "process", slow)
+            assert (await ask("slow")).outcome == "below"
+            assert batches
+            assert (await ask("last")).outcome == "below"
+            # It has kept its partition all the while.
+            assert engine.metrics.failures._value.get() == 0
+            assert engine._partitions[0]._life is life
+            async with asyncio.timeout(30):
+                while engine.health.lack:
+                    await asyncio.sleep(0.1)
+        finally:
+            engine.stop()
+            await running

@@ -1,0 +1,77 @@
+"""A service whose clock is hours ahead answers and charges all the same, on topics of either kind."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from stream.kafka.processes import Service
+from stream.kafka.security import admin_client
+from stream.kafka.topics import Difference, check_topics, layout
+from stream.noise import NoiseKey
+from stream.processors.topics import Topics
+from stream.settings import Settings
+from tests.chaos.ground import crippled, installation
+
+pytestmark = pytest.mark.kafka
+
+AHEAD = 7_200
+
+
+async def let_writers_stamp(settings: Settings) -> None:
+    """Bring all topics to how they were made before the broker gave records their time."""
+    topics = Topics(settings.prefix, settings.partitions)
+    async with admin_client(settings) as admin:
+        for one in layout(topics):
+            old = {**one.configuration, "message.timestamp.type": "CreateTime"}
+            await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, one.name, old)])
+
+
+@pytest.mark.parametrize("made", ["stamped by the broker", "stamped by writers"])
+async def test_a_clock_two_hours_ahead_stops_nothing(
+    made: str, settings: Settings, key: NoiseKey, tmp_path: Path
+) -> None:
+    old = made == "stamped by writers"
+    if old:
+        await let_writers_stamp(settings)
+    async with installation(settings, key, tmp_path) as ground:
+        with crippled(clock_ahead=AHEAD):
+            services = [ground.start("budget"), ground.start("worker")]
+        ground.injected["clocks two hours ahead"] += len(services)
+        await ground.open()
+        await ground.ask(500)
+        await ground.answered()
+        # The changelog that they have written is inherited by one whose clock is right.
+        services[1].kill()
+        ground.start("worker")
+        await ground.ask(500)
+        await ground.answered()
+        await ground.verified()
+        for service in services:
+            log = await asyncio.to_thread(service.log.read_text)
+            assert ("clock refused" in log) is old
+            assert ("InvalidTimestampError" in log) is old
+            assert log.count("InvalidTimestampError") <= settings.partitions
+        told = [one for one in await check_topics(settings) if one.setting == "message.timestamp.type"]
+        expected = Difference(
+            settings.prefix + ".queries", "message.timestamp.type", "LogAppendTime", "CreateTime"
+        )
+        assert (expected in told) is old
+
+
+async def test_a_clock_half_an_hour_ahead_is_written_as_it_is(
+    settings: Settings, key: NoiseKey, tmp_path: Path
+) -> None:
+    await let_writers_stamp(settings)
+    async with installation(settings, key, tmp_path) as ground:
+        with crippled(clock_ahead=1_800):
+            services: list[Service] = [ground.start("budget"), ground.start("worker")]
+        await ground.open()
+        await ground.ask(100)
+        await ground.answered()
+        for service in services:
+            assert "clock refused" not in await asyncio.to_thread(service.log.read_text)
+        await ground.verified()

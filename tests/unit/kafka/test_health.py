@@ -1,0 +1,141 @@
+"""What a service says of itself at its probes, and what makes its engine give up."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from stream.kafka import health, supervision
+from stream.kafka.broker_config import HOST, _free_port
+from stream.kafka.health import HUNG_SECONDS, Health
+from stream.kafka.membership import Membership
+from stream.kafka.partition import PartitionTask
+from stream.kafka.steps import Step, StepName
+from stream.kafka.supervision import FAILING_SECONDS, STALLED_SECONDS, StalledError, Supervision
+
+
+class Clock:
+    """A clock that tests set."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Task:
+    """What supervision looks at of a partition's task."""
+
+    def __init__(self, partition: int, name: StepName, since: float, failing_since: float | None = None) -> None:
+        self.partition = partition
+        self.step = Step()
+        self.step.name, self.step.since = name, since
+        self.failing_since = failing_since
+
+
+class Member:
+    """What supervision looks at of a membership."""
+
+    joined = True
+    absence = ""
+    contact: float | None = 0.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(health, "time", made)
+    monkeypatch.setattr(supervision, "time", made)
+    return made
+
+
+def look(member: Member, *tasks: Task) -> Health:
+    told = Health("worker")
+    Supervision("worker", cast(Membership, member), told).look(cast(list[PartitionTask], tasks))
+    return told
+
+
+def figure(told: Health, name: str) -> Any:
+    return told.metrics.registry.get_sample_value(f"sotto_worker_{name}")
+
+
+def test_a_spare_is_ready(clock: Clock) -> None:
+    told = look(Member())
+    assert clock.now
+    assert told.answer("/readyz") == ("200 OK", "ok")
+    assert (figure(told, "member"), figure(told, "ready")) == (1.0, 1.0)
+
+
+def test_whoever_is_no_member_says_why(clock: Clock) -> None:
+    member = Member()
+    member.joined, member.absence = False, "is not in its group, as Kafka says"
+    told = look(member, Task(0, "working", clock.now))
+    assert told.answer("/readyz") == (
+        "503 Service Unavailable",
+        "this worker is not in its group, as Kafka says",
+    )
+    assert told.answer("/livez") == ("200 OK", "ok")
+    assert (figure(told, "member"), figure(told, "ready")) == (0.0, 0.0)
+
+
+def test_a_partition_that_starts_over_for_a_minute_makes_it_not_ready(clock: Clock) -> None:
+    recent = Task(1, "pausing", clock.now, clock.now - FAILING_SECONDS + 1)
+    stuck = Task(2, "pausing", clock.now, clock.now - FAILING_SECONDS - 1)
+    parked = Task(3, "resting", clock.now, 0.0)
+    assert look(Member(), recent, parked).lack == ""
+    told = look(Member(), recent, stuck, parked)
+    assert "[2]" in told.answer("/readyz")[1]
+    assert figure(told, "failing_partitions") == 1.0
+
+
+@pytest.mark.parametrize("name", ["working", "restoring", "pausing"])
+def test_work_takes_as_long_as_it_takes_and_is_told(
+    clock: Clock, name: StepName, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = look(Member(), Task(0, name, clock.now - 900.0), Task(1, "waiting", clock.now))
+    assert told.lack == ""
+    assert figure(told, "step_seconds") == 900.0
+    assert "long step" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["waiting", "writing"])
+def test_a_wait_for_kafka_that_does_not_end_ends_the_process_unless_kafka_is_away(
+    clock: Clock, name: StepName
+) -> None:
+    task, member = Task(4, name, clock.now - STALLED_SECONDS - 1), Member()
+    with pytest.raises(StalledError, match=f"partition 4 has been {name} for 301 s"):
+        look(member, task)
+    for contact in (None, clock.now - STALLED_SECONDS + 1):
+        member.contact = contact
+        assert look(member, task).lack == ""
+
+
+def test_an_event_loop_that_hangs_is_told_by_the_probes(clock: Clock) -> None:
+    told = Health("budget")
+    assert told.answer("/readyz")[1] == "has not reached Kafka yet"
+    assert told.answer("/livez") == ("200 OK", "ok")
+    told.tell("")
+    clock.now += HUNG_SECONDS + 1
+    for path in ("/livez", "/readyz"):
+        status, lack = told.answer(path)
+        assert status.startswith("503")
+        assert "event loop" in lack
+
+
+def test_probes_and_figures_are_served_on_one_port() -> None:
+    told, port = Health("worker"), _free_port()
+    told.serve(HOST, port)
+    told.tell("this worker leaves")
+    with urlopen(f"http://{HOST}:{port}/metrics") as response:
+        assert b"sotto_worker_ready 0.0" in response.read()
+    with pytest.raises(HTTPError) as refused:
+        urlopen(f"http://{HOST}:{port}/readyz")
+    assert refused.value.code == 503
+    assert refused.value.read() == b"this worker leaves\n"
+    refused.value.close()
+    with urlopen(f"http://{HOST}:{port}/livez") as response:
+        assert response.read() == b"ok\n"

@@ -1,0 +1,53 @@
+"""The times that records are written with, once Kafka has refused them."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream.kafka import stamps
+from stream.kafka.stamps import SET_BACK, UNSTAMPED, Stamps
+
+
+class Clocks:
+    """A wall clock that can be set, and a monotonic one that cannot."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+        self.ahead = 0.0
+
+    def time(self) -> float:
+        return 1_750_000_000.0 + self.passed + self.ahead
+
+    def monotonic(self) -> float:
+        return self.passed
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    made = Clocks()
+    monkeypatch.setattr(stamps, "time", made)
+    return made
+
+
+def test_a_refused_time_is_not_written_again_before_the_clock_has_been_set_back(clocks: Clocks) -> None:
+    written = Stamps()
+    clocks.ahead = 7200.0
+    assert written.now() == int(clocks.time() * 1000)
+    written.refuse()
+    for hours in range(48):
+        clocks.passed = 3600.0 * hours
+        assert written.now() == UNSTAMPED
+    clocks.ahead -= SET_BACK / 2
+    assert written.now() == UNSTAMPED
+    clocks.ahead = 0.0
+    assert written.now() == int(clocks.time() * 1000)
+
+
+def test_a_clock_that_goes_back_by_little_and_little_is_tried_again_now_and_then(clocks: Clocks) -> None:
+    written = Stamps()
+    clocks.ahead = 7200.0
+    written.refuse()
+    clocks.ahead -= SET_BACK
+    assert written.now() != UNSTAMPED
+    written.refuse()
+    assert written.now() == UNSTAMPED

@@ -1,0 +1,94 @@
+"""Waiting for Kafka: what passes is waited for, what does not is raised, and an order to stop ends it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    KafkaConnectionError,
+    NodeNotReadyError,
+    RequestTimedOutError,
+    TopicAuthorizationFailedError,
+)
+
+from stream.kafka import starting
+from stream.kafka.security import ClosedError, SecurityError
+from stream.kafka.starting import ASKED, Stopped, from_any_broker, patiently
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "BACKOFF", (0.0, 0.001))
+    monkeypatch.setattr(starting, "ASKED_AGAIN", 0.0)
+
+
+class Kafka:
+    """Fails a number of times, then answers."""
+
+    def __init__(self, error: BaseException, times: int) -> None:
+        self.error = error
+        self.times = times
+        self.asked = 0
+
+    async def answer(self) -> str:
+        self.asked += 1
+        if self.asked <= self.times:
+            raise self.error
+        return "answer"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KafkaConnectionError("no broker"),
+        NodeNotReadyError("node 3"),
+        RequestTimedOutError(),
+        ClosedError("closes the connection"),
+        OSError("no route"),
+        TimeoutError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_what_passes_is_waited_for_and_told(error: Exception) -> None:
+    kafka, told = Kafka(error, 20), list[str]()
+    assert await patiently(kafka.answer, asyncio.Event(), told.append) == "answer"
+    assert kafka.asked == 21
+    assert len(told) == 20
+    assert all(one.startswith("waits for Kafka: ") for one in told)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SecurityError("a wrong password"), GroupAuthorizationFailedError(), TopicAuthorizationFailedError()],
+    ids=lambda error: type(error).__name__,
+)
+async def test_what_no_waiting_mends_is_raised_at_once(error: Exception) -> None:
+    kafka = Kafka(error, 1)
+    with pytest.raises(type(error)):
+        await patiently(kafka.answer, asyncio.Event())
+    assert kafka.asked == 1
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_an_order_to_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch, *, hangs: bool) -> None:
+    monkeypatch.setattr(starting, "BACKOFF", (3600.0,))
+    stopping, kafka = asyncio.Event(), Kafka(KafkaConnectionError("no broker"), 1000)
+
+    async def hang() -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    waiting = asyncio.create_task(patiently(hang if hangs else kafka.answer, stopping))
+    await asyncio.sleep(0.01)
+    stopping.set()
+    with pytest.raises(Stopped):
+        await asyncio.wait_for(waiting, 30)
+
+
+async def test_a_dead_broker_among_live_ones_is_not_taken_for_all_of_them() -> None:
+    kafka = Kafka(NodeNotReadyError("node 3"), ASKED - 1)
+    assert await from_any_broker(kafka.answer) == "answer"
+    with pytest.raises(NodeNotReadyError):
+        await from_any_broker(Kafka(NodeNotReadyError("node 3"), ASKED).answer)
