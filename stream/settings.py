@@ -92,10 +92,10 @@ class Settings(BaseSettings):
     """Longest that reading one table's file may take."""
 
     metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 0
-    """Port of the Prometheus endpoint; 0 for none."""
+    """Port of a service's figures and probes, /metrics, /readyz and /livez; 0 for none."""
 
     metrics_host: str = "127.0.0.1"
-    """Address that the Prometheus endpoint listens on; it asks for no token, so keep it off public networks."""
+    """Address that figures and probes listen on; it asks for no token, so keep it off public networks."""
 
     monitor_host: str = "127.0.0.1"
     """Address that the monitor's page and API listen on."""

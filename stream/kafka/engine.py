@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from typing import Final
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.errors import KafkaError
 
 from stream.kafka.clients import KAFKA, Clients
 from stream.kafka.health import Health
 from stream.kafka.lives import Equipment
-from stream.kafka.membership import Membership
+from stream.kafka.membership import Membership, MembershipLostError
 from stream.kafka.partition import PartitionTask
 from stream.kafka.restore import reader
 from stream.kafka.roles import Role
@@ -22,7 +23,7 @@ from stream.kafka.security import connection
 from stream.kafka.stamps import Stamps
 from stream.kafka.standby import Standby
 from stream.kafka.starting import Stopped, patiently
-from stream.kafka.supervision import Supervision
+from stream.kafka.supervision import StalledError, Supervision
 from stream.log import get_logger
 from stream.settings import Settings
 
@@ -32,6 +33,8 @@ POLL_INTERVAL_MS: Final = math.inf
 A spare has nothing to fetch, and a batch takes as long as it takes. ``Supervision`` knows what each task does, and Kafka
 whether the process is a member.
 """
+
+_EXPLAINED = (KafkaError, MembershipLostError, StalledError)
 
 log = get_logger("engine")
 
@@ -69,6 +72,10 @@ class Engine:
         self._partitions: dict[int, PartitionTask] = {}
         self._stopping = asyncio.Event()
         self._parking = 0
+        self.broken: Exception | None = None
+        """Why a rebalance could not be followed."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when ``run`` is about to raise: what hangs may hang its clearing up as well."""
 
     def stop(self) -> None:
         """Finish the batches in hand, leave the group, and return from ``run``."""
@@ -118,7 +125,11 @@ class Engine:
             consumer.subscribe(self._topics, listener=_Listener(self, equipment))
             log.info("joined", role=self._role.name, group=self._role.group)
             membership = Membership(self._role, settings, consumer, self._clients, lambda: self._parking > 0)
-            await self._supervise(membership)
+            try:
+                await self._supervise(membership)
+            except Exception as error:
+                self._fail(error)
+                raise
             await self.park(self._partitions)
             await self.discard(self._partitions)
         log.info("left", role=self._role.name)
@@ -138,12 +149,20 @@ class Engine:
                     if task.done() and not task.cancelled() and (error := task.exception()):
                         log.error("partition task died", partition=partition, error=type(error).__name__)
                         raise error
+                if self.broken is not None:
+                    raise self.broken
                 supervision.look(self._partitions.values())
         finally:
             stopping.cancel()
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
             self.health.tell(f"this {self._role.name} leaves")
+
+    def _fail(self, error: Exception) -> None:
+        # An unforeseen error's message might quote private data.
+        reason = str(error) if isinstance(error, _EXPLAINED) else type(error).__name__
+        log.error("engine ends", role=self._role.name, reason=reason)
+        self.on_failure()
 
     async def park(self, partitions: Iterable[int]) -> None:
         """Stop tasks at their next batch boundary, keeping their state for a quick return."""
@@ -183,9 +202,20 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is
         self._equipment = equipment
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        await self._engine.park({source.partition for source in revoked})
+        with self._told():
+            await self._engine.park({source.partition for source in revoked})
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        # Nothing is read before the task has fenced, restored and sought.
-        self._equipment.consumer.pause(*assigned)
-        await self._engine.take({source.partition for source in assigned}, self._equipment)
+        with self._told():
+            # Nothing is read before the task has fenced, restored and sought.
+            self._equipment.consumer.pause(*assigned)
+            await self._engine.take({source.partition for source in assigned}, self._equipment)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """aiokafka goes on after an error here, as a member whose partitions nobody works on."""
+        try:
+            yield
+        except Exception as error:
+            self._engine.broken = error
+            raise

@@ -70,6 +70,7 @@ class PartitionTask:
     def resume(self) -> asyncio.Task[None]:
         """Start, or go on after ``stop`` with what is in memory: if another owner came between, its fence tells."""
         self._stopping.clear()
+        self.failing_since = None
         return asyncio.create_task(self._run(), name=f"{self._role.name}-{self.partition}")
 
     def stop(self) -> None:

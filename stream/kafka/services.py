@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -18,6 +19,7 @@ from stream.kafka.acls import Role as AccessRole
 from stream.kafka.engine import Engine
 from stream.kafka.health import Health
 from stream.kafka.names import budget_group, worker_group
+from stream.kafka.processes import STOP_SECONDS
 from stream.kafka.roles import Role
 from stream.kafka.starting import Stopped, patiently
 from stream.kafka.topics import find_topics
@@ -94,12 +96,20 @@ async def serve(
         gc.freeze()
         gc.set_threshold(100_000, 20, 20)
         stop_when_told(engine.stop, stop_with_stdin=stop_with_stdin)
+        engine.on_failure = end_soon
         if not stopping.is_set():
             await engine.run()
     except Stopped:
         log.info("stopped before it began", role=role)
     finally:
         beating.cancel()
+
+
+def end_soon(seconds: float = STOP_SECONDS) -> None:
+    """End this process with status 1 after a while, unless it has ended by itself, whatever hangs in it."""
+    last_resort = threading.Timer(seconds, os._exit, (1,))
+    last_resort.daemon = True
+    last_resort.start()
 
 
 def stop_when_told(stop: Callable[[], None], *, stop_with_stdin: bool) -> None:

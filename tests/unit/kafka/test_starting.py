@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 from aiokafka.errors import (
@@ -14,6 +16,8 @@ from aiokafka.errors import (
 )
 
 from stream.kafka import starting
+from stream.kafka.broker_config import HOST, _free_port
+from stream.kafka.clients import KAFKA
 from stream.kafka.security import ClosedError, SecurityError
 from stream.kafka.starting import ASKED, Stopped, from_any_broker, patiently
 
@@ -92,3 +96,36 @@ async def test_a_dead_broker_among_live_ones_is_not_taken_for_all_of_them() -> N
     assert await from_any_broker(kafka.answer) == "answer"
     with pytest.raises(NodeNotReadyError):
         await from_any_broker(Kafka(NodeNotReadyError("node 3"), ASKED).answer)
+
+
+def test_a_service_that_has_failed_ends_though_a_batch_hangs() -> None:
+    script = """
+import asyncio, time
+from stream.kafka.services import end_soon
+
+async def fail():
+    hanging = asyncio.ensure_future(asyncio.to_thread(time.sleep, 3600))
+    await asyncio.sleep(0)
+    end_soon(0.5)
+    raise RuntimeError
+
+asyncio.run(fail())
+"""
+    ended = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
+    assert ended.returncode == 1
+
+
+async def test_a_consumer_that_could_not_start_can_be_started_again_and_stopped() -> None:
+    stopping, left = asyncio.Event(), 3
+
+    def tell(_: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            stopping.set()
+
+    consumer = KAFKA.consumer(bootstrap_servers=f"{HOST}:{_free_port()}", group_id="group")
+    with pytest.raises(Stopped):
+        await patiently(consumer.start, stopping, tell)
+    assert consumer.member_id == ""
+    await consumer.stop()
