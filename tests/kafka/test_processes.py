@@ -58,7 +58,7 @@ def parent(settings: Settings, key: NoiseKey, folder: Path, *, processes: int) -
     environment = {
         name: text for name, text in os.environ.items() if name not in {KEY_VARIABLE, KEY_FILE_VARIABLE}
     }
-    environment |= {variable("bootstrap"): settings.bootstrap, variable("prefix"): settings.prefix}
+    environment |= {variable(name): getattr(settings, name) for name in ("bootstrap", "prefix", "table_roots")}
     log = folder / "workers.log"
     command = [sys.executable, "-m", "stream.cli", "serve", "worker", "--json-logs", "--key-file", str(key_file)]
     with log.open("wb") as output:

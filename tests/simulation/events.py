@@ -57,6 +57,12 @@ async def _open(world: World, questions: Questions, pace: random.Random) -> None
         await world.broker.arrival(1.0)
     for _ in range(3):
         world.ask(*questions.next(spec))
+    if pace.random() < 0.5:
+        # In the middle of the wait for the opening, at best.
+        world.loop.call_later(pace.uniform(0.0, 0.2), _another_worker_joins, world, pace)
+    if pace.random() < 0.3:
+        _kill_budget_services(world)
+        world.request(request)
 
 
 async def _stop_a_stream(world: World, pace: random.Random) -> None:
@@ -95,6 +101,13 @@ def _kill(world: World, chance: random.Random) -> bool:
     if victims:
         chance.choice(victims).process.kill()
     return bool(victims)
+
+
+def _kill_budget_services(world: World) -> None:
+    """Whoever answers a request that is sent again has restored what it was told."""
+    for service in [one for one in world.services if one.role == "budget"]:
+        service.process.kill()
+    world.injected["request sent again after a kill"] += 1
 
 
 def _zombie(world: World, chance: random.Random) -> bool:

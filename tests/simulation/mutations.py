@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -50,6 +51,10 @@ def fence_after_restore() -> Iterator[None]:
         def __init__(self, *arguments: Any) -> None:
             self._arguments = arguments
             self._writer: Writer | None = None
+
+        @property
+        def _producer(self) -> Any:
+            return self._writer._producer if self._writer is not None else SimpleNamespace(in_transaction=False)
 
         async def commit(self, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
             if self._writer is None:
@@ -361,7 +366,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     requests_granted_again,
     updates_not_written,
     a_late_opening_undoes_a_halt,
-    refused_while_stopping,
     waits_that_an_order_to_stop_does_not_end,
     refused_times_written_again,
     membership_left_to_the_client_library,

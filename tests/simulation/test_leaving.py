@@ -7,12 +7,16 @@ from unittest.mock import patch
 
 import pytest
 
+from schemas import OpenStream
 from stream.kafka.partition import PartitionTask
+from tests.chaos.load import Questions
+from tests.simulation import broker
 from tests.simulation.cast import group_of
-from tests.simulation.mutations import partitions_taken_while_leaving
+from tests.simulation.mutations import partitions_taken_while_leaving, refused_while_stopping
 from tests.simulation.world import World, perform
 
 SEEDS = range(5)
+EARLY_SEEDS = range(20)
 LONG_BATCH = 2.0
 """Virtual seconds that a task has its batch in hand when it is told to stop."""
 
@@ -47,3 +51,30 @@ def test_a_worker_told_to_stop_in_the_middle_of_a_rebalance_leaves(capsys: pytes
     with partitions_taken_while_leaving():
         assert not _all_leave()
     capsys.readouterr()
+
+
+async def _asked_too_early(world: World) -> list[str]:
+    """What is wrong if a worker must stop for a rebalance while the opening that its queries wait for is under way."""
+    world.start("budget")
+    world.start("worker")
+    await asyncio.sleep(10.0)
+    spec = world.streams[0].model_copy(update={"stream": "opened-later"})
+    world.request(OpenStream(request="open", stream=spec))
+    while not world.has_receipt("open"):
+        await asyncio.sleep(0.01)
+    questions = Questions(world.streams, 0)
+    for _ in range(3):
+        world.ask(*questions.next(spec))
+    world.start("worker")
+    return await world.settle() or world.examine()
+
+
+def _violations_of_early_questions() -> list[str]:
+    with patch.object(broker, "MARKER_DELAYS", (4.0,)):
+        return [violation for seed in EARLY_SEEDS for violation in perform(_asked_too_early, seed)]
+
+
+def test_a_worker_told_to_stop_while_an_opening_is_under_way_refuses_nothing() -> None:
+    assert _violations_of_early_questions() == []
+    with refused_while_stopping():
+        assert _violations_of_early_questions() != []
