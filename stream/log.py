@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, MutableMapping
@@ -76,9 +77,7 @@ class LibraryHandler(logging.Handler):
         facts: dict[str, Any] = {_PLACE: (record.name, record.pathname, record.lineno)}
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
-            frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
-            facts["error"] = type(error).__name__
-            facts["at"] = [f"{frame.filename}:{frame.lineno}" for frame in frames]
+            facts |= _where(error)
         log = structlog.get_logger(component=record.name)
         method = log.critical if record.levelno >= logging.CRITICAL else log.error
         with suppress(Exception):  # a log that cannot be written stops nobody
@@ -101,6 +100,8 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
         # One write a line, its end included: several workers log to the standard error of one parent.
         logger_factory=structlog.WriteLoggerFactory(lossy),
     )
+    sys.excepthook = lambda _, error, __: _uncaught(error)
+    threading.excepthook = lambda failure: _uncaught(failure.exc_value)
     logging.getLogger("aiokafka").setLevel(logging.ERROR)
     root = logging.getLogger()
     root.setLevel(logging.ERROR)
@@ -117,6 +118,17 @@ def quiet_clients() -> None:
 def get_logger(component: str) -> Any:
     """A logger that says which component speaks."""
     return structlog.get_logger(component=component)
+
+
+def _uncaught(error: BaseException | None) -> None:
+    if error is not None and not isinstance(error, KeyboardInterrupt):
+        get_logger("process").critical("not caught", **_where(error))
+
+
+def _where(error: BaseException) -> dict[str, Any]:
+    """An exception's type and where it was raised; not its message."""
+    frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
+    return {"error": type(error).__name__, "at": [f"{frame.filename}:{frame.lineno}" for frame in frames]}
 
 
 def _first_line(record: logging.LogRecord) -> str:

@@ -6,6 +6,8 @@ import errno
 import io
 import json
 import logging
+import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -37,7 +39,9 @@ def _configured_afterwards_as_before() -> Iterator[None]:
     before = structlog.get_config()
     root = logging.getLogger()
     level, root_level, handlers = logging.getLogger("aiokafka").level, root.level, list(root.handlers)
+    hooks = sys.excepthook, threading.excepthook
     yield
+    sys.excepthook, threading.excepthook = hooks
     structlog.configure(**before)
     logging.getLogger("aiokafka").setLevel(level)
     root.setLevel(root_level)
@@ -114,3 +118,19 @@ def test_nothing_that_an_exception_quotes_is_logged(monkeypatch: pytest.MonkeyPa
     first = json.loads(pipe.writes[0])
     assert (first["error"], first["component"]) == ("ValueError", "library")
     assert "test_log.py" in first["at"][0]
+
+
+def test_nor_of_one_that_nobody_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = Pipe()
+    monkeypatch.setattr("sys.stderr", pipe)
+    configure(as_json=True)
+    thread = threading.Thread(target=lambda: int(SECRET))
+    thread.start()
+    thread.join()
+    try:
+        int(SECRET)
+    except ValueError as error:
+        sys.excepthook(ValueError, error, error.__traceback__)
+    lines = [json.loads(text) for text in pipe.writes]
+    assert [(line["event"], line["error"]) for line in lines] == [("not caught", "ValueError")] * 2
+    assert SECRET not in "".join(pipe.writes)

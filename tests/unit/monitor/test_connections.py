@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -44,12 +46,13 @@ LINES = {
 def _logs() -> Iterator[None]:
     """As a service logs, and afterwards as before."""
     before, root = structlog.get_config(), logging.getLogger()
-    handlers, level = list(root.handlers), root.level
+    handlers, level, hooks = list(root.handlers), root.level, (sys.excepthook, threading.excepthook)
     log.configure(as_json=True)
     yield
     structlog.configure(**before)
     root.handlers[:] = handlers
     root.setLevel(level)
+    sys.excepthook, threading.excepthook = hooks
 
 
 @asynccontextmanager
