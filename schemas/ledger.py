@@ -50,7 +50,11 @@ class GrantRecord(Event):
 
 
 class Receipt(Event):
-    """What became of one request, told apart by id and digest; ``asked`` and ``left`` are set where budget was the question."""
+    """What became of one request, told apart by id and digest; ``asked`` and ``left`` are set where budget was the question.
+
+    ``closing`` waits for the worker's last totals; with ``state`` ``closed`` there was nothing left to do. ``state`` is that of
+    the stream when a request that ends it was done; null elsewhere.
+    """
 
     kind: Literal["receipt"] = "receipt"
     request: EventId
@@ -62,6 +66,7 @@ class Receipt(Event):
     reason: Reason | None = None
     asked: Amount | None = None
     left: Amount | None = None
+    state: StreamState | None = None
 
 
 class LedgerProgress(Event):

@@ -39,6 +39,7 @@ from stream.kafka.restore import read_to_end, reader, require_visible
 from stream.kafka.security import connection
 from stream.kafka.topics import find_topics
 from stream.processors.base import Headers
+from stream.processors.receipts import RECEIPT_PREFIX, request_digest
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from stream.settings import Settings
 from stream.tracing import context_headers
@@ -127,10 +128,13 @@ class Client:
     ) -> list[Receipt]:
         """Send many requests at once and give their receipts in the same order, refusals among them.
 
+        A receipt is taken for a request if it has its id and its digest: whoever else uses the id gets another.
+
         TimeoutError if not all have come within ``timeout`` seconds: is a budget service running?
         """
-        wanted = list(requests)
-        receipts: dict[str, Receipt] = {}
+        requests = list(requests)
+        wanted = [(request.request, request_digest(request)) for request in requests]
+        receipts: dict[tuple[str, str], Receipt] = {}
         consumer = reader(self._settings)
         await consumer.start()
         try:
@@ -140,7 +144,7 @@ class Client:
             await consumer.seek_to_end(*partitions)
             for partition in partitions:
                 await consumer.position(partition)
-            for request in wanted:
+            for request in requests:
                 value = _requests.encode(request)
                 if len(value) > MAX_DEFINITION_BYTES:
                     raise MalformedEventError(
@@ -148,7 +152,7 @@ class Client:
                     )
                 await self._send(self._topics.requests, subject_of(request)[0], value)
             await self.flush()
-            missing = {request.request for request in wanted}
+            missing = set(wanted)
             deadline = time.monotonic() + timeout
             while missing:
                 if time.monotonic() > deadline:
@@ -157,15 +161,15 @@ class Client:
                     )
                 fetched = await consumer.getmany(timeout_ms=200)
                 for record in (record for records in fetched.values() for record in records):
-                    if not record.key.startswith(b"receipt|") or record.value is None:
+                    if not record.key.startswith(RECEIPT_PREFIX) or record.value is None:
                         continue
                     entry = _ledger.decode(record.value)
-                    if isinstance(entry, Receipt) and entry.request in missing:
-                        receipts[entry.request] = entry
-                        missing.discard(entry.request)
+                    if isinstance(entry, Receipt) and (key := (entry.request, entry.digest)) in missing:
+                        receipts[key] = entry
+                        missing.discard(key)
         finally:
             await consumer.stop()
-        return [receipts[request.request] for request in wanted]
+        return [receipts[one] for one in wanted]
 
     async def ask(self, query: Query | Mapping[str, Any], headers: Headers = ()) -> Answer:
         """Ask one query and wait for its answer; an ``id`` is made up where none is given."""

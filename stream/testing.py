@@ -35,6 +35,7 @@ from stream.noise import NoiseKey
 from stream.processors.base import Headers, Outputs, Record, TableMissedError
 from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor
+from stream.processors.receipts import RECEIPT_PREFIX, request_digest
 from stream.processors.rejections import address_of
 from stream.processors.topics import Topics, partition_of
 
@@ -289,10 +290,11 @@ class Driver:
         self._settle()
         written = self._logs[self.topics.ledger, 0][marks.get((self.topics.ledger, 0), 0) :]
         for record in written:
-            if record.value is None or not (record.key or b"").startswith(b"receipt|"):
+            if record.value is None or not (record.key or b"").startswith(RECEIPT_PREFIX):
                 continue
             receipt = _ledger.decode(record.value)
-            if isinstance(receipt, Receipt) and receipt.request == request.request:
+            asked = (request.request, request_digest(request))
+            if isinstance(receipt, Receipt) and (receipt.request, receipt.digest) == asked:
                 if receipt.outcome == "refused":
                     raise RefusedError(receipt.reason or "refused", receipt.asked, receipt.left)
                 return receipt

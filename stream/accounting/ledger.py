@@ -158,17 +158,21 @@ class Ledger:
     ) -> bool:
         """Take note of a stream's totals; totals that are not news change nothing.
 
-        A final state settles the grant: if the stream was closed, what it did not spend goes back.
+        A final state settles the grant: if the ledger has closed the stream, what it did not spend goes back.
 
         Returns:
             Whether anything changed.
+
+        Raises:
+            RefusedError: no worker reports such totals of this stream; nothing has changed.
         """
         account, grant = self.find(source, stream)
-        if grant.identity.incarnation != incarnation or grant.state == "closed":
-            return False
         stale = answered < grant.answered or tops < grant.tops
+        if stale or grant.identity.incarnation != incarnation:
+            return False
+        _check_report(grant, answered, tops, state)
         news = answered > grant.answered or tops > grant.tops or (state != "open" and not grant.settled)
-        if stale or not (news or state == "closed"):
+        if grant.state == "closed" or not (news or state == "closed"):
             return False
         grant.answered, grant.tops = answered, tops
         spent = realised_cost(grant.calibration, account.source.accountant, answered, tops).least(grant.cost)
@@ -246,6 +250,21 @@ class Ledger:
         back = grant.cost - grant.spent
         account.refunded += back - grant.refunded
         grant.refunded = back
+
+
+def _check_report(grant: Grant, answered: int, tops: int, state: StreamState) -> None:
+    """Refuse totals that do not follow from what the ledger itself has granted and ended."""
+    cutoff = grant.calibration.cutoff
+    if tops > answered:
+        raise RefusedError("tops: more charged answers than answers")
+    if cutoff and tops > cutoff:
+        raise RefusedError("tops: more charged answers than the grant pays for")
+    if state == "exhausted" and not 0 < cutoff == tops:
+        raise RefusedError("state: exhausted, with charged answers left")
+    if state == "closed" and grant.ending != "closed":
+        raise RefusedError("state: closed, and the ledger has not closed the stream")
+    if grant.state == "closed" and (answered > grant.answered or tops > grant.tops):
+        raise RefusedError("answered: more than the last totals of a stream that is closed")
 
 
 def _show(amount: Amount) -> str:

@@ -76,7 +76,7 @@ def _end(how: Literal["close", "halt"], source: str, stream: str, *, as_json: bo
     if as_json:
         show_json(receipt)
     else:
-        say(f"stream {stream}: {receipt.outcome}")
+        say(f"stream {stream}: {'closed' if receipt.state == 'closed' else receipt.outcome}")
 
 
 async def _open(spec: StreamSpec) -> GrantRecord:

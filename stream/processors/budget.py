@@ -6,11 +6,8 @@ request seen before gets its first receipt again and changes nothing.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
-
-from blake3 import blake3
 
 from schemas import (
     MAX_DEFINITION_BYTES,
@@ -40,11 +37,9 @@ from stream.data import TableStore
 from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
 from stream.processors.exhaustion import exhausted_reason
 from stream.processors.openings import control_event, definition_digest, plan_for
+from stream.processors.receipts import Receipts, request_digest
 from stream.processors.rejections import INTERNAL, UNREADABLE, Rejection, dead_letter
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
-
-MAX_RECEIPTS = 100_000
-"""Receipts kept for requests that are sent again; the oldest is dropped, and deleted from the ledger, beyond that."""
 
 _request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 _charge_codec: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
@@ -76,8 +71,7 @@ class BudgetProcessor:
         self._key_id = key_id
         self._tables = tables
         self._mint = mint
-        self._receipts: OrderedDict[str, Receipt] = OrderedDict()
-        self._sequence = 0
+        self._receipts = Receipts()
         self._reached = dict.fromkeys(self.inputs, 0)
         self._restoring: dict[bytes, bytes] = {}
         self._changed_accounts: dict[str, Account] = {}
@@ -101,9 +95,7 @@ class BudgetProcessor:
         for record in records:
             if isinstance(record, GrantRecord):
                 self.ledger.restore_grant(record)
-        receipts = sorted((r for r in records if isinstance(r, Receipt)), key=lambda receipt: receipt.sequence)
-        self._receipts = OrderedDict((receipt.request, receipt) for receipt in receipts)
-        self._sequence = receipts[-1].sequence + 1 if receipts else 0
+        self._receipts.restore(record for record in records if isinstance(record, Receipt))
         for progress in (record for record in records if isinstance(record, LedgerProgress)):
             self._reached = {self._topics.requests: progress.requests, self._topics.charges: progress.charges}
         self._restoring = {}
@@ -160,13 +152,10 @@ class BudgetProcessor:
         outputs.add(self._topics.rejected, partition, dead_letter(record, rejection))
 
     def _request(self, record: RecordLike, request: Request, outputs: Outputs) -> None:
-        source, stream = subject_of(request)
-        digest = blake3(_request_codec.encode(request)).hexdigest()
-        if (known := self._receipts.get(request.request)) is not None:
-            if known.digest == digest:
-                self._write(outputs, known.source, _receipt_key(known.request), known)
-            else:
-                self._refuse_reuse(known, digest, source, outputs)
+        digest = request_digest(request)
+        if (written := self._receipts.again(request, digest)) is not None:
+            for write in written:
+                self._write(outputs, *write)
             return
         outcome: Literal["registered", "opened", "closing", "halted", "refused"]
         try:
@@ -181,13 +170,14 @@ class BudgetProcessor:
                     outcome = self._end(request, "halted", outputs)
                 case HaltSource():
                     outcome = self._halt_source(request, outputs)
-            receipt = self._receipt(request.request, digest, source, stream, outcome)
+            receipt = self._receipt(request, digest, outcome)
         except (RefusedError, PlanError, ValueError, ArithmeticError) as error:
             asked, left = (error.asked, error.left) if isinstance(error, RefusedError) else (None, None)
-            receipt = self._receipt(request.request, digest, source, stream, "refused").model_copy(
+            receipt = self._receipt(request, digest, "refused").model_copy(
                 update={"reason": str(error)[:1024], "asked": asked, "left": left},
             )
-        self._keep(receipt, outputs)
+        for write in self._receipts.keep(receipt):
+            self._write(outputs, *write)
 
     def _register(self, request: RegisterSource) -> Literal["registered"]:
         source = request.source
@@ -230,7 +220,7 @@ class BudgetProcessor:
         if self.ledger.end(request.source, request.stream, ending, request.reason):
             self._touch(account, grant)
             self._tell(account, grant, outputs)
-        return "closing" if ending == "closed" else "halted"
+        return "closing" if grant.ending == "closed" else "halted"
 
     def _halt_source(self, request: HaltSource, outputs: Outputs) -> Literal["halted"]:
         account = self.ledger.account(request.source)
@@ -253,9 +243,12 @@ class BudgetProcessor:
         )
         if not changed:
             return
-        if charge.state == "exhausted" and self.ledger.end(
-            charge.source, charge.stream, "halted", exhausted_reason(grant.calibration)
-        ):
+        # What the ledger takes for ended must not answer, whoever said that it has.
+        ended = {
+            "exhausted": exhausted_reason(grant.calibration),
+            "halted": charge.reason or "halted by its worker",
+        }
+        if charge.state in ended and self.ledger.end(charge.source, charge.stream, "halted", ended[charge.state]):
             self._tell(account, grant, outputs)
         self._touch(account, grant)
 
@@ -266,50 +259,31 @@ class BudgetProcessor:
         message: Message = (key, _control_codec.encode(control), ())
         outputs.add(self._topics.control, partition_of(key, self._topics.partitions), message)
 
-    def _refuse_reuse(self, known: Receipt, digest: str, source: str, outputs: Outputs) -> None:
-        """Tell who uses another's request id, under a key of its own that is deleted again at once."""
-        reason = f"request id '{known.request}' was used for another request; choose another id"
-        receipt = known.model_copy(
-            update={
-                "digest": digest,
-                "source": source,
-                "outcome": "refused",
-                "reason": reason,
-                "asked": None,
-                "left": None,
-            },
-        )
-        key = f"{_receipt_key(known.request)}|{digest}"
-        self._write(outputs, source, key, receipt)
-        self._write(outputs, source, key, None)
-
     def _receipt(
         self,
-        request: str,
+        request: Request,
         digest: str,
-        source: str,
-        stream: str | None,
         outcome: Literal["registered", "opened", "closing", "halted", "refused"],
     ) -> Receipt:
+        source, stream = subject_of(request)
+        ended = stream if outcome in {"closing", "halted"} else None
         return Receipt(
-            request=request, digest=digest, sequence=self._sequence, source=source, stream=stream, outcome=outcome
+            request=request.request,
+            digest=digest,
+            sequence=self._receipts.sequence,
+            source=source,
+            stream=stream,
+            outcome=outcome,
+            state=None if ended is None else self.ledger.find(source, ended)[1].state,
         )
-
-    def _keep(self, receipt: Receipt, outputs: Outputs) -> None:
-        self._sequence += 1
-        self._receipts[receipt.request] = receipt
-        self._write(outputs, receipt.source, _receipt_key(receipt.request), receipt)
-        if len(self._receipts) > MAX_RECEIPTS:
-            oldest, dropped = self._receipts.popitem(last=False)
-            self._write(outputs, dropped.source, _receipt_key(oldest), None)
 
     def _write_changes(self, outputs: Outputs) -> None:
         """Write each changed account and grant once per batch: records are absolute, the last one counts."""
         for name, account in self._changed_accounts.items():
-            self._write(outputs, name, f"source|{name}", account.record())
+            self._write(outputs, name, f"source|{name}".encode(), account.record())
         for stream, (account, grant) in self._changed_grants.items():
             name = account.source.source
-            self._write(outputs, name, f"grant|{name}|{stream}", account.grant_record(grant))
+            self._write(outputs, name, f"grant|{name}|{stream}".encode(), account.grant_record(grant))
         self._changed_accounts.clear()
         self._changed_grants.clear()
 
@@ -318,11 +292,7 @@ class BudgetProcessor:
         if grant is not None:
             self._changed_grants[grant.spec.stream] = (account, grant)
 
-    def _write(self, outputs: Outputs, source: str, key: str, record: LedgerRecord | None) -> None:
+    def _write(self, outputs: Outputs, source: str, key: bytes, record: LedgerRecord | None) -> None:
         value = None if record is None else _ledger_codec.encode(record)
         partition = partition_of(source.encode(), LEDGER_PARTITIONS)
-        outputs.add(self._topics.ledger, partition, (key.encode(), value, ()))
-
-
-def _receipt_key(request: str) -> str:
-    return f"receipt|{request}"
+        outputs.add(self._topics.ledger, partition, (key, value, ()))

@@ -139,6 +139,8 @@ def check_ledger(
             violations.append(f"{name} showed {tops[name]} charged answers, the ledger has {grant.tops}")
         if grant.spent.epsilon > grant.cost.epsilon + ROUNDING:
             violations.append(f"{name} spent {grant.spent.epsilon} of {grant.cost.epsilon}")
+        if grant.refunded.epsilon > 0.0 and grant.ending != "closed":
+            violations.append(f"{name} was refunded, and the ledger has not closed it")
         if name in spent and spent[name] != grant.spent:
             violations.append(f"{name} showed {spent[name]} spent, the ledger has {grant.spent}")
     for name, source in sources.items():

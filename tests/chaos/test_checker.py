@@ -155,6 +155,12 @@ SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
         lambda logs: _change(logs, ".ledger", lambda one: one["kind"] == "grant", spent=_amount(99.0)),
         "spent 99.0 of",
     ),
+    "a refund without a closing": (
+        lambda logs: _change(
+            logs, ".ledger", lambda one: one["kind"] == "grant" and one["ending"] is None, refunded=_amount(0.1)
+        ),
+        "has not closed it",
+    ),
     "a source granted more than its budget": (
         lambda logs: _change(logs, ".ledger", lambda one: one["kind"] == "source", granted=_amount(999.0)),
         "granted 999.0 of",

@@ -26,6 +26,7 @@ from stream.processors import queries
 from stream.processors.base import Outputs, Processor
 from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor
+from stream.processors.receipts import Receipts
 from stream.settings import Settings
 from tests.simulation.clients import MAX_POLL_INTERVAL_MS, SimulatedProducer
 
@@ -251,7 +252,7 @@ def requests_granted_again() -> Iterator[None]:
 
     def forgetful(self: BudgetProcessor) -> Mapping[str, int]:
         found = restored(self)
-        self._receipts.clear()
+        self._receipts = Receipts()
         self.ledger._source_of.clear()
         return found
 

@@ -20,6 +20,7 @@ from stream.kafka.stamps import Stamps
 from stream.processors.base import Processor, Record
 from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor
+from stream.processors.receipts import receipt_key
 from stream.processors.topics import Topics, partition_of
 from tests.chaos.checker import examine
 from tests.chaos.replay import Installation, Logs, differences
@@ -165,7 +166,7 @@ class World:
 
     def has_receipt(self, name: str) -> bool:
         """Whether a request's receipt is committed."""
-        key = f"receipt|{name}".encode()
+        key = receipt_key(name)
         return any(record.key == key for record in self.broker.committed(self.topics.ledger, 0))
 
     def workers(self) -> list[Service]:

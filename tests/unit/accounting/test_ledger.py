@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from fractions import Fraction
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from schemas import StreamState
 from stream.accounting.costs import NOTHING, Cost, realised_cost
-from stream.accounting.ledger import RefusedError
+from stream.accounting.ledger import Ledger, RefusedError
 from tests.unit.accounting.ledger_parts import (
     calibration_of,
     identity,
@@ -25,6 +26,14 @@ from tests.unit.accounting.ledger_parts import (
 )
 
 TENTH = 10**11
+
+
+def closed(ledger: Ledger, stream: str, number: int, *, answered: int = 0, tops: int = 0) -> None:
+    """Close a stream as an operator does, and have its worker report its last totals."""
+    ledger.end("feed", stream, "closed", "done")
+    assert ledger.charge(
+        "feed", stream, identity(number).incarnation, answered=answered, tops=tops, state="closed"
+    )
 
 
 def test_ten_grants_of_a_tenth_fit_one_and_the_eleventh_is_refused() -> None:
@@ -83,7 +92,7 @@ def test_a_stream_name_serves_once_across_all_sources(ending: str) -> None:
     ledger = ledger_with(source(), source("other"))
     reserve(ledger, spec("alarms"), 1)
     if ending == "closed":
-        ledger.charge("feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="closed")
+        closed(ledger, "alarms", 1)
     for name in ("feed", "other"):
         with pytest.raises(RefusedError, match="'alarms' was used before, on source 'feed'; choose another"):
             reserve(ledger, spec("alarms", name), 2)
@@ -108,7 +117,7 @@ def test_a_closed_stream_gets_back_exactly_what_its_tops_did_not_cost(
     ledger = ledger_with(source())
     asked = spec("alarms", cutoff=5)
     grant = reserve(ledger, asked, 1)
-    ledger.charge("feed", "alarms", identity(1).incarnation, answered=answered, tops=tops, state="closed")
+    closed(ledger, "alarms", 1, answered=answered, tops=tops)
     plan = calibration_of(asked)
     lost = spent * Fraction(plan.epsilon_threshold) + Fraction(tops, 5) * Fraction(plan.epsilon_query)
     units = min(math.ceil(lost * 10**12), TENTH)
@@ -120,8 +129,8 @@ def test_a_closed_stream_gets_back_exactly_what_its_tops_did_not_cost(
 def test_under_zcdp_only_a_stream_that_answered_nothing_is_refunded() -> None:
     ledger = ledger_with(source(delta=1e-6, accountant="zcdp"))
     idle, busy = reserve(ledger, spec("idle"), 1), reserve(ledger, spec("busy"), 2)
-    ledger.charge("feed", "idle", identity(1).incarnation, answered=0, tops=0, state="closed")
-    ledger.charge("feed", "busy", identity(2).incarnation, answered=1, tops=0, state="closed")
+    closed(ledger, "idle", 1)
+    closed(ledger, "busy", 2, answered=1)
     assert idle.refunded == idle.cost
     assert (busy.spent, busy.refunded) == (busy.cost, NOTHING)
 
@@ -131,7 +140,7 @@ def test_a_halted_stream_is_refunded_only_when_it_is_closed() -> None:
     reserve(ledger, spec("alarms"), 1)
     ledger.charge("feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="halted", reason="audit")
     assert ledger.account("feed").refunded == NOTHING
-    ledger.charge("feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="closed")
+    closed(ledger, "alarms", 1)
     assert ledger.account("feed").refunded == Cost(TENTH)
 
 
@@ -180,10 +189,40 @@ def test_a_charge_after_the_closing_changes_nothing(state: StreamState) -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms", cutoff=5), 1)
     incarnation = identity(1).incarnation
-    ledger.charge("feed", "alarms", incarnation, answered=1, tops=0, state="closed")
+    closed(ledger, "alarms", 1, answered=1)
     before = copy.deepcopy(ledger.accounts)
-    assert not ledger.charge("feed", "alarms", incarnation, answered=9, tops=3, state=state)
+    with pytest.raises(RefusedError):
+        ledger.charge("feed", "alarms", incarnation, answered=9, tops=3, state=state)
     assert ledger.accounts == before == restored(records_of(ledger)).accounts
+
+
+@pytest.mark.parametrize("ending", [None, "halted"])
+@pytest.mark.parametrize(("answered", "tops"), [(0, 0), (1, 0), (9, 5)])
+def test_no_final_charge_refunds_a_stream_that_the_ledger_has_not_closed(
+    ending: Literal["halted"] | None, answered: int, tops: int
+) -> None:
+    ledger = ledger_with(source())
+    reserve(ledger, spec("alarms", epsilon=1.0, cutoff=5), 1)
+    if ending is not None:
+        ledger.end("feed", "alarms", ending, "audit")
+    before = copy.deepcopy(ledger.accounts)
+    with pytest.raises(RefusedError, match="the ledger has not closed the stream"):
+        ledger.charge("feed", "alarms", identity(1).incarnation, answered=answered, tops=tops, state="closed")
+    assert ledger.accounts == before
+    with pytest.raises(RefusedError, match="cannot pay"):
+        reserve(ledger, spec("more", epsilon=1.0), 2)
+
+
+@pytest.mark.parametrize(
+    ("answered", "tops", "state"), [(9, 6, "open"), (9, 6, "exhausted"), (2, 3, "open"), (9, 4, "exhausted")]
+)
+def test_totals_that_no_worker_reports_are_refused(answered: int, tops: int, state: StreamState) -> None:
+    ledger = ledger_with(source())
+    reserve(ledger, spec("alarms", cutoff=5), 1)
+    before = copy.deepcopy(ledger.accounts)
+    with pytest.raises(RefusedError):
+        ledger.charge("feed", "alarms", identity(1).incarnation, answered=answered, tops=tops, state=state)
+    assert ledger.accounts == before
 
 
 @given(totals=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8))

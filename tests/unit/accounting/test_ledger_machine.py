@@ -38,7 +38,7 @@ KINDS: tuple[dict[str, Any], ...] = (
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Requests and charges in any order; charges may be stale, foreign, sent twice, or of a stream that ended."""
+    """Requests and charges in any order; charges may be forged, stale, foreign, sent twice, or of a stream that ended."""
 
     streams = Bundle("streams")
     sent = Bundle("sent")
@@ -74,7 +74,17 @@ class LedgerMachine(RuleBasedStateMachine):
         mine=st.sampled_from([True] * 9 + [False]),
     )
     def charge(self, stream: tuple[str, str, int], answered: int, tops: int, state: Any, mine: bool) -> Any:
-        charge = (*stream[:2], identity(stream[2] if mine else 0).incarnation, answered + tops, tops, state)
+        charge = (*stream[:2], identity(stream[2] if mine else 0).incarnation, answered, tops, state)
+        self.send(charge)
+        return charge
+
+    @rule(
+        target=sent, stream=streams, fewer=st.integers(0, 3), state=st.sampled_from(["open", "halted", "closed"])
+    )
+    def forge_totals_that_are_known(self, stream: tuple[str, str, int], fewer: int, state: Any) -> Any:
+        grant = self.ledger.account(stream[0]).grants.get(stream[1])
+        known = (grant.answered, grant.tops) if grant else (0, 0)
+        charge = (*stream[:2], identity(stream[2]).incarnation, *(max(0, one - fewer) for one in known), state)
         self.send(charge)
         return charge
 
@@ -113,7 +123,12 @@ class LedgerMachine(RuleBasedStateMachine):
         account = self.ledger.account(where)
         if stream not in account.grants:
             return False
-        return self.ledger.charge(where, stream, incarnation, answered=answered, tops=tops, state=state)
+        before = copy.deepcopy(account)
+        try:
+            return self.ledger.charge(where, stream, incarnation, answered=answered, tops=tops, state=state)
+        except RefusedError:
+            assert account == before
+            return False
 
     def refused(self, asked: StreamSpec) -> None:
         before = copy.deepcopy(self.ledger.accounts)
@@ -146,6 +161,19 @@ class LedgerMachine(RuleBasedStateMachine):
             assert account.spent == sum((grant.spent for grant in grants), NOTHING)
             assert account.refunded == sum((grant.refunded for grant in grants), NOTHING)
             assert all(grant.refunded == NOTHING for grant in grants if grant.state != "closed")
+
+    @invariant()
+    def only_what_the_ledger_closed_is_refunded(self) -> None:
+        for account in self.ledger.accounts.values():
+            for grant in account.grants.values():
+                assert grant.ending == "closed" or (grant.state != "closed" and grant.refunded == NOTHING)
+
+    @invariant()
+    def no_stream_has_given_more_than_its_grant_pays_for(self) -> None:
+        for account in self.ledger.accounts.values():
+            for grant in account.grants.values():
+                assert grant.tops <= min(grant.calibration.cutoff, grant.answered)
+                assert grant.state != "exhausted" or grant.tops == grant.calibration.cutoff
 
     @invariant()
     def names_are_unique_across_sources(self) -> None:

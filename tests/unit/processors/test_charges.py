@@ -12,7 +12,16 @@ from schemas import GrantRecord, SparseVectorCalibration
 from stream.accounting.ledger import RefusedError
 from stream.processors.base import PROGRESS_KEY
 from stream.testing import Driver
-from tests.unit.processors.budget_service import TOPICS, charge, ledger_codec, opening, ready
+from tests.unit.processors.budget_service import (
+    TOPICS,
+    charge,
+    ending,
+    grant_in,
+    ledger_codec,
+    opening,
+    ready,
+    receipts_in,
+)
 from tests.unit.processors.installation import HIGH, LOW, feed_driver, query, spec, written
 
 
@@ -83,6 +92,32 @@ def test_a_charge_that_cannot_be_taken_is_a_dead_letter(value: bytes | None, cod
     assert dict(headers)["__connect.errors.exception.class.name"] == code
     assert words in dict(headers)["__connect.errors.exception.message"].decode()
     assert service.accounts() == before
+
+
+@pytest.mark.parametrize("ended", [None, "halt"])
+def test_a_forged_final_charge_refunds_nothing(ended: str | None) -> None:
+    service = ready()
+    incarnation = grant_in(service.send(opening("1", "alarms", epsilon=8.0))).identity.incarnation
+    if ended is not None:
+        service.send(ending(ended, "2", "alarms"))
+    before = service.accounts()
+    forged = charge("alarms", incarnation, state="closed", answered=0)
+    outputs = service.send(forged, topic=TOPICS.charges)
+    [(_, kept, headers)] = written(outputs, TOPICS.rejected)
+    assert kept == forged
+    assert dict(headers)["__connect.errors.exception.class.name"] == b"refused"
+    assert service.accounts() == before
+    assert receipts_in(service.send(opening("3", "more", epsilon=8.0)))[0].outcome == "refused"
+
+
+def test_whom_a_charge_ends_is_told_to_stop() -> None:
+    # Were the charge forged the stream would answer on, under a ledger that says it does not.
+    service = ready()
+    incarnation = grant_in(service.send(opening("1", "alarms"))).identity.incarnation
+    outputs = service.send(charge("alarms", incarnation, state="halted", reason="replayed"), topic=TOPICS.charges)
+    [(_, control, _)] = written(outputs, TOPICS.control)
+    assert {"kind": "halted", "reason": "replayed"}.items() <= json.loads(control or b"").items()
+    assert (grant_in(outputs).state, grant_in(outputs).ending) == ("halted", "halted")
 
 
 def test_a_charge_of_another_incarnation_is_no_news() -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from blake3 import blake3
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from schemas import MAX_DEFINITION_BYTES, CloseStream, GrantRecord, OpenStream, Receipt, SourceRecord
 from stream.accounting.ledger import RefusedError
-from stream.processors import budget
+from stream.processors import receipts
 from stream.processors.base import PROGRESS_KEY, Record
+from stream.processors.receipts import request_digest
 from stream.testing import Driver
 from tests.unit.processors.budget_service import (
     TOPICS,
     charge,
     ending,
     grant_in,
+    ledger_codec,
     ledger_in,
     opening,
     ready,
@@ -22,6 +27,11 @@ from tests.unit.processors.budget_service import (
     request_codec,
 )
 from tests.unit.processors.installation import KEY, TABLE, VALUES, feed_driver, spec, written
+
+hashes = st.sampled_from(["0" * 64, "1" * 64, "f" * 64])
+identifiers = st.lists(st.sampled_from(["R1", "|", "receipt|", "0" * 64, "1" * 64]), min_size=1, max_size=4).map(
+    lambda parts: "".join(parts)[:128]
+)
 
 
 def test_a_request_sent_again_gets_the_same_receipt_and_does_nothing() -> None:
@@ -45,6 +55,68 @@ def test_another_request_under_a_used_id_is_refused_and_the_first_receipt_stays(
     assert list(service.processor.ledger.account("feed").grants) == ["alarms"]
     service.restart()
     assert receipts_in(service.send(opening("1", "alarms"))) == [first]
+
+
+def test_each_body_under_one_id_has_a_receipt_of_its_own() -> None:
+    service = ready()
+    bodies = [opening("1", f"stream-{number}", epsilon=0.1) for number in range(8)]
+    told = receipts_in(service.send(*bodies))
+    assert [receipt.outcome for receipt in told] == ["opened", *["refused"] * 7]
+    assert [receipt.digest for receipt in told] == [request_digest(request_codec.decode(body)) for body in bodies]
+    assert [receipt.stream for receipt in told] == [f"stream-{number}" for number in range(8)]
+    assert receipts_in(service.send(*bodies)) == told
+
+
+def test_no_id_can_be_chosen_so_that_its_receipt_is_deleted_or_replaced() -> None:
+    service = ready()
+    service.send(opening("R1", "first", epsilon=0.1))
+    other = opening("R1", "second", epsilon=0.1)
+    digest = request_digest(request_codec.decode(other))
+    names = [f"R1|{digest}", f"{digest}|R1", f"receipt|{digest}|R1"]
+    theirs = [opening(name, f"stream-{n}", epsilon=0.1) for n, name in enumerate(names)]
+    told = receipts_in(service.send(*theirs))
+    service.send(other)
+    service.restart()
+    assert receipts_in(service.send(*theirs)) == told
+    assert {receipt.outcome for receipt in told} == {"opened"}
+
+
+@given(name=identifiers, reused=identifiers, digest=hashes)
+@settings(deadline=None)
+def test_what_is_told_of_a_reused_id_has_no_receipts_key(name: str, reused: str, digest: str) -> None:
+    assert receipts.receipt_key(name) != receipts.refusal_key(reused, digest)
+
+
+def test_a_receipt_with_the_digest_of_earlier_versions_is_found_and_renewed() -> None:
+    service = ready()
+    body = opening("1", "alarms")
+    [receipt] = receipts_in(service.send(body))
+    whole = blake3(request_codec.encode(request_codec.decode(body))).hexdigest()
+    service.changelog[b"receipt|1"] = ledger_codec.encode(receipt.model_copy(update={"digest": whole}))
+    service.restart()
+    [refused] = receipts_in(service.send(opening("1", "others")))
+    assert refused.outcome == "refused"
+    assert receipts_in(service.send(body)) == [receipt]
+    service.restart()
+    assert receipts_in(service.send(body)) == [receipt]
+    assert list(service.processor.ledger.account("feed").grants) == ["alarms"]
+
+
+def test_a_digest_does_not_change_with_defaults_written_out() -> None:
+    plain = request_codec.decode(b'{"kind":"close","request":"1","source":"feed","stream":"alarms"}')
+    written_out = request_codec.decode(ending("close", "1", "alarms", reason="closed on request"))
+    halt = request_codec.decode(ending("halt", "1", "alarms"))
+    assert request_digest(plain) == request_digest(written_out) != request_digest(halt)
+
+
+def test_closing_a_closed_stream_says_that_it_is_closed() -> None:
+    service = ready()
+    incarnation = grant_in(service.send(opening("1", "alarms"))).identity.incarnation
+    first, second = receipts_in(service.send(ending("close", "2", "alarms"), ending("halt", "3", "alarms")))
+    assert (first.outcome, first.state) == (second.outcome, second.state) == ("closing", "open")
+    service.send(charge("alarms", incarnation, state="closed"), topic=TOPICS.charges)
+    told = receipts_in(service.send(ending("close", "4", "alarms"), ending("halt", "5", "alarms")))
+    assert [receipt.state for receipt in told] == ["closed", "closed"]
 
 
 def test_a_request_twice_in_one_batch_is_done_once() -> None:
@@ -164,6 +236,7 @@ def test_a_restart_from_the_changelog_in_any_order_changes_nothing() -> None:
         outputs = service.send(opening(str(number), f"stream-{number}", source=source, cutoff=3))
         incarnations[number] = grant_in(outputs).identity.incarnation
     service.send(charge("stream-0", incarnations[0], tops=2, answered=9), topic=TOPICS.charges)
+    service.send(ending("close", "3", "stream-2"))
     service.send(charge("stream-2", incarnations[2], state="closed"), topic=TOPICS.charges)
     before = service.processor.ledger.accounts
     service.restart()
@@ -171,7 +244,7 @@ def test_a_restart_from_the_changelog_in_any_order_changes_nothing() -> None:
 
 
 def test_the_oldest_receipts_are_dropped_and_deleted_from_the_changelog(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "MAX_RECEIPTS", 3)
+    monkeypatch.setattr(receipts, "MAX_RECEIPTS", 3)
     service = ready()
     for number in range(4):
         service.send(opening(str(number), f"stream-{number}", epsilon=0.1))
