@@ -89,8 +89,8 @@ KeyId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
 class Amount(Event):
     """A quantity of privacy budget.
 
-    ``rho`` is set for sources under zero-concentrated differential privacy; ``epsilon`` and ``delta`` then
-    say which (ε, δ) guarantee that ``rho`` implies at the source's δ.
+    ``rho`` is set for sources under zero-concentrated differential privacy. Both it and ``epsilon`` add up from stream to
+    stream there, and the source's budget bounds one or the other; ``delta`` is then 0.
     """
 
     wire_omits_defaults: ClassVar[bool] = True

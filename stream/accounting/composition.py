@@ -1,7 +1,7 @@
 """Composition of equal pure rounds: what c adaptive rounds cost together, by each theorem in use.
 
-Basic (adding up), advanced (Dwork, Rothblum & Vadhan 2010), zCDP (Bun & Steinke 2016) and optimal (Kairouz, Oh &
-Viswanath 2015, Theorem 3.3). All hold for rounds chosen adaptively. Streams are planned with the optimal one; the
+Basic (adding up), advanced (Dwork, Rothblum & Vadhan 2010), zCDP (Bun & Steinke 2016; Canonne, Kamath & Steinke 2020)
+and optimal (Kairouz, Oh & Viswanath 2015, Theorem 3.3). All hold for rounds chosen adaptively. Streams are planned with the optimal one; the
 others are what notes and papers state, side by side in ``docs/composition.md``.
 """
 
@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from scipy.optimize import brentq
 
+from stream.accounting.concentrated import least_epsilon
 from stream.accounting.rounds import excess
 
 _TOLERANCE = 3e-11
@@ -60,13 +61,15 @@ def zcdp_rho(epsilon_round: float, rounds: int) -> float:
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
-    """ε = ρ + 2√(ρ ln(1/δ)), at which ρ-zCDP is (ε, δ)-DP (Bun & Steinke 2016, Proposition 1.3).
+    """The least ε at which ρ-zCDP is (ε, δ)-DP by Corollary 13 of Canonne, Kamath & Steinke 2020, rounded up.
+
+    It is below ρ + 2√(ρ ln(1/δ)) (Bun & Steinke 2016, Proposition 1.3), which rests on the same orders α.
 
     Raises:
         ValueError: ``delta`` is not between 0 and 1.
     """
     _check_delta(delta)
-    return (rho + 2.0 * math.sqrt(rho * -math.log(delta))) * _ROUNDING
+    return rounded_up(least_epsilon(Fraction(rho), Fraction(delta)))
 
 
 def optimal_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:

@@ -1,14 +1,14 @@
 """What streams cost, in exact integers.
 
-Budgets are rounded down and costs up to whole units, so that no sum of grants can exceed a budget by rounding, and
-ten grants of ε = 0.1 do fit a budget of ε = 1.
+A budget is the decimal that the operator wrote, rounded down to whole units; a cost is the exact value of the double that
+noise is drawn by, rounded up. So no sum of grants exceeds a budget by rounding. Plans keep at or below the decimal that
+was asked for (``affordable``), so that ten grants of ε = 0.1 do fit a budget of ε = 1.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
 
@@ -21,45 +21,75 @@ from schemas import (
     Source,
     SparseVectorCalibration,
 )
+from stream.accounting.composition import rounded_down
+from stream.accounting.concentrated import largest_rho
 from stream.accounting.numeric import tops_epsilon
 
 EPSILON_UNITS = 10**12
-"""Units per ε; also per 1 of ρ."""
+"""Units per 1 of ε, and per 1 of ρ."""
 DELTA_UNITS = 10**30
 """Units per 1 of δ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """An exact amount of budget: ``loss`` in units of 10⁻¹² (of ε, or of ρ under zCDP), ``delta`` in units of 10⁻³⁰."""
+    """An exact amount of budget: ``loss`` is ε by adding up and ``rho`` is ρ, in units of 10⁻¹², ``delta`` is in units of 10⁻³⁰.
+
+    ``rho`` is 0 on sources under ``pure``, ``delta`` on those under ``zcdp``.
+    """
 
     loss: int = 0
     delta: int = 0
+    rho: int = 0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(self.loss + other.loss, self.delta + other.delta)
+        return Cost(self.loss + other.loss, self.delta + other.delta, self.rho + other.rho)
 
     def __sub__(self, other: Cost) -> Cost:
-        return Cost(self.loss - other.loss, self.delta - other.delta)
+        return Cost(self.loss - other.loss, self.delta - other.delta, self.rho - other.rho)
 
     def __le__(self, other: Cost) -> bool:
-        return self.loss <= other.loss and self.delta <= other.delta
+        return self.loss <= other.loss and self.delta <= other.delta and self.rho <= other.rho
 
     def least(self, other: Cost) -> Cost:
         """The smaller of each part."""
-        return Cost(min(self.loss, other.loss), min(self.delta, other.delta))
+        return Cost(min(self.loss, other.loss), min(self.delta, other.delta), min(self.rho, other.rho))
+
+    def at_least_nothing(self) -> Cost:
+        """Each part, or 0 where it is below."""
+        return Cost(max(self.loss, 0), max(self.delta, 0), max(self.rho, 0))
 
 
 NOTHING = Cost()
 
 
-def _units(value: float | Fraction, per_unit: int, rounding: str) -> int:
-    with localcontext(prec=100):
-        if isinstance(value, Fraction):
-            exact = Decimal(value.numerator) / Decimal(value.denominator)
-        else:
-            exact = Decimal(repr(value))
-        return int((exact * per_unit).to_integral_value(rounding=rounding))
+def fits(cost: Cost, left: Cost, accountant: str) -> bool:
+    """Whether what is left pays for a cost.
+
+    Under ``zcdp`` one of the two ways to add up need do: docs/composition.md, "Either way", proves that every transcript may
+    end by its own, at the source's (ε, δ).
+    """
+    if accountant == "zcdp":
+        return cost.loss <= left.loss or cost.rho <= left.rho
+    return cost <= left
+
+
+def told(value: float) -> Fraction:
+    """The decimal that a double is read from and written as: 1/10 for 0.1, whose double is a little more."""
+    return Fraction(repr(value))
+
+
+def affordable(value: float) -> float:
+    """The largest double that is not above the decimal that the given one was written as."""
+    return rounded_down(told(value))
+
+
+def _units_up(value: Fraction, per_unit: int) -> int:
+    return math.ceil(value * per_unit)
+
+
+def _units_down(value: Fraction, per_unit: int) -> int:
+    return math.floor(value * per_unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,56 +148,52 @@ def is_pure(calibration: Calibration) -> bool:
 def stream_cost(calibration: Calibration, accountant: str) -> Cost:
     """What a stream may spend at most.
 
-    Under ``pure`` this is its (ε, δ), with δ = 0 where the parts add up to ε by themselves; under ``zcdp`` it is
-    Σ ε²/2 over its parts (Bun & Steinke 2016, Proposition 1.4 and Lemma 1.7).
+    Under ``pure`` this is its (ε, δ), with δ = 0 where the parts add up to ε by themselves. Under ``zcdp`` it is what the
+    parts add up to, and Σ ε²/2 over them (Bun & Steinke 2016, Proposition 1.4 and Lemma 1.7).
     """
+    parts = losses(calibration)
     if accountant == "zcdp":
-        rho = sum((count * epsilon**2 for count, epsilon in losses(calibration).parts), Fraction(0)) / 2
-        return Cost(_units(rho, EPSILON_UNITS, ROUND_CEILING))
-    delta = 0 if is_pure(calibration) else _units(calibration.delta, DELTA_UNITS, ROUND_CEILING)
-    return Cost(_units(calibration.epsilon, EPSILON_UNITS, ROUND_CEILING), delta)
+        rho = sum((count * epsilon**2 for count, epsilon in parts.parts), Fraction(0)) / 2
+        return Cost(_units_up(parts.total, EPSILON_UNITS), rho=_units_up(rho, EPSILON_UNITS))
+    delta = 0 if is_pure(calibration) else _units_up(Fraction(calibration.delta), DELTA_UNITS)
+    return Cost(_units_up(Fraction(calibration.epsilon), EPSILON_UNITS), delta)
 
 
 @lru_cache(maxsize=65536)
 def realised_cost(calibration: Calibration, accountant: str, answered: int, tops: int) -> Cost:
     """What a transcript with so many answers, ``tops`` of them charged, has provably spent.
 
-    Nothing before the first answer. A pure stream has lost what its losses say; any other stream counts as spent in
-    full.
+    Nothing before the first answer. By adding up, a transcript has lost what its losses say; its ρ, and an (ε, δ) that
+    rests on optimal composition, count as spent in full.
     """
     full = stream_cost(calibration, accountant)
     if answered == 0:
         return NOTHING
-    if accountant != "pure" or not is_pure(calibration):
+    if accountant == "pure" and not is_pure(calibration):
         return full
     parts = losses(calibration)
     loss = parts.first + tops * parts.each
     if tops < calibration.cutoff:
         loss += parts.under_way
-    return Cost(_units(loss, EPSILON_UNITS, ROUND_CEILING)).least(full)
+    return Cost(_units_up(loss, EPSILON_UNITS), full.delta, full.rho).least(full)
 
 
 def total_budget(source: Source) -> Cost:
     """A source's whole budget.
 
-    Under ``zcdp`` it is the largest ρ whose conversion ρ + 2√(ρ ln(1/δ)) stays within the source's (ε, δ)
-    (Bun & Steinke 2016, Proposition 1.3).
+    Under ``zcdp`` it is the source's ε for what is added up, and the largest ρ that implies its (ε, δ).
     """
+    epsilon, delta = told(source.epsilon), told(source.delta)
+    loss = _units_down(epsilon, EPSILON_UNITS)
     if source.accountant == "zcdp":
-        with localcontext(prec=50):
-            log_inverse = -Decimal(repr(source.delta)).ln()
-            root = (log_inverse + Decimal(repr(source.epsilon))).sqrt() - log_inverse.sqrt()
-            return Cost(int((root * root * EPSILON_UNITS).to_integral_value(rounding=ROUND_FLOOR)))
-    return Cost(
-        _units(source.epsilon, EPSILON_UNITS, ROUND_FLOOR),
-        _units(source.delta, DELTA_UNITS, ROUND_FLOOR),
-    )
+        return Cost(loss, rho=_units_down(largest_rho(epsilon, delta), EPSILON_UNITS))
+    return Cost(loss, _units_down(delta, DELTA_UNITS))
 
 
 def to_amount(cost: Cost, source: Source) -> Amount:
     """A cost as the contract shows it."""
-    if source.accountant == "zcdp":
-        rho = cost.loss / EPSILON_UNITS
-        epsilon = rho + 2 * math.sqrt(rho * -math.log(source.delta))
-        return Amount(epsilon=epsilon, delta=source.delta if cost.loss else 0.0, rho=rho)
-    return Amount(epsilon=cost.loss / EPSILON_UNITS, delta=float(Fraction(cost.delta, DELTA_UNITS)))
+    return Amount(
+        epsilon=cost.loss / EPSILON_UNITS,
+        delta=float(Fraction(cost.delta, DELTA_UNITS)),
+        rho=cost.rho / EPSILON_UNITS if source.accountant == "zcdp" else None,
+    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from schemas import Amount, Calibration, GrantRecord, Source, SourceRecord, StreamIdentity, StreamSpec, StreamState
-from stream.accounting.costs import NOTHING, Cost, realised_cost, stream_cost, to_amount, total_budget
+from stream.accounting.costs import NOTHING, Cost, fits, realised_cost, stream_cost, to_amount, total_budget
 
 
 class RefusedError(Exception):
@@ -43,7 +43,7 @@ class Grant:
 
 @dataclass(slots=True)
 class Account:
-    """One source and its totals; ``granted`` less ``refunded`` never exceeds ``total``."""
+    """One source and its totals; ``granted`` less ``refunded`` never exceeds ``total``, under ``zcdp`` in ε or in ρ."""
 
     source: Source
     fingerprint: str | None
@@ -57,7 +57,7 @@ class Account:
 
     @property
     def left(self) -> Cost:
-        """What may still be granted."""
+        """What may still be granted; under ``zcdp`` one of ε and ρ may be overdrawn, for the other holds."""
         return self.total - self.granted + self.refunded
 
     def record(self) -> SourceRecord:
@@ -70,7 +70,7 @@ class Account:
             granted=to_amount(self.granted, self.source),
             spent=to_amount(self.spent, self.source),
             refunded=to_amount(self.refunded, self.source),
-            left=to_amount(self.left, self.source),
+            left=to_amount(self.left.at_least_nothing(), self.source),
             streams=len(self.grants),
         )
 
@@ -131,8 +131,9 @@ class Ledger:
         if (owner := self._source_of.get(spec.stream)) is not None:
             raise RefusedError(f"stream name '{spec.stream}' was used before, on source '{owner}'; choose another")
         cost = stream_cost(calibration, account.source.accountant)
-        if not cost <= account.left:
-            asked, left = to_amount(cost, account.source), to_amount(account.left, account.source)
+        if not fits(cost, account.left, account.source.accountant):
+            asked = to_amount(cost, account.source)
+            left = to_amount(account.left.at_least_nothing(), account.source)
             raise RefusedError(
                 f"source '{spec.source}' cannot pay: {_show(asked)} asked, {_show(left)} left; "
                 "ask for less, or close streams that did not use theirs up",
@@ -269,5 +270,5 @@ def _check_report(grant: Grant, answered: int, tops: int, state: StreamState) ->
 
 def _show(amount: Amount) -> str:
     if amount.rho is not None:
-        return f"ρ = {amount.rho:.6g}"
+        return f"ρ = {amount.rho:.6g} (ε = {amount.epsilon:.6g} added up)"
     return f"ε = {amount.epsilon:.6g}" + (f", δ = {amount.delta:.3g}" if amount.delta else "")

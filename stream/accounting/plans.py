@@ -26,6 +26,7 @@ from schemas import (
 )
 from stream.accounting import answers, hypotheses, planner, randomized_response, releases
 from stream.accounting.accuracy import exact_alpha
+from stream.accounting.costs import affordable
 from stream.accounting.methods import PlanError
 from stream.accounting.setting import Setting
 
@@ -107,8 +108,9 @@ def _candidates(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
 
 
 def _anonymous(spec: StreamSpec) -> StreamSpec:
-    """The specification without what no plan depends on."""
+    """The specification without what no plan depends on, and with ε and δ at or below the decimals that were asked for."""
     mechanism = spec.mechanism
     if isinstance(mechanism, AboveThreshold | NumericSparse):
         mechanism = mechanism.model_copy(update={"threshold": 0.0})
-    return spec.model_copy(update={"stream": "any", "source": "any", "mechanism": mechanism})
+    price = {"epsilon": affordable(spec.epsilon), "delta": affordable(spec.delta)}
+    return spec.model_copy(update={"stream": "any", "source": "any", "mechanism": mechanism, **price})

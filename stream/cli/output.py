@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from schemas import Amount, GrantRecord
+from schemas import Amount, GrantRecord, StreamSpec
 from schemas.repeats import repeats_a_field
 
 console = Console()
@@ -54,11 +54,17 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
 
 
 def amount(value: Amount) -> str:
-    """An amount of budget for people."""
+    """An amount of budget for people: under zCDP ρ, with what the same is by adding up."""
     shown = f"ε {value.epsilon:.6g}"
-    if value.delta:
-        shown += f", δ {value.delta:.2g}"
-    return shown if value.rho is None else f"{shown} (ρ {value.rho:.4g})"
+    if value.rho is not None:
+        # Where an older record's ε has a δ it says what ρ implies, and does not add up.
+        return f"ρ {value.rho:.4g}" if value.delta else f"ρ {value.rho:.4g} ({shown} added up)"
+    return f"{shown}, δ {value.delta:.2g}" if value.delta else shown
+
+
+def asked(spec: StreamSpec) -> str:
+    """The price that a stream was asked for at."""
+    return amount(Amount(epsilon=spec.epsilon, delta=spec.delta))
 
 
 def charged(grant: GrantRecord) -> str:

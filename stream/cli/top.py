@@ -250,9 +250,9 @@ def _or_hint(table: Table, hint: str, items: Sequence[object]) -> Table:
 
 def _budget_bar(row: SourceRow) -> Text:
     """Spent, then what is granted and not spent, then what is left."""
-    total = _size(row.total) or 1.0
-    spent = _size(row.spent) / total
-    held = max(1.0 - _size(row.left) / total - spent, 0.0)
+    total = _size(row, row.total) or 1.0
+    spent = min(_size(row, row.spent) / total, 1.0)
+    held = max(1.0 - _size(row, row.left) / total - spent, 0.0)
     return _bar([(spent, "█", "blue"), (held, "▒", "cyan")], BAR)
 
 
@@ -271,8 +271,13 @@ def _state(state: str) -> Text:
     return Text(state, _STATES.get(state, ""))
 
 
-def _size(amount: Amount) -> float:
-    return amount.epsilon if amount.rho is None else amount.rho
+def _size(row: SourceRow, amount: Amount) -> float:
+    """An amount in the unit of which more is left: ε, or ρ under zCDP; one of the two need do."""
+    total, left = row.total, row.left
+    if not total.rho or left.rho is None or amount.rho is None:
+        return amount.epsilon
+    in_rho = bool(left.delta) or left.rho / total.rho >= left.epsilon / total.epsilon
+    return amount.rho if in_rho else amount.epsilon
 
 
 def _amount(amount: Amount) -> Text:

@@ -73,6 +73,8 @@ class SpecShape(msgspec.Struct, frozen=True, gc=False):
     stream: str
     source: str
     mechanism: MechanismShape
+    epsilon: float
+    delta: float = 0.0
 
 
 class CalibrationShape(msgspec.Struct, frozen=True, gc=False):

@@ -177,6 +177,7 @@ class StreamRow(View):
     alpha: float
     beta: float
     expected_queries: int
+    asked: Annotated[Amount, Field(description="ε and δ as the stream was asked for.")]
     cost: Amount
     spent: Amount
     refunded: Amount

@@ -128,8 +128,10 @@ async def _plan(monitor: Monitor, call: Call) -> Plan:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
     cost = to_amount(stream_cost(calibration, source.accountant), source)
     left = entry.record.left.model()
-    fits = cost.rho <= left.rho if cost.rho is not None and left.rho is not None else cost.epsilon <= left.epsilon
-    affordable = fits and cost.delta <= left.delta if source.accountant == "pure" else fits
+    if cost.rho is not None and left.rho is not None:
+        affordable = cost.epsilon <= left.epsilon or cost.rho <= left.rho
+    else:
+        affordable = cost.epsilon <= left.epsilon and cost.delta <= left.delta
     return Plan(
         calibration=calibration,
         cost=cost,

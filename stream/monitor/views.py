@@ -89,11 +89,12 @@ def source_row(entry: SourceEntry) -> SourceRow:
 
 
 def left_share(left: Amount, total: Amount) -> float:
-    """The smallest share that is left of any part of the budget that there is; exact for ρ, ε and δ apart."""
-    if total.rho is not None and left.rho is not None:
-        return left.rho / total.rho if total.rho else 0.0
+    """The smallest share that is left of ε and δ; of ε and ρ, one of which need do, the larger."""
     shares = [left.epsilon / total.epsilon if total.epsilon else 0.0]
-    if total.delta:
+    if total.rho is not None and left.rho is not None:
+        # Where an older record's ε has a δ it says what ρ implies, and does not add up.
+        shares = [max(0.0 if left.delta else shares[0], left.rho / total.rho if total.rho else 0.0)]
+    elif total.delta:
         shares.append(left.delta / total.delta)
     return min(max(min(shares), 0.0), 1.0)
 
@@ -159,6 +160,7 @@ def stream_row(entry: StreamEntry, now: float) -> StreamRow:
         alpha=grant.calibration.alpha,
         beta=grant.calibration.beta,
         expected_queries=grant.calibration.expected_queries,
+        asked=Amount(epsilon=grant.spec.epsilon, delta=grant.spec.delta),
         cost=grant.cost.model(),
         spent=entry.spent.model(),
         refunded=grant.refunded.model(),

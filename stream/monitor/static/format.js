@@ -70,23 +70,24 @@ export function percent(share) {
   return percents.format(share);
 }
 
-/** An amount of budget in the unit that its source adds up in. */
-export function mainAmount(value) {
-  return value.rho === undefined || value.rho === null ? `ε ${number(value.epsilon)}` : `ρ ${number(value.rho)}`;
+/** The unit that shows a source's budget: ε, or ρ where more is left of that; one of the two need do. */
+export function unitOf({ left, total }) {
+  const isOld = left.delta > 0; // its ε says what ρ implies, which does not add up
+  return total.rho > 0 && (isOld || left.rho / total.rho >= left.epsilon / total.epsilon) ? "rho" : "epsilon";
+}
+
+/** An amount of budget in one unit. */
+export function mainAmount(value, unit) {
+  return `${unit === "rho" ? "ρ" : "ε"} ${number(value[unit])}`;
 }
 
 /** An amount of budget with all its parts. */
 export function amount(value) {
-  const parts = [`ε ${number(value.epsilon)}`];
-  if (value.delta) {
-    parts.push(`δ ${number(value.delta)}`);
+  const epsilon = `ε ${number(value.epsilon)}`;
+  if (value.rho === undefined || value.rho === null) {
+    return value.delta ? `${epsilon}, δ ${number(value.delta)}` : epsilon;
   }
-  return value.rho === undefined || value.rho === null ? parts.join(", ") : `ρ ${number(value.rho)} (${parts.join(", ")})`;
-}
-
-/** The number that a source adds up: ρ if it has one, else ε. */
-export function size(value) {
-  return value.rho ?? value.epsilon;
+  return value.delta ? `ρ ${number(value.rho)}` : `ρ ${number(value.rho)} (${epsilon} added up)`;
 }
 
 /** A time of day, with the date if that was not today. */

@@ -1,7 +1,7 @@
 // Small parts that several views share.
 
 import { make, makeSvg, setAttribute, setText } from "./dom.js";
-import { amount, count, mainAmount, percent, rate, rateOver, size } from "./format.js";
+import { amount, count, mainAmount, percent, rate, rateOver, unitOf } from "./format.js";
 
 const SIGNS = { open: "●", exhausted: "◐", halted: "■", closed: "○" };
 const ENDINGS = { halted: "halting", closed: "closing" };
@@ -29,11 +29,12 @@ export function burnBar() {
   return {
     element,
     update(row) {
-      const total = size(row.total) || 1;
-      const left = Math.max(size(row.left), 0);
-      const spent = Math.min(size(row.spent), total);
+      const unit = unitOf(row);
+      const total = row.total[unit] || 1;
+      const left = Math.max(row.left[unit], 0);
+      const spent = Math.min(row.spent[unit], total);
       const held = Math.max(total - left - spent, 0);
-      const refunded = Math.min(size(row.refunded), left);
+      const refunded = Math.min(row.refunded[unit], left);
       const shares = [spent, held, refunded, left - refunded].map((part) => part / total);
       shares.forEach((share, index) => {
         parts[index].style.width = `${(share * 100).toFixed(3)}%`;
@@ -46,9 +47,10 @@ export function burnBar() {
 }
 
 export function describeBudget(row) {
+  const unit = unitOf(row);
   return (
-    `Of ${amount(row.total)}: granted ${mainAmount(row.granted)}, spent ${mainAmount(row.spent)}, ` +
-    `refunded ${mainAmount(row.refunded)}, left ${mainAmount(row.left)}, which is ${percent(row.left_share)}`
+    `Of ${amount(row.total)}: granted ${mainAmount(row.granted, unit)}, spent ${mainAmount(row.spent, unit)}, ` +
+    `refunded ${mainAmount(row.refunded, unit)}, left ${mainAmount(row.left, unit)}, which is ${percent(row.left_share)}`
   );
 }
 

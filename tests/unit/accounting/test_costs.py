@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal, localcontext
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas import AboveThreshold, SparseVectorCalibration, StreamSpec, ValuesSource
@@ -17,6 +17,7 @@ from stream.accounting.costs import (
     EPSILON_UNITS,
     NOTHING,
     Cost,
+    affordable,
     is_pure,
     losses,
     realised_cost,
@@ -27,7 +28,8 @@ from stream.accounting.costs import (
 from stream.accounting.plans import choose
 from stream.accounting.setting import Setting
 
-costs = st.builds(Cost, loss=st.integers(-(10**20), 10**20), delta=st.integers(-(10**40), 10**40))
+small = st.integers(-(10**20), 10**20)
+costs = st.builds(Cost, loss=small, delta=st.integers(-(10**40), 10**40), rho=small)
 
 
 def source(**changes: Any) -> ValuesSource:
@@ -65,9 +67,11 @@ def calibrations(draw: st.DrawFn) -> SparseVectorCalibration:
 @given(first=costs, second=costs)
 def test_costs_add_and_compare_part_by_part(first: Cost, second: Cost) -> None:
     assert first + second - second == first
-    assert (first <= second) == (first.loss <= second.loss and first.delta <= second.delta)
+    parts = ((first.loss, second.loss), (first.delta, second.delta), (first.rho, second.rho))
+    assert (first <= second) == all(one <= other for one, other in parts)
     assert first.least(second) <= first
     assert first.least(second) <= second
+    assert first.at_least_nothing() == Cost(*(max(one, 0) for one, _ in parts))
 
 
 @given(units=st.integers(10**6, 10**15 - 1), grants=st.integers(1, 500))
@@ -76,7 +80,7 @@ def test_equal_decimal_grants_fit_their_decimal_sum(units: int, grants: int) -> 
     # As many decimals as a double surely holds, hence no rounding anywhere.
     one = float(Decimal(units) / EPSILON_UNITS)
     total = Decimal(units) * grants / EPSILON_UNITS
-    calibration = CALIBRATION.model_copy(update={"epsilon": one})
+    calibration = CALIBRATION.model_copy(update={"epsilon": affordable(one)})
     assert stream_cost(calibration, "pure").loss == units
     if total <= 1000 and len(total.normalize().as_tuple().digits) <= 15:
         assert total_budget(source(epsilon=float(total))).loss == units * grants
@@ -103,13 +107,35 @@ CALIBRATION = SparseVectorCalibration(
 
 @given(epsilon=st.floats(1e-6, 1000.0), delta=st.floats(0.0, 0.49))
 @settings(deadline=None)
-def test_budgets_are_rounded_down_and_costs_up_by_less_than_a_unit(epsilon: float, delta: float) -> None:
-    told = (Fraction(repr(epsilon)), Fraction(repr(delta)))
+def test_budgets_are_decimals_rounded_down_and_costs_doubles_rounded_up(epsilon: float, delta: float) -> None:
     budget = total_budget(source(epsilon=epsilon, delta=delta))
-    assert budget == Cost(math.floor(told[0] * EPSILON_UNITS), math.floor(told[1] * DELTA_UNITS))
+    assert budget == Cost(
+        math.floor(Fraction(repr(epsilon)) * EPSILON_UNITS), math.floor(Fraction(repr(delta)) * DELTA_UNITS)
+    )
     rounds_too_dear = {"fresh_threshold": True, "epsilon_threshold": epsilon, "epsilon": epsilon, "delta": delta}
     cost = stream_cost(CALIBRATION.model_copy(update=rounds_too_dear), "pure")
-    assert cost == Cost(math.ceil(told[0] * EPSILON_UNITS), math.ceil(told[1] * DELTA_UNITS))
+    assert cost == Cost(math.ceil(Fraction(epsilon) * EPSILON_UNITS), math.ceil(Fraction(delta) * DELTA_UNITS))
+
+
+@given(value=st.floats(0.0, 1000.0))
+@example(0.1)
+@settings(deadline=None)
+def test_what_is_affordable_is_the_largest_double_within_the_decimal_that_was_written(value: float) -> None:
+    within = affordable(value)
+    assert Fraction(within) <= Fraction(repr(value)) < Fraction(math.nextafter(within, math.inf))
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.05, 0.7, 1.1, 0.3])
+def test_the_noise_of_a_plan_costs_no_more_than_the_decimal_that_was_asked(epsilon: float) -> None:
+    for mechanism in (
+        {"kind": "above_threshold", "threshold": 0.0, "cutoff": 3},
+        {"kind": "laplace", "answers": 1},
+        {"kind": "laplace", "answers": 7},
+    ):
+        fields = {"stream": "a", "source": "b", "mechanism": mechanism, "epsilon": epsilon}
+        calibration = choose(StreamSpec.model_validate(fields), Setting())
+        assert losses(calibration).total <= Fraction(repr(epsilon))
+        assert stream_cost(calibration, "pure").loss == Fraction(repr(epsilon)) * EPSILON_UNITS
 
 
 @given(calibration=calibrations())
@@ -125,8 +151,11 @@ def test_delta_is_paid_only_where_the_rounds_do_not_add_up_to_epsilon(
 @given(calibration=calibrations())
 @settings(deadline=None)
 def test_under_zcdp_a_stream_costs_half_the_square_of_each_round(calibration: SparseVectorCalibration) -> None:
-    lost = sum(count * epsilon**2 for count, epsilon in losses(calibration).parts) / 2
-    assert stream_cost(calibration, "zcdp") == Cost(math.ceil(lost * EPSILON_UNITS), 0)
+    parts = losses(calibration)
+    rho = sum(count * epsilon**2 for count, epsilon in parts.parts) / 2
+    assert stream_cost(calibration, "zcdp") == Cost(
+        math.ceil(parts.total * EPSILON_UNITS), rho=math.ceil(rho * EPSILON_UNITS)
+    )
 
 
 @given(calibration=calibrations(), accountant=st.sampled_from(["pure", "zcdp"]), tops=st.integers(0, 1000))
@@ -175,40 +204,27 @@ def test_spending_grows_with_each_top_and_stays_within_the_cost(
 
 @given(calibration=calibrations(), answered=st.integers(1, 10**9), share=st.floats(0.0, 1.0))
 @settings(deadline=None)
-def test_under_zcdp_the_first_answer_spends_the_whole_cost(
+def test_under_zcdp_the_first_answer_spends_all_of_rho_and_epsilon_answer_by_answer(
     calibration: SparseVectorCalibration, answered: int, share: float
 ) -> None:
-    spent = realised_cost(calibration, "zcdp", answered, round(share * calibration.cutoff))
-    assert spent == stream_cost(calibration, "zcdp")
+    tops = round(share * calibration.cutoff)
+    full, spent = stream_cost(calibration, "zcdp"), realised_cost(calibration, "zcdp", answered, tops)
+    exact = math.ceil(realised_exactly(calibration, tops) * EPSILON_UNITS)
+    assert spent == Cost(min(exact, full.loss), rho=full.rho)
 
 
-@given(epsilon=st.floats(1e-6, 1000.0), delta=st.floats(1e-300, 0.49))
-@settings(deadline=None)
-def test_under_zcdp_the_budget_is_the_largest_rho_that_converts_to_epsilon(epsilon: float, delta: float) -> None:
-    loss = total_budget(source(epsilon=epsilon, delta=delta, accountant="zcdp")).loss
-    with localcontext(prec=80):
-        log_inverse = -Decimal(repr(delta)).ln()
-
-        def converted(units: int) -> Decimal:
-            rho = Decimal(units) / EPSILON_UNITS
-            return rho + 2 * (rho * log_inverse).sqrt()
-
-        assert converted(loss) <= Decimal(repr(epsilon)) < converted(loss + 1)
-
-
-@given(epsilon=st.floats(0.1, 1000.0), delta=st.floats(1e-300, 0.49))
-@settings(deadline=None)
-def test_under_zcdp_an_amount_tells_the_epsilon_that_its_rho_implies(epsilon: float, delta: float) -> None:
-    feed = source(epsilon=epsilon, delta=delta, accountant="zcdp")
-    shown = to_amount(total_budget(feed), feed)
-    assert shown.delta == delta
-    assert shown.epsilon == pytest.approx(epsilon, rel=1e-4)
+def test_under_zcdp_amounts_show_what_adds_up_and_nothing_else() -> None:
+    feed = source(epsilon=2.0, delta=1e-6, accountant="zcdp")
     assert to_amount(NOTHING, feed).model_dump() == {"epsilon": 0.0, "delta": 0.0, "rho": 0.0}
-
-
-def test_under_zcdp_an_amount_is_told_for_the_smallest_delta() -> None:
-    feed = source(delta=5e-324, accountant="zcdp")
-    assert to_amount(total_budget(feed), feed).epsilon == pytest.approx(1.0, rel=1e-4)
+    asked = choose(
+        StreamSpec.model_validate(
+            {"stream": "a", "source": "feed", "mechanism": {"kind": "laplace", "answers": 1}, "epsilon": 0.5}
+        ),
+        Setting(),
+    )
+    one = stream_cost(asked, "zcdp")
+    assert to_amount(one, feed).model_dump() == {"epsilon": 0.5, "delta": 0.0, "rho": 0.125}
+    assert to_amount(one + one, feed).model_dump() == {"epsilon": 1.0, "delta": 0.0, "rho": 0.25}
 
 
 @given(loss=st.integers(0, 10**15), delta=st.integers(0, 10**30))

@@ -58,14 +58,17 @@ def test_a_refusal_does_no_harm_to_what_still_fits() -> None:
 def test_delta_is_refused_where_the_source_has_none_left() -> None:
     ledger = ledger_with(source(epsilon=100.0, delta=1.5e-6))
     rounds = spec("rounds-0", epsilon=1.0, delta=1e-6, cutoff=200)
-    assert reserve(ledger, rounds).cost == Cost(10**12, 10**24)
+    assert reserve(ledger, rounds).cost == Cost(10**12, math.ceil(Fraction(1e-6) * 10**30))
     with pytest.raises(RefusedError, match=r"δ = 1e-06 asked, ε = 99, δ = 5e-07 left"):
         reserve(ledger, rounds.model_copy(update={"stream": "rounds-1"}))
 
 
-def test_under_zcdp_the_refusal_speaks_of_rho() -> None:
+def test_under_zcdp_the_refusal_speaks_of_rho_and_of_what_adds_up() -> None:
     ledger = ledger_with(source(delta=1e-6, accountant="zcdp"))
-    with pytest.raises(RefusedError, match=r"ρ = 0\.5 asked, ρ = 0\.0\d+ left"):
+    reserve(ledger, spec("modest"))
+    with pytest.raises(
+        RefusedError, match=r"ρ = 0\.5 \(ε = 1 added up\) asked, ρ = 0\.019\d+ \(ε = 0\.9 added up\) left"
+    ):
         reserve(ledger, spec("greedy", epsilon=1.0))
 
 
@@ -126,13 +129,14 @@ def test_a_closed_stream_gets_back_exactly_what_its_tops_did_not_cost(
     assert ledger.account("feed").left == Cost(10**12 - units)
 
 
-def test_under_zcdp_only_a_stream_that_answered_nothing_is_refunded() -> None:
+def test_under_zcdp_only_a_stream_that_answered_nothing_gets_its_rho_back() -> None:
     ledger = ledger_with(source(delta=1e-6, accountant="zcdp"))
     idle, busy = reserve(ledger, spec("idle"), 1), reserve(ledger, spec("busy"), 2)
     closed(ledger, "idle", 1)
     closed(ledger, "busy", 2, answered=1)
     assert idle.refunded == idle.cost
-    assert (busy.spent, busy.refunded) == (busy.cost, NOTHING)
+    assert (busy.spent.rho, busy.refunded.rho) == (busy.cost.rho, 0)
+    assert busy.refunded.loss == busy.cost.loss - busy.spent.loss > 0
 
 
 def test_a_halted_stream_is_refunded_only_when_it_is_closed() -> None:

@@ -3,7 +3,7 @@
 import { actionButton } from "../actions.js";
 import { Chart } from "../chart.js";
 import { make, setText } from "../dom.js";
-import { amount, mainAmount, number, percent, size, time } from "../format.js";
+import { amount, mainAmount, number, percent, time, unitOf } from "../format.js";
 import { burnBar, burnLegend, card, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { OPEN_STREAM } from "./commands.js";
@@ -47,9 +47,10 @@ export function sourceView({ names: [name], session }) {
     share.toggleAttribute("data-low", row.left_share < 0.1);
     bar.update(row);
     figures.update(PARTS.map((part) => amount(row[part])));
+    const unit = unitOf(row);
     chart.update({
-      series: SERIES.map(([part, kind, area]) => ({ name: part, kind, area, points: points.map((point) => [point.time, size(point[part])]) })),
-      limit: { value: size(row.total), text: `total ${mainAmount(row.total)}` },
+      series: SERIES.map(([part, kind, area]) => ({ name: part, kind, area, points: points.map((point) => [point.time, point[part][unit]]) })),
+      limit: { value: row.total[unit], text: `total ${mainAmount(row.total, unit)}` },
       until: Math.max(Date.now() / 1000, row.updated),
     });
   }

@@ -1,7 +1,7 @@
 // Sources with their budgets as burn-down bars.
 
 import { KeyedList, make, setAttribute, setText } from "../dom.js";
-import { amount, count, mainAmount, percent, plural } from "../format.js";
+import { amount, count, mainAmount, percent, plural, unitOf } from "../format.js";
 import { burnBar, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 
@@ -32,12 +32,13 @@ function entry() {
       setAttribute(name, "href", route("sources", [row.source]));
       state.update(row);
       setText(about, describe(row));
-      setText(left, `${percent(row.left_share)} left of ${mainAmount(row.total)}`);
+      const unit = unitOf(row);
+      setText(left, `${percent(row.left_share)} left of ${mainAmount(row.total, unit)}`);
       setAttribute(left, "title", amount(row.total));
       setAttribute(left, "data-low", row.left_share < 0.1);
       bar.update(row);
       PARTS.forEach((part, index) => {
-        setText(figures[index], mainAmount(row[part]));
+        setText(figures[index], mainAmount(row[part], unit));
         setAttribute(figures[index], "title", amount(row[part]));
       });
     },

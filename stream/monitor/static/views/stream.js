@@ -9,7 +9,7 @@ import { route } from "../routes.js";
 import { promise } from "./stream_table.js";
 
 const WINDOWS = [[60, "last minute"], [600, "last 10 minutes"], [3600, "last hour"]];
-const FACTS = ["Source", "Mechanism", "Accuracy promised", "Cost", "Spent", "Refunded", "Answered", "Runs dry in", "Opened", "Last answer"];
+const FACTS = ["Source", "Mechanism", "Accuracy promised", "Asked for", "Cost", "Spent", "Refunded", "Answered", "Runs dry in", "Opened", "Last answer"];
 
 export function streamView({ names: [name], session }) {
   let source = "";
@@ -77,8 +77,9 @@ export function streamView({ names: [name], session }) {
       home,
       mechanism(row.mechanism),
       `±${number(row.alpha)}. ${promise(row)}.`,
+      amount(row.asked),
       amount(row.cost),
-      `${amount(row.spent)}${row.cost.epsilon ? ` (${percent(row.spent.epsilon / row.cost.epsilon)} of its cost)` : ""}`,
+      `${amount(row.spent)}${row.cost.epsilon ? ` (${percent(share(row))} of its cost)` : ""}`,
       amount(row.refunded),
       `${count(row.answered)} (${count(row.tops)} ⊤, ${count(row.answered - row.tops)} ⊥)`,
       row.dry_in === null ? "no end in sight" : `${duration(row.dry_in)}, if it goes on as in the last ten minutes`,
@@ -125,3 +126,7 @@ export function streamView({ names: [name], session }) {
   };
 }
 
+/** What of its cost a stream has spent, in the unit that counts it in full first. */
+function share({ spent, cost }) {
+  return cost.rho > 0 ? spent.rho / cost.rho : spent.epsilon / cost.epsilon;
+}

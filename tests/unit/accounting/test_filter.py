@@ -1,0 +1,236 @@
+"""A zCDP source grants what either way of adding up allows, and whatever it grants is within its (ε, δ)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import cache
+from itertools import product
+from typing import Any
+
+import pytest
+from dp_accounting.rdp import RdpAccountant
+from dp_accounting.rdp.rdp_privacy_accountant import NeighborRel
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from stream.accounting.concentrated import largest_rho, least_epsilon
+from stream.accounting.costs import NOTHING, Cost, fits, losses, total_budget
+from stream.accounting.ledger import Ledger, RefusedError
+from tests.unit.accounting.ledger_parts import calibration_of, identity, ledger_with, reserve, source, spec
+
+epsilons = st.floats(1e-4, 50.0)
+deltas = st.floats(1e-40, 0.4)
+
+
+def delta_by_order(rho: float, epsilon: float, order: float) -> float:
+    """Proposition 12 of Canonne, Kamath & Steinke, in doubles and for one α."""
+    log = (order - 1) * (order * rho - epsilon) - math.log(order - 1) + order * math.log1p(-1 / order)
+    return math.exp(min(log, 0.0))
+
+
+@given(epsilon=epsilons, delta=deltas)
+@example(epsilon=1.0, delta=1e-6)
+@settings(deadline=None, max_examples=40)
+def test_the_largest_rho_is_allowed_by_some_order_and_a_little_more_by_none(epsilon: float, delta: float) -> None:
+    rho = float(largest_rho(Fraction(epsilon), Fraction(delta)))
+    orders = [1.0 + 10 ** (exponent / 400) for exponent in range(-2400, 4000)]
+    assert min(delta_by_order(rho * (1 - 1e-4), epsilon, order) for order in orders) <= delta
+    assert min(delta_by_order(rho * (1 + 1e-9), epsilon, order) for order in orders) >= delta * (1 - 1e-6)
+
+
+@given(epsilon=epsilons, delta=deltas)
+@settings(deadline=None, max_examples=40)
+def test_there_and_back_is_the_same_from_the_safe_side(epsilon: float, delta: float) -> None:
+    rho = largest_rho(Fraction(epsilon), Fraction(delta))
+    back = least_epsilon(rho, Fraction(delta))
+    assert abs(back - Fraction(epsilon)) <= Fraction(epsilon) / 10**12 + Fraction(1, 10**20)
+    assert least_epsilon(rho + Fraction(1, 10**12), Fraction(delta)) > Fraction(epsilon)
+
+
+@given(epsilon=st.floats(1e-6, 1000.0), delta=st.floats(1e-300, 0.49))
+@settings(deadline=None, max_examples=60)
+def test_no_budget_of_rho_is_below_the_closed_formulas(epsilon: float, delta: float) -> None:
+    log_inverse = -math.log(delta)
+    # (√(ε + l) − √l)² without the difference of two near roots.
+    closed = (epsilon / (math.sqrt(epsilon + log_inverse) + math.sqrt(log_inverse))) ** 2
+    assert float(largest_rho(Fraction(epsilon), Fraction(delta))) >= closed * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (1.0, 1e-9), (4.0, 1e-5)])
+def test_rho_agrees_with_dp_accounting(epsilon: float, delta: float) -> None:
+    rho = float(largest_rho(Fraction(epsilon), Fraction(delta)))
+    orders = [1 + step / 100 for step in range(5, 60_000)]
+    accountant = RdpAccountant(orders, NeighborRel.ADD_OR_REMOVE_ONE)
+    accountant._rdp = accountant._orders * rho
+    assert accountant.get_epsilon(delta) == pytest.approx(epsilon, rel=1e-4)
+
+
+def exact_delta(rounds: Mapping[Fraction, int], epsilon: float) -> float:
+    """δ(ε) of randomized responses together, which no pure rounds of these ε exceed (Kairouz, Oh & Viswanath 2015)."""
+    if sum(count * each for each, count in rounds.items()) <= Fraction(epsilon):
+        return 0.0
+    terms = []
+    kinds = [(float(each), count) for each, count in rounds.items()]
+    for unlikely in product(*(range(count + 1) for _, count in kinds)):
+        log_mass, loss = 0.0, 0.0
+        for (each, count), low in zip(kinds, unlikely, strict=True):
+            log_mass += math.lgamma(count + 1) - math.lgamma(low + 1) - math.lgamma(count - low + 1)
+            log_mass += (count - low) * each - count * math.log1p(math.exp(each))
+            loss += (count - 2 * low) * each
+        if loss > epsilon:
+            terms.append(math.exp(log_mass) * -math.expm1(epsilon - loss))
+    return math.fsum(terms)
+
+
+def granted_rounds(ledger: Ledger, name: str) -> Counter[Fraction]:
+    """The rounds that the open and the ended streams of a source may have lost, by what closing gave back."""
+    rounds: Counter[Fraction] = Counter()
+    for grant in ledger.account(name).grants.values():
+        if grant.state == "closed" and grant.answered == 0:
+            continue
+        for count, each in losses(grant.calibration).parts:
+            rounds[each] += count
+    return rounds
+
+
+MENU: tuple[dict[str, Any], ...] = (
+    {"epsilon": 0.05},
+    {"epsilon": 0.3},
+    {"epsilon": 0.8},
+    {"epsilon": 0.6, "cutoff": 40, "delta": 1e-4},
+)
+
+
+@given(
+    asked=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["keep", "keep", "idle", "busy"])), max_size=30),
+    epsilon=st.sampled_from([1.0, 1.5, 3.0]),
+    delta=st.sampled_from([1e-6, 1e-3]),
+)
+@settings(deadline=None, max_examples=60)
+def test_what_is_granted_and_given_back_stays_within_epsilon_and_delta(
+    asked: list[tuple[int, str]], epsilon: float, delta: float
+) -> None:
+    ledger = ledger_with(source(epsilon=epsilon, delta=delta, accountant="zcdp"))
+    for number, (kind, fate) in enumerate(asked):
+        name = f"stream-{number}"
+        try:
+            grant = reserve(ledger, spec(name, **MENU[kind]), number)
+        except RefusedError:
+            continue
+        if fate != "keep":
+            # A sparse vector that answered and gave no ⊤ has lost its threshold's part alone, by adding up.
+            ledger.end("feed", name, "closed", "done")
+            answered = int(fate == "busy")
+            ledger.charge("feed", name, identity(number).incarnation, answered=answered, tops=0, state="closed")
+            assert grant.refunded.rho == (0 if answered else grant.cost.rho)
+    account = ledger.account("feed")
+    net = account.granted - account.refunded
+    assert fits(net, account.total, "zcdp")
+    if net.rho <= account.total.rho:
+        assert exact_delta(granted_rounds(ledger, "feed"), epsilon) <= delta * (1 + 1e-9)
+    else:
+        lost = sum(grant.cost.loss - grant.refunded.loss for grant in account.grants.values())
+        assert lost <= Fraction(repr(epsilon)) * 10**12
+
+
+@given(asked=st.lists(st.integers(0, 2), max_size=40), delta=st.sampled_from([1e-9, 1e-6, 1e-3]))
+@settings(deadline=None, max_examples=40)
+def test_whatever_a_pure_source_grants_by_adding_up_a_zcdp_source_grants_too(
+    asked: list[int], delta: float
+) -> None:
+    pure, concentrated = (
+        ledger_with(source(epsilon=1.5)),
+        ledger_with(source(epsilon=1.5, delta=delta, accountant="zcdp")),
+    )
+    for number, kind in enumerate(asked):
+        one = spec(f"stream-{number}", **MENU[kind])
+        try:
+            reserve(pure, one, number)
+        except RefusedError:
+            break
+        reserve(concentrated, one, number)
+    assert len(concentrated.account("feed").grants) >= len(pure.account("feed").grants)
+
+
+def before_grants(epsilon: float, delta: float) -> Callable[[Fraction], bool]:
+    """The filter by ρ + 2√(ρ ln(1/δ)) alone."""
+    left = (math.sqrt(epsilon - math.log(delta)) - math.sqrt(-math.log(delta))) ** 2
+
+    def grants(rho: Fraction) -> bool:
+        nonlocal left
+        if float(rho) > left:
+            return False
+        left -= float(rho)
+        return True
+
+    return grants
+
+
+@given(asked=st.lists(st.integers(0, 3), max_size=60), epsilon=st.sampled_from([1.0, 4.0]))
+@settings(deadline=None, max_examples=40)
+def test_no_less_is_granted_than_by_the_closed_formula(asked: list[int], epsilon: float) -> None:
+    before = before_grants(epsilon, 1e-6)
+    ledger = ledger_with(source(epsilon=epsilon, delta=1e-6, accountant="zcdp"))
+    for number, kind in enumerate(asked):
+        one = spec(f"stream-{number}", **MENU[kind])
+        rho = sum(count * each**2 for count, each in losses(calibration_of(one)).parts) / 2
+        if before(Fraction(rho)):
+            reserve(ledger, one, number)
+
+
+def test_a_zcdp_source_of_one_grants_twenty_streams_of_a_twentieth() -> None:
+    ledger = ledger_with(source(epsilon=1.0, delta=1e-6, accountant="zcdp"))
+    for number in range(20):
+        reserve(ledger, spec(f"stream-{number}", epsilon=0.05), number)
+    with pytest.raises(RefusedError, match="cannot pay"):
+        reserve(ledger, spec("stream-20", epsilon=0.05), 20)
+
+
+def worst_case(total: Cost, menu: tuple[float, ...], epsilon: float) -> float:
+    """The exact δ(ε) against the best adaptive asker, who opens streams by what the earlier ones said.
+
+    Each stream is randomized response, the worst that its ε allows; the state is how many of each kind were granted and
+    the privacy loss so far. Its value is E[(1 − e^{ε − L})⁺] under the best continuation.
+    """
+    prices = [
+        Cost(math.ceil(Fraction(repr(one)) * 10**12), rho=math.ceil(Fraction(repr(one)) ** 2 / 2 * 10**12))
+        for one in menu
+    ]
+
+    @cache
+    def value(counts: tuple[int, ...], net: tuple[int, ...]) -> float:
+        loss = sum(number * one for number, one in zip(net, menu, strict=True))
+        best = max(0.0, -math.expm1(min(epsilon - loss, 0.0)))
+        paid = NOTHING
+        for number, price in zip(counts, prices, strict=True):
+            for _ in range(number):
+                paid += price
+        for kind, (one, price) in enumerate(zip(menu, prices, strict=True)):
+            if not fits(price, total - paid, "zcdp"):
+                continue
+            more = tuple(number + (place == kind) for place, number in enumerate(counts))
+            likely = 1.0 / (1.0 + math.exp(-one))
+            up, down = (
+                tuple(number + step * (place == kind) for place, number in enumerate(net)) for step in (1, -1)
+            )
+            best = max(best, likely * value(more, up) + (1.0 - likely) * value(more, down))
+        return best
+
+    start = (0,) * len(menu)
+    return value(start, start)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "menu"),
+    [(1.0, 1e-2, (0.1, 0.45)), (0.5, 1e-3, (0.05, 0.2)), (1.5, 0.05, (0.2, 0.7)), (1.0, 0.1, (0.25, 1.0))],
+)
+def test_no_adaptive_asker_gets_beyond_delta_by_choosing_how_to_end(
+    epsilon: float, delta: float, menu: tuple[float, ...]
+) -> None:
+    total = total_budget(source(epsilon=epsilon, delta=delta, accountant="zcdp"))
+    assert worst_case(total, menu, epsilon) <= delta * (1 + 1e-9)
+    # The same game finds a filter out that adds up to twice as much.
+    assert worst_case(Cost(2 * total.loss, rho=total.rho), menu, epsilon) > delta
