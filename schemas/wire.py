@@ -8,6 +8,7 @@ field. A property test holds the two equal.
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
@@ -15,8 +16,12 @@ import annotated_types
 import msgspec
 from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import from_json
 
+from schemas.base import Event
 from schemas.repeats import REPEATED, repeats_a_field
+
+Steps = tuple[int | str, ...]
 
 ModelType = TypeVar("ModelType", bound=BaseModel)
 
@@ -30,7 +35,11 @@ _LENGTHS: dict[type, str] = {annotated_types.MinLen: "min_length", annotated_typ
 
 
 class MalformedEventError(ValueError):
-    """Bytes that are no valid event; the message names field and remedy and never quotes a value."""
+    """Bytes that are no valid event.
+
+    The message may stand on a public topic: it has words of the contract, positions and remedies, and nothing else of
+    the event, be it a value or the name of a field that the contract does not know.
+    """
 
 
 def _limits(metadata: tuple[Any, ...] | list[Any]) -> dict[str, Any]:
@@ -128,7 +137,7 @@ class Codec(Generic[ModelType]):
         try:
             event = self._adapter.validate_json(data)
         except ValidationError as error:
-            raise MalformedEventError(describe(error)) from None
+            raise MalformedEventError(_describe(error, _Place(data))) from None
         if repeats_a_field(data):
             raise MalformedEventError(REPEATED)
         return event
@@ -139,10 +148,14 @@ class Codec(Generic[ModelType]):
 
 
 def describe(error: ValidationError) -> str:
-    """Say which fields are wrong and why, without quoting any value."""
+    """Say which fields are wrong and why, without quoting any value; for whoever wrote the event, names of fields as given."""
+    return _describe(error, lambda loc: [str(step) for step in loc])
+
+
+def _describe(error: ValidationError, place_of: Callable[[Steps], list[str]]) -> str:
     parts = []
     for detail in error.errors(include_input=False, include_url=False)[:3]:
-        steps = [str(step) for step in detail["loc"]]
+        steps = place_of(detail["loc"])
         match detail["type"]:
             case "extra_forbidden":
                 known = "unknown field; remove it"
@@ -154,6 +167,42 @@ def describe(error: ValidationError) -> str:
         place = ".".join(steps) or "event"
         parts.append(f"{place[:80]}: {known[:200]}")
     return "; ".join(parts)[:500]
+
+
+class _Place:
+    """Where in an event something is wrong, in words of the contract; a name that it does not know is told by its place."""
+
+    def __init__(self, data: bytes) -> None:
+        try:
+            self._event = from_json(data)
+        except ValueError:
+            self._event = None
+
+    def __call__(self, loc: Steps) -> list[str]:
+        at, words = self._event, []
+        for step in loc:
+            inside = isinstance(at, dict) and step in at
+            if isinstance(step, int) or step in contract_words():
+                words.append(str(step))
+            elif inside:
+                words.append(f"field {list(at).index(step) + 1}")
+            if inside or (isinstance(at, list) and isinstance(step, int) and step < len(at)):
+                at = at[step]
+        return words
+
+
+@cache
+def contract_words() -> frozenset[str]:
+    """All names of fields and kinds of the contract: the closed list of what an event may be told by."""
+    words: set[str] = set()
+    models = [Event]
+    for model in models:
+        models += model.__subclasses__()
+        for name, field in model.model_fields.items():
+            words.add(name)
+            if name == "kind":
+                words.update(get_args(field.annotation))
+    return frozenset(words)
 
 
 encode = msgspec.json.Encoder().encode

@@ -28,11 +28,11 @@ def number(text: str) -> Decimal:
     try:
         value = Decimal(text)
     except ArithmeticError:
-        raise PredicateError(f"{shown(text)} is not a number") from None
+        raise PredicateError("a number cannot be read; write it in digits", text) from None
     if not value:
         return Decimal(0)
     if not value.is_finite() or abs(value.adjusted()) > MAX_DECIMAL_EXPONENT:
-        raise PredicateError(f"number {shown(text)} is beyond 1e±{MAX_DECIMAL_EXPONENT}; write one within")
+        raise PredicateError(f"a number is beyond 1e±{MAX_DECIMAL_EXPONENT}; write one within", text)
     return value
 
 
@@ -92,16 +92,14 @@ class Attribute:
 
     def _number(self, literal: Constant) -> Decimal:
         if isinstance(literal, str):
-            raise PredicateError(
-                f"{shown(self.name)} is numeric; write {shown(literal)} as a number without quotes"
-            )
+            raise PredicateError(f"{shown(self.name)} is numeric; write numbers without quotes", literal)
         return literal
 
     def _compare_category(self, operator: Operator, literal: Constant) -> Predicate:
         if operator not in {"=", "<>"}:
             raise PredicateError(f"categories of {shown(self.name)} have no order; compare with =, <> or IN")
         if not isinstance(literal, str):
-            raise PredicateError(f"{shown(self.name)} holds categories; put '{literal}' in single quotes")
+            raise PredicateError(f"{shown(self.name)} holds categories; put them in single quotes", str(literal))
         code = self._category_code(literal)
         equal = codes(self.name, self.domain.size, (code, code + 1))
         return equal if operator == "=" else negation(equal)
@@ -112,7 +110,7 @@ class Attribute:
             listed = ", ".join(shown(value) for value in islice(self._code_of, _LISTED_VALUES))
             more = ", …" if self.domain.size > _LISTED_VALUES else ""
             raise PredicateError(
-                f"{shown(category)} is not a declared value of {shown(self.name)}; declared are {listed}{more}",
+                f"what is given is no declared value of {shown(self.name)}; declared are {listed}{more}", category
             )
         return code
 
@@ -133,7 +131,7 @@ class Attribute:
         edge = bisect_left(domain.edges, float(literal))
         if edge == len(domain.edges) or domain.edges[edge] != float(literal):
             nearest = " or ".join(repr(value) for value in domain.edges[max(edge - 1, 0) : edge + 1])
-            raise PredicateError(f"{literal:.15g} is not a bin edge of {shown(self.name)}; use {nearest}")
+            raise PredicateError(f"a number is no bin edge of {shown(self.name)}; use {nearest}", str(literal))
         # The last bin holds its upper edge, so that edge can be told from what lies above, but not from below.
         is_last = edge == domain.size
         if operator in {"<=", ">"} and is_last:
@@ -142,7 +140,7 @@ class Attribute:
             below = codes(self.name, domain.size, (0, edge))
             return below if operator == "<" else negation(below)
         remedy = "use <= or > with the last edge" if is_last else "use < or >= with an edge"
-        raise PredicateError(f"bins of {shown(self.name)} cannot tell {operator} {literal:.15g}; {remedy}")
+        raise PredicateError(f"bins of {shown(self.name)} cannot tell {operator} here; {remedy}", str(literal))
 
 
 def _is_number(value: str | float) -> TypeGuard[int | float]:

@@ -46,5 +46,10 @@ class UnreadableError(DataError):
 class PredicateError(DataError):
     """A predicate is not in the accepted part of SQL, or does not fit the declared attributes.
 
-    It depends on the text and the schema alone, so that it can be shown to whoever asked.
+    It depends on the text and the schema alone. The message may stand on a public topic, so it has nothing of the text but
+    declared names: ``culprit`` is what it is about, for whoever has the text to tell where it stands.
     """
+
+    def __init__(self, message: str, culprit: str | None = None) -> None:
+        super().__init__(message)
+        self.culprit = culprit

@@ -67,6 +67,9 @@ _ALLOWED_TOKENS: Final = frozenset(
     },
 )
 
+_KNOWN_WORDS: Final = frozenset({*_DIALECT.tokenizer_class.KEYWORDS, *_DIALECT.tokenizer_class.SINGLE_TOKENS})
+"""The words and signs of SQL, which a message may name."""
+
 _HINTS: Final[dict[TokenType, str]] = {
     TokenType.SEMICOLON: "give one condition",
     TokenType.DOT: "name attributes alone, without a table",
@@ -101,6 +104,16 @@ class PredicateParser:
 
     def parse(self, text: str) -> Predicate:
         """The predicate in normal form; PredicateError, and no other error, if the text is not one."""
+        try:
+            return self._parse(text)
+        except PredicateError as error:
+            if error.culprit is None:
+                raise
+            starts = (token.start for token in _DIALECT.tokenize(text) if token.text == error.culprit)
+            place = next(starts, None)
+            raise PredicateError(str(error) if place is None else f"character {place + 1}: {error}") from None
+
+    def _parse(self, text: str) -> Predicate:
         if len(text) > MAX_PREDICATE_LENGTH:
             raise PredicateError(f"the predicate has more than {MAX_PREDICATE_LENGTH} characters; shorten it")
         tokens = self._tokens(text)
@@ -133,7 +146,8 @@ class PredicateParser:
             # An attribute may be called 'date' or 'type', which SQL keeps for itself; E'date' is not its name.
             if not written.isidentifier() or self._find(written) is None:
                 hint = _HINTS.get(token.token_type, _USUAL_HINT)
-                raise PredicateError(f"{shown(written)} is not allowed in a predicate; {hint}")
+                sign = written.upper() if written.upper() in _KNOWN_WORDS else "what stands there"
+                raise PredicateError(f"character {token.start + 1}: {sign} is not allowed in a predicate; {hint}")
             tokens[place] = Token(TokenType.VAR, written, token.line, token.col, token.start, token.end)
         _check_nesting(tokens)
         return tokens
@@ -199,7 +213,7 @@ class PredicateParser:
         name = str(identifier.this)
         attribute = self._find(name)
         if attribute is None:
-            raise PredicateError(f"{shown(name)} is not a declared attribute; check its spelling and case")
+            raise PredicateError("no declared attribute has this name; check its spelling and case", name)
         return attribute
 
     def _find(self, name: str) -> Attribute | None:
@@ -288,6 +302,6 @@ def _described(node: exp.Expr) -> str:
 
 def _syntax_error(error: ParseError) -> str:
     first = error.errors[0] if error.errors else {}
-    place = first.get("highlight") or ""
-    near = f" near {shown(place)}" if place else ""
+    line, column = first.get("line"), first.get("col")
+    near = f" near line {line}, column {column}" if line and column else ""
     return f"the predicate is not a valid condition{near}; {_USUAL_HINT}"

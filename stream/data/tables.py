@@ -180,7 +180,7 @@ class Table:
             raise DataError("no attribute is named; name at least one")
         for place, name in enumerate(attributes):
             if name not in self.attributes:
-                raise DataError(f"the table has no attribute {shown(name)}; name a declared one")
+                raise DataError(f"name {place + 1} is no attribute of the table; name a declared one")
             if name in attributes[:place]:
                 raise DataError(f"attribute {shown(name)} is named twice; name it once")
         return {name: self.attributes[name] for name in attributes}

@@ -6,6 +6,7 @@ A cell is a tuple of codes, one an attribute in a fixed order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,8 @@ from schemas import Domain
 from stream.data.comparisons import Attribute
 from stream.data.encoding import CodeArray, code_type
 from stream.data.errors import DataError, PredicateError, shown
+
+_LISTED_NAMES = 4
 
 Cell = tuple[int, ...]
 
@@ -31,9 +34,11 @@ class CellReader:
         Each attribute has one value: a declared category, a whole number in range, or a number within the bins.
         PredicateError, which names the attribute, for any other value, one that is missing and one too many.
         """
-        for name in cell:
+        for place, name in enumerate(cell):
             if name not in self._attributes:
-                raise PredicateError(f"{shown(name)} is not one of the cell's attributes; leave it out")
+                listed = ", ".join(shown(known) for known in islice(self._attributes, _LISTED_NAMES))
+                more = ", …" if len(self._attributes) > _LISTED_NAMES else ""
+                raise PredicateError(f"name {place + 1} is no attribute of these cells, which have {listed}{more}")
         for name in self._attributes:
             if name not in cell:
                 raise PredicateError(f"the cell has no value for {shown(name)}; give it one")

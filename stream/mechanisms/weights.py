@@ -10,9 +10,7 @@ def whole_steps(weight: float) -> int:
     steps = weight * WEIGHT_STEPS
     nearest = round(steps)
     if steps != nearest:
-        raise ValueError(
-            f"weights are multiples of 1/{WEIGHT_STEPS}; round it, to {nearest / WEIGHT_STEPS!r} for instance"
-        )
+        raise ValueError(f"weights are multiples of 1/{WEIGHT_STEPS}; round it to one")
     return nearest
 
 

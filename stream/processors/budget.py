@@ -31,9 +31,11 @@ from schemas import (
     subject_of,
 )
 from schemas.wire import Codec, MalformedEventError
+from stream.accounting.accuracy import AccuracyError
 from stream.accounting.ledger import Account, Grant, Ledger, RefusedError
 from stream.accounting.planner import PlanError
-from stream.data import TableStore
+from stream.data import DataError, TableStore
+from stream.noise import NoiseScaleError
 from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
 from stream.processors.exhaustion import exhausted_reason
 from stream.processors.openings import control_event, definition_digest, plan_for
@@ -174,7 +176,7 @@ class BudgetProcessor:
         except (RefusedError, PlanError, ValueError, ArithmeticError) as error:
             asked, left = (error.asked, error.left) if isinstance(error, RefusedError) else (None, None)
             receipt = self._receipt(request, digest, "refused").model_copy(
-                update={"reason": str(error)[:1024], "asked": asked, "left": left},
+                update={"reason": _reason(error), "asked": asked, "left": left},
             )
         for write in self._receipts.keep(receipt):
             self._write(outputs, *write)
@@ -296,3 +298,10 @@ class BudgetProcessor:
         value = None if record is None else _ledger_codec.encode(record)
         partition = partition_of(source.encode(), LEDGER_PARTITIONS)
         outputs.add(self._topics.ledger, partition, (key, value, ()))
+
+
+def _reason(error: Exception) -> str:
+    """Why a request is refused, for the ledger: our own words, or that it cannot be computed."""
+    if isinstance(error, RefusedError | PlanError | AccuracyError | NoiseScaleError | DataError):
+        return str(error)[:1024]
+    return "request: it cannot be planned with these numbers; change epsilon, delta, beta or the mechanism's"

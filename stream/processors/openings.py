@@ -80,10 +80,12 @@ def _setting_of_table(mechanism: Mechanism, source: TableSource, table_rows: Cal
         )
     # One person is one row, and moves a count by one.
     widths = [1]
-    for name in sums:
+    for place, name in enumerate(sums):
         domain = source.attributes.get(name)
         if not isinstance(domain, Integers):
-            raise RefusedError(f"mechanism.sums: '{name}' is no integer attribute of the source; name one that is")
+            raise RefusedError(
+                f"mechanism.sums.{place}: the source has no integer attribute of this name; name one that is"
+            )
         if monotone and domain.minimum < 0:
             raise RefusedError(
                 f"mechanism.monotone: sums of '{name}' can fall when a row is added; leave it false, or declare the "
@@ -91,9 +93,11 @@ def _setting_of_table(mechanism: Mechanism, source: TableSource, table_rows: Cal
             )
         widths.append(sum_sensitivity(domain, source.neighbors))
     universe = 1
-    for name in getattr(mechanism, "attributes", ()):
+    for place, name in enumerate(getattr(mechanism, "attributes", ())):
         if name not in source.attributes:
-            raise RefusedError(f"mechanism.attributes: the source has no attribute '{name}'; name one of its own")
+            raise RefusedError(
+                f"mechanism.attributes.{place}: the source has no attribute of this name; name one of its own"
+            )
         universe *= source.attributes[name].size
     if len(set(getattr(mechanism, "attributes", ()))) < len(getattr(mechanism, "attributes", ())):
         raise RefusedError("mechanism.attributes: an attribute stands there twice; remove the repeat")

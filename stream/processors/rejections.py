@@ -11,7 +11,11 @@ MAX_REASON = 512
 
 
 class Rejection(Exception):  # noqa: N818  (a verdict on an event, not a fault of ours)
-    """Why an event is refused: a code from a fixed list, and a message that names the field and the remedy."""
+    """Why an event is refused: a code from a fixed list, and a message that names the field and the remedy.
+
+    Both stand on public topics. Of the event they hold words of the contract, declared names and positions alone; the rest
+    of it stays in the dead letter.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

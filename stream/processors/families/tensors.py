@@ -195,6 +195,6 @@ def _check_range(question: TensorQuestion) -> None:
     if lowest < 0 or highest > WEIGHT_STEPS:
         raise Rejection(
             "malformed",
-            f"terms: a row's weights add up to between {lowest / WEIGHT_STEPS:g} and {highest / WEIGHT_STEPS:g}; scale "
-            "them, or add a term for all rows, so that every sum lies from 0 to 1",
+            "terms: some row's weights add up to less than 0 or more than 1; scale them, or add a term for all rows, so "
+            "that every sum lies from 0 to 1",
         )

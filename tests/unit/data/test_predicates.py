@@ -95,7 +95,7 @@ def test_what_bins_cannot_tell_is_refused_with_what_they_can(text: str) -> None:
 
 
 def test_a_number_that_is_no_edge_is_refused_with_the_nearest_edges() -> None:
-    assert refusal("height < 1") == "1 is not a bin edge of 'height'; use 0.1 or 1.5"
+    assert refusal("height < 1") == "character 10: a number is no bin edge of 'height'; use 0.1 or 1.5"
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,13 @@ def test_ways_of_writing_one_predicate_give_one_tree(text: str) -> None:
 def test_names_match_exactly_or_else_by_case_if_that_is_unique() -> None:
     assert read("Zip = 1") != read("ZIP = 1")
     assert read("SEX = 'F' AND \"Education-NUM\" = 3") == read("sex = 'F' AND \"education-num\" = 3")
-    assert "'zip' is not a declared attribute" in refusal("zip = 1")
+    assert "character 1: no declared attribute has this name" in refusal("zip = 1")
 
 
 def test_an_attribute_may_have_a_name_that_sql_keeps_for_itself() -> None:
     assert read("date = 3") == read('"date" = 3') == Codes("date", 10, (3, 4))
     assert "function" in refusal("date(3) = 3")
-    assert "E'date'" in refusal("E'date' = 3")
+    assert "character 1: what stands there is not allowed" in refusal("E'date' = 3")
 
 
 @pytest.mark.parametrize(
@@ -174,25 +174,25 @@ def test_an_attribute_may_have_a_name_that_sql_keeps_for_itself() -> None:
         ("(age, date) = (1, 2)", "TUPLE"),
         ("age BETWEEN SYMMETRIC 3 AND 1", "BETWEEN"),
         ("age BETWEEN 1 AND date", "attribute"),
-        ("age = 0x10", "0x10"),
-        ("sex = E'M'", "E'M'"),
-        ("sex = $$M$$", "$$M$$"),
+        ("age = 0x10", "character 7: what stands there"),
+        ("sex = E'M'", "character 7: what stands there"),
+        ("sex = $$M$$", "character 7: what stands there"),
         ("sex = 'M' COLLATE \"C\"", "COLLATE"),
         ("sex = 'F' 'M'", "string"),
         ("CASE WHEN TRUE THEN TRUE END", "CASE"),
         ("age = ANY(ARRAY[3])", "ANY"),
         ("[age] = 3", "["),
-        ("age = 3 age", "age"),
-        ("unknown = 3", "'unknown'"),
-        ("sex = 'X'", "'X' is not a declared value of 'sex'; declared are 'F', 'M'"),
+        ("age = 3 age", "line 1, column 11"),
+        ("nothing = 3", "character 1: no declared attribute"),
+        ("sex = 'X'", "character 7: what is given is no declared value of 'sex'; declared are 'F', 'M'"),
         ("sex = 1", "single quotes"),
         ("sex < 'M'", "no order"),
         ("sex BETWEEN 'F' AND 'M'", "no order"),
         ("age = '3'", "without quotes"),
-        ("age = 1e31", "1e31"),
-        ("age = 1e-400", "1e-400"),
+        ("age = 1e31", "character 7: a number is beyond"),
+        ("age = 1e-400", "character 7: a number is beyond"),
         ("age = 3 OR", "OR"),
-        ("age = 3)", ")"),
+        ("age = 3)", "line 1, column 8"),
         ("", "empty"),
         (" \n", "empty"),
         ("-- only", "empty"),

@@ -84,7 +84,7 @@ def test_only_integers_have_sums(domain: Domain) -> None:
 
 def test_the_sum_of_an_unknown_attribute_or_over_another_schema_is_refused() -> None:
     table = Table.load(source({"x": Integers(minimum=0, maximum=9)}), {"x": [1]})
-    with pytest.raises(DataError, match="no attribute 'y'"):
+    with pytest.raises(DataError, match="name 1 is no attribute of the table"):
         table.total("y", TRUE)
     with pytest.raises(DataError, match="declares 'x' otherwise"):
         table.total("x", parse("x = 1", {"x": Integers(minimum=0, maximum=99)}))

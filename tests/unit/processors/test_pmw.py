@@ -272,15 +272,15 @@ def test_terms_that_come_to_the_same_question_share_its_noise() -> None:
         ({"terms": [{"where": "age > 3"}, {"where": "town = 1"}]}, "predicate: terms[1].where: attribute 'town'"),
         (
             {"terms": [{"where": "age > 3", "weight": 0.1}]},
-            "malformed: terms[0].weight: weights are multiples of 1/1024; round it, to 0.099609375 for instance",
+            "malformed: terms[0].weight: weights are multiples of 1/1024; round it to one",
         ),
         (
             {"terms": [{"where": "age > 3"}, {"where": "sex = 'F'", "weight": 0.5}]},
-            "malformed: terms: a row's weights add up to between 0 and 1.5; scale them",
+            "malformed: terms: some row's weights add up to less than 0 or more than 1; scale them",
         ),
         (
             {"terms": [{"where": "age > 3", "weight": -0.5}]},
-            "malformed: terms: a row's weights add up to between -0.5 and 0; scale them, or add a term for all rows",
+            "malformed: terms: some row's weights add up to less than 0 or more than 1; scale them, or add a term",
         ),
         (
             {"cells": [{"at": {"age": 1, "sex": "F"}}]},
@@ -308,7 +308,7 @@ def test_weights_beyond_one_are_taken_where_no_row_has_more_than_one() -> None:
     ("changed", "message"),
     [
         ({"rows": None}, "mechanism.rows: give a public number"),
-        ({"attributes": ["age", "height"]}, "mechanism.attributes: the source has no attribute 'height'"),
+        ({"attributes": ["age", "height"]}, "mechanism.attributes.1: the source has no attribute of this name"),
         ({"attributes": ["age", "age"]}, "mechanism.attributes: an attribute stands there twice"),
     ],
 )

@@ -39,7 +39,7 @@ REJECTED = [
     pytest.param(b"[]", "malformed", "event: Input should be an object", False, id="no object"),
     pytest.param(b"\xff" * 9, "malformed", "event: Invalid JSON", False, id="not UTF-8"),
     pytest.param(
-        query("bad", "feed-0", 1.0, colour=1), "malformed", "colour: unknown field", True, id="unknown field"
+        query("bad", "feed-0", 1.0, colour=1), "malformed", "field 4: unknown field", True, id="unknown field"
     ),
     pytest.param(
         query("bad", "feed-0", 1e16), "malformed", "value: Input should be less", True, id="too large a number"

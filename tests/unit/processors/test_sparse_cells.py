@@ -80,7 +80,7 @@ def test_questions_of_different_lengths_have_different_keys() -> None:
         ((), (cell(1, 1), cell(1, 1, 0.5)), "cells: one cell is named twice"),
         ((), (cell(1, 1, 0.0),), "cells: no weight is above 0"),
         ((), (cell(1, 1, 1 / 3),), "cells: weights are multiples of 1/1024"),
-        ((), (Cell(at={"code": 1, "sex": "F"}),), "cells: 'sex' is not one of the cell's attributes"),
+        ((), (Cell(at={"code": 1, "sex": "F"}),), "cells: name 2 is no attribute of these cells"),
     ],
 )
 def test_other_questions_are_refused_by_their_field(terms: Any, cells: Any, reason: str) -> None:

@@ -93,7 +93,7 @@ def test_a_message_is_one_short_line(seed: int) -> None:
         (b'{"id":"a","stream":"s","value":"1"}', "value: Input should be a valid number"),
         (b'{"id":"a","stream":"s","value":2e15}', "value: Input should be less than or equal to 1000000000000000"),
         (b'{"id":"a","stream":"s","value":1,"threshold":[]}', "threshold: Input should be a valid number"),
-        (b'{"id":"a","stream":"s","value":1,"colour":1}', "colour: unknown field; remove it"),
+        (b'{"id":"a","stream":"s","value":1,"colour":1}', "field 4: unknown field; remove it"),
         (b'{"id":"a","stream":"s"}', "give exactly one question"),
         (b'{"id":"a","stream":"s","where":""}', "where: String should have at least 1 character"),
     ],
@@ -148,10 +148,10 @@ TABLE: dict[str, Any] = {
         (
             TABLE,
             {"attributes": {"age": 0}},
-            "attributes.age.integers: Value error, maximum must not be below minimum",
+            "attributes.field 1.integers: Value error, maximum must not be below minimum",
         ),
-        (TABLE, {"attributes": {"age": True}}, "attributes.age"),
-        (TABLE, {"attributes": {"sex": []}}, "attributes.sex.categories.values"),
+        (TABLE, {"attributes": {"age": True}}, "attributes.field 1"),
+        (TABLE, {"attributes": {"sex": []}}, "attributes.field 1.categories.values"),
         (TABLE, {"attributes": {"sex": ["F", "F"]}}, "values must be distinct; remove the repeated category"),
         (
             TABLE,
@@ -163,9 +163,13 @@ TABLE: dict[str, Any] = {
             {"attributes": {"age": {"kind": "integers", "minimum": 0, "maximum": 2**40}}},
             "declare bins instead",
         ),
-        (TABLE, {"attributes": {"age": 2**60}}, "attributes.age.integers.maximum"),
+        (TABLE, {"attributes": {"age": 2**60}}, "attributes.field 1.integers.maximum"),
         (TABLE, {"attributes": {"fare": {"kind": "bins", "edges": [1, 1]}}}, "edges must increase strictly"),
-        (TABLE, {"attributes": {"fare": {"kind": "bins", "edges": [1, 1e400]}}}, "attributes.fare.bins.edges.1"),
+        (
+            TABLE,
+            {"attributes": {"fare": {"kind": "bins", "edges": [1, 1e400]}}},
+            "attributes.field 1.bins.edges.1",
+        ),
     ],
 )
 def test_a_refused_source_says_which_field_and_why(

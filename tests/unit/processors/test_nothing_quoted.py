@@ -1,0 +1,139 @@
+"""Of a refused event nothing reaches a public topic but its id and stream, declared names, words of the contract and positions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.rejected import HEADER_PREFIX
+from stream.monitor.tables import Tables
+from stream.monitor.views import rejected
+from stream.testing import Driver
+from tests.unit.processors.budget_service import TOPICS, opening, ready, register
+from tests.unit.processors.installation import KEY, ROWS, TABLE, VALUES, spec, written
+
+MARKER = "patient Alice Smith HIV+"
+STREAMS = ("feed-0", "people-0", "sums", "nobody")
+FIELDS = ("value", "values", "where", "threshold", "category", "fraction", "sum", "mean", "group_by")
+NESTED = ("candidates", "terms", "cells")
+
+texts = st.sampled_from(
+    [MARKER, f'"{MARKER}" = 1', f"sex = '{MARKER}'", f"age = 1 AND {MARKER}", f"'{MARKER}", "TRUE"]
+)
+scalars = st.one_of(texts, st.none(), st.booleans(), st.integers(-5, 200), st.floats(allow_nan=False, width=32))
+names = st.sampled_from([MARKER, "name", "where", "weight", "at", "sum", "value", "age", "sex"])
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3), max_leaves=8
+)
+mutants = st.fixed_dictionaries(
+    {"id": st.just("mine"), "stream": st.sampled_from(STREAMS)},
+    optional={**dict.fromkeys((*FIELDS, *NESTED), values), MARKER: values, f"value\n{MARKER}": scalars},
+)
+
+
+def installation() -> Driver:
+    driver = Driver(KEY, partitions=1)
+    driver.register(VALUES)
+    driver.register(TABLE, ROWS)
+    driver.open(spec("feed-0"))
+    driver.open(spec("people-0", "people", threshold=1000.0))
+    driver.open(spec("sums", "people", mechanism={"kind": "laplace", "answers": 1000}))
+    return driver
+
+
+def tell(driver: Driver, event: bytes) -> list[bytes]:
+    """All that is public of what one event led to: answers, headers of dead letters, the monitor's page of refusals."""
+    before = {topic: len(driver.records(topic)) for topic in vars_of(driver)}
+    driver.publish(0, event)
+    told: list[bytes] = []
+    tables = Tables(driver.topics)
+    for topic, known in before.items():
+        for record in driver.records(topic)[known:]:
+            ours = topic == driver.topics.rejected
+            told += [b"" if ours else record.key or b"", b"" if ours else record.value or b""]
+            told += [value for _, value in record.headers]
+            if ours:
+                tables.take(record)
+    return [*told, rejected(tables).model_dump_json().encode()]
+
+
+def vars_of(driver: Driver) -> list[str]:
+    topics = driver.topics
+    return [
+        topics.answers,
+        topics.rejected,
+        topics.status,
+        topics.state,
+        topics.charges,
+        topics.ledger,
+        topics.control,
+    ]
+
+
+@given(mutant=mutants, cut=st.integers(0, 40))
+@settings(deadline=None, max_examples=300)
+def test_no_part_of_a_refused_query_is_public(mutant: dict[str, Any], cut: int) -> None:
+    driver = SHARED
+    event = json.dumps(mutant).encode()
+    for one in (event, event[: max(0, len(event) - cut)]):
+        for told in tell(driver, one):
+            assert b"Alice" not in told
+
+
+SHARED = installation()
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ({"value": 1.0, MARKER: 1}, "malformed: field 4: unknown field; remove it"),
+        ({"where": f'"{MARKER}" = 1'}, "predicate: where: character 1: no declared attribute has this name"),
+        ({"where": f"sex = '{MARKER}'"}, "character 7: what is given is no declared value of 'sex'"),
+        ({"where": "age >= '30'"}, "character 8: 'age' is numeric; write numbers without quotes"),
+        ({"where": f"sex LIKE '{MARKER}'"}, "character 5: LIKE is not allowed in a predicate"),
+        ({"where": "age = 1 AND (sex = 'F'"}, "line 1, column"),
+        ({"terms": [{"where": "TRUE", MARKER: 2}]}, "malformed: terms.0.field 2: unknown field; remove it"),
+        ({"group_by": ["sex", MARKER]}, "malformed: group_by: name 2 is no attribute of the table"),
+    ],
+)
+def test_who_asks_is_told_where_and_what_to_mend(event: dict[str, Any], words: str) -> None:
+    stream = "sums" if "group_by" in event else "people-0"
+    told = SHARED.publish(0, json.dumps({"id": "a", "stream": stream, **event}).encode())
+    assert told is not None
+    assert words in (told.reason or "")
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        register("1", **{MARKER: 1}),
+        register("1", attributes={MARKER: {"kind": "integers", "minimum": MARKER}}, kind="table"),
+        opening("1", "alarms", mechanism={"kind": MARKER}),
+        opening("1", "alarms", mechanism={"kind": "pmw", "attributes": [MARKER], "updates": 1}, source="people"),
+        opening("1", "alarms", mechanism={"kind": "laplace", "answers": 1, "sums": [MARKER]}, source="people"),
+        json.dumps({"kind": MARKER}).encode(),
+        b'{"' + MARKER.encode(),
+    ],
+)
+def test_no_part_of_a_refused_request_is_public(request_bytes: bytes) -> None:
+    service = ready()
+    service.send(json.dumps({"kind": "register", "request": "0", "source": {**TABLE, "path": "none"}}).encode())
+    outputs = service.send(request_bytes)
+    told = [value or b"" for _, value, _ in written(outputs, TOPICS.ledger)]
+    for _, _, headers in written(outputs, TOPICS.rejected):
+        told += [value for name, value in headers if name.startswith(HEADER_PREFIX)]
+    assert any(b"refused" in one or b"malformed" in one for one in told)
+    assert not [one for one in told if b"Alice" in one]
+
+
+def test_a_fault_of_ours_while_planning_is_told_in_our_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: object) -> None:
+        raise ValueError(MARKER)
+
+    monkeypatch.setattr("stream.processors.budget.plan_for", breaks)
+    outputs = ready().send(opening("1", "alarms"))
+    assert not [value for _, value, _ in written(outputs, TOPICS.ledger) if b"Alice" in (value or b"")]
