@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from schemas.base import Amount, Count, Event, Identifier, Incarnation, Position
+from schemas.base import Amount, Count, Event, Identifier, Incarnation, Position, Reason
 from schemas.charges import StreamState
 
 
 class StreamStatus(Event):
-    """A stream's totals at ``position``, the last query that it answered; the latest wins."""
+    """A stream's totals at ``position``, the last query that it answered; the latest wins.
+
+    ``refused`` says why its worker does not answer for it now, though the stream has not ended: its table is another, or the
+    noise key is not there.
+    """
 
     stream: Identifier
     source: Identifier
@@ -21,6 +25,7 @@ class StreamStatus(Event):
     spent: Amount
     alpha: float
     position: Position
+    refused: Reason | None = None
 
 
 class PartitionStatus(Event):

@@ -31,6 +31,7 @@ from schemas import (
     Source,
     SourceRecord,
     StreamSpec,
+    StreamStatus,
     subject_of,
 )
 from schemas.wire import Codec, MalformedEventError, struct
@@ -51,6 +52,7 @@ _sources: TypeAdapter[Source] = TypeAdapter(Source)
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
+_statuses: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)
 _answers: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
 _decode_address: Any = msgspec.json.Decoder(struct(Answer)).decode
 
@@ -239,6 +241,24 @@ class Client:
         if found is None:
             raise KeyError(f"source '{source}' is not registered; register it with 'sotto source add'")
         return found, list(grants.values())
+
+    async def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
+        """What workers last showed of these streams, with the time in seconds since the epoch; not all have a digest."""
+        wanted = {stream.encode(): stream for stream in streams}
+        found: dict[str, tuple[StreamStatus, float]] = {}
+        consumer = reader(self._settings)
+        await consumer.start()
+        try:
+            await require_visible(consumer, self._topics.status)
+            for number in sorted({partition_of(key, self._topics.partitions) for key in wanted}):
+                partition = TopicPartition(self._topics.status, number)
+                async for records in read_to_end(consumer, partition, self._settings.batch_events):
+                    for record in records:
+                        if record.value is not None and (stream := wanted.get(record.key)) is not None:
+                            found[stream] = (_statuses.decode(record.value), record.timestamp / 1000)
+        finally:
+            await consumer.stop()
+        return found
 
     async def _listen(self) -> None:
         async with self._listening:

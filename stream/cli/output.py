@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from schemas import Amount, GrantRecord, StreamSpec
+from schemas import Amount, StreamSpec
 from schemas.repeats import repeats_a_field
 
 console = Console()
@@ -65,12 +65,6 @@ def amount(value: Amount) -> str:
 def asked(spec: StreamSpec) -> str:
     """The price that a stream was asked for at."""
     return amount(Amount(epsilon=spec.epsilon, delta=spec.delta))
-
-
-def charged(grant: GrantRecord) -> str:
-    """How many charged answers a grant has given, of how many; or that one charge pays for all."""
-    cutoff = grant.calibration.cutoff
-    return f"{grant.tops} / {cutoff}" if cutoff else "once"
 
 
 def read_document(argument: str) -> str:

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 from pydantic import TypeAdapter
 
-from schemas import GrantRecord, Receipt, Source, SourceRecord
-from stream.cli.output import AsJson, amount, charged, read_document, say, show_json, show_table
+from schemas import Receipt, Source, SourceRecord
+from stream.cli.grants import ShownGrant, shown_grants
+from stream.cli.output import AsJson, amount, asked, read_document, say, show_json, show_table
 from stream.client import Client
 
 app = typer.Typer(help="Sources and their budgets.", no_args_is_help=True)
@@ -35,7 +36,10 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
     """Show a source's budget and its streams."""
     record, grants = asyncio.run(_budget(source))
     if as_json:
-        show_json({"source": record, "grants": grants})
+        digests = {
+            one.grant.spec.stream: {"status": one.digest, "written": one.written} for one in grants if one.digest
+        }
+        show_json({"source": record, "grants": [one.grant for one in grants], "digests": digests})
         return
     show_table(
         f"{source} ({record.state})",
@@ -44,20 +48,25 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
     )
     show_table(
         f"{len(grants)} streams",
-        ["stream", "state", "cost", "spent", "refunded", "answered", "charged"],
+        ["stream", "state", "asked", "cost", "spent", "refunded", "answered", "charged", "as of"],
         [
             [
-                grant.spec.stream,
-                grant.state,
-                amount(grant.cost),
-                amount(grant.spent),
-                amount(grant.refunded),
-                str(grant.answered),
-                charged(grant),
+                one.grant.spec.stream,
+                one.state,
+                asked(one.grant.spec),
+                amount(one.grant.cost),
+                amount(one.spent),
+                amount(one.grant.refunded),
+                str(one.answered),
+                one.charged,
+                one.as_of,
             ]
-            for grant in grants
+            for one in grants
         ],
     )
+    for one in grants:
+        if one.state == "not answering":
+            say(f"{one.grant.spec.stream} is not answering: {one.reason}")
 
 
 async def _register(source: Source) -> Receipt:
@@ -65,6 +74,7 @@ async def _register(source: Source) -> Receipt:
         return await client.register(source)
 
 
-async def _budget(source: str) -> tuple[SourceRecord, list[GrantRecord]]:
+async def _budget(source: str) -> tuple[SourceRecord, list[ShownGrant]]:
     async with Client() as client:
-        return await client.budget(source)
+        record, grants = await client.budget(source)
+        return record, await shown_grants(client, grants)

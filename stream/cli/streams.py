@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from schemas import GrantRecord, Receipt, StreamSpec
-from stream.cli.output import AsJson, CommandError, amount, charged, read_document, say, show_json, show_table
+from stream.cli.grants import ShownGrant, shown_grants
+from stream.cli.output import AsJson, CommandError, amount, asked, read_document, say, show_json, show_table
 from stream.client import Client
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
@@ -30,7 +31,7 @@ def open_stream(
     calibration = grant.calibration
     of_what = " of the threshold" if calibration.kind == "sparse_vector" else ""
     say(
-        f"stream {spec.stream} is open at {amount(grant.cost)} ({calibration.method}): within ±{calibration.alpha:g}"
+        f"stream {spec.stream} is open at {_price(grant)} ({calibration.method}): within ±{calibration.alpha:g}"
         f"{of_what} with probability {1 - calibration.beta:g} over {calibration.expected_queries} queries",
     )
 
@@ -50,25 +51,34 @@ def halt(source: SourceName, stream: StreamName, as_json: AsJson = False) -> Non
 @app.command("show")
 def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
     """Show a stream's grant."""
-    grant = asyncio.run(_grant(source, stream))
+    shown = asyncio.run(_grant(source, stream))
+    grant = shown.grant
     if as_json:
         show_json(grant)
         return
     show_table(
-        f"{stream} on {source}: {grant.state}{f' ({grant.reason})' if grant.reason else ''}",
-        ["method", "α", "cost", "spent", "refunded", "answered", "charged"],
+        f"{stream} on {source}: {shown.state}{f' ({shown.reason})' if shown.reason else ''}",
+        ["method", "α", "asked", "cost", "spent", "refunded", "answered", "charged", "as of"],
         [
             [
                 grant.calibration.method,
                 f"{grant.calibration.alpha:g}",
+                asked(grant.spec),
                 amount(grant.cost),
-                amount(grant.spent),
+                amount(shown.spent),
                 amount(grant.refunded),
-                str(grant.answered),
-                charged(grant),
+                str(shown.answered),
+                shown.charged,
+                shown.as_of,
             ],
         ],
     )
+
+
+def _price(grant: GrantRecord) -> str:
+    """What a stream was asked for at, and under zCDP what that is in ρ."""
+    rho = grant.cost.rho
+    return asked(grant.spec) if rho is None else f"{asked(grant.spec)} (ρ {rho:.4g})"
 
 
 def _end(how: Literal["close", "halt"], source: str, stream: str, *, as_json: bool) -> None:
@@ -90,9 +100,10 @@ async def _ended(how: Literal["close", "halt"], source: str, stream: str) -> Rec
         return await (client.close(source, stream) if how == "close" else client.halt(source, stream))
 
 
-async def _grant(source: str, stream: str) -> GrantRecord:
+async def _grant(source: str, stream: str) -> ShownGrant:
     async with Client() as client:
-        return _find(await client.budget(source), stream)
+        [shown] = await shown_grants(client, [_find(await client.budget(source), stream)])
+        return shown
 
 
 def _find(budget: tuple[object, list[GrantRecord]], stream: str) -> GrantRecord:

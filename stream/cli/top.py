@@ -184,6 +184,8 @@ def _stream_cells(row: StreamRow, *, wide: bool) -> list[Text]:
     ending = row.ending if row.state == "open" and row.ending else None
     rates = [Text(_rate(minute.above)), Text(_rate(minute.below))]
     state = Text(f"to be {ending}", "yellow") if ending else _state(row.state)
+    if row.refused and not ending:
+        state = Text("not answering", "red")
     if not wide:
         return [_text(row.stream), state, bar + Text(used), *rates]
     dry = "–" if row.dry_in is None else _duration(row.dry_in)

@@ -98,7 +98,7 @@ def grants(settings: Settings) -> Mapping[Role, tuple[Grant, ...]]:
         ),
         Role.OPERATOR: (
             *Grant.write(topics.requests),
-            *Grant.read(topics.ledger, topics.rejected),
+            *Grant.read(topics.ledger, topics.rejected, topics.status),
             Grant.own_groups(f"{settings.prefix}-{Role.OPERATOR}"),
         ),
         Role.WORKER: (

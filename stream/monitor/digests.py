@@ -119,6 +119,7 @@ class TotalsShape(msgspec.Struct, frozen=True, gc=False):
     spent: AmountShape
     reason: str | None = None
     position: PositionShape | None = None
+    refused: str | None = None
 
 
 class ControlShape(msgspec.Struct, frozen=True, gc=False):

@@ -71,6 +71,7 @@ class StreamEntry:
     tops: int = 0
     spent: AmountShape | None = None
     position: PositionShape | None = None
+    refused: str | None = None
     opened: float | None = None
     updated: float | None = None
     activity: Activity | None = None

@@ -170,6 +170,10 @@ class StreamRow(View):
         Literal["halted", "closed"] | None, Field(description="Asked for; final once ``state`` says so.")
     ]
     reason: str | None
+    refused: Annotated[
+        str | None,
+        Field(description="Why its worker does not answer for it, though it is open; as of ``updated``."),
+    ]
     answered: int
     tops: Annotated[int, Field(description="Charged answers so far.")]
     cutoff: Annotated[int | None, Field(description="Charged answers that the grant pays for; null for no limit.")]

@@ -148,6 +148,8 @@ class Tables:
             return
         self._count(entry, -1)
         self._merge(entry, totals.state, totals.reason, totals.answered, totals.tops, totals.spent, time)
+        if record.topic == self._topics.status:
+            entry.refused = totals.refused
         if totals.position is not None and (
             entry.position is None or totals.position.offset > entry.position.offset
         ):

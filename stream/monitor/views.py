@@ -153,6 +153,7 @@ def stream_row(entry: StreamEntry, now: float) -> StreamRow:
         state=entry.state,
         ending=entry.ending,
         reason=entry.reason,
+        refused=entry.refused if entry.state == "open" else None,
         answered=entry.answered,
         tops=entry.tops,
         cutoff=entry.cutoff,

@@ -216,6 +216,14 @@ class HostedStreams:
         newest = written_at.max(initial=0)
         self.changed[hosted] |= answered & ((written_at >= newest - recent) | (written_at < 0))
 
+    def show_fit(self, over_tables: npt.NDArray[np.bool_]) -> None:
+        """Mark the open streams changed that the last worker may have refused: by table, of which ``over_tables`` tells,
+        or by noise key.
+        """
+        hosted = slice(len(self))
+        other_key = np.fromiter((key is not self._key for key in self._key_of), dtype=np.bool_, count=len(self))
+        self.changed[hosted] |= (self.state[hosted] == OPEN) & (other_key | over_tables[self.terms_of[hosted]])
+
     def end(self, slot: int, state: int, reason: str) -> None:
         """Move a stream to a final state."""
         self.state[slot] = state
@@ -223,8 +231,9 @@ class HostedStreams:
         self.changed[slot] = True
 
     def refuse(self, slot: int, reason: str) -> None:
-        """Stop answering here and now, without a record: another worker may be fit to answer."""
+        """Stop answering here and now, without a checkpoint: another worker may be fit to answer. The next digest says so."""
         self.refused[slot] = True
+        self.changed[slot] = True
         self.reasons[slot] = reason
 
     def reason(self, slot: int) -> str:

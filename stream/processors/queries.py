@@ -113,6 +113,8 @@ class QueryProcessor:
         self._resume_hypotheses(self._updates)
         self._updates = UpdateLog()
         self.streams.resumed(recent=int(5000 * STATUS_INTERVAL))
+        over_tables = [isinstance(terms.source, TableSource) for terms in self.streams.terms]
+        self.streams.show_fit(np.array(over_tables, dtype=np.bool_))
         return {self._topics.queries: self._next_offset}
 
     def _take_definitions(self) -> None:

@@ -96,6 +96,7 @@ class Replies:
                 streams.spent(slot),
                 terms.calibration.alpha,
                 position,
+                streams.reason(slot) if streams.refused[slot] else None,
             )
             outputs.add(self._topics.status, self._partition, (streams.keys[slot], encode(digest), ()))
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import sys
 import time
+from urllib.parse import quote
 
 import pytest
 from playwright.async_api import Page, expect
 
 from schemas import Amount
 from stream.monitor.models import Readiness
+from stream.monitor.views import source_row
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import Scene, above, values
 from tests.unit.monitor.installation import HIGH, LOW, spec
@@ -20,8 +22,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 PLACES = ("overview", "streams", "streams/ward-3%2Fheart-rate", "sources", "sources/vitals", "workers", "rejected")
 
 
-def size(amount: Amount) -> float:
-    return amount.epsilon if amount.rho is None else amount.rho
+def size(amount: Amount, unit: str) -> float:
+    return float(getattr(amount, unit))
 
 
 async def amounts(page: Page, source: str) -> dict[str, float]:
@@ -37,9 +39,15 @@ async def test_every_source_shows_its_budget_as_the_ledger_has_it(scene: Scene, 
         await expect(page.locator("li.source")).to_have_count(5)
         for source in ("vitals", "energy", "payments", "web-traffic", "census"):
             record = scene.driver.ledger(source)
+            row = source_row(scene.tables.sources[source])
+            in_rho = (
+                row.total.rho and (row.left.rho or 0.0) / row.total.rho >= row.left.epsilon / row.total.epsilon
+            )
             shown = await amounts(page, source)
             for part in ("granted", "spent", "refunded", "left"):
-                assert shown[part] == pytest.approx(size(getattr(record, part)), rel=1e-3), (source, part)
+                assert shown[part] == pytest.approx(
+                    size(getattr(record, part), "rho" if in_rho else "epsilon"), rel=1e-3
+                ), (source, part)
 
 
 async def test_the_bars_add_up_to_the_whole_budget_and_say_so_in_words(scene: Scene, open_page: OpenPage) -> None:
@@ -317,3 +325,29 @@ async def test_ten_thousand_streams_stay_usable(open_page: OpenPage, capsys: pyt
             f"(0.25 s of it waiting for the typist), sort {sorted_in:.2f} s, {elements} elements\n"
         )
     assert elements < 4000
+
+
+async def test_a_stream_that_has_ended_does_not_run_dry_and_names_its_state_once(
+    scene: Scene, open_page: OpenPage
+) -> None:
+    name = next(name for name, entry in scene.tables.streams.items() if entry.state == "exhausted")
+    async with scene.served() as address:
+        page = await open_page(address, f"streams/{quote(name, safe='')}")
+        await expect(page.locator("dl")).to_contain_text("it has run dry")
+        await expect(page.locator("dl")).not_to_contain_text("no end in sight")
+        await expect(page.locator("p.reason")).to_have_text(re.compile(r"^exhausted: (?!exhausted)"))
+
+
+async def test_a_stream_that_its_worker_does_not_answer_for_is_not_shown_as_open(
+    scene: Scene, open_page: OpenPage
+) -> None:
+    name, entry = next((name, entry) for name, entry in scene.tables.streams.items() if entry.state == "open")
+    entry.refused = "table: source data differs"
+    try:
+        async with scene.served() as address:
+            page = await open_page(address, f"streams/{quote(name, safe='')}")
+            await expect(page.locator(".badge").first).to_contain_text("not answering")
+            await expect(page.locator("p.reason")).to_contain_text("does not answer")
+            await expect(page.locator("p.reason")).to_contain_text("table: source data differs")
+    finally:
+        entry.refused = None

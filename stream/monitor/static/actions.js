@@ -93,7 +93,8 @@ export function ask(kind, subject, session) {
     tell("Waiting for the ledger…", "waiting");
     try {
       const receipt = await send(action.path, used, { method: "POST", body });
-      tell(`${action.done}\nReceipt ${receipt.sequence}: ${receipt.outcome}, request ${receipt.request}`, "done");
+      const done = receipt.state === "closed" ? "It is closed already: nothing was left to do." : action.done;
+      tell(`${done}\nReceipt ${receipt.sequence}: ${receipt.outcome}, request ${receipt.request}`, "done");
       confirm.remove();
       setText(cancel, "Done");
       cancel.focus();

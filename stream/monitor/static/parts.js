@@ -6,18 +6,19 @@ import { amount, count, mainAmount, percent, rate, rateOver, unitOf } from "./fo
 const SIGNS = { open: "●", exhausted: "◐", halted: "■", closed: "○" };
 const ENDINGS = { halted: "halting", closed: "closing" };
 
-/** A state as a colour, a sign and a word. An open stream that is to end says so. */
+/** A state as a colour, a sign and a word. An open stream that is to end says so, and one that its worker does not answer for. */
 export function stateBadge() {
   const sign = make("span", { "aria-hidden": "true" });
   const word = make("span");
   const element = make("span", { class: "badge" }, sign, word);
   return {
     element,
-    update({ state, ending = null }) {
+    update({ state, ending = null, refused = null }) {
       const ends = state === "open" && ending !== null;
-      setAttribute(element, "class", `badge state-${ends ? "ending" : state}`);
-      setText(sign, ends ? "◌" : SIGNS[state]);
-      setText(word, ends ? ENDINGS[ending] : state);
+      const stuck = !ends && refused !== null;
+      setAttribute(element, "class", `badge state-${ends ? "ending" : stuck ? "halted" : state}`);
+      setText(sign, ends ? "◌" : stuck ? "▲" : SIGNS[state]);
+      setText(word, ends ? ENDINGS[ending] : stuck ? "not answering" : state);
     },
   };
 }

@@ -212,9 +212,18 @@ def test_a_source_under_zcdp_keeps_its_rho() -> None:
     row = views.source_row(installation.tables.sources["feed"])
     assert row.total.rho is not None
     assert row.left.rho is not None
-    assert row.left_share == pytest.approx(row.left.rho / row.total.rho)
+    assert row.left_share == pytest.approx(max(row.left.rho / row.total.rho, row.left.epsilon / row.total.epsilon))
     points = views.burn_down(installation.tables.sources["feed"]).points
     assert points[-1].left == row.left
+
+
+def test_a_stream_that_its_worker_does_not_answer_for_is_told_and_told_when_it_does_again() -> None:
+    installation = Installation()
+    installation.open(spec("ward", cutoff=10))
+    for refused in (None, "table: differs", None):
+        installation.show(status(installation, "ward", 20, 1, 7).model_copy(update={"refused": refused}))
+        row = views.stream_row(installation.tables.streams["ward"], installation.now)
+        assert (row.state, row.refused) == ("open", refused)
 
 
 def test_nearly_dry_streams_are_counted_until_they_are_dry() -> None:

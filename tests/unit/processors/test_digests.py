@@ -12,13 +12,19 @@ from stream.processors.topics import Topics
 from stream.testing import Driver
 from tests.unit.processors.installation import (
     HIGH,
+    KEY,
     LOW,
+    OTHER_KEY,
+    ROWS,
+    TABLE,
+    answers_in,
     charges_in,
     checkpoints_in,
     feed_driver,
     query,
     records,
     spec,
+    table_store,
     worker_of,
     written,
 )
@@ -130,3 +136,30 @@ def test_a_thousand_streams_fit_one_partition() -> None:
     told = driver.ask(query(str(number), f"stream-{number}", LOW) for number in range(1000))
     assert {answer.outcome for answer in told} == {"below"}
     assert {figures[1] for figures in driver.figures().values()} == {1}
+
+
+def test_a_stream_that_its_worker_cannot_answer_for_says_so_until_a_fit_worker_has_it() -> None:
+    driver = Driver(KEY, partitions=1)
+    driver.register(TABLE, ROWS)
+    driver.open(spec("people-0", "people", threshold=1000.0))
+    changed = table_store()
+    changed.put("people", {"age": [1], "sex": ["F"]})
+    worker = worker_of(driver, tables=changed)
+    [digest] = digests_in(worker.idle(100.0), driver.topics)
+    assert (digest.stream, digest.state, digest.answered) == ("people-0", "open", 0)
+    assert "source data differs from what was registered" in (digest.refused or "")
+    [answer] = answers_in(worker.process(records([query("a", "people-0", where="age < 10")])), driver.topics)
+    assert (answer.outcome, answer.reason) == ("halted", digest.refused)
+
+    fit = QueryProcessor(driver.topics, 0, KEY, driver._tables)
+    fit.restore(driver.records(driver.topics.control))
+    fit.restored()
+    [digest] = digests_in(fit.idle(100.0), driver.topics)
+    assert (digest.state, digest.refused) == ("open", None)
+
+
+def test_a_stream_whose_noise_key_is_missing_says_so_until_a_worker_has_it() -> None:
+    driver = feed_driver(spec("one"))
+    lacking = worker_of(driver, key=OTHER_KEY)
+    [digest] = digests_in(lacking.idle(100.0), driver.topics)
+    assert "lacks noise key" in (digest.refused or "")

@@ -67,8 +67,8 @@ export function streamView({ names: [name], session }) {
     state.update(row);
     buttons.halt.hidden = !applies("halt", row);
     buttons.close.hidden = !applies("close", row);
-    setText(reason, row.reason ? `${row.state === "open" ? "Ending" : row.state}: ${row.reason}` : "");
-    reason.hidden = !row.reason;
+    setText(reason, because(row));
+    reason.hidden = !reason.textContent;
     tops.update(row);
     setText(used, `${charged(row.mechanism)} used `);
     home.textContent = row.source;
@@ -82,7 +82,7 @@ export function streamView({ names: [name], session }) {
       `${amount(row.spent)}${row.cost.epsilon ? ` (${percent(share(row))} of its cost)` : ""}`,
       amount(row.refunded),
       `${count(row.answered)} (${count(row.tops)} ⊤, ${count(row.answered - row.tops)} ⊥)`,
-      row.dry_in === null ? "no end in sight" : `${duration(row.dry_in)}, if it goes on as in the last ten minutes`,
+      runsDry(row),
       row.opened === null ? "not known any more" : time(row.opened),
       row.updated === null ? "none yet" : `${time(row.updated)}, ${ago(row.updated)}`,
     ]);
@@ -124,6 +124,24 @@ export function streamView({ names: [name], session }) {
       answers.close();
     },
   };
+}
+
+/** Why a stream ends, has ended or does not answer; a reason may begin with the state itself. */
+function because({ state, reason, refused, updated }) {
+  if (refused !== null) {
+    return `Open, and its worker does not answer${updated === null ? "" : ` (${ago(updated)})`}: ${refused}`;
+  }
+  if (!reason || reason.startsWith(`${state}: `)) {
+    return reason ?? "";
+  }
+  return `${state === "open" ? "Ending" : state}: ${reason}`;
+}
+
+function runsDry({ state, dry_in: left }) {
+  if (state !== "open") {
+    return state === "exhausted" ? "it has run dry" : "it has ended";
+  }
+  return left === null ? "no end in sight" : `${duration(left)}, if it goes on as in the last ten minutes`;
 }
 
 /** What of its cost a stream has spent, in the unit that counts it in full first. */

@@ -56,7 +56,7 @@ function row(withSource) {
       setText(source, stream.source);
       setAttribute(source, "href", route("sources", [stream.source]));
       state.update(stream);
-      setAttribute(state.element, "title", stream.reason);
+      setAttribute(state.element, "title", stream.refused ?? stream.reason);
       setText(kind, mechanism(stream.mechanism));
       tops.update(stream);
       setAttribute(tops.element, "title", `${charged(stream.mechanism)} used, of those that its grant pays for`);

@@ -1,0 +1,79 @@
+"""Commands show a stream as it is: by the ledger where that knows more, by its worker's digest where that does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from schemas import Amount, GrantRecord, Position, StreamStatus
+from stream.cli.grants import ShownGrant
+from stream.cli.output import amount, asked
+from tests.unit.accounting.ledger_parts import identity, ledger_with, reserve, source, spec
+
+
+def grant(**changes: Any) -> GrantRecord:
+    ledger = ledger_with(source())
+    reserved = reserve(ledger, spec("alarms", cutoff=5), 1)
+    return ledger.account("feed").grant_record(reserved).model_copy(update=changes)
+
+
+def digest(number: int = 1, **changes: Any) -> StreamStatus:
+    fields: dict[str, Any] = {
+        "stream": "alarms",
+        "source": "feed",
+        "incarnation": identity(number).incarnation,
+        "state": "open",
+        "answered": 90,
+        "tops": 1,
+        "tops_left": 4,
+        "spent": Amount(epsilon=0.05, delta=0.0),
+        "alpha": 1.0,
+        "position": Position(topic="queries", partition=0, offset=7),
+    }
+    return StreamStatus.model_validate({**fields, **changes})
+
+
+def test_free_answers_are_counted_by_the_digest_and_as_of_its_time() -> None:
+    shown = ShownGrant(grant(answered=1), digest(), 1e9)
+    assert (shown.answered, shown.charged, shown.state, shown.spent.epsilon) == (90, "1 / 5", "open", 0.05)
+    assert shown.as_of.startswith("2001-09-0")
+
+
+@pytest.mark.parametrize("older", [None, digest(number=2), digest(answered=1, tops=0)])
+def test_a_digest_that_knows_less_or_is_of_another_opening_is_not_shown(older: StreamStatus | None) -> None:
+    shown = ShownGrant(grant(answered=3, tops=2), older, 1e9)
+    assert (shown.answered, shown.charged, shown.as_of) == (3, "2 / 5", "the last charge")
+
+
+def test_figures_are_final_once_the_ledger_has_the_last_totals() -> None:
+    shown = ShownGrant(grant(answered=9, tops=2, state="closed", settled=True), digest(), 1e9)
+    assert (shown.answered, shown.state, shown.as_of) == (9, "closed", "its end")
+
+
+def test_a_stream_that_its_worker_refuses_is_not_called_open() -> None:
+    shown = ShownGrant(grant(), digest(refused="table: source data differs"), 1e9)
+    assert (shown.state, shown.reason) == ("not answering", "table: source data differs")
+
+
+def test_a_reason_does_not_repeat_the_state() -> None:
+    ended = grant(
+        state="exhausted", ending="halted", settled=True, reason="exhausted: all 5 ⊤s of the cutoff are out"
+    )
+    shown = ShownGrant(ended)
+    assert (shown.state, shown.reason) == ("exhausted", "all 5 ⊤s of the cutoff are out")
+
+
+@pytest.mark.parametrize(("ending", "state"), [("closed", "closing"), ("halted", "halting")])
+def test_an_ending_that_is_asked_for_is_told(ending: str, state: str) -> None:
+    assert ShownGrant(grant(ending=ending)).state == state
+
+
+def test_under_zcdp_what_was_asked_stands_beside_rho_and_nothing_converted() -> None:
+    ledger = ledger_with(source(epsilon=2.0, delta=1e-6, accountant="zcdp"))
+    for number in range(2):
+        reserve(ledger, spec(f"stream-{number}", epsilon=0.5), number)
+    account = ledger.account("feed")
+    record = account.grant_record(account.grants["stream-0"])
+    assert (asked(record.spec), amount(record.cost)) == ("ε 0.5", "ρ 0.125 (ε 0.5 added up)")
+    assert amount(account.record().granted) == "ρ 0.25 (ε 1 added up)"
