@@ -53,7 +53,7 @@ def up(folder: Path) -> Iterator[Up]:
         try:
             yield Up(process)
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             try:
                 process.wait(PATIENCE)
             finally:
