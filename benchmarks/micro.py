@@ -8,11 +8,13 @@ import random
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.contenders import PEERS, environment
 from benchmarks.installation import SOURCE_EPSILON, STREAM_EPSILON, THRESHOLD
@@ -22,9 +24,11 @@ from schemas import MAX_DEFINITION_BYTES, Amount, Answer, Control, Query
 from schemas.wire import Codec, encode, struct
 from stream.data import TableStore
 from stream.mechanisms.above_threshold import decide, query_sampler
+from stream.mechanisms.grid import Grid
 from stream.noise import NoiseKey, TwoSidedGeometric, event_words
 from stream.processors.base import Record
 from stream.processors.queries import QueryProcessor
+from stream.processors.written import value_of
 from stream.testing import Driver
 
 BATCH = 5_000
@@ -97,6 +101,11 @@ def _steps(driver: Driver, streams: int) -> list[Figure]:
     rows = generator.integers(0, streams, BATCH)
     barrier, left = np.zeros(streams, dtype=np.int64), np.ones(streams, dtype=np.int64)
 
+    halves = np.arange(BATCH) % 1000 + 0.5
+    half_payloads = [
+        payload.replace(b'"value":', b'"value":%.1f,"x":' % halves[n]) for n, payload in enumerate(payloads)
+    ]
+
     def low(_: int) -> Any:
         return words[0]
 
@@ -105,9 +114,16 @@ def _steps(driver: Driver, streams: int) -> list[Figure]:
         ("draw, two-sided", _best(lambda: two_sided.draw(words, low)) * 1e3, "ns"),
         ("secret words", _best(lambda: event_words(subkeys, "queries", 0, offsets, payloads, law.words)), "µs"),
         ("decode", _best(lambda: [decode_query(payload) for payload in payloads]), "µs"),
+        ("round whole numbers to steps", _best(lambda: _rounded(np.arange(BATCH))), "µs"),
+        ("round half-grid decimals to steps", _best(lambda: _rounded(halves, half_payloads)), "µs"),
         ("decide", _best(lambda: decide(margin, rows, barrier, left)), "µs"),
         ("encode", _best(lambda: [encode(answer) for _ in payloads]), "µs"),
     ]
+
+
+def _rounded(values: npt.ArrayLike, payloads: Sequence[bytes] = ()) -> Any:
+    """The steps of a batch of values; ``payloads`` hold them where a double does not tell."""
+    return Grid(Decimal(1)).private(values, lambda place: value_of(payloads[place]))
 
 
 def _processor(driver: Driver, key: NoiseKey, streams: int) -> Figure:

@@ -26,7 +26,7 @@ MAX_ANSWER_BYTES = 256 * 1024
 """Largest answer in bytes: one may list thousands of numbers."""
 
 MAX_MAGNITUDE = 1e15
-"""Largest absolute value of any number on the wire: doubles below it still resolve 1/8."""
+"""Largest absolute value of any public number on the wire: doubles below it still resolve 1/8."""
 
 
 class Event(BaseModel):
@@ -34,6 +34,9 @@ class Event(BaseModel):
 
     wire_omits_defaults: ClassVar[bool] = False
     """Whether fields at their defaults are left out of the JSON."""
+
+    wire_omits_null: ClassVar[frozenset[str]] = frozenset()
+    """Single fields that are left out of the JSON while they are null: events of versions without them stay as they were."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -59,6 +62,9 @@ Reason = Annotated[str, StringConstraints(max_length=1024)]
 
 Number = Annotated[float, Field(ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
 """A finite number within the contract's range."""
+
+PrivateNumber = float
+"""A private number, of any size: to refuse one would show that it is large. It is clamped to its feed's range."""
 
 Epsilon = Annotated[float, Field(ge=1e-6, le=1000.0)]
 """A privacy-loss parameter ε; 10⁻⁶ to 1000."""

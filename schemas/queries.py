@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Final, Literal, Protocol
 
 from pydantic import Field, StringConstraints, model_validator
 
-from schemas.base import Event, EventId, Number
-from schemas.sources import AttributeName, Category
+from schemas.base import Event, EventId, Number, PrivateNumber
+from schemas.sources import AttributeName
 
 MAX_PREDICATE_LENGTH = 2048
 """Longest predicate in characters."""
@@ -26,7 +26,7 @@ class Candidate(Event):
     """One of several things to choose from: a trusted ``value`` as its score, or what a table counts or sums."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
-    value: Number | None = None
+    value: PrivateNumber | None = None
     where: Where | None = None
     sum: AttributeName | None = None
 
@@ -52,27 +52,29 @@ class Cell(Event):
 class Query(Event):
     """One question to one stream, in exactly one form; which forms a stream takes, its mechanism says.
 
-    * ``value``, ``values``: trusted numbers; ``category``: one person's own category.
+    * ``value``, ``values``: trusted numbers, of any size; ``category``: one person's own category, any string.
     * ``where``: how many rows satisfy the predicate; with ``fraction`` which share of all rows; with ``sum`` or ``mean``
       of an attribute over those rows (over all rows if ``where`` is not given).
     * ``group_by``: the counts of the cells of these attributes, over the rows of ``where``.
     * ``terms``: a weighted sum of predicates; ``cells``: a weighted sum of single cells.
     * ``candidates``: named scores to choose from.
 
-    ``threshold`` is public and replaces the stream's own for this query.
+    What is private (these numbers, the category) is never a reason to refuse a query. Numbers are the decimals that are
+    written: a value is rounded to its feed's grid in exact arithmetic. ``threshold`` is public and replaces the stream's
+    own for this query.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
 
     id: EventId
     stream: Annotated[str, StringConstraints(min_length=1, max_length=128)]
-    value: Number | None = None
+    value: PrivateNumber | None = None
     where: Where | None = None
     threshold: Annotated[Number | None, Field()] = None
-    values: Annotated[tuple[Number, ...], Field(min_length=1, max_length=MAX_CANDIDATES, strict=False)] | None = (
-        None
-    )
-    category: Category | None = None
+    values: (
+        Annotated[tuple[PrivateNumber, ...], Field(min_length=1, max_length=MAX_CANDIDATES, strict=False)] | None
+    ) = None
+    category: str | None = None
     fraction: bool = False
     sum: AttributeName | None = None
     mean: AttributeName | None = None

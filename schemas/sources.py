@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from schemas.base import Delta, Epsilon, Event, Identifier, Number
 
@@ -130,12 +138,28 @@ class ValuesSource(_Source):
     """A trusted feed: each query event carries its own private value.
 
     ``sensitivity`` bounds how far one person moves any value; values are rounded to multiples of ``grid`` before
-    they meet noise.
+    they meet noise. Values are clamped to ``minimum`` … ``maximum``; where one is not given, it is ∓10¹⁵, or as far as
+    2⁵⁰ steps of the grid reach. A range beyond those steps is refused, and a grid that reaches less than 10⁹ without one.
     """
+
+    wire_omits_null: ClassVar[frozenset[str]] = frozenset({"minimum", "maximum"})
 
     kind: Literal["values"]
     sensitivity: Annotated[float, Field(ge=1e-12, le=1e12)]
     grid: Annotated[float, Field(ge=1e-12, le=1e12)] = 1.0
+    minimum: Number | None = None
+    maximum: Number | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ValuesSource:
+        if self.minimum is not None and self.maximum is not None and self.minimum >= self.maximum:
+            raise ValueError("maximum must be above minimum; swap them, or leave both out")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _omit_range(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialise(self)
+        return {name: one for name, one in fields.items() if one is not None or name not in self.wire_omits_null}
 
 
 class RecordsSource(_Source):

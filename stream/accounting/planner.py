@@ -42,14 +42,14 @@ class Parameters(TypedDict):
 
 
 def sensitivity_steps(sensitivity: float, grid: float) -> int:
-    """⌈sensitivity / grid⌉, exact for the two doubles.
+    """⌈sensitivity / grid⌉, exact for the two as decimals: each double is the shortest that gives it.
 
     Raises:
         PlanError: one of them is not a positive finite number, or the quotient exceeds 2^60.
     """
     if not (0.0 < sensitivity < math.inf and 0.0 < grid < math.inf):
         raise PlanError(f"sensitivity ({sensitivity:g}) and grid ({grid:g}) must be positive and finite")
-    steps = math.ceil(Fraction(sensitivity) / Fraction(grid))
+    steps = math.ceil(Fraction(repr(float(sensitivity))) / Fraction(repr(float(grid))))
     if steps > LARGEST_STEPS:
         raise PlanError(f"a sensitivity of {sensitivity:g} exceeds 2^60 steps of {grid:g}; use a coarser grid")
     return steps

@@ -15,6 +15,7 @@ from typing import Any, Final
 from stream.audit.cases import Case, Side, Transcript
 
 _VALUES: Final = {"kind": "values", "neighbors": "add-remove", "sensitivity": 1.0, "grid": 1.0}
+_TENTHS: Final = {**_VALUES, "sensitivity": 0.1, "grid": 0.1}
 _SEX: Final = {"kind": "table", "path": "audit.parquet", "attributes": {"sex": ["F", "M"]}}
 _GROWING: Final = {**_SEX, "neighbors": "add-remove"}
 _CHANGING: Final = {**_SEX, "neighbors": "replace"}
@@ -141,6 +142,8 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
     "laplace": (
         Case("1 up", {"kind": "laplace"}, _VALUES, _rising(0, 1), _PLAN),
         Case("3 up", {"kind": "laplace", "answers": 3}, _VALUES, _rising(0, 3), _PLAN, resolution=2.0),
+        # Half a step from whole ones: the doubles nearest to these decimals are further apart than they are themselves.
+        Case("0.1 up", {"kind": "laplace"}, _TENTHS, _moving((-0.55, -0.45)), {"beta": 0.1}, resolution=0.1),
     ),
     "randomized_response": (
         Case(
@@ -148,6 +151,13 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             {"kind": "randomized_response", "categories": ["1", "2", "3"]},
             {"kind": "records"},
             (Side([{"category": "1"}]), Side([{"category": "2"}])),
+            _PLAN,
+        ),
+        Case(
+            "a category that is not listed",
+            {"kind": "randomized_response", "categories": ["1", "2", "3"]},
+            {"kind": "records"},
+            (Side([{"category": "1"}]), Side([{"category": "none"}])),
             _PLAN,
         ),
     ),

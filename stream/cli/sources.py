@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 from pydantic import TypeAdapter
 
-from schemas import Receipt, Source, SourceRecord
+from schemas import Receipt, Source, SourceRecord, ValuesSource
 from stream.cli.grants import ShownGrant, shown_grants
 from stream.cli.output import AsJson, amount, asked, read_document, say, show_json, show_table
 from stream.client import Client
+from stream.mechanisms.grid import range_of
 
 app = typer.Typer(help="Sources and their budgets.", no_args_is_help=True)
 _sources: TypeAdapter[Source] = TypeAdapter(Source)
@@ -28,7 +29,9 @@ def add(
     if as_json:
         show_json(receipt)
     else:
-        say(f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}")
+        say(
+            f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}{_clamping(wanted)}"
+        )
 
 
 @app.command("show")
@@ -42,7 +45,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         show_json({"source": record, "grants": [one.grant for one in grants], "digests": digests})
         return
     show_table(
-        f"{source} ({record.state})",
+        f"{source} ({record.state}){_clamping(record.source)}",
         ["granted", "spent", "refunded", "left"],
         [[amount(value) for value in (record.granted, record.spent, record.refunded, record.left)]],
     )
@@ -67,6 +70,14 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
     for one in grants:
         if one.state == "not answering":
             say(f"{one.grant.spec.stream} is not answering: {one.reason}")
+
+
+def _clamping(source: Source) -> str:
+    """What a feed's values are clamped to, said where it is registered and shown, for no answer says it."""
+    if not isinstance(source, ValuesSource):
+        return ""
+    low, high = (float(end) for end in range_of(source.grid, source.minimum, source.maximum))
+    return f"; values clamped to {low:.6g} … {high:.6g}"
 
 
 async def _register(source: Source) -> Receipt:

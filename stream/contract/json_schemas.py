@@ -59,7 +59,7 @@ class _WireSchema(GenerateJsonSchema):
         return False
 
     def ser_schema(self, schema: Any) -> JsonSchemaValue | None:
-        """A serializer around a whole model only leaves fields out, as ``wire_omits_defaults`` says."""
+        """A serializer around a whole model only leaves fields out, as ``wire_omits_defaults`` and ``wire_omits_null`` say."""
         return None if schema["type"] == "function-wrap" else super().ser_schema(schema)
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
@@ -76,7 +76,7 @@ class _WireSchema(GenerateJsonSchema):
         required = []
         for name, info in model.model_fields.items():
             properties[name] = _field(model, name, properties[name], written=written)
-            if name == KIND or _always_there(model, info, written=written):
+            if name == KIND or _always_there(model, name, info, written=written):
                 required.append(name)
         found["required"] = required
         if written:
@@ -84,19 +84,20 @@ class _WireSchema(GenerateJsonSchema):
         return found
 
 
-def _always_there(model: type[BaseModel], info: FieldInfo, *, written: bool) -> bool:
-    return info.is_required() or (written and not _omits_defaults(model))
+def _always_there(model: type[BaseModel], name: str, info: FieldInfo, *, written: bool) -> bool:
+    return info.is_required() or (written and not _is_omitted(model, name))
 
 
-def _omits_defaults(model: type[BaseModel]) -> bool:
-    return bool(getattr(model, "wire_omits_defaults", False))
+def _is_omitted(model: type[BaseModel], name: str) -> bool:
+    """Whether a field at its default is left out of the JSON."""
+    return getattr(model, "wire_omits_defaults", False) or name in getattr(model, "wire_omits_null", ())
 
 
 def _field(model: type[BaseModel], name: str, schema: Json, *, written: bool) -> Json:
     shown = dict(schema)
-    if name == KIND or (written and not _omits_defaults(model)):
+    if name == KIND or (written and not _is_omitted(model, name)):
         shown.pop("default", None)
-    if _omits_defaults(model) and shown.get("default", False) is None:
+    if _is_omitted(model, name) and shown.get("default", False) is None:
         del shown["default"]
         others = [member for member in shown.pop("anyOf") if member != _NULL]
         shown |= others[0] if len(others) == 1 else {"anyOf": others}

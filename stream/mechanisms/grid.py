@@ -1,26 +1,134 @@
 """Private numbers as integers: how values meet the declared grid.
 
-Everything private is compared as an integer count of grid steps. Rounding must not move two neighbouring values
-further apart than the sensitivity says, whatever floating point does: the remainder by the grid is computed with
-``fmod``, which IEEE 754 makes exact, so that a double x becomes floor(x/γ + 1/2) with no rounding error. Hence
-|x − x′| ≤ Δ gives integers at most ⌈Δ/γ⌉ apart, which is the sensitivity that the noise is calibrated to.
+Everything private is compared as a whole number of grid steps. A number v on the wire is a decimal, and so are the
+grid γ and the sensitivity Δ that an operator declares; in exact arithmetic on these decimals v becomes ⌊v/γ + ½⌋.
+Hence |v − v′| ≤ Δ gives integers at most ⌈Δ/γ⌉ apart, which is what noise is calibrated to. A double is off its decimal
+by a rounding error, which decides nothing except beside a tie; there alone the decimal itself is looked at. The proof
+stands in ``docs/noise.md``.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, Context, Decimal, Inexact
 
 import numpy as np
 import numpy.typing as npt
 
 MAX_STEPS = 1 << 50
-"""Values are clamped to ±2⁵⁰ steps; clamping brings values no further apart, and noise of 52 digits still fits."""
+"""Private numbers are clamped to ±2⁵⁰ steps at most; noise of 52 digits still fits beside them."""
+
+THRESHOLD_STEPS = 2 * MAX_STEPS
+"""Public thresholds are clamped to ±2⁵¹ steps: one beyond a feed's range stays beyond every value."""
+
+LARGEST_NUMBER = Decimal(10**15)
+"""A feed without a declared range has values up to ±10¹⁵, or as far as its grid reaches if that is less."""
+
+LEAST_REACH = Decimal(10**9)
+"""A grid that reaches less far is only taken with a declared range, within its reach."""
+
+_ROUNDING = 6 * 2.0**-53
+"""Above the error of ½ + x/γ in doubles, relative to 1 + |x/γ|: a number's, the grid's, the quotient's and the sum's."""
+
+_FEW = MAX_STEPS // 4
+
+_exact = Context(prec=120, traps=[Inexact])
+_multiply = _exact.multiply
+_upwards = Context(prec=40, rounding=ROUND_CEILING)
+
+Steps = npt.NDArray[np.int64]
+Written = Callable[[int], Decimal]
+"""The number at a place of an array, as it was written."""
 
 
-def to_steps(values: npt.ArrayLike, grid: float) -> npt.NDArray[np.int64]:
-    """Round finite doubles to the nearest whole number of grid steps, ties upwards, clamped to ±2⁵⁰ steps."""
-    exact = np.asarray(values, dtype=np.float64)
-    reach = min(grid * MAX_STEPS, np.finfo(np.float64).max)
-    exact = np.clip(exact, -reach, reach)
-    remainder = np.fmod(exact, grid)
-    whole = np.rint((exact - remainder) / grid).astype(np.int64)
-    half = grid / 2
-    return whole + (remainder >= half) - (remainder < -half)
+def written(number: float) -> Decimal:
+    """A double as the decimal that it was written as: its shortest."""
+    return Decimal(repr(float(number)))
+
+
+def reach_of(grid: float) -> Decimal:
+    """How far a grid reaches to either side."""
+    return _exact.multiply(written(grid), Decimal(MAX_STEPS))
+
+
+def range_of(grid: float, minimum: float | None, maximum: float | None) -> tuple[Decimal, Decimal]:
+    """The range that a feed's values are clamped to: the declared one, or ±10¹⁵ as far as the grid reaches."""
+    end = min(LARGEST_NUMBER, reach_of(grid))
+    return -end if minimum is None else written(minimum), end if maximum is None else written(maximum)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Multiples of ``gamma``; private numbers are clamped to ``low`` … ``high`` steps, which takes no two further apart."""
+
+    gamma: Decimal
+    low: int = -MAX_STEPS
+    high: int = MAX_STEPS
+    half: Decimal = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "half", _exact.divide(self.gamma, Decimal(2)))
+
+    @classmethod
+    def of_feed(
+        cls,
+        grid: float,
+        *,
+        sensitivity: float,
+        sensitivity_steps: int,
+        minimum: float | None = None,
+        maximum: float | None = None,
+    ) -> Grid:
+        """The grid on which values ``sensitivity`` apart are at most ``sensitivity_steps`` apart.
+
+        It is the declared one; where the steps were counted otherwise (by an earlier version, on the nearest doubles),
+        that may take a grid coarser by less than doubles can tell.
+        """
+        gamma = max(written(grid), _upwards.divide(written(sensitivity), Decimal(sensitivity_steps)))
+        low, high = (cls(gamma).step_of(end) for end in range_of(grid, minimum, maximum))
+        return cls(gamma, low, high)
+
+    def private(self, doubles: npt.ArrayLike, exactly: Written) -> Steps:
+        """⌊v/γ + ½⌋, clamped, for the numbers v that ``exactly`` gives and ``doubles`` are nearest to.
+
+        ``exactly`` is asked for few of them only: those beside a tie.
+        """
+        return self._steps(doubles, exactly, self.low, self.high)
+
+    def public(self, doubles: npt.ArrayLike) -> Steps:
+        """The steps of thresholds: each double stands for its shortest decimal."""
+        numbers = np.asarray(doubles, dtype=np.float64)
+        return self._steps(
+            numbers, lambda place: written(float(numbers[place])), -THRESHOLD_STEPS, THRESHOLD_STEPS
+        )
+
+    def step_of(self, number: Decimal) -> int:
+        """The step of one number, clamped to ±2⁵⁰."""
+        return int(self._steps([float(number)], lambda _: number, -MAX_STEPS, MAX_STEPS)[0])
+
+    def _steps(self, doubles: npt.ArrayLike, exactly: Written, low: int, high: int) -> Steps:
+        gamma = float(self.gamma)
+        end = 2.0 * THRESHOLD_STEPS * gamma
+        quotients = np.clip(np.asarray(doubles, dtype=np.float64), -end, end) / gamma
+        raised = quotients + 0.5
+        steps = np.floor(raised).astype(np.int64)
+        beside = np.abs(raised - np.rint(raised)) <= _ROUNDING * (np.abs(quotients) + 1.0)
+        if beside.any():
+            # Whatever lies well beyond the ends is clamped to them, tie or not.
+            beside &= (quotients > low - 16.0) & (quotients < high + 16.0)
+            places = np.flatnonzero(beside)
+            guesses = np.rint(raised[places])
+            # The error is below ½ for fewer than 2⁴⁸ steps, and below 2 for all.
+            guesses += np.where(np.abs(guesses) < _FEW, 0.0, 2.0)
+            steps[places] = [
+                self._at_most(guess, exactly(place))
+                for place, guess in zip(places.tolist(), guesses.astype(np.int64).tolist(), strict=True)
+            ]
+        return np.clip(steps, low, high)
+
+    def _at_most(self, steps: int, number: Decimal) -> int:
+        """⌊number/γ + ½⌋ in exact arithmetic, where it is not above so many steps."""
+        while number < _multiply(2 * steps - 1, self.half):
+            steps -= 1
+        return steps

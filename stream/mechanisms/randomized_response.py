@@ -11,12 +11,14 @@ UNIFORM_WORDS = 2
 """64-bit words that one answer reads: a uniform whole number below 2^128."""
 
 
-def respond(own: int, law: Response, uniform: int) -> int:
+def respond(own: int | None, law: Response, uniform: int) -> int:
     """The category to publish for a person's ``own``, both as numbers below k.
 
     ``uniform`` is a whole number below 2^128. Each category but the own one is published for exactly ``law.other`` of
-    them, the own one for the rest.
+    them, the own one for the rest. Whose category is none of the k (None) gets each of them for as many, but for one.
     """
+    if own is None:
+        return uniform * law.categories >> 128
     other = uniform // law.other
     if other >= law.categories - 1:
         return own

@@ -17,6 +17,7 @@ from stream.processors.base import RecordLike
 from stream.processors.families.base import Asked, Context, Family
 from stream.processors.rejections import Rejection
 from stream.processors.topics import Topics, partition_of
+from stream.processors.written import readable
 
 _PLAIN_FIELDS = frozenset({"id", "stream", "value", "threshold"})
 _PlainQuery: Any = struct(Query, only=_PLAIN_FIELDS)
@@ -86,7 +87,7 @@ class Admission:
                 query = None
             try:
                 if query is None:
-                    query = _decode_query(value)
+                    query = _decoded(value)
                 slot = slot_of(query.stream)
                 if slot is None:
                     unknown = True
@@ -94,7 +95,7 @@ class Admission:
                 if plain[slot] and query.__class__ is _PlainQuery and query.value is not None:
                     rows.append((place, query.id, slot, query.value, query.threshold, record.offset, value))
                     continue
-                query = _read(value)
+                query = read_query(value)
                 content = self._resolve(slot, query)
             except _UNREADABLE:
                 rejected.append((place, _malformed(value)))
@@ -136,9 +137,17 @@ class Admission:
         return Rejection("unknown-stream", "stream: no such stream is open; open it first")
 
 
-def _read(value: bytes) -> Any:
+def _decoded(value: bytes) -> Any:
+    """A query of any form, whose numbers may be of any size."""
+    try:
+        return _decode_query(value)
+    except msgspec.ValidationError:
+        return _decode_query(readable(value))
+
+
+def read_query(value: bytes) -> Any:
     """A query of any form, which gives each field once."""
-    query = _decode_query(value)
+    query = _decoded(value)
     # Candidates are the one part of a query that is not written without its defaults.
     unsure = query.candidates is not None or may_repeat_a_field(value, query)
     if unsure and repeats_a_field(value):
@@ -149,7 +158,7 @@ def _read(value: bytes) -> Any:
 def _malformed(value: bytes | None) -> Rejection:
     """What the contract's own model says is wrong with an event that the fast path refused."""
     try:
-        _query_codec.decode(value)
+        _query_codec.decode(readable(value) if value is not None and len(value) <= MAX_EVENT_BYTES else value)
     except MalformedEventError as error:
         code = "too-large" if value is not None and len(value) > MAX_EVENT_BYTES else "malformed"
         return Rejection(code, str(error))

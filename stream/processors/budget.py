@@ -38,10 +38,11 @@ from stream.data import DataError, TableStore
 from stream.noise import NoiseScaleError
 from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
 from stream.processors.exhaustion import exhausted_reason
-from stream.processors.openings import control_event, definition_digest, plan_for
+from stream.processors.openings import control_event, definition_digest, plan_for, require_reach
 from stream.processors.receipts import Receipts, request_digest
 from stream.processors.rejections import INTERNAL, UNREADABLE, Rejection, dead_letter
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
+from stream.processors.written import require_kept_digits
 
 _request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 _charge_codec: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
@@ -163,6 +164,7 @@ class BudgetProcessor:
         try:
             match request:
                 case RegisterSource():
+                    require_kept_digits(record.value or b"")
                     outcome = self._register(request)
                 case OpenStream():
                     outcome = self._open(record, request, outputs)
@@ -183,6 +185,8 @@ class BudgetProcessor:
 
     def _register(self, request: RegisterSource) -> Literal["registered"]:
         source = request.source
+        if source.source not in self.ledger.accounts:
+            require_reach(source)
         self._touch(self.ledger.register(source, self._fingerprint_of(source)))
         return "registered"
 

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import StreamState
-from stream.mechanisms.grid import to_steps
 from stream.noise import NoiseKey, Role, round_words, stream_subkey
 from stream.processors.definitions import Definition
 from stream.processors.exhaustion import exhausted_reason
@@ -136,7 +135,7 @@ class HostedStreams:
             self.tops_left[own] = terms.calibration.cutoff or UNLIMITED
             if terms.is_sparse_vector:
                 self.fresh[own] = terms.sparse_vector.fresh_threshold
-                self.threshold[own] = to_steps(thresholds[members], terms.calibration.grid)
+                self.threshold[own] = terms.grid.public(thresholds[members])
 
     def _find_key(self, slot: int, key_id: str) -> NoiseKey:
         """The stream's noise key; a stream whose key is missing is refused by the processor and never draws."""

@@ -9,10 +9,12 @@ from typing import Final
 from blake3 import blake3
 
 from schemas import (
+    AboveThreshold,
     Calibration,
     Control,
     Integers,
     Mechanism,
+    NumericSparse,
     RecordsSource,
     Source,
     StreamClosed,
@@ -27,6 +29,7 @@ from stream.accounting.planner import sensitivity_steps
 from stream.accounting.plans import choose
 from stream.accounting.setting import Setting
 from stream.data import sum_sensitivity
+from stream.mechanisms.grid import LEAST_REACH, MAX_STEPS, range_of, reach_of, written
 
 _BOTH: Final = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
 _KINDS_OF: Final[dict[str, set[str]]] = {
@@ -62,6 +65,8 @@ def setting_of(mechanism: Mechanism, source: Source, table_rows: Callable[[], in
             f"mechanism.kind: {kind} does not run on a source of kind '{source.kind}'; use '{fitting}'"
         )
     if isinstance(source, ValuesSource):
+        require_reach(source)
+        _require_threshold_in_range(mechanism, source)
         steps = sensitivity_steps(source.sensitivity, source.grid)
         if getattr(mechanism, "sums", ()):
             raise RefusedError("mechanism.sums: a feed of values has no attributes; remove it")
@@ -69,6 +74,48 @@ def setting_of(mechanism: Mechanism, source: Source, table_rows: Callable[[], in
     if isinstance(source, RecordsSource):
         return Setting(neighbors=source.neighbors, contributions=source.contributions)
     return _setting_of_table(mechanism, source, table_rows)
+
+
+def require_reach(source: Source) -> None:
+    """Refuse a feed whose grid is too fine for its range: beyond 2^50 steps values would be clamped unawares."""
+    if not isinstance(source, ValuesSource):
+        return
+    exact_reach = reach_of(source.grid)
+    reach = float(exact_reach)
+    given = [(name, end) for name in ("minimum", "maximum") if (end := getattr(source, name)) is not None]
+    for name, end in given:
+        if abs(written(end)) > exact_reach:
+            raise RefusedError(
+                f"{name}: a grid of {source.grid:g} reaches from {-reach:.6g} to {reach:.6g} only; use a grid of at "
+                f"least {_at_least(abs(end)):g}, or a narrower range"
+            )
+    if len(given) < 2 and exact_reach < LEAST_REACH:
+        raise RefusedError(
+            f"grid: {source.grid:g} reaches from {-reach:.6g} to {reach:.6g} only; declare the feed's minimum and "
+            f"maximum within that, or use a grid of at least {_at_least(float(LEAST_REACH)):g}"
+        )
+    low, high = range_of(source.grid, source.minimum, source.maximum)
+    if low >= high:
+        raise RefusedError(
+            f"minimum, maximum: no value lies between {float(low):.6g} and {float(high):.6g}; give both, in order"
+        )
+
+
+def _at_least(reach: float) -> float:
+    """A grid that reaches so far, in few digits."""
+    exponent = math.floor(math.log10(reach / MAX_STEPS)) - 2
+    return math.ceil(reach / MAX_STEPS / 10.0**exponent) * 10.0**exponent
+
+
+def _require_threshold_in_range(mechanism: Mechanism, source: ValuesSource) -> None:
+    if not isinstance(mechanism, AboveThreshold | NumericSparse):
+        return
+    low, high = range_of(source.grid, source.minimum, source.maximum)
+    if not low <= written(mechanism.threshold) <= high:
+        raise RefusedError(
+            f"mechanism.threshold: {mechanism.threshold:g} lies outside the feed's range, {float(low):.6g} to {float(high):.6g}, "
+            "to which values are clamped; choose one inside, or register a feed with a wider range"
+        )
 
 
 def _setting_of_table(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> Setting:

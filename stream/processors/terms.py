@@ -15,10 +15,12 @@ from schemas import (
     NumericSparse,
     Source,
     SparseVectorCalibration,
+    ValuesSource,
 )
 from schemas.wire import struct
 from stream.accounting.costs import realised_cost, to_amount
 from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
+from stream.mechanisms.grid import Grid, written
 from stream.noise import Sampler
 
 WireAmount: Any = struct(Amount)
@@ -37,6 +39,7 @@ class Terms:
     fingerprint: str | None
     _amounts: dict[tuple[bool, int], Any] = field(default_factory=dict)
     _samplers: dict[str, Sampler] = field(default_factory=dict)
+    _grid: Grid | None = None
 
     @property
     def is_sparse_vector(self) -> bool:
@@ -52,6 +55,13 @@ class Terms:
         if inner.kind != "sparse_vector":
             raise TypeError(f"a stream of kind {inner.kind} has no threshold")
         return inner
+
+    @property
+    def grid(self) -> Grid:
+        """How private numbers become steps of the calibration's grid."""
+        if self._grid is None:
+            self._grid = _grid_of(self.source, self.calibration)
+        return self._grid
 
     @property
     def threshold_noise(self) -> Sampler:
@@ -82,6 +92,18 @@ class Terms:
             amount = WireAmount(shown.epsilon, shown.delta, shown.rho)
             self._amounts[key] = amount
         return amount
+
+
+def _grid_of(source: Source, calibration: Calibration) -> Grid:
+    if not isinstance(source, ValuesSource):
+        return Grid(written(calibration.grid))
+    return Grid.of_feed(
+        source.grid,
+        sensitivity=source.sensitivity,
+        sensitivity_steps=calibration.sensitivity_steps,
+        minimum=source.minimum,
+        maximum=source.maximum,
+    )
 
 
 class TermsTable:

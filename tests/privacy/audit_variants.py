@@ -7,6 +7,7 @@ Each exchanges a function or class wherever the product uses it; nothing in the 
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from blake3 import blake3
 from msgspec.structs import replace
 
 from stream.mechanisms.above_threshold import decide, query_sampler, threshold_sampler
+from stream.mechanisms.grid import Grid
 from stream.noise import NoiseKey, Sampler, event_words, sampler, stream_subkey
 from stream.noise.geometric import Integers, LowWords, Words
 from stream.processors.families.hypothesis import _KeyedNoise
@@ -176,6 +178,16 @@ def same_noise_for_other_data(surgery: Surgery) -> None:
     surgery.exchange(definition_digest, digest)
     surgery.exchange(stream_subkey, subkey)
     surgery.exchange(event_words, words)
+
+
+def decimals_rounded_as_doubles(surgery: Surgery) -> None:
+    """⌊x/γ + ½⌋ is exact for the doubles nearest to a value and the grid, which are not what was written."""
+
+    def private(grid: Grid, doubles: Any, _: Any) -> Integers:
+        gamma = Fraction(float(grid.gamma))
+        return np.array([math.floor(Fraction(float(one)) / gamma + Fraction(1, 2)) for one in doubles])
+
+    surgery.patch.setattr(Grid, "private", private)
 
 
 def questions_of_a_hypothesis_without_noise(surgery: Surgery) -> None:

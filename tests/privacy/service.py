@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from schemas import AboveThreshold, Control, Query, SparseVectorCalibration
 from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
-from stream.mechanisms.grid import to_steps
 from stream.noise import NoiseKey, Role, event_words, round_words, stream_subkey
 from stream.processors.base import Record
 from stream.testing import Driver
@@ -113,7 +114,7 @@ class Derived:
         for record in records:
             query = Query.model_validate_json(record.value or b"")
             asked = mechanism.threshold if query.threshold is None else query.threshold
-            margin = int(to_steps(query.value or 0.0, calibration.grid)) - int(to_steps(asked, calibration.grid))
+            margin = steps(query.value or 0.0, calibration.grid) - steps(asked, calibration.grid)
             if tops == calibration.cutoff:
                 found.append("halted")
                 continue
@@ -126,3 +127,8 @@ class Derived:
         identity = self.definition.identity
         digest = bytes.fromhex(identity.digest)
         return stream_subkey(self.key, incarnation=identity.incarnation, definition=digest, role=role)
+
+
+def steps(number: float, grid: float) -> int:
+    """⌊v/γ + ½⌋ of a double's shortest decimal."""
+    return math.floor(Fraction(repr(number)) / Fraction(repr(grid)) + Fraction(1, 2))

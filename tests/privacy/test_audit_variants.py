@@ -47,6 +47,14 @@ def test_a_hypothesis_that_is_broken_is_flagged(kind: str) -> None:
     assert found.flagged, found
 
 
+def test_decimals_that_are_rounded_as_doubles_are_flagged() -> None:
+    [case] = [case for case in cases_of(["laplace"]) if case.pair == "0.1 up"]
+    with broken(variants.decimals_rounded_as_doubles):
+        found = audited(case, 2500)
+    assert found.flagged, found
+    assert not audited(case, 2500).flagged
+
+
 def test_nothing_shipped_is_flagged() -> None:
     cases = cases_of()
     found = list(audit_all(cases, runs=300, seed=SEED))

@@ -34,7 +34,7 @@ MALFORMED = [
     f'{{"id": "m1", "stream": "high", "value": "{PRIVATE}"}}',
     f'{{"id": "m2", "stream": "high", "value": [{PRIVATE}]}}',
     f'{{"id": "m3", "stream": "high", "value": {{"it": {PRIVATE}}}}}',
-    f'{{"id": "m4", "stream": "high", "value": {PRIVATE}e300}}',
+    f'{{"id": "m4", "stream": "high", "value": "{PRIVATE}e300"}}',
     f'{{"id": "m5", "stream": "high", "value": {PRIVATE}, "threshold": "{PRIVATE}"}}',
     f'{{"id": "m6", "stream": "high", "value": {PRIVATE}, "where": "age = 1"}}',
     f'{{"id": "m7", "stream": "high", "value": {PRIVATE}, "surplus": {PRIVATE}}}',
@@ -82,7 +82,7 @@ def session() -> Session:
     """Answers, rejections, halts, closings, crashes and redeliveries over private values; with what was logged."""
     with capture_logs() as logs:
         driver = Driver(KEY, partitions=2)
-        driver.register(feed(grid=MINUTE_GRID))
+        driver.register({**feed(grid=MINUTE_GRID), "minimum": -1e6, "maximum": 1e6})
         driver.register(feed("coarse"))
         driver.register(TABLE, PEOPLE)
         driver.open(stream("high", 3))

@@ -23,10 +23,12 @@ epsilons = st.floats(min_value=1e-6, max_value=1000.0).map(Fraction)
 sizes = st.integers(min_value=2, max_value=4096)
 
 
-def counted(law: Response, own: int) -> list[int]:
+def counted(law: Response, own: int | None) -> list[int]:
     """How many of the 2^128 uniform numbers lead to each category, from the answers at the ends of every stretch."""
-    whole = 1 << RESPONSE_BITS
-    edges = [number * law.other for number in range(law.categories)] + [whole]
+    whole, k = 1 << RESPONSE_BITS, law.categories
+    edges = [number * law.other for number in range(k)] + [whole]
+    if own is None:
+        edges = [-(-number * whole // k) for number in range(k + 1)]
     counts = [0] * law.categories
     for low, high in pairwise(edges):
         chosen = respond(own, law, low)
@@ -56,6 +58,30 @@ def test_every_category_is_answered_with_exactly_the_probability_stated(epsilon:
         counts = counted(law, own)
         assert counts.pop(own) == law.own
         assert counts == [law.other] * (categories - 1)
+
+
+@pytest.mark.parametrize(("epsilon", "categories"), [(1e-6, 2), (1e-6, 4096), (0.1, 5), (4.0, 3), (1000.0, 4)])
+def test_a_category_that_is_not_listed_is_no_easier_to_tell_from_another_than_a_listed_one(
+    epsilon: float, categories: int
+) -> None:
+    law = response(Fraction(epsilon), categories)
+    counts = counted(law, None)
+    assert sum(counts) == 1 << RESPONSE_BITS
+    assert max(counts) - min(counts) <= 1
+    # Every listed category gives each answer ``own`` or ``other`` of the numbers.
+    worst = max(Fraction(law.own, min(counts)), Fraction(max(counts), law.other))
+    assert law.other <= min(counts)
+    assert worst <= exponential_below(Fraction(epsilon))
+
+
+def test_a_stream_answers_whoever_is_not_listed_with_every_category_alike() -> None:
+    driver = Driver(KEY, partitions=1)
+    driver.register({"kind": "records", "source": "people", "epsilon": 2.0})
+    mechanism = {"kind": "randomized_response", "categories": ["a", "b", "c"]}
+    driver.open({"stream": "survey", "source": "people", "epsilon": 2.0, "mechanism": mechanism})
+    draws = 6000
+    answers = driver.ask({"id": str(n), "stream": "survey", "category": "z" * n} for n in range(draws))
+    assert fits([sum(answer.choice == category for answer in answers) for category in "abc"], [draws / 3] * 3)
 
 
 def test_a_fair_coin_before_a_fair_coin_is_the_notes_own_example() -> None:

@@ -28,9 +28,10 @@ def collected() -> tuple[GrantRecord, list[Answer]]:
         driver.open({"stream": stream, "source": "people", "epsilon": 2.0, "mechanism": mechanism})
     answers = driver.ask(
         {"id": f"{stream}-{number}", "stream": stream, "category": category}
-        for number, category in enumerate([*TRUTH, "perhaps"])
+        for number, category in enumerate(TRUTH)
         for stream in ("survey", "other")
     )
+    answers += driver.ask([{"id": "rejected", "stream": "survey", "value": 1.0}])
     return grant_of(driver, "survey"), answers
 
 

@@ -12,17 +12,19 @@ import numpy as np
 from schemas import MAX_CATEGORIES, AnswersCalibration, Laplace
 from stream.accounting.answers import alpha_for, ratio_interval
 from stream.data import sum_sensitivity
-from stream.mechanisms.grid import MAX_STEPS, to_steps
+from stream.mechanisms.grid import MAX_STEPS
 from stream.noise import NoiseScaleError, Role, Sampler, event_words, sampler
 from stream.processors.families.base import Asked, Context, Reply, Stateless, form_for, on_values, within_grants
 from stream.processors.rejections import Rejection
+from stream.processors.written import value_of, values_of
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
     """Private integers with the ℓ1 sensitivity, in steps, that each one's noise must fit.
 
-    What is published is number·``unit`` + ``centre``, or the quotient of two numbers, within ``low`` and ``high``.
+    Trusted values stand here as doubles until they are rounded to steps, by what is written in the event. What is
+    published is number·``unit`` + ``centre``, or the quotient of two numbers, within ``low`` and ``high``.
     """
 
     numbers: tuple[int, ...]
@@ -32,6 +34,7 @@ class _Question:
     centre: float = 0.0
     low: float = 0.0
     high: float = 1.0
+    trusted: tuple[float, ...] = ()
 
 
 class LaplaceFamily(Stateless):
@@ -96,9 +99,8 @@ class LaplaceFamily(Stateless):
             )
         calibration = _calibration(terms.calibration)
         width = len(values) * calibration.sensitivity_steps
-        numbers = tuple(to_steps(values, calibration.grid).tolist())
         shape: Literal["number", "vector"] = "number" if form == "value" else "vector"
-        return _Question(numbers, (width,) * len(numbers), shape, unit=calibration.grid)
+        return _Question((), (width,) * len(values), shape, trusted=values, unit=calibration.grid)
 
     def _sum_width(self, slot: int, attribute: str, centre: int, field: str) -> int:
         domain = self._context.integers(slot, attribute, field)
@@ -162,7 +164,8 @@ class LaplaceFamily(Stateless):
     def _reply(self, one: Asked, noise: Sequence[int]) -> Reply:
         question: _Question = one.content
         calibration = _calibration(self._context.streams.terms_at(one.slot).calibration)
-        noisy = [number + drawn for number, drawn in zip(question.numbers, noise, strict=True)]
+        numbers = self._rounded(one) if question.trusted else question.numbers
+        noisy = [number + drawn for number, drawn in zip(numbers, noise, strict=True)]
         if question.shape == "quotient":
             top, bottom = (
                 (float(n), alpha_for(calibration, w, 2)) for n, w in zip(noisy, question.widths, strict=True)
@@ -177,6 +180,14 @@ class LaplaceFamily(Stateless):
             return Reply(charged=True, estimate=estimate, basis="noisy", alpha=alpha)
         estimates = tuple(number * question.unit for number in noisy)
         return Reply(charged=True, estimates=estimates, basis="noisy", alpha=alpha)
+
+    def _rounded(self, one: Asked) -> list[int]:
+        """A question's trusted values in steps."""
+        question: _Question = one.content
+        grid = self._context.streams.terms_at(one.slot).grid
+        exactly = values_of(one.payload) if question.shape == "vector" else lambda _: value_of(one.payload)
+        steps: list[int] = grid.private(question.trusted, exactly).tolist()
+        return steps
 
 
 def _calibration(calibration: Any) -> AnswersCalibration:

@@ -11,7 +11,6 @@ from stream.accounting.randomized_response import Response, response
 from stream.mechanisms.randomized_response import UNIFORM_WORDS, respond
 from stream.noise import Role, event_words
 from stream.processors.families.base import Asked, Context, Reply, Stateless, form_for
-from stream.processors.rejections import Rejection
 
 
 class RandomizedResponseFamily(Stateless):
@@ -21,16 +20,10 @@ class RandomizedResponseFamily(Stateless):
         self._context = context
         self._numbers: dict[int, dict[str, int]] = {}
 
-    def admit(self, slot: int, query: Any) -> int:
-        """The number of the person's category in the stream's list."""
+    def admit(self, slot: int, query: Any) -> int | None:
+        """The number of the person's category in the stream's list; None for any other, which is answered all the same."""
         form_for(query, "category")
-        number = self._categories(slot).get(query.category)
-        if number is None:
-            raise Rejection(
-                "malformed",
-                "category: not one of the stream's; send one of its mechanism.categories, or map it there",
-            )
-        return number
+        return self._categories(slot).get(query.category)
 
     def answer(self, questions: Sequence[Asked]) -> list[Reply | None]:
         """One draw for each event; there is no end to them."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from schemas import AnswersCalibration
 from stream.accounting.answers import choice_alpha
-from stream.mechanisms.grid import to_steps
+from stream.mechanisms.grid import written
 from stream.mechanisms.selection import (
     UNIFORM_WORDS,
     exponential,
@@ -25,14 +25,15 @@ from stream.noise import Role, event_words
 from stream.noise.geometric import LowWords, Words
 from stream.processors.families.base import Asked, Context, Reply, Stateless, form_for, on_values, within_grants
 from stream.processors.rejections import Rejection
+from stream.processors.written import scores_of
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Names, and their private scores in steps."""
+    """Names, and their private scores: counts, or trusted values as their nearest doubles."""
 
     names: tuple[str, ...]
-    scores: npt.NDArray[np.int64]
+    scores: tuple[float, ...]
 
 
 class _Selection(Stateless, ABC):
@@ -50,8 +51,7 @@ class _Selection(Stateless, ABC):
         if len(set(names)) < len(names):
             raise Rejection("malformed", "candidates.name: a name stands there twice; give each its own")
         score = self._trusted if on_values(self._context.streams, slot) else self._counted
-        scores = [score(slot, one) for one in query.candidates]
-        return _Choice(names, to_steps(scores, self._calibration(slot).grid))
+        return _Choice(names, tuple(score(slot, one) for one in query.candidates))
 
     def answer(self, questions: Sequence[Asked]) -> list[Reply | None]:
         """One draw for each question; its words are those of the event."""
@@ -61,9 +61,16 @@ class _Selection(Stateless, ABC):
     def _reply(self, one: Asked) -> Reply:
         calibration = self._calibration(one.slot)
         choice: _Choice = one.content
-        chosen = self._choose(one, choice.scores, calibration)
+        chosen = self._choose(one, self._steps(one), calibration)
         alpha = choice_alpha(calibration, self.kind, len(choice.names))
         return Reply(charged=True, choice=choice.names[chosen], basis="noisy", alpha=alpha)
+
+    def _steps(self, one: Asked) -> npt.NDArray[np.int64]:
+        """The scores in steps."""
+        terms = self._context.streams.terms_at(one.slot)
+        scores = one.content.scores
+        exactly = scores_of(one.payload) if terms.source.kind == "values" else lambda place: written(scores[place])
+        return terms.grid.private(scores, exactly)
 
     @abstractmethod
     def _choose(self, one: Asked, scores: npt.NDArray[np.int64], calibration: AnswersCalibration) -> int:

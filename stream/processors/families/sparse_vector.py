@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from schemas.wire import encode
 from stream.mechanisms.above_threshold import ABOVE, Decisions, decide
 from stream.mechanisms.above_threshold import HALTED as QUERY_HALTED
-from stream.mechanisms.grid import to_steps
+from stream.mechanisms.grid import written
 from stream.noise import Role, Sampler, event_words
 from stream.processors.admission import Batch
 from stream.processors.base import Message, Outputs
@@ -19,6 +20,7 @@ from stream.processors.families.base import Context, form_for, on_values
 from stream.processors.hosted import EXHAUSTED, OPEN
 from stream.processors.replies import Replies, WireAnswer
 from stream.processors.terms import Terms
+from stream.processors.written import value_of
 
 Integers = npt.NDArray[np.int64]
 Groups = list[tuple[Terms, npt.NDArray[np.intp]]]
@@ -65,10 +67,9 @@ class SparseVectors:
         asked = np.array(batch.thresholds, dtype=np.float64)
         thresholds = self._streams.threshold[slots]
         for terms, members in groups:
-            grid = terms.calibration.grid
             own = ~np.isnan(asked[members])
-            thresholds[members[own]] = to_steps(asked[members[own]], grid)
-            steps[members] = to_steps(values[members], grid)
+            thresholds[members[own]] = terms.grid.public(asked[members[own]])
+            steps[members] = terms.grid.private(values[members], _as_written(terms, batch, values, members))
         return steps, thresholds
 
     def _noise(self, batch: Batch, groups: Groups) -> Integers:
@@ -240,6 +241,15 @@ def private_number(context: Context, slot: int, query: Any) -> float:
         return float(context.count(slot, query.where))
     context.allow_sum(slot, query.sum)
     return float(context.total(slot, query.sum, query.where))
+
+
+def _as_written(
+    terms: Terms, batch: Batch, values: npt.NDArray[np.float64], members: npt.NDArray[np.intp]
+) -> Callable[[int], Decimal]:
+    """The exact number of each of some queries: a trusted value stands in its event, a count is whole."""
+    if terms.source.kind == "values":
+        return lambda place: value_of(batch.payloads[members[place]])
+    return lambda place: written(float(values[members[place]]))
 
 
 def _picked(column: Sequence[Any], members: npt.NDArray[np.intp]) -> Sequence[Any]:

@@ -219,7 +219,13 @@ def test_more_tops_or_more_queries_never_gain_accuracy(problem: dict[str, float]
 )
 def test_sensitivity_in_steps_is_the_least_integer_that_covers_it(sensitivity: float, grid: float) -> None:
     steps = sensitivity_steps(sensitivity, grid)
-    assert (steps - 1) * Fraction(grid) < Fraction(sensitivity) <= steps * Fraction(grid)
+    exact_sensitivity, exact_grid = Fraction(repr(sensitivity)), Fraction(repr(grid))
+    assert (steps - 1) * exact_grid < exact_sensitivity <= steps * exact_grid
+
+
+def test_a_sensitivity_of_whole_steps_in_decimals_is_charged_no_step_more() -> None:
+    pairs = [(0.05, 0.01), (0.1, 0.1), (1.0, 0.1), (0.3, 0.1), (2.1, 0.7), (0.007, 0.001)]
+    assert [sensitivity_steps(one, grid) for one, grid in pairs] == [5, 1, 10, 3, 3, 7]
 
 
 @pytest.mark.parametrize(("sensitivity", "grid"), [(0.0, 1.0), (1.0, 0.0), (math.inf, 1.0), (1.0, math.nan)])

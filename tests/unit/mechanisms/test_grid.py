@@ -1,8 +1,9 @@
-"""Values meet the grid exactly, so that rounding takes no two of them further apart than the sensitivity says."""
+"""Decimals meet the grid exactly, so that rounding takes no two of them further apart than the sensitivity says."""
 
 from __future__ import annotations
 
 import math
+from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -10,107 +11,206 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from stream.mechanisms.grid import MAX_STEPS, to_steps
+from stream.accounting.planner import sensitivity_steps
+from stream.mechanisms.grid import MAX_STEPS, THRESHOLD_STEPS, Grid, range_of, written
+
+WIDE = Context(prec=400)
 
 grids = st.one_of(
     st.floats(1e-12, 1e12),
     st.integers(-39, 39).map(lambda exponent: 2.0**exponent),
-    st.sampled_from([0.1, 0.2, 0.3, 0.01, 1 / 3, 2 / 3, 0.7, 5.0, 10.0, 1e-12, 1e12, math.pi]),
+    st.sampled_from([0.1, 0.2, 0.3, 0.01, 0.001, 1 / 3, 2 / 3, 0.7, 1.0, 5.0, 10.0, 1e-12, 1e12, math.pi]),
 )
-values = st.one_of(
-    st.floats(-1e15, 1e15), st.floats(allow_nan=False, allow_infinity=False), st.integers(-100, 100).map(float)
+numbers = st.one_of(
+    st.floats(-1e15, 1e15).map(written),
+    st.floats(allow_nan=False, allow_infinity=False).map(written),
+    st.integers(-100, 100).map(Decimal),
+    st.integers(-(10**9), 10**9).map(lambda number: Decimal(number).scaleb(-3)),
+    st.decimals(-(10**15), 10**15, allow_nan=False, places=30),
+    st.sampled_from(["1e300", "-1e300", "1e-400", "-0.0", "0.049999999999999999999999", "1e-20"]).map(Decimal),
 )
 
 
-def steps(value: float, grid: float) -> int:
-    return int(to_steps([value], grid)[0])
+def rounded(number: Decimal, grid: Grid) -> int:
+    return int(grid.private([float(number)], lambda _: number)[0])
 
 
-def exact(value: float, grid: float) -> int:
-    """floor(x/γ + 1/2) in rational arithmetic, clamped."""
-    nearest = math.floor(Fraction(value) / Fraction(grid) + Fraction(1, 2))
-    return min(max(nearest, -MAX_STEPS), MAX_STEPS)
+def steps(number: Decimal, grid: float) -> int:
+    return rounded(number, Grid(written(grid)))
+
+
+def exact(number: Decimal, grid: Decimal, end: int = MAX_STEPS) -> int:
+    """floor(v/γ + 1/2) in rational arithmetic, clamped."""
+    nearest = math.floor(Fraction(number) / Fraction(grid) + Fraction(1, 2))
+    return min(max(nearest, -end), end)
 
 
 @st.composite
-def beside_a_tie(draw: st.DrawFn) -> tuple[float, float]:
-    """Doubles at (k + 1/2)γ and just beside it, where a rounding error would show."""
+def beside_a_tie(draw: st.DrawFn) -> tuple[Decimal, float]:
+    """Decimals at (k + 1/2)γ and beside it, nearer than doubles can tell or as near as they can."""
     grid = draw(grids)
     multiple = draw(st.one_of(st.integers(-1000, 1000), st.integers(-MAX_STEPS, MAX_STEPS)))
-    value = (multiple + draw(st.sampled_from([0.0, 0.5]))) * grid
-    for _ in range(draw(st.integers(0, 2))):
-        value = math.nextafter(value, draw(st.sampled_from([-math.inf, math.inf])))
-    return value, grid
+    tie = WIDE.multiply(written(grid), Decimal(2 * multiple + 1) / 2)
+    if draw(st.booleans()):
+        return written(float(tie)), grid
+    digits = draw(st.integers(1, 40))
+    return WIDE.add(tie, (written(grid) * draw(st.integers(-3, 3))).scaleb(-digits, WIDE)), grid
 
 
-@given(value=values, grid=grids)
-@settings(deadline=None, max_examples=500)
-@example(value=0.3, grid=0.1)
-@example(value=-0.5, grid=1.0)
-@example(value=1e15, grid=1e-12)
-def test_rounding_is_exact(value: float, grid: float) -> None:
-    assert steps(value, grid) == exact(value, grid)
+@given(number=numbers, grid=grids)
+@settings(deadline=None, max_examples=300)
+@example(number=Decimal("0.3"), grid=0.1)
+@example(number=Decimal("-0.5"), grid=1.0)
+@example(number=Decimal("1e15"), grid=1e-12)
+def test_rounding_is_exact(number: Decimal, grid: float) -> None:
+    assert steps(number, grid) == exact(number, written(grid))
 
 
 @given(case=beside_a_tie())
-@settings(deadline=None, max_examples=1000)
-def test_rounding_is_exact_beside_ties(case: tuple[float, float]) -> None:
-    value, grid = case
-    assert steps(value, grid) == exact(value, grid)
+@settings(deadline=None, max_examples=600)
+@example(case=(Decimal("-0.55"), 0.1))
+@example(case=(Decimal("1.35"), 0.1))
+@example(case=(Decimal("562949953421312.4999999999999999999"), 1.0))
+def test_rounding_is_exact_beside_ties(case: tuple[Decimal, float]) -> None:
+    number, grid = case
+    assert steps(number, grid) == exact(number, written(grid))
+
+
+@given(case=st.one_of(beside_a_tie(), st.tuples(numbers, grids)))
+@settings(deadline=None, max_examples=300)
+def test_thresholds_are_rounded_alike_by_their_shortest_decimal(case: tuple[Decimal, float]) -> None:
+    threshold, grid = float(case[0]), case[1]
+    assert int(Grid(written(grid)).public([threshold])[0]) == exact(
+        written(threshold), written(grid), THRESHOLD_STEPS
+    )
 
 
 def test_ties_go_upwards() -> None:
-    assert to_steps([-1.5, -0.5, 0.5, 1.5, 2.5], 1.0).tolist() == [-1, 0, 1, 2, 3]
+    ties = [Decimal(text) for text in ("-0.15", "-0.05", "0.05", "0.15", "0.25", "0.35", "0.45")]
+    assert [steps(tie, 0.1) for tie in ties] == [-1, 0, 1, 2, 3, 4, 5]
 
 
-def test_a_quotient_of_doubles_just_below_a_tie_is_not_taken_for_the_tie() -> None:
-    # The double 0.1 is above 1/10, so that 0.25 is less than two and a half of them; float division says otherwise.
-    assert Fraction(0.25) / Fraction(0.1) < Fraction(5, 2)
-    assert math.floor(0.25 / 0.1 + 0.5) == 3
-    assert steps(0.25, 0.1) == 2
+def test_doubles_alone_would_take_two_decimals_one_step_apart_for_two() -> None:
+    one, other = Decimal("-0.55"), Decimal("-0.45")
+    assert Fraction(float(other)) - Fraction(float(one)) > Fraction(0.1)
+    grid = float("0.1")
+    assert exact(Decimal(float(other)), Decimal(grid)) - exact(Decimal(float(one)), Decimal(grid)) == 2
+    assert steps(other, 0.1) - steps(one, 0.1) == 1
 
 
-@given(value=values, grid=grids, sensitivity=st.floats(1e-12, 1e12), fraction=st.floats(-1.0, 1.0))
-@settings(deadline=None, max_examples=1000)
+@given(
+    case=st.one_of(beside_a_tie(), st.tuples(numbers, grids)),
+    sensitivity=st.one_of(st.floats(1e-12, 1e12), st.sampled_from([0.05, 0.1, 0.3, 1.0, 10.0])),
+    part=st.one_of(st.sampled_from([-1, 1]), st.decimals(-1, 1, allow_nan=False)),
+)
+@settings(deadline=None, max_examples=600)
 def test_neighbours_stay_within_the_sensitivity_in_steps(
-    value: float, grid: float, sensitivity: float, fraction: float
+    case: tuple[Decimal, float], sensitivity: float, part: Decimal | int
 ) -> None:
-    other = value + fraction * sensitivity
-    assume(math.isfinite(other))
-    assume(abs(Fraction(value) - Fraction(other)) <= Fraction(sensitivity))
-    limit = math.ceil(Fraction(sensitivity) / Fraction(grid))
-    assert abs(steps(value, grid) - steps(other, grid)) <= limit
+    number, grid = case
+    assume(abs(number) < Decimal(10) ** 30)
+    other = WIDE.add(number, WIDE.multiply(Decimal(part), written(sensitivity)))
+    limit = math.ceil(Fraction(written(sensitivity)) / Fraction(written(grid)))
+    assert abs(steps(number, grid) - steps(other, grid)) <= limit
 
 
-@given(case=beside_a_tie(), multiple=st.integers(1, 20))
-@settings(deadline=None, max_examples=500)
-def test_neighbours_a_whole_sensitivity_apart_stay_within_it(case: tuple[float, float], multiple: int) -> None:
-    value, grid = case
-    sensitivity = multiple * grid
-    other = value + sensitivity
-    if abs(Fraction(other) - Fraction(value)) > Fraction(sensitivity):
-        other = math.nextafter(other, value)
-    assert abs(Fraction(other) - Fraction(value)) <= Fraction(sensitivity)
-    limit = math.ceil(Fraction(sensitivity) / Fraction(grid))
-    assert abs(steps(value, grid) - steps(other, grid)) <= limit
+@given(
+    multiple=st.integers(1, 2000),
+    digits=st.integers(0, 12),
+    leading=st.sampled_from([1, 2, 3, 7]),
+    half=st.integers(),
+)
+def test_a_sensitivity_of_whole_steps_moves_every_tie_by_just_as_many(
+    multiple: int, digits: int, leading: int, half: int
+) -> None:
+    grid = float(f"{leading}e-{digits}")
+    sensitivity = WIDE.multiply(written(grid), Decimal(multiple))
+    assert sensitivity_steps(float(sensitivity), grid) == multiple
+    tie = WIDE.multiply(written(grid), Decimal(2 * (half % 10**6) + 1) / 2)
+    assert steps(WIDE.add(tie, sensitivity), grid) - steps(tie, grid) == multiple
 
 
-@given(first=values, second=values, grid=grids)
+@given(
+    case=beside_a_tie(),
+    sensitivity=st.one_of(st.floats(1e-12, 1e12), st.sampled_from([0.05, 0.3, 1.0])),
+    whole=st.none() | st.integers(1, 2000),
+)
+@settings(deadline=None, max_examples=600)
+@example(case=(WIDE.multiply(written(2.0**-40), Decimal(2**41 + 1) / 2), 2.0**-40), sensitivity=1.0, whole=None)
+def test_steps_counted_on_doubles_still_bound_what_neighbours_move(
+    case: tuple[Decimal, float], sensitivity: float, whole: int | None
+) -> None:
+    """Streams that an earlier version opened: ⌈Δ/γ⌉ of the two doubles is sometimes one less than of the decimals."""
+    number, grid = case
+    sensitivity = sensitivity if whole is None else whole * grid
+    counted = math.ceil(Fraction(sensitivity) / Fraction(grid))
+    assume(counted <= MAX_STEPS)
+    feed = Grid.of_feed(grid, sensitivity=sensitivity, sensitivity_steps=counted)
+    assert feed.gamma == written(grid) or abs(feed.gamma / written(grid) - 1) < Decimal("1e-15")
+    for sign in (-1, 1):
+        other = WIDE.add(number, sign * written(sensitivity))
+        assert abs(rounded(number, feed) - rounded(other, feed)) <= counted
+
+
+def test_a_stream_whose_steps_were_counted_generously_keeps_its_grid() -> None:
+    assert Grid.of_feed(0.01, sensitivity=0.05, sensitivity_steps=6).gamma == Decimal("0.01")
+
+
+@given(first=numbers, second=numbers, grid=grids)
 @settings(deadline=None)
-def test_order_is_kept(first: float, second: float, grid: float) -> None:
+def test_order_is_kept(first: Decimal, second: Decimal, grid: float) -> None:
     low, high = sorted([first, second])
     assert steps(low, grid) <= steps(high, grid)
 
 
-@given(many=st.lists(values, max_size=8), grid=grids)
+@given(many=st.lists(numbers, max_size=8), grid=grids)
 @settings(deadline=None)
-def test_each_value_of_an_array_is_rounded_as_if_alone(many: list[float], grid: float) -> None:
-    together = to_steps(np.array(many, dtype=np.float64), grid)
+def test_each_number_of_an_array_is_rounded_as_if_alone(many: list[Decimal], grid: float) -> None:
+    together = Grid(written(grid)).private(np.array([float(one) for one in many]), many.__getitem__)
     assert together.dtype == np.int64
-    assert together.tolist() == [steps(value, grid) for value in many]
+    assert together.tolist() == [steps(number, grid) for number in many]
+
+
+def test_what_is_written_is_looked_at_beside_ties_alone() -> None:
+    asked: list[int] = []
+
+    def exactly(place: int) -> Decimal:
+        asked.append(place)
+        return written(doubles[place])
+
+    doubles = [0.0, 1.0, -7.0, 1e6, 1e14, 0.1, 0.49, 12.3, 99.99, 1e300, -1e300, 0.5, 17.5]
+    Grid(Decimal(1)).private(doubles, exactly)
+    assert asked == [11, 12]
+    asked.clear()
+    Grid(Decimal("0.01")).private(doubles, exactly)
+    assert asked == []
 
 
 @pytest.mark.parametrize("grid", [1e-12, 0.1, 1.0, 1e12])
 def test_what_lies_beyond_the_last_step_is_clamped(grid: float) -> None:
-    largest = np.finfo(np.float64).max
-    assert to_steps([largest, -largest], grid).tolist() == [MAX_STEPS, -MAX_STEPS]
+    for number in (Decimal("1e300"), Decimal(10) ** 29, WIDE.multiply(written(grid), Decimal(MAX_STEPS + 1))):
+        assert steps(number, grid) == MAX_STEPS
+        assert steps(-number, grid) == -MAX_STEPS
+
+
+def test_values_are_clamped_to_the_declared_range_and_thresholds_are_not() -> None:
+    feed = Grid.of_feed(0.5, sensitivity=1.0, sensitivity_steps=2, minimum=-1.0, maximum=100.0)
+    assert [rounded(Decimal(number), feed) for number in ("-1.3", "-1", "99.9", "100.2", "1e300")] == [
+        *(-2, -2, 200, 200, 200)
+    ]
+    assert feed.public([150.0, -3.0]).tolist() == [300, -6]
+
+
+def test_without_a_declared_range_values_go_as_far_as_the_contract_or_the_grid_reaches() -> None:
+    assert range_of(1.0, None, None) == (Decimal(-(10**15)), Decimal(10**15))
+    reach = Decimal("0.1") * MAX_STEPS
+    assert range_of(0.1, None, None) == (-reach, reach)
+    assert range_of(0.1, 0.0, None) == (Decimal(0), reach)
+    whole = Grid.of_feed(1.0, sensitivity=1.0, sensitivity_steps=1)
+    assert [rounded(Decimal(text), whole) for text in ("1e15", "1000000000000001", "1e300")] == [10**15] * 3
+
+
+def test_a_coarser_grid_of_an_old_stream_is_rounded_upwards() -> None:
+    upwards = Context(prec=40, rounding=ROUND_CEILING).divide(Decimal(1), Decimal(3))
+    feed = Grid.of_feed(0.3333333333333333, sensitivity=1.0, sensitivity_steps=3)
+    assert feed.gamma == upwards > Decimal(1) / 3

@@ -118,7 +118,7 @@ KINDS = [
         "randomized_response",
         {"kind": "randomized_response", "categories": ["a", "b", "c"]},
         [{"category": name} for name in "abcabc"],
-        {"category": "d"},
+        {"value": 1.0},
         source="survey",
     ),
     Kind(

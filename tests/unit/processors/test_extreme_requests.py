@@ -22,7 +22,11 @@ CUTOFF = {"kind": "above_threshold", "threshold": 1e15, "cutoff": 1_000_000}
     "request_bytes",
     [
         pytest.param(register("1", source="feed-1", accountant="zcdp", delta=5e-324), id="smallest delta"),
-        pytest.param(register("1", source="feed-1", sensitivity=1e12, grid=1e-12), id="more steps than fit"),
+        pytest.param(
+            register("1", source="feed-1", sensitivity=1e12, grid=1e-12, minimum=0.0, maximum=1e3),
+            id="more steps than fit",
+        ),
+        pytest.param(register("1", source="feed-1", grid=1e-12), id="grid that reaches no value"),
         pytest.param(opening("1", "alarms", **SUREST), id="surest"),
         pytest.param(opening("1", "alarms", **SUREST, epsilon=700.0), id="surest, large epsilon"),
         pytest.param(opening("1", "alarms", **SUREST, epsilon=1e-6), id="surest, least epsilon"),

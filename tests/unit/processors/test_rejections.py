@@ -42,7 +42,11 @@ REJECTED = [
         query("bad", "feed-0", 1.0, colour=1), "malformed", "field 4: unknown field", True, id="unknown field"
     ),
     pytest.param(
-        query("bad", "feed-0", 1e16), "malformed", "value: Input should be less", True, id="too large a number"
+        query("bad", "feed-0", 1.0, threshold=1e16),
+        "malformed",
+        "threshold: Input should be less",
+        True,
+        id="too large a threshold",
     ),
     pytest.param(
         query("bad", "feed-0", 1.0, threshold="high"), "malformed", "threshold:", True, id="threshold no number"
@@ -166,7 +170,7 @@ def test_a_private_value_stands_in_no_answer_and_in_no_header() -> None:
     secret = "31415926535"  # noqa: S105  (a private value, not a password)
     events = [
         f'{{"id":"a","stream":"feed-0","value":"{secret}"}}',
-        f'{{"id":"a","stream":"feed-0","value":{secret}000000}}',
+        f'{{"id":"a","stream":"feed-0","value":{secret},"threshold":{secret}000000}}',
         f'{{"id":"a","stream":"feed-0","value":{secret},"where":"TRUE"}}',
         f'{{"id":"a","stream":"nobody","value":{secret}}}',
         f'{{"id":"a","stream":"feed-0","value":{secret}',

@@ -195,7 +195,7 @@ def test_a_malformed_request_is_a_dead_letter_and_the_others_are_done(value: byt
         (ending("halt", "1", "nobody"), "stream 'nobody' is not open on source 'feed'"),
         (b'{"kind":"halt_source","request":"1","source":"nobody"}', "source 'nobody' is not registered"),
         (register("1", epsilon=9.0), "source 'feed' is registered otherwise"),
-        (register("1", source="wide", sensitivity=1e12, grid=1e-12), "exceeds"),
+        (register("1", source="wide", sensitivity=1e12, grid=1e-12, minimum=-1e3, maximum=1e3), "exceeds"),
     ],
 )
 def test_a_request_that_cannot_be_done_is_refused_by_receipt(value: bytes, words: str) -> None:

@@ -31,8 +31,8 @@ secrets = st.integers(2 * 10**7, 10**8 - 1).map(str)
 
 BROKEN_AROUND_A_SECRET = [
     '{"id":"a","stream":"s","value":"SECRET"}',
-    '{"id":"a","stream":"s","value":SECRET99999999}',
-    '{"id":"a","stream":"s","value":-SECRETe9}',
+    '{"id":"a","stream":"s","threshold":SECRET99999999}',
+    '{"id":"a","stream":"s","threshold":-SECRETe9}',
     '{"id":"a","stream":"s","value":SECRETe400}',
     '{"id":"a","stream":"s","value":[SECRET]}',
     '{"id":"a","stream":"s","value":{"a":SECRET}}',
@@ -91,7 +91,10 @@ def test_a_message_is_one_short_line(seed: int) -> None:
         (b'{"stream":"s","value":1}', "id: Field required"),
         (b'{"id":"a","value":1}', "stream: Field required"),
         (b'{"id":"a","stream":"s","value":"1"}', "value: Input should be a valid number"),
-        (b'{"id":"a","stream":"s","value":2e15}', "value: Input should be less than or equal to 1000000000000000"),
+        (
+            b'{"id":"a","stream":"s","value":1,"threshold":2e15}',
+            "threshold: Input should be less than or equal to 1000000000000000",
+        ),
         (b'{"id":"a","stream":"s","value":1,"threshold":[]}', "threshold: Input should be a valid number"),
         (b'{"id":"a","stream":"s","value":1,"colour":1}', "field 4: unknown field; remove it"),
         (b'{"id":"a","stream":"s"}', "give exactly one question"),

@@ -1,0 +1,158 @@
+"""The range of a feed: what its values are clamped to, and which grids are too fine for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from schemas import Source
+from stream.accounting.ledger import RefusedError
+from stream.processors import budget, openings
+from stream.processors.base import Record
+from stream.testing import Driver
+from tests.unit.processors.installation import KEY, VALUES
+
+FINE = {**VALUES, "sensitivity": 1e-9, "grid": 1e-12}
+EXACT: dict[str, Any] = {"epsilon": 1000.0}
+
+_sources: TypeAdapter[Source] = TypeAdapter(Source)
+
+
+def driver_of(**source: Any) -> Driver:
+    driver = Driver(KEY, partitions=1)
+    driver.register({**VALUES, **EXACT, **source})
+    return driver
+
+
+def alarms(threshold: float = 0.0, stream: str = "alarms") -> dict[str, Any]:
+    mechanism = {"kind": "above_threshold", "threshold": threshold, "cutoff": 10}
+    return {"stream": stream, "source": "feed", "epsilon": 100.0, "mechanism": mechanism}
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (FINE, "grid: 1e-12 reaches from -1125.9 to 1125.9 only; declare the feed's minimum and maximum"),
+        ({**FINE, "minimum": 0.0}, "grid: 1e-12 reaches"),
+        ({**FINE, "minimum": 0.0, "maximum": 5000.0}, "maximum: a grid of 1e-12 reaches from -1125.9 to 1125.9"),
+        (
+            {**FINE, "minimum": -5000.0, "maximum": 1.0},
+            "minimum: a grid of 1e-12 reaches from -1125.9 to 1125.9",
+        ),
+        ({**VALUES, "grid": 0.5, "maximum": 1e15}, "maximum: a grid of 0.5 reaches"),
+        ({**VALUES, "grid": 0.001, "minimum": 1.2e12}, "minimum: a grid of 0.001 reaches"),
+        ({**VALUES, "minimum": 1e15}, "minimum, maximum: no value lies between"),
+    ],
+)
+def test_a_grid_that_does_not_reach_a_feeds_range_is_refused_at_registration(
+    source: dict[str, Any], words: str
+) -> None:
+    driver = Driver(KEY, partitions=1)
+    with pytest.raises(RefusedError) as refused:
+        driver.register(source)
+    assert words in str(refused.value)
+    with pytest.raises(KeyError):
+        driver.ledger("feed")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {**FINE, "minimum": -1000.0, "maximum": 1000.0},
+        {**VALUES, "grid": 0.889, "maximum": 1e15},
+        {**VALUES, "grid": 8.89e-7, "sensitivity": 1e-3},
+        {**VALUES, "grid": 0.1},
+        {**VALUES, "minimum": 3.0},
+    ],
+)
+def test_a_grid_that_reaches_the_range_is_taken(source: dict[str, Any]) -> None:
+    assert Driver(KEY, partitions=1).register(source).outcome == "registered"
+
+
+@pytest.mark.parametrize("fine", [5e-12, 4.45e-12])
+def test_the_grid_that_a_refusal_names_would_do(fine: float) -> None:
+    source = {**FINE, "grid": fine, "minimum": 0.0, "maximum": 5000.0}
+    assert Driver(KEY, partitions=1).register(source).outcome == "registered"
+
+
+def test_a_range_needs_its_ends_in_order() -> None:
+    with pytest.raises(ValidationError, match="maximum must be above minimum"):
+        _sources.validate_python({**VALUES, "minimum": 2.0, "maximum": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("sensitivity", "1.00000000000000001"),
+        ("grid", "0.1000000000000000055"),
+        ("maximum", "9.00000000000000001"),
+    ],
+)
+def test_a_number_that_is_not_kept_as_it_is_written_is_refused(field: str, text: str) -> None:
+    driver = Driver(KEY, partitions=1)
+    service = driver._budget
+    value = (
+        b'{"kind":"register","request":"1","source":{"kind":"values","source":"feed","neighbors":"replace",'
+        b'"epsilon":1,"sensitivity":%s,"grid":%s,"maximum":%s}}'
+    ) % tuple((text if name == field else "1.50").encode() for name in ("sensitivity", "grid", "maximum"))
+    outputs = service.process([Record(driver.topics.requests, 0, 0, 0, b"feed", value)])
+    [receipt] = [
+        record for _, _, messages in outputs for key, record, _ in messages if (key or b"").startswith(b"receipt|")
+    ]
+    assert f"source.{field}: has more digits than are kept".encode() in (receipt or b"")
+    kept = value.replace(text.encode(), b"1.50")
+    service.process([Record(driver.topics.requests, 0, 1, 0, b"feed", kept.replace(b'"1"', b'"2"'))])
+    assert "feed" in service.ledger.accounts
+
+
+@pytest.mark.parametrize("threshold", [10.5, -0.5, 1e15])
+def test_a_threshold_outside_the_range_is_refused_at_opening(threshold: float) -> None:
+    driver = driver_of(minimum=0.0, maximum=10.0)
+    with pytest.raises(RefusedError, match=r"mechanism.threshold: .* lies outside the feed's range, 0 to 10"):
+        driver.open(alarms(threshold))
+    assert driver.open(alarms(10.0)).outcome == "opened"
+
+
+def test_a_querys_own_threshold_may_lie_outside_and_is_not_moved() -> None:
+    driver = driver_of(minimum=0.0, maximum=10.0)
+    driver.open(alarms(5.0))
+    asked = [(1e6, 1e15), (1e6, 1e3), (-1e6, -1e15), (-1e6, -1e3)]
+    answers = driver.ask(
+        {"id": str(n), "stream": "alarms", "value": value, "threshold": threshold}
+        for n, (value, threshold) in enumerate(asked)
+    )
+    assert [answer.outcome for answer in answers] == ["below", "below", "above", "above"]
+
+
+def test_values_are_clamped_to_the_declared_range() -> None:
+    driver = driver_of(minimum=-5.0, maximum=40.0)
+    mechanism = {"kind": "laplace", "dimensions": 4}
+    driver.open({"stream": "s", "source": "feed", "epsilon": 1000.0, "mechanism": mechanism})
+    [answer] = driver.ask([{"id": "1", "stream": "s", "values": [-5.6, 41.0, 1e300, 7.0]}])
+    assert answer.estimates == (-5.0, 40.0, 40.0, 7.0)
+
+
+def test_a_source_that_an_earlier_version_registered_stays_readable_and_its_streams_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = Driver(KEY, partitions=1)
+    with monkeypatch.context() as before:
+        for module in (budget, openings):
+            before.setattr(module, "require_reach", lambda _: None)
+        driver.register({**FINE, **EXACT})
+        driver.open(alarms(1000.0))
+    driver.crash()
+    [answer] = driver.ask([{"id": "1", "stream": "alarms", "value": -1000.0}])
+    assert answer.outcome == "below"
+    assert driver.register({**FINE, **EXACT}).outcome == "registered"
+    with pytest.raises(RefusedError, match="grid: 1e-12 reaches"):
+        driver.open(alarms(1000.0, "more"))
+
+
+def test_a_feed_without_a_declared_range_is_written_as_ever() -> None:
+    written = _sources.validate_python(VALUES).model_dump_json()
+    assert "minimum" not in written
+    assert "maximum" not in written
+    assert '"minimum":0.0' in _sources.validate_python({**VALUES, "minimum": 0.0}).model_dump_json()
