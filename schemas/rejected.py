@@ -1,17 +1,24 @@
-"""Rejected events: dead letters hold the original bytes as their value and these facts as headers."""
+"""Rejected events: dead letters hold the original bytes as their value, or the first of them, and these facts as headers."""
 
 from __future__ import annotations
 
-from schemas.base import Event, Reason
+from typing import Final
+
+from schemas.base import Digest, Event, Reason
 
 HEADER_PREFIX = "__connect.errors."
 """Kafka Connect's prefix, so that its tools can read our dead letters."""
+
+OPTIONAL_FACTS: Final = ("last_offset", "codec", "length", "digest", "key_length", "header_count")
+"""Facts of dead letters that do not hold the whole of what was refused."""
 
 
 class RejectedHeaders(Event):
     """Why and where from; no header ever holds a private value.
 
-    ``code`` is one of a fixed list of words; ``message`` names the field and the remedy.
+    ``code`` is one of a fixed list of words; ``message`` names the field and the remedy. Where the value is only the beginning
+    of what was refused, ``length`` and ``digest`` (BLAKE3) are those of the whole; ``key_length`` and ``header_count`` say what
+    else was cut. ``last_offset`` and ``codec`` stand where a whole batch was refused unread, whose first offset is ``offset``.
     """
 
     topic: str
@@ -19,13 +26,26 @@ class RejectedHeaders(Event):
     offset: int
     code: str
     message: Reason
+    last_offset: int | None = None
+    codec: str | None = None
+    length: int | None = None
+    digest: Digest | None = None
+    key_length: int | None = None
+    header_count: int | None = None
 
     def to_kafka(self) -> list[tuple[str, bytes]]:
-        """Lay the facts out as Kafka headers in Kafka Connect's naming."""
-        return [
+        """Lay the facts out as Kafka headers in Kafka Connect's naming; those that do not apply are left out."""
+        facts = [
             (f"{HEADER_PREFIX}topic", self.topic.encode()),
             (f"{HEADER_PREFIX}partition", str(self.partition).encode()),
             (f"{HEADER_PREFIX}offset", str(self.offset).encode()),
             (f"{HEADER_PREFIX}exception.class.name", self.code.encode()),
             (f"{HEADER_PREFIX}exception.message", self.message.encode()),
         ]
+        further = ((name, getattr(self, name)) for name in OPTIONAL_FACTS)
+        return [*facts, *((header_name(name), str(fact).encode()) for name, fact in further if fact is not None)]
+
+
+def header_name(fact: str) -> str:
+    """The header of a fact that not every dead letter has."""
+    return HEADER_PREFIX + fact.replace("_", ".")

@@ -39,6 +39,7 @@ from stream.accounting.ledger import RefusedError
 from stream.kafka.restore import read_to_end, reader, require_visible
 from stream.kafka.security import connection
 from stream.kafka.topics import find_topics
+from stream.kafka.unread import readable
 from stream.processors.base import Headers
 from stream.processors.receipts import RECEIPT_PREFIX, request_digest
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
@@ -161,9 +162,9 @@ class Client:
                     raise TimeoutError(
                         f"{len(missing)} requests without receipt; is 'sotto serve budget' running?"
                     )
-                fetched = await consumer.getmany(timeout_ms=200)
-                for record in (record for records in fetched.values() for record in records):
-                    if not record.key.startswith(RECEIPT_PREFIX) or record.value is None:
+                fetched = await consumer.getmany(timeout_ms=200, max_records=self._settings.batch_events)
+                for record in (record for records in fetched.values() for record in readable(records)):
+                    if record.key is None or not record.key.startswith(RECEIPT_PREFIX) or record.value is None:
                         continue
                     entry = _ledger.decode(record.value)
                     if isinstance(entry, Receipt) and (key := (entry.request, entry.digest)) in missing:
@@ -212,7 +213,7 @@ class Client:
             while True:
                 fetched = await consumer.getmany(timeout_ms=500, max_records=self._settings.batch_events)
                 for records in fetched.values():
-                    for record in records:
+                    for record in readable(records):
                         yield _answers.decode(record.value)
         finally:
             await consumer.stop()
@@ -269,7 +270,7 @@ class Client:
     async def _deliver(self, consumer: AIOKafkaConsumer) -> None:
         while True:
             fetched = await consumer.getmany(timeout_ms=500, max_records=self._settings.batch_events)
-            for record in (record for records in fetched.values() for record in records):
+            for record in (record for records in fetched.values() for record in readable(records)):
                 brief = _decode_address(record.value)
                 for future in self._waiting.get((brief.stream, brief.id), ()):
                     if not future.done():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from schemas.rejected import HEADER_PREFIX, RejectedHeaders
+from schemas.rejected import HEADER_PREFIX, OPTIONAL_FACTS, RejectedHeaders, header_name
 from stream.contract.json_schemas import Json
 from stream.processors.headers import (
     ANSWER_TYPE,
@@ -65,7 +65,13 @@ def _dead_letter_headers() -> Json:
     return {
         "type": "object",
         "description": "The refused event's own headers, then these; the last of a name holds.",
-        "properties": {name: _text(f"{name.removeprefix(HEADER_PREFIX)} of the refusal.") for name in names},
+        "properties": {
+            **{name: _text(f"{name.removeprefix(HEADER_PREFIX)} of the refusal.") for name in names},
+            **{
+                header_name(fact): _text(f"{fact.replace('_', ' ')} of what was refused, where the value is cut.")
+                for fact in OPTIONAL_FACTS
+            },
+        },
         "required": names,
     }
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 from aiokafka.producer import sender
 
+from stream.kafka import batches
 from stream.kafka.observers import GroupObserver
 
 Offsets = Mapping[TopicPartition, int]
@@ -92,6 +93,8 @@ sender.BACKOFF_OVERRIDE = 0.002
 
 Its own 20 ms are longer than a whole transaction takes, and with small batches most of an answer's latency.
 """
+
+batches.install()
 
 KAFKA = Clients(_Consumer, AIOKafkaProducer, GroupObserver)
 """The real ones."""

@@ -17,7 +17,7 @@ from stream.kafka.health import Health
 from stream.kafka.lives import Equipment
 from stream.kafka.membership import Membership, MembershipLostError
 from stream.kafka.partition import PartitionTask
-from stream.kafka.restore import reader
+from stream.kafka.restore import FETCH_BYTES, reader
 from stream.kafka.roles import Role
 from stream.kafka.security import connection
 from stream.kafka.stamps import Stamps
@@ -101,6 +101,7 @@ class Engine:
             heartbeat_interval_ms=settings.heartbeat_ms,
             max_poll_interval_ms=POLL_INTERVAL_MS,
             max_partition_fetch_bytes=settings.fetch_bytes,
+            fetch_max_bytes=max(settings.fetch_bytes, FETCH_BYTES),
             fetch_max_wait_ms=100,
         )
         offsets = reader(settings, self._clients, isolation_level="read_uncommitted")

@@ -126,7 +126,8 @@ class Lives:
             starts = {**await consumer.beginning_offsets(sources), **read}
             report.total = sum((await consumer.end_offsets(sources)).values()) - sum(starts.values())
             for source in sources:
-                async for records in read_to_end(consumer, source, self._settings.batch_events, read.get(source)):
+                limit, whole = self._settings.batch_events, source.topic == processor.changelog
+                async for records in read_to_end(consumer, source, limit, read.get(source), whole=whole):
                     processor.restore(records)
                     self._step.enter("restoring")
                     report.records += len(records)

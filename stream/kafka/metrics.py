@@ -18,6 +18,11 @@ class Metrics:
             "Times a partition was dropped and restored.",
             registry=self.registry,
         )
+        self.unread = Counter(
+            f"sotto_{role}_unread",
+            "Events and batches refused unread, and those of tables passed over.",
+            registry=self.registry,
+        )
         self.restored = Counter(
             f"sotto_{role}_restored_records", "Records read to restore state.", registry=self.registry
         )

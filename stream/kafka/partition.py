@@ -17,8 +17,9 @@ from stream.kafka.positions import StateLostError
 from stream.kafka.restore import TopicWentBackError
 from stream.kafka.starting import Stopped
 from stream.kafka.steps import Step
+from stream.kafka.unread import UnreadableChangelogError, readable, tell_of_unread
 from stream.log import get_logger
-from stream.processors.base import Outputs, Record, TableMissedError
+from stream.processors.base import Outputs, TableMissedError
 from stream.tracing import batch_span
 
 IDLE_MS = 200
@@ -41,7 +42,14 @@ class InputWentBackError(RuntimeError):
     """An input topic was recreated or cut while it was being read."""
 
 
-_EXPLAINED = (KafkaError, InputWentBackError, StateLostError, TopicWentBackError, TableMissedError)
+_EXPLAINED = (
+    KafkaError,
+    InputWentBackError,
+    StateLostError,
+    TopicWentBackError,
+    TableMissedError,
+    UnreadableChangelogError,
+)
 """Errors whose messages may be logged: they quote nothing private."""
 
 
@@ -141,11 +149,7 @@ class PartitionTask:
         inputs = [TopicPartition(topic, self.partition) for topic in processor.inputs]
         tables = [TopicPartition(topic, self.partition) for topic in processor.tables]
         while not self._stopping.is_set():
-            try:
-                fetched = await self._fetch([*tables, *inputs], IDLE_MS, self._settings.batch_events)
-            except UnicodeDecodeError:
-                await self._step_over(life, inputs)
-                continue
+            fetched = await self._fetch([*tables, *inputs], IDLE_MS, self._settings.batch_events)
             for table in tables:
                 await self._follow(life, table, fetched.get(table, ()))
             for source in inputs:
@@ -178,30 +182,6 @@ class PartitionTask:
                 waiting.cancel()
             await asyncio.gather(fetching, stopping, return_exceptions=True)
 
-    async def _step_over(self, life: Life, inputs: Sequence[TopicPartition]) -> None:
-        """Refuse the event whose headers the client library cannot read, which would stop the partition for ever.
-
-        What the failed fetch held of other topics is lost with it: all positions go back first. Then events come one by
-        one until the library fails again, so that the position is the event's own. Whatever follows it in the same
-        producer's batch cannot be read either, and is refused in its turn.
-        """
-        self._seek(life)
-        for source in inputs:
-            for _ in range(self._settings.batch_events):
-                try:
-                    fetched = await self._fetch([source], IDLE_MS, 1)
-                except UnicodeDecodeError:
-                    offset = await self._consumer.position(source)
-                    self._log.error("event refused: its headers cannot be read", topic=source.topic, offset=offset)
-                    unread = Record(source.topic, source.partition, offset, 0, None, None)
-                    await self._finish(life, source, life.processor.refuse(unread, unread=True), offset + 1)
-                    self._consumer.seek(source, offset + 1)
-                    return
-                records = self._news(life, source, fetched.get(source, ()))
-                if not records:
-                    break
-                await self._answer(life, source, records)
-
     def _news(
         self,
         life: Life,
@@ -221,6 +201,7 @@ class PartitionTask:
 
     async def _answer(self, life: Life, source: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
         began = time.monotonic()
+        tell_of_unread(records, self._metrics.unread)
         place = {"messaging.destination.name": source.topic, "messaging.destination.partition.id": self.partition}
         with batch_span(f"{self._role.name} answers", records, place):
             await self._answer_all(life, source, records)
@@ -277,7 +258,9 @@ class PartitionTask:
     async def _follow(self, life: Life, table: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
         if news := self._news(life, table, records):
             self.step.enter("working")
-            await self._commit(life, await asyncio.to_thread(life.processor.follow, news))
+            await self._commit(
+                life, await asyncio.to_thread(life.processor.follow, readable(news, self._metrics.unread))
+            )
             life.positions[table] = news[-1].offset + 1
 
     async def _commit(self, life: Life, outputs: Outputs, *, idle: bool = False) -> None:

@@ -11,10 +11,14 @@ from aiokafka.errors import TopicAuthorizationFailedError
 
 from stream.kafka.clients import KAFKA, Clients, Consumer
 from stream.kafka.security import connection
+from stream.kafka.unread import UnreadableChangelogError, readable
 from stream.settings import Settings
 
 READ_TIMEOUT_MS = 50
 """Longest wait, in milliseconds, for records that may never come: at a topic's end there may be markers alone."""
+
+FETCH_BYTES = 16 * 1024 * 1024
+"""Most that one fetch brings of all partitions together."""
 
 
 def reader(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:
@@ -26,6 +30,7 @@ def reader(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> An
         "isolation_level": "read_committed",
         "auto_offset_reset": "earliest",
         "max_partition_fetch_bytes": settings.fetch_bytes,
+        "fetch_max_bytes": max(settings.fetch_bytes, FETCH_BYTES),
     }
     return clients.consumer(**{**options, **overrides})
 
@@ -45,14 +50,19 @@ async def read_to_end(
     partition: TopicPartition,
     max_records: int,
     start: int | None = None,
+    *,
+    whole: bool = False,
 ) -> AsyncIterator[Sequence[ConsumerRecord]]:
     """Every committed record of a partition up to its last stable offset at the time of the call.
+
+    What cannot be read is passed over, and logged; of a changelog, which must be read ``whole``, nothing may be.
 
     It starts at the beginning, or at the offset ``start``. It ends by position, not by count: aborted transactions and
     control records take up offsets, at the very tail too.
 
     Raises:
         TopicWentBackError: the partition ends before ``start``.
+        UnreadableChangelogError: not all can be read, and it must be read ``whole``.
     """
     consumer.assign([partition])
     if start is None:
@@ -65,6 +75,9 @@ async def read_to_end(
     while await consumer.position(partition) < end:
         fetched = await consumer.getmany(partition, timeout_ms=READ_TIMEOUT_MS, max_records=max_records)
         if records := fetched.get(partition):
-            yield records
+            if (left := readable(records)) is not records and whole:
+                raise UnreadableChangelogError(partition, records[-1].offset)
+            if left:
+                yield left
         else:
             await asyncio.sleep(0)

@@ -99,7 +99,8 @@ class Standby:
         for rounds in count():
             for source in sources:
                 limit, position = self._settings.batch_events, copy.positions.get(source)
-                async for records in read_to_end(consumer, source, limit, position):
+                whole = source.topic == processor.changelog
+                async for records in read_to_end(consumer, source, limit, position, whole=whole):
                     # Nobody can take the copy between these two lines.
                     processor.restore(records)
                     copy.positions[source] = records[-1].offset + 1

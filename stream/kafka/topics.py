@@ -18,6 +18,9 @@ from stream.settings import Settings
 _MEGABYTE = 1024 * 1024
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
 """The broker's clock alone gives records their time: no writer's can be wrong, or be refused."""
+_AS_SENT = {"compression.type": "producer"}
+"""Brokers keep batches as they are sent. Any other setting has them unfold what others have compressed, without a bound, in
+their own memory: a batch of 38 KB that holds 900 MB ends a broker with a heap of a gigabyte."""
 _COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.2", "segment.ms": "3600000"}
 _DEFINITIONS = {**_COMPACTED, "max.message.bytes": str(4 * _MEGABYTE)}
 
@@ -33,6 +36,10 @@ class TopicLayout:
     name: str
     partitions: int
     configuration: dict[str, str] = field(default_factory=dict)
+
+    def configuration_with(self, replication: int) -> dict[str, str]:
+        """All that is set of it when it is kept so many times."""
+        return {**self.configuration, **_AS_SENT, **STAMPED, **durability(replication)}
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ async def create_topics(settings: Settings) -> list[str]:
                         wanted.name,
                         wanted.partitions,
                         settings.replication,
-                        topic_configs={**wanted.configuration, **durability(settings.replication), **STAMPED},
+                        topic_configs=wanted.configuration_with(settings.replication),
                     )
                     for wanted in missing
                 ],
@@ -155,7 +162,7 @@ async def check_topics(settings: Settings) -> list[Difference]:
     return [
         Difference(one.name, setting, value, actual[one.name].get(setting, ""))
         for one in wanted
-        for setting, value in {**one.configuration, **durability(min(replicas[one.name])), **STAMPED}.items()
+        for setting, value in one.configuration_with(min(replicas[one.name])).items()
         if actual[one.name].get(setting) != value
     ]
 

@@ -13,6 +13,7 @@ from stream.kafka.clients import KAFKA, Clients, Producer
 from stream.kafka.security import connection
 from stream.kafka.stamps import Stamps
 from stream.processors.base import Message, Outputs
+from stream.processors.unread import MAX_RECORDS
 from stream.settings import Settings
 
 CLOSE_TIMEOUT = 5.0
@@ -60,7 +61,7 @@ class Writer:
         return cls(producer, group, stamps or Stamps())
 
     async def commit(self, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
-        """Write everything or nothing; returns once the transaction is committed."""
+        """Write everything or nothing, in batches that every reader of ours takes; returns once the transaction is committed."""
         producer = self._producer
         await producer.begin_transaction()
         try:
@@ -85,9 +86,10 @@ class Writer:
         now = self._stamps.now()
         deliveries = []
         batch = self._producer.create_batch()
-        for key, value, headers in messages:
+        for number, (key, value, headers) in enumerate(messages, 1):
             listed = list(headers) if headers else _NO_HEADERS
-            if batch.append(timestamp=now, key=key, value=value, headers=listed) is None:
+            full = number % MAX_RECORDS == 0
+            if full or batch.append(timestamp=now, key=key, value=value, headers=listed) is None:
                 deliveries.append(await self._producer.send_batch(batch, topic, partition=partition))
                 batch = self._producer.create_batch()
                 batch.append(timestamp=now, key=key, value=value, headers=listed)

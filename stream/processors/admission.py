@@ -17,6 +17,7 @@ from stream.processors.base import RecordLike
 from stream.processors.families.base import Asked, Context, Family
 from stream.processors.rejections import Rejection
 from stream.processors.topics import Topics, partition_of
+from stream.processors.unread import Unread
 from stream.processors.written import readable
 
 _PLAIN_FIELDS = frozenset({"id", "stream", "value", "threshold"})
@@ -78,8 +79,8 @@ class Admission:
         unknown, quotes = False, 0
         for place, record in enumerate(records):
             value = record.value
-            if value is None or len(value) > MAX_EVENT_BYTES:
-                rejected.append((place, _malformed(value)))
+            if value.__class__ is not bytes or len(value) > MAX_EVENT_BYTES:
+                rejected.append((place, _unfit(value)))
                 continue
             try:
                 query = _decode_plain(value)
@@ -153,6 +154,11 @@ def read_query(value: bytes) -> Any:
     if unsure and repeats_a_field(value):
         raise _REPEATED
     return query
+
+
+def _unfit(value: bytes | None) -> Rejection:
+    """What is wrong with what is no event: nothing, more than an event may hold, or what could not be read."""
+    return value.rejection if isinstance(value, Unread) else _malformed(value)
 
 
 def _malformed(value: bytes | None) -> Rejection:

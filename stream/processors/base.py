@@ -120,11 +120,8 @@ class Processor(Protocol):
     def process(self, records: Sequence[RecordLike]) -> Outputs:
         """Answer a batch of input records of one topic; empty batches are allowed."""
 
-    def refuse(self, record: RecordLike, *, unread: bool = False) -> Outputs:
-        """Write off an event that breaks ``process``: a dead letter, and an answer where it has an id and a stream.
-
-        An ``unread`` one is known by its position alone: the client library cannot read it.
-        """
+    def refuse(self, record: RecordLike) -> Outputs:
+        """Write off an event that breaks ``process``: a dead letter, and an answer where it has an id and a stream."""
 
     def idle(self, now: float) -> Outputs:
         """What is due by the clock, in seconds since the epoch; called between batches."""

@@ -38,10 +38,12 @@ from stream.data import DataError, TableStore
 from stream.noise import NoiseScaleError
 from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
 from stream.processors.exhaustion import exhausted_reason
+from stream.processors.letters import dead_letter
 from stream.processors.openings import control_event, definition_digest, plan_for, require_reach
 from stream.processors.receipts import Receipts, request_digest
-from stream.processors.rejections import INTERNAL, UNREADABLE, Rejection, dead_letter
+from stream.processors.rejections import INTERNAL, Rejection
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
+from stream.processors.unread import Unread
 from stream.processors.written import require_kept_digits
 
 _request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
@@ -114,10 +116,10 @@ class BudgetProcessor:
         del records
         return False
 
-    def refuse(self, record: RecordLike, *, unread: bool = False) -> Outputs:
-        """Write a dead letter for an event that breaks ``process``, or that could not be read."""
+    def refuse(self, record: RecordLike) -> Outputs:
+        """Write a dead letter for an event that breaks ``process``."""
         outputs = Outputs()
-        self._reject(outputs, record, UNREADABLE if unread else INTERNAL)
+        self._reject(outputs, record, INTERNAL)
         self._progress(record, outputs)
         return outputs
 
@@ -131,7 +133,9 @@ class BudgetProcessor:
         outputs = Outputs()
         for record in records:
             try:
-                if record.topic == self._topics.charges:
+                if isinstance(record.value, Unread):
+                    self._reject(outputs, record, record.value.rejection)
+                elif record.topic == self._topics.charges:
                     self._charge(_charge_codec.decode(record.value), outputs)
                 else:
                     self._request(record, _request_codec.decode(record.value), outputs)

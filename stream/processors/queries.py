@@ -23,7 +23,7 @@ from stream.processors.families.publishing import publish
 from stream.processors.families.sparse_vector import SparseVectors, private_number
 from stream.processors.headers import enveloped
 from stream.processors.hosted import CLOSED, HALTED, OPEN, HostedStreams
-from stream.processors.rejections import INTERNAL, UNREADABLE
+from stream.processors.rejections import INTERNAL
 from stream.processors.replies import Replies
 from stream.processors.topics import Topics
 from stream.processors.updates import UPDATE_PREFIX, UpdateLog
@@ -198,10 +198,10 @@ class QueryProcessor:
         self._replies.progress(outputs, self._next_offset)
         return outputs
 
-    def refuse(self, record: RecordLike, *, unread: bool = False) -> Outputs:
+    def refuse(self, record: RecordLike) -> Outputs:
         """Reject an event that breaks ``process``, or that could not be read."""
         outputs = Outputs()
-        answer = self._replies.reject(outputs, record, UNREADABLE if unread else INTERNAL)
+        answer = self._replies.reject(outputs, record, INTERNAL)
         outputs.extend(self._topics.answers, self._partition, enveloped(self._topics.answers, [record], [answer]))
         self._next_offset = record.offset + 1
         self._replies.progress(outputs, self._next_offset)

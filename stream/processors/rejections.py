@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from schemas import RejectedHeaders
-from stream.processors.base import Message, RecordLike
-
 MAX_REASON = 512
 
 
@@ -32,12 +29,6 @@ INTERNAL = Rejection("internal", "event: a fault on our side; report its positio
 """For an event that is within the contract and still breaks the processor."""
 
 
-UNREADABLE = Rejection(
-    "unreadable", "headers: a name is not UTF-8; the event is at this position; send it again without"
-)
-"""For an event that the client library cannot read: nothing but its position is known."""
-
-
 class _Address(msgspec.Struct):
     id: str
     stream: str
@@ -56,15 +47,3 @@ def address_of(value: bytes | None) -> tuple[str, str] | None:
         return None
     bounded = 0 < len(address.id) <= 128 and 0 < len(address.stream) <= 128
     return (address.id, address.stream) if bounded else None
-
-
-def dead_letter(record: RecordLike, rejection: Rejection) -> Message:
-    """The original bytes and headers, with the reason in headers of Kafka Connect's naming."""
-    facts = RejectedHeaders(
-        topic=record.topic,
-        partition=record.partition,
-        offset=record.offset,
-        code=rejection.code,
-        message=rejection.message,
-    )
-    return (record.key, record.value, [*record.headers, *facts.to_kafka()])

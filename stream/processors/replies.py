@@ -11,8 +11,10 @@ from schemas import Answer, Charge, Checkpoint, HypothesisUpdate, Position, Prog
 from schemas.wire import encode, struct
 from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
 from stream.processors.hosted import STATES, HostedStreams
-from stream.processors.rejections import Rejection, address_of, dead_letter
+from stream.processors.letters import dead_letter
+from stream.processors.rejections import Rejection, address_of
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
+from stream.processors.unread import Unread
 from stream.processors.updates import encode_update, update_key
 
 WireAnswer: Any = struct(Answer)
@@ -103,7 +105,8 @@ class Replies:
     def reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> Message | None:
         """Write a dead letter, always; give an answer where the event has an id and a stream."""
         outputs.add(self._topics.rejected, self._partition, dead_letter(record, rejection))
-        if (address := address_of(record.value)) is None:
+        value = record.value
+        if (isinstance(value, Unread) and value.batch is not None) or (address := address_of(value)) is None:
             return None
         query_id, name = address
         answer = WireAnswer(query_id, name, "rejected", reason=rejection.reason)

@@ -65,7 +65,18 @@ class Topics:
         return f"{self.prefix}.status"
 
 
-@lru_cache(maxsize=65536)
+MAX_NAME_BYTES = 128
+"""Longest name of a source or a stream, and so the longest key that is anybody's."""
+
+
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition that Kafka's default partitioner (murmur2) gives a key."""
+    """The partition that Kafka's default partitioner (murmur2) gives a name; 0 for a key too long to be one.
+
+    Hashing is slow, and results are kept: neither may be had with keys of any length.
+    """
+    return _hashed(key, partitions) if len(key) <= MAX_NAME_BYTES else 0
+
+
+@lru_cache(maxsize=65536)
+def _hashed(key: bytes, partitions: int) -> int:
     return int(murmur2(key) & 0x7FFFFFFF) % partitions

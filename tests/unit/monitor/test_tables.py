@@ -14,7 +14,8 @@ from schemas import PartitionStatus, Position, StreamStatus
 from stream.monitor import views
 from stream.monitor.tables import MAX_CODES, RECENT_REJECTED, Tables
 from stream.processors.base import Record
-from stream.processors.rejections import Rejection, dead_letter
+from stream.processors.letters import dead_letter
+from stream.processors.rejections import Rejection
 from tests.unit.monitor.installation import FEED, HIGH, LOW, VIEWER, Installation, bearer, get, spec
 
 

@@ -1,0 +1,226 @@
+"""Reading record batches without ever holding more than a bound of what they unfold to.
+
+A batch of a few kilobytes can hold gigabytes, or a million records; a client library unfolds it first and looks then. Here
+each batch is unfolded into a space of fixed size, and what does not fit is given as one record that says so
+(`stream.processors.unread`), in its place among the others. Importing `stream.kafka.clients` puts this under every consumer
+of the process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, Final
+
+import cramjam
+from aiokafka.consumer import fetcher
+from aiokafka.errors import KafkaError
+from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.memory_records import MemoryRecords
+from blake3 import blake3
+
+from stream.kafka.framing import ATTRIBUTES, COUNT, HEADER_BYTES, LEGACY_VALUE, BrokenBatchError, Read, parse
+from stream.processors.rejections import Rejection
+from stream.processors.unread import (
+    BROKEN,
+    MAX_HEADERS,
+    MAX_RECORDS,
+    TOO_LARGE,
+    TOO_MANY_HEADERS,
+    TOO_MANY_RECORDS,
+    UNFOLDED_BYTES,
+    Unread,
+    UnreadBatch,
+)
+
+HANDED_BYTES: Final = UNFOLDED_BYTES
+"""Once so much has been unfolded of one fetch of a partition, its remaining batches are fetched again later."""
+NATIVE_BYTES: Final = 1024 * 1024
+"""Largest batch that the client library reads: it makes all headers of a record before anybody can count them."""
+SHOWN_BYTES: Final = 4096
+"""What a dead letter shows of a batch that was not read."""
+
+_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+_CODEC_MASK: Final = 0x07
+_XERIAL: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = 16
+_UNREADABLE: Final = (KafkaError, ValueError, IndexError, AssertionError, OverflowError, TypeError)
+"""What the client library raises at a batch that is laid out otherwise than it expects."""
+
+_space = threading.local()
+
+
+class BoundedRecords:
+    """What a fetch gave of one partition, in the client library's own shape: batches, one after another."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._records = MemoryRecords(data)
+        self._place = 0
+        self._left = HANDED_BYTES
+
+    def size_in_bytes(self) -> int:
+        """How many bytes the fetch gave."""
+        return len(self._data)
+
+    def has_next(self) -> bool:
+        """Whether there is a batch to be had now; the fetcher asks Kafka again for what stays behind."""
+        return self._left > 0 and self._records.has_next()
+
+    def next_batch(self) -> Any:
+        """The next batch."""
+        batch, start = self._records.next_batch(), self._place
+        self._place = start + 12 + int.from_bytes(self._data[start + 8 : start + 12], "big")
+        if batch is None or batch.is_control_batch:
+            return batch
+        return BoundedBatch(batch, memoryview(self._data)[start : self._place], self)
+
+    def unfolded(self, size: int) -> None:
+        """Say that a batch was unfolded to so many bytes."""
+        self._left -= size
+
+
+class BoundedBatch:
+    """One batch. Iterating over it gives its records; an `Unread` stands in for those that cannot be had."""
+
+    is_control_batch = False
+
+    def __init__(self, batch: Any, raw: memoryview, fetched: BoundedRecords) -> None:
+        """Take the client library's view of it, and its bytes."""
+        self._batch = batch
+        self._raw = raw
+        self._fetched = fetched
+        self.producer_id = batch.producer_id
+        self.is_transactional = batch.is_transactional
+        self.next_offset = batch.next_offset
+        self.base_offset = getattr(batch, "base_offset", batch.next_offset - 1)
+
+    def validate_crc(self) -> bool:
+        """Whether its bytes are as they were sent."""
+        return bool(self._batch.validate_crc())
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._legacy() if self._raw[16] < 2 else self._current()
+
+    def _current(self) -> Iterator[Any]:
+        raw = self._raw
+        if int.from_bytes(raw[COUNT], "big", signed=True) > MAX_RECORDS:
+            yield self._unread(TOO_MANY_RECORDS)
+            return
+        if not raw[ATTRIBUTES] & _CODEC_MASK:
+            batch, plain = self._batch, raw
+        elif (unfolded := unfold(_CODEC_MASK & raw[ATTRIBUTES], raw[HEADER_BYTES:])) is None:
+            yield self._unread(TOO_LARGE)
+            return
+        else:
+            self._fetched.unfolded(len(unfolded))
+            head = bytearray(raw[:HEADER_BYTES])
+            head[ATTRIBUTES] &= ~_CODEC_MASK
+            built = b"".join((head, unfolded))
+            del unfolded
+            batch, plain = DefaultRecordBatch(built), memoryview(built)
+        seen = self.base_offset - 1
+        if len(plain) <= NATIVE_BYTES:
+            try:
+                for record in batch:
+                    seen = record.offset
+                    yield record if len(record.headers) <= MAX_HEADERS else _with_few_headers(record)
+            except _UNREADABLE:
+                pass  # What is wrong, and with which record, is found below.
+            else:
+                return
+        try:
+            for record in parse(plain, seen + 1):
+                seen = record.offset
+                yield record
+        except BrokenBatchError:
+            yield self._unread(BROKEN, first=seen + 1)
+
+    def _legacy(self) -> Iterator[Any]:
+        """Records of the formats before Kafka 0.11: one, or a compressed set of them as the value of one."""
+        codec = self._raw[LEGACY_VALUE.attributes] & _CODEC_MASK
+        try:
+            if codec:
+                unfolded = unfold(codec, LEGACY_VALUE.of(self._raw))
+                if unfolded is None:
+                    yield self._unread(TOO_LARGE)
+                    return
+                self._fetched.unfolded(len(unfolded))
+                del unfolded
+            yield from self._batch
+        except _UNREADABLE:
+            yield self._unread(BROKEN)
+
+    def _unread(self, rejection: Rejection, first: int | None = None) -> Read:
+        raw = self._raw
+        codec = raw[ATTRIBUTES if raw[16] >= 2 else LEGACY_VALUE.attributes] & _CODEC_MASK
+        batch = UnreadBatch(
+            first=self.base_offset if first is None else first,
+            last=self.next_offset - 1,
+            codec=_CODECS[codec] if codec < len(_CODECS) else "unknown",
+            length=len(raw),
+            digest=blake3(raw).hexdigest(),
+        )
+        return Read(batch.last, 0, 0, None, Unread(bytes(raw[:SHOWN_BYTES]), rejection, batch), [])
+
+
+def unfold(codec: int, data: memoryview) -> memoryview | None:
+    """What compressed bytes unfold to, until the next call in this thread; None if that is too much, or nothing.
+
+    It takes memory for `UNFOLDED_BYTES` once, whatever the bytes say of their content.
+    """
+    space = getattr(_space, "buffer", None)
+    if space is None:
+        space = _space.buffer = bytearray(UNFOLDED_BYTES)
+    place = memoryview(space)
+    try:
+        match codec:
+            case 1:
+                size = cramjam.gzip.decompress_into(data, place)
+            case 2:
+                size = _unfold_snappy(data, place)
+            case 3:
+                size = cramjam.lz4.decompress_into(data, place)
+            case 4:
+                size = cramjam.zstd.decompress_into(data, place)
+            case _:
+                return None
+    except (cramjam.DecompressionError, ValueError, OverflowError):
+        return None
+    return place[:size]
+
+
+def _unfold_snappy(data: memoryview, place: memoryview) -> int:
+    """As Java's producers write it, in blocks behind their lengths, or as one block."""
+    if bytes(data[: len(_XERIAL)]) != _XERIAL:
+        return int(cramjam.snappy.decompress_raw_into(data, place))
+    size, position = 0, _XERIAL_HEADER
+    while position < len(data):
+        length = int.from_bytes(data[position : position + 4], "big", signed=True)
+        position += 4
+        if not 0 < length <= len(data) - position:
+            raise ValueError("a block is longer than the rest")
+        size += int(cramjam.snappy.decompress_raw_into(data[position : position + length], place[size:]))
+        position += length
+    return size
+
+
+def _with_few_headers(record: Any) -> Read:
+    value = record.value
+    stand_in = None if value is None else Unread(value, TOO_MANY_HEADERS)
+    return Read(
+        record.offset, record.timestamp, record.timestamp_type, record.key, stand_in, record.headers[:MAX_HEADERS]
+    )
+
+
+def install() -> None:
+    """Have every consumer of this process read batches in this way.
+
+    Raises:
+        RuntimeError: the client library is of a version that takes batches apart elsewhere.
+    """
+    if getattr(fetcher, "MemoryRecords", None) not in {MemoryRecords, BoundedRecords}:
+        raise RuntimeError(
+            "aiokafka.consumer.fetcher has no MemoryRecords; install the aiokafka that Sotto was tested with"
+        )
+    fetcher.MemoryRecords = BoundedRecords

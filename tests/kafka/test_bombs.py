@@ -1,0 +1,161 @@
+"""Batches that hold far more than they weigh, on a real broker: refused at once, and nobody else waits or goes under."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from stream.client import Client
+from stream.kafka.processes import Service
+from stream.processors.base import RecordLike
+from stream.processors.topics import partition_of
+from stream.settings import Settings
+from tests import bombs
+from tests.chaos.checker import committed
+from tests.conftest import StartService
+from tests.kafka.test_contract import FEED, spec
+
+pytestmark = pytest.mark.kafka
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "9 MB in a value": lambda: bombs.large_value(9),
+    "400 MB in a value": lambda: bombs.large_value(400),
+    "900 values of 1 MB": lambda: bombs.large_values(900),
+    "a million records": cache(lambda: bombs.tiny_records(1_000_000)),
+    "three values of 1.3 MB": lambda: bombs.batch(
+        (piece for delta in range(3) for piece in bombs.long_record(delta, 1_300_000)), 3
+    ),
+}
+"""The last one is within what a batch may unfold to, and each of its records too large for a dead letter."""
+GROWTH = 128
+"""Megabytes by which a service may grow for one partition; see "Memory" in docs/operations.md."""
+
+
+def highest(service: Service) -> float:
+    """The most memory that a service has taken so far, in megabytes."""
+    lines = Path(f"/proc/{service.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+async def letters(client: Client, settings: Settings) -> list[RecordLike]:
+    return [
+        record
+        for partition in range(client.topics.partitions)
+        for record in await committed(settings, client.topics.rejected, partition)
+    ]
+
+
+def facts(letter: RecordLike) -> dict[str, str]:
+    return {
+        name.removeprefix("__connect.errors."): value.decode()
+        for name, value in letter.headers
+        if name.startswith("__connect.errors.")
+    }
+
+
+async def ask(client: Client, name: str) -> None:
+    answer = await asyncio.wait_for(client.ask({"id": name, "stream": "ward", "value": 1.0}), 120)
+    assert answer.outcome == "below"
+
+
+async def test_bombs_among_queries_are_refused_whole_and_the_partition_goes_on(
+    settings: Settings, client: Client, start: StartService
+) -> None:
+    start("budget")
+    worker = start("worker")
+    await client.register(FEED)
+    await client.open(spec("ward"))
+    await ask(client, "before")
+    partition, usual = partition_of(b"ward", client.topics.partitions), highest(worker)
+    for name, make in BOMBS.items():
+        await bombs.send(settings.bootstrap, client.topics.queries, partition, make())
+        await ask(client, f"after {name}")
+    assert worker.exit_status is None
+    assert highest(worker) < usual + GROWTH
+    refused = [facts(letter) for letter in await letters(client, settings)]
+    whole, single = refused[:4], refused[4:]
+    assert [int(one["last.offset"]) - int(one["offset"]) + 1 for one in whole] == [1, 1, 900, 1_000_000]
+    assert [int(one["length"]) for one in whole] == [len(make()) for make in list(BOMBS.values())[:4]]
+    assert {one["exception.class.name"] for one in whole} == {"unreadable"}
+    assert {one["codec"] for one in whole} == {"zstd"}
+    assert [(one["exception.class.name"], one["length"]) for one in single] == [("too-large", "1300000")] * 3
+    log = worker.log.read_text()
+    assert "partition starts over" not in log
+    assert log.count("refused unread") == 4
+
+
+@pytest.mark.parametrize("topic", ["requests", "charges"])
+async def test_bombs_among_requests_and_charges_are_refused_whole_and_the_ledger_goes_on(
+    topic: str, settings: Settings, client: Client, start: StartService
+) -> None:
+    budget = start("budget")
+    await client.register(FEED)
+    usual = highest(budget)
+    for number, make in enumerate(BOMBS.values()):
+        await bombs.send(settings.bootstrap, getattr(client.topics, topic), 0, make())
+        receipt = await client.open({**spec(f"ward-{number}"), "epsilon": 0.01})
+        assert receipt.outcome == "opened"
+    async with asyncio.timeout(60):
+        while len(refused := await letters(client, settings)) < 7:
+            await asyncio.sleep(0.2)
+    assert Counter(facts(letter)["exception.class.name"] for letter in refused) == {
+        "unreadable": 4,
+        "malformed": 3,
+    }
+    assert budget.exit_status is None
+    assert highest(budget) < usual + GROWTH
+    assert "partition starts over" not in budget.log.read_text()
+
+
+async def test_bombs_in_control_are_passed_over_by_who_is_there_and_by_who_comes(
+    settings: Settings, client: Client, start: StartService
+) -> None:
+    start("budget")
+    worker = start("worker")
+    await client.register(FEED)
+    await client.open({**spec("ward"), "epsilon": 0.1})
+    await ask(client, "before")
+    partition, usual = partition_of(b"ward", client.topics.partitions), highest(worker)
+    for make in BOMBS.values():
+        await bombs.send(settings.bootstrap, client.topics.control, partition, make())
+    await client.open({**spec("later"), "epsilon": 0.1})
+    await ask(client, "after")
+    worker.stop()
+    successor = start("worker")
+    await ask(client, "successor")
+    assert highest(successor) < usual + GROWTH
+    assert "refused unread" in successor.log.read_text()
+    assert "partition starts over" not in successor.log.read_text()
+
+
+async def test_thousands_of_bad_header_names_cost_their_own_events_and_no_time(
+    settings: Settings, client: Client, start: StartService
+) -> None:
+    start("budget")
+    worker = start("worker")
+    await client.register(FEED)
+    await client.open(spec("ward"))
+    await ask(client, "before")
+    partition, usual = partition_of(b"ward", client.topics.partitions), highest(worker)
+    place = client.topics.answers, partition
+    seen = len(await committed(settings, *place))
+    for codec in ("none", "zstd"):
+        built = bombs.bad_header_names(4000, "ward", f"{codec} ", codec)
+        await bombs.send(settings.bootstrap, client.topics.queries, partition, built)
+        await ask(client, f"after {codec}")
+    answers = [json.loads(record.value or b"") for record in (await committed(settings, *place))[seen:]]
+    assert [one["id"] for one in answers] == [
+        name for codec in ("none", "zstd") for name in (*(f"{codec} {n}" for n in range(4000)), f"after {codec}")
+    ]
+    assert Counter(one["outcome"] for one in answers) == {"rejected": 8000, "below": 2}
+    refused = await letters(client, settings)
+    assert len(refused) == 8000
+    assert refused[0].headers[0] == ("\\xff\\xfe", b"x")
+    assert highest(worker) < usual + GROWTH
+    assert "partition starts over" not in worker.log.read_text()

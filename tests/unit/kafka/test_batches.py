@@ -1,0 +1,259 @@
+"""What a consumer makes of batches that hold more than they weigh, or that no library reads; and of all others."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from binascii import crc32
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+import cramjam
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.consumer import fetcher
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from blake3 import blake3
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.kafka import batches, clients
+from stream.processors.unread import MAX_HEADERS, MAX_RECORDS, UNFOLDED_BYTES, Unread
+from tests import bombs
+
+PLACE = TopicPartition("queries", 0)
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+text = st.text(max_size=5)
+content = st.one_of(st.none(), st.binary(max_size=40))
+events = st.lists(
+    st.tuples(content, content, st.lists(st.tuples(text, content), max_size=4)), min_size=1, max_size=20
+)
+
+
+def placed(built: bytes, base: int) -> bytes:
+    """A batch as the broker keeps it, from some offset on."""
+    return struct.pack(">q", base) + built[8:]
+
+
+def read(data: bytes, *, position: int = 0) -> tuple[list[Any], int]:
+    """What aiokafka's own fetcher gives of what was fetched, and the position to go on from."""
+    records = fetcher.PartitionRecords(
+        PLACE, fetcher.MemoryRecords(data), [], position, None, None, True, fetcher.READ_COMMITTED
+    )
+    return list(records), records.next_fetch_offset
+
+
+def built_of(listed: Iterable[Any], codec: str) -> bytes:
+    pieces = [
+        bombs.record(delta, key, value, [(name.encode(), of_name) for name, of_name in headers])
+        for delta, (key, value, headers) in enumerate(listed)
+    ]
+    return bombs.batch(pieces, len(pieces), codec, level=3)
+
+
+def test_every_consumer_of_the_process_reads_bounded_and_another_library_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert clients.KAFKA.consumer is not None
+    assert fetcher.MemoryRecords is batches.BoundedRecords
+    monkeypatch.delattr(fetcher, "MemoryRecords")
+    with pytest.raises(RuntimeError, match="no MemoryRecords"):
+        batches.install()
+
+
+@settings(deadline=None)
+@given(events, st.sampled_from(CODECS), st.integers(0, 2**40))
+def test_what_is_within_bounds_is_read_as_the_library_reads_it(
+    listed: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]], codec: str, base: int
+) -> None:
+    data = placed(built_of(listed, codec), base)
+    found, following = read(data, position=base)
+    assert [(one.offset, one.key, one.value, list(one.headers)) for one in found] == [
+        (base + delta, key, value, headers) for delta, (key, value, headers) in enumerate(listed)
+    ]
+    assert following == base + len(listed)
+    whole, _ = read(data + placed(data, following), position=base + 1)
+    assert [one.offset for one in whole] == list(range(base + 1, base + 2 * len(listed)))
+
+
+@settings(deadline=None)
+@given(events, st.integers(0, 30))
+def test_one_pass_in_python_reads_what_the_library_reads(
+    listed: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]], skipped: int
+) -> None:
+    data = built_of(listed, "none")
+    own = list(batches.parse(memoryview(data), skipped))
+    theirs, _ = read(data)
+    fields = ("offset", "timestamp", "timestamp_type", "key", "value")
+    assert [[getattr(one, name) for name in fields] + [tuple(one.headers)] for one in own] == [
+        [getattr(one, name) for name in fields] + [one.headers] for one in theirs if one.offset >= skipped
+    ]
+
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "9 MB in a value": lambda: bombs.large_value(9),
+    "400 MB in a value": lambda: bombs.large_value(400),
+    "9 MB, gzip": lambda: bombs.large_value(9, "gzip"),
+    "9 MB, lz4": lambda: bombs.large_value(9, "lz4"),
+    "9 MB, snappy": lambda: bombs.large_value(9, "snappy"),
+    "900 times 1 MB": lambda: bombs.large_values(900),
+    "a million records": cache(lambda: bombs.tiny_records(1_000_000)),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_one_record_that_names_what_was_not_read_and_the_neighbours_are_whole(name: str) -> None:
+    bomb = BOMBS[name]()
+    count = int.from_bytes(bomb[57:61], "big")
+    before, after = (built_of([(b"ward", number, [])], "none") for number in (b"1", b"2"))
+    bomb = placed(bomb, 1)
+    found, following = read(before + bomb + placed(after, count + 1))
+    assert [one.offset for one in found] == [0, count, count + 1]
+    assert [bytes(one.value) for one in (found[0], found[2])] == [b"1", b"2"]
+    unread = found[1].value
+    assert isinstance(unread, Unread)
+    assert unread.rejection.code == "unreadable"
+    assert unread.batch is not None
+    assert (unread.batch.first, unread.batch.last, unread.batch.length) == (1, count, len(bomb))
+    assert unread.batch.digest == blake3(bomb).hexdigest()
+    assert unread == bomb[: len(unread)]
+    assert following == count + 2
+
+
+def test_the_bound_is_where_it_is_said_to_be() -> None:
+    """Up to the last byte, and not one more."""
+    frame = len(b"".join(bombs.long_record(0, UNFOLDED_BYTES - 100))) - (UNFOLDED_BYTES - 100)
+    for length, is_read in ((UNFOLDED_BYTES - frame, True), (UNFOLDED_BYTES - frame + 1, False)):
+        [one], _ = read(bombs.batch(bombs.long_record(0, length), 1))
+        assert isinstance(one.value, Unread) is not is_read
+    for count, is_read in ((MAX_RECORDS, True), (MAX_RECORDS + 1, False)):
+        found, _ = read(bombs.tiny_records(count, "none"))
+        assert (len(found) == count) is is_read
+
+
+def test_what_one_fetch_hands_out_is_bounded_and_the_rest_is_fetched_again() -> None:
+    """A thousand batches of a few hundred bytes that unfold to four megabytes each are not unfolded at once."""
+    bomb = bombs.large_values(4)
+    data = b"".join(placed(bomb, 4 * number) for number in range(1000))
+    found, following = read(data)
+    assert len(found) == following == 8
+    found, following = read(data[2 * len(bomb) :], position=8)
+    assert [one.offset for one in found] == list(range(8, 16))
+
+
+def test_a_header_name_that_is_not_text_refuses_its_own_record_alone() -> None:
+    pieces = [
+        bombs.record(
+            number, b"ward", b"%d" % number, [(b"\xff\xfe", b"x")] if number % 3 == 1 else [(b"name", b"x")]
+        )
+        for number in range(9)
+    ]
+    for codec in CODECS:
+        found, following = read(bombs.batch(pieces, 9, codec))
+        assert [one.offset for one in found] == list(range(9))
+        assert [bytes(one.value) for one in found] == [b"%d" % number for number in range(9)]
+        assert [isinstance(one.value, Unread) for one in found] == [number % 3 == 1 for number in range(9)]
+        assert all("UTF-8" in one.value.rejection.message for one in found[1::3])
+        assert found[1].headers == (("\\xff\\xfe", b"x"),)
+        assert following == 9
+
+
+def test_headers_without_number_are_counted_and_most_of_them_never_made() -> None:
+    few, many = MAX_HEADERS, MAX_HEADERS + 1
+    for extra in (0, bombs.MEGABYTE // 2):  # A larger batch is read in Python.
+        pieces = [
+            bombs.record(delta, None, b"v" * (1 + extra), [(b"n", b"v")] * count)
+            for delta, count in enumerate((few, many, 500_000 if extra else 5000))
+        ]
+        found, _ = read(bombs.batch(pieces, 3))
+        assert [isinstance(one.value, Unread) for one in found] == [False, True, True]
+        assert [len(one.headers) for one in found] == [few, few, few]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_follows_where_records_are_broken_is_refused_at_once(codec: str) -> None:
+    pieces = [bombs.record(number, b"ward", b"%d" % number) for number in range(5)]
+    pieces[3] = pieces[3][:1] + b"\xff" * (len(pieces[3]) - 1)
+    found, following = read(bombs.batch(pieces, 5, codec))
+    assert [one.offset for one in found] == [0, 1, 2, 4]
+    assert found[3].value.batch.first == 3
+    assert following == 5
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200), st.integers(1, 7), st.integers(0, 5))
+def test_whatever_stands_in_a_batch_it_is_passed(garbage: bytes, codec: int, count: int) -> None:
+    built = bytearray(bombs.batch([garbage], count, "none"))
+    built[22] |= codec
+    found, following = read(_checked(built))
+    assert following == count
+    assert all(isinstance(one.value, Unread) for one in found if one.offset == count - 1 and count)
+
+
+def _checked(built: bytearray) -> bytes:
+    built[17:21] = bombs.calc_crc32c(bytes(built[21:])).to_bytes(4, "big")
+    return bytes(built)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy"])
+def test_old_formats_are_read_within_the_same_bound(magic: Any, codec: str) -> None:
+    builder = LegacyRecordBatchBuilder(magic, bombs.CODECS[codec], 10**6)
+    for number in range(1 if codec == "none" else 3):
+        builder.append(number, timestamp=1, key=b"ward", value=b"value" * 100)
+    found, _ = read(bytes(builder.build()))
+    assert [one.value for one in found] == [b"value" * 100] * (1 if codec == "none" else 3)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_bombs_of_old_formats_are_refused(magic: int) -> None:
+    value = bytes(cramjam.gzip.compress(bytes(20 * bombs.MEGABYTE)))
+    body = (
+        struct.pack(">bb", magic, 1)
+        + struct.pack(">q", 1)[: 8 * magic]
+        + struct.pack(">ii", -1, len(value))
+        + value
+    )
+    data = struct.pack(">qiI", 7, len(body) + 4, crc32(body)) + body
+    [one], following = read(data)
+    assert isinstance(one.value, Unread)
+    assert (one.offset, following) == (7, 8)
+
+
+def test_a_window_of_128_megabytes_is_not_filled() -> None:
+    """Zstandard says itself how much memory it wants; the frame is made by hand: blocks of one byte, repeated."""
+    block = (128 * 1024 << 3 | 2).to_bytes(3, "little") + b"a"
+    frame = bytes.fromhex("28b52ffd0088") + block * 4000 + bytes.fromhex("010000")
+    assert batches.unfold(4, memoryview(frame)) is None
+
+
+_PEAK = """
+import resource, sys
+from stream.kafka import batches
+from tests import bombs
+from tests.unit.kafka.test_batches import BOMBS, read
+made = [open(name, "rb").read() for name in sys.argv[1:]]
+read(made[0])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for one in made:
+    read(one)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_reading_bombs_takes_no_more_memory_than_the_bound(tmp_path: Any) -> None:
+    """What was told of the size of its space is what the process takes, in kilobytes, with all kinds of bombs."""
+    names = []
+    block = (128 * 1024 << 3 | 2).to_bytes(3, "little") + b"a"
+    frame = bytes.fromhex("28b52ffd0088") + block * 4000 + bytes.fromhex("010000")
+    windowed = bytearray(bombs.batch([frame], 1, "none"))
+    windowed[22] |= 4
+    for number, made in enumerate([*(one() for one in BOMBS.values()), _checked(windowed)]):
+        path = tmp_path / f"{number}"
+        path.write_bytes(made)
+        names.append(str(path))
+    printed = subprocess.run([sys.executable, "-c", _PEAK, *names], capture_output=True, text=True, check=True)
+    assert int(printed.stdout) < 3 * UNFOLDED_BYTES // 1024
