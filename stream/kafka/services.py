@@ -22,7 +22,7 @@ from stream.kafka.names import budget_group, worker_group
 from stream.kafka.processes import STOP_SECONDS
 from stream.kafka.roles import Role
 from stream.kafka.starting import Stopped, patiently
-from stream.kafka.topics import find_topics
+from stream.kafka.topics import find_topics, warn_of_topics
 from stream.log import get_logger
 from stream.noise import NoiseKey
 from stream.processors.budget import BudgetProcessor
@@ -91,6 +91,7 @@ async def serve(
     try:
         find = partial(find_topics, settings, attempts=50, role=AccessRole(role))
         topics = await patiently(find, stopping, health.tell)
+        await warn_of_topics(settings, AccessRole(role))
         engine = (worker if role == "worker" else budget)(settings, topics, key, health)
         # Batches allocate hundreds of thousands of short-lived records: the default would collect every 700.
         gc.freeze()

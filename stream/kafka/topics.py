@@ -7,14 +7,19 @@ from dataclasses import dataclass, field
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
 
 from stream.kafka.acls import Resource, Role, grants
 from stream.kafka.security import admin_client
 from stream.kafka.starting import from_any_broker
+from stream.log import get_logger
 from stream.processors.topics import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
 
+log = get_logger("topics")
+
+CHECK_SECONDS = 10.0
+"""Longest that a service's look at its topics may hold up its start."""
 _MEGABYTE = 1024 * 1024
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
 """The broker's clock alone gives records their time: no writer's can be wrong, or be refused."""
@@ -116,7 +121,7 @@ async def find_topics(settings: Settings, *, attempts: int = 1, role: Role | Non
     if missing:
         raise TopicsError(f"topics are missing: {', '.join(missing)}; run 'sotto topics create'")
     if role is not None:
-        touched = {one.name for one in grants(settings)[role] if one.resource is Resource.TOPIC}
+        touched = _touched(settings, role)
         if hidden := sorted(touched - found.keys()):
             raise TopicsError(
                 f"Kafka hides from this principal: {', '.join(hidden)}; give it its role, see 'sotto topics acl --role {role}'"
@@ -142,14 +147,21 @@ async def find_topics(settings: Settings, *, attempts: int = 1, role: Role | Non
     return topics
 
 
-async def check_topics(settings: Settings) -> list[Difference]:
-    """Compare every topic's configuration with the wanted one; needs a principal that may describe configurations.
+def _touched(settings: Settings, role: Role) -> set[str]:
+    """The topics that a role reads or writes."""
+    return {one.name for one in grants(settings)[role] if one.resource is Resource.TOPIC}
+
+
+async def check_topics(settings: Settings, *, role: Role | None = None) -> list[Difference]:
+    """Compare every topic's configuration with the wanted one, or that of those that a role touches.
+
+    It needs a principal that may describe configurations.
 
     Raises:
         TopicsError: as `find_topics`, and where a configuration may not be read.
     """
     topics = await find_topics(settings)
-    wanted = layout(topics)
+    wanted = [one for one in layout(topics) if role is None or one.name in _touched(settings, role)]
     async with admin_client(settings) as admin:
         replicas = await _describe(admin, [one.name for one in wanted])
         asked = [ConfigResource(ConfigResourceType.TOPIC, one.name) for one in wanted]
@@ -165,6 +177,18 @@ async def check_topics(settings: Settings) -> list[Difference]:
         for setting, value in one.configuration_with(min(replicas[one.name])).items()
         if actual[one.name].get(setting) != value
     ]
+
+
+async def warn_of_topics(settings: Settings, role: Role) -> None:
+    """Log what is otherwise than it should be of the topics that a role touches, as far as this principal may ask."""
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            differences = await check_topics(settings, role=role)
+    except (TopicsError, KafkaError, TimeoutError) as error:
+        log.info("topics not checked; run 'sotto topics check'", error=type(error).__name__)
+        return
+    for one in differences:
+        log.warning("topic differs", topic=one.topic, setting=one.setting, actual=one.actual, wanted=one.wanted)
 
 
 async def delete_topics(settings: Settings) -> None:

@@ -18,6 +18,7 @@ from schemas import (
     Receipt,
     SourceRecord,
 )
+from schemas.rejected import HEADER_PREFIX
 from schemas.wire import Codec
 from stream.data import TableStore
 from stream.kafka.restore import read_to_end, reader
@@ -25,7 +26,7 @@ from stream.noise import NoiseKey
 from stream.processors.base import RecordLike
 from stream.processors.topics import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
-from tests.chaos.replay import Installation, Logs, answers_codec, check_replay, read_control, read_ledger
+from tests.chaos.replay import Installation, Logs, answers_codec, as_read, check_replay, read_control, read_ledger
 
 _charges: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
 
@@ -71,6 +72,7 @@ def examine(installation: Installation, logs: Logs, asked: Iterable[str]) -> Fin
     An id stands in ``asked`` once for each event that carried it.
     """
     topics = installation.topics
+    logs = as_read(logs, topics)
     answers = [
         answers_codec.decode(record.value)
         for partition in range(topics.partitions)
@@ -162,6 +164,21 @@ def _check_source(source: SourceRecord, grants: Sequence[GrantRecord]) -> list[s
     if abs(source.spent.epsilon - spent) > ROUNDING:
         violations.append(f"{name} spent {source.spent.epsilon}, which is not the sum over its grants")
     return violations
+
+
+def check_letters(logs: Logs, topics: Topics, wanted: Mapping[tuple[str, int, int], int]) -> list[str]:
+    """Of each batch that cannot be read there are as many dead letters as ``wanted`` says, and none of any other."""
+    found: Counter[tuple[str, int, int]] = Counter()
+    for (topic, _), records in logs.items():
+        for record in records if topic == topics.rejected else ():
+            told = {name.removeprefix(HEADER_PREFIX): value.decode() for name, value in record.headers}
+            if "last.offset" in told:
+                found[told["topic"], int(told["partition"]), int(told["offset"])] += 1
+    return [
+        f"{place} was refused unread {found[place]} times, not {wanted.get(place, 0)}"
+        for place in sorted(found.keys() | wanted.keys())
+        if found[place] != wanted.get(place, 0)
+    ]
 
 
 def is_charged(answer: Answer) -> bool:

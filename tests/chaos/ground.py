@@ -24,7 +24,8 @@ from stream.kafka.names import worker_group
 from stream.kafka.processes import RoleName, Service
 from stream.noise import NoiseKey
 from stream.settings import Settings
-from tests.chaos.checker import Findings, check, committed
+from tests import bombs
+from tests.chaos.checker import Findings, check, check_letters, committed
 from tests.chaos.load import Questions, answered, open_streams, specs
 
 SETTLING = 30.0
@@ -47,6 +48,7 @@ class Ground:
         self.folder = folder
         self.asked: list[str] = []
         self.injected: Counter[str] = Counter()
+        self.bombs: Counter[tuple[str, int, int]] = Counter()
         self.openings: list[OpenStream] = []
         self._questions = Questions(specs(), seed=0)
         self._stack = stack
@@ -84,6 +86,17 @@ class Ground:
             await self.client._send(self.client.topics.queries, stream, value)
             self.asked.append(identifier)
         await self.client.flush()
+
+    async def bomb(self, topic: str, partition: int = 0) -> None:
+        """Send batches of a few kilobytes that hold 9 MB, 400 MB and 900 times 1 MB."""
+        for built, count in (
+            (bombs.large_value(9), 1),
+            (bombs.large_value(400), 1),
+            (bombs.large_values(900), 900),
+        ):
+            first = await bombs.send(self.settings.bootstrap, topic, partition, built)
+            self.bombs[topic, partition, first] += 1
+            self.injected[f"batch of {len(built)} bytes with {count} too large"] += 1
 
     async def answered(self, missing: int = 0, seconds: float = 60.0) -> None:
         """Wait until all but so many are answered."""
@@ -133,12 +146,20 @@ class Ground:
         deadline = time.monotonic() + SETTLING
         while True:
             findings = await check(self.settings, self.client.topics, self.key, self.asked)
+            findings.violations.extend(await self._letters())
             if not findings.violations or time.monotonic() > deadline:
                 break
             await asyncio.sleep(0.5)
         self._report(findings)
         assert findings.violations == []
         return findings
+
+    async def _letters(self) -> list[str]:
+        """Whether each bomb has exactly one dead letter."""
+        topics = self.client.topics
+        places = [(topics.rejected, number) for number in range(topics.partitions)]
+        logs = {place: await committed(self.settings, *place) for place in places}
+        return check_letters(logs, topics, self.bombs)
 
     def _report(self, findings: Findings) -> None:
         faults = ", ".join(f"{times} × {name}" for name, times in self.injected.items())

@@ -14,6 +14,7 @@ from stream.noise import NoiseKey
 from stream.processors.base import Message, Outputs, Record, RecordLike
 from stream.processors.queries import QueryProcessor
 from stream.processors.topics import Topics
+from stream.processors.unread import Unread
 from tests.chaos.load import probe
 
 answers_codec: Codec[Answer] = Codec(Answer, limit=MAX_RECORD_BYTES)
@@ -24,6 +25,14 @@ read_ledger = lru_cache(maxsize=4096)(ledger_codec.decode)
 
 Logs = Mapping[tuple[str, int], Sequence[RecordLike]]
 """The committed records of each partition."""
+
+
+def as_read(logs: Logs, topics: Topics) -> Logs:
+    """What a service takes in of these logs: batches that cannot be read are refused as queries, and passed over elsewhere."""
+    return {
+        place: [one for one in records if place[0] == topics.queries or not isinstance(one.value, Unread)]
+        for place, records in logs.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ async def test_workers_killed_and_a_zombie_woken_after_its_session_lose_and_doub
     await ground.open()
     for fault in range(3):
         await ground.ask(1500)
+        await ground.bomb(ground.client.topics.queries, fault)
         await ground.answered(missing=1000)
         workers.pop(fault % 2).kill()
         ground.injected["SIGKILL worker"] += 1
@@ -90,6 +91,8 @@ async def test_a_budget_service_killed_between_reserve_and_grant_grants_each_onc
         if ground.injected["SIGKILL budget service between reserve and grant"] == 2:
             break
     assert ground.injected["SIGKILL budget service between reserve and grant"] >= 1
+    for topic in (ground.client.topics.requests, ground.client.topics.charges):
+        await ground.bomb(topic)
     again = await ground.client.requests(ground.openings, 60)
     assert {one.outcome for one in again} == {"opened"}
     await ground.ask(1000)

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from aiokafka import TopicPartition
 
 from schemas import CloseStream, HaltStream, OpenStream
+from stream.processors.base import Record
 from stream.processors.topics import partition_of
+from stream.processors.unread import Unread
 from tests.chaos.load import Questions
 from tests.simulation.cast import PARTITIONS, group_of
 from tests.simulation.world import World
@@ -185,20 +187,32 @@ def _budget_offsets_expired(world: World, chance: random.Random) -> bool:
     return had
 
 
+def _readable(world: World, topic: str, number: int) -> list[Record]:
+    return [one for one in world.broker.committed(topic, number) if not isinstance(one.value, Unread)]
+
+
 def _control_event_repeated(world: World, chance: random.Random) -> bool:
     """A control event comes once more, behind those that followed it."""
     number = chance.randrange(PARTITIONS)
-    record = chance.choice(world.broker.committed(world.topics.control, number))
+    record = chance.choice(_readable(world, world.topics.control, number))
     world.repeat_control(record)
     return True
 
 
 def _charge_repeated(world: World, chance: random.Random) -> bool:
-    charges = world.broker.committed(world.topics.charges, 0)
+    charges = _readable(world, world.topics.charges, 0)
     if charges:
         record = chance.choice(charges)
         world.broker.append(world.topics.charges, 0, record.key or b"", record.value)
     return bool(charges)
+
+
+def _unreadable_batch(world: World, chance: random.Random) -> bool:
+    """Somebody writes a batch that nobody can unfold to an input or to control: one dead letter, or none."""
+    topics = world.topics
+    topic = chance.choice((topics.queries, topics.requests, topics.charges, topics.control))
+    world.append_unreadable(topic, chance.randrange(world.broker.partitions[topic]))
+    return True
 
 
 UPSETS: tuple[Callable[[World, random.Random], bool], ...] = (
@@ -213,4 +227,5 @@ UPSETS: tuple[Callable[[World, random.Random], bool], ...] = (
     _budget_offsets_expired,
     _control_event_repeated,
     _charge_repeated,
+    _unreadable_batch,
 )

@@ -22,8 +22,9 @@ from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor
 from stream.processors.receipts import receipt_key
 from stream.processors.topics import Topics, partition_of
-from tests.chaos.checker import examine
-from tests.chaos.replay import Installation, Logs, differences
+from stream.processors.unread import TOO_LARGE, Unread, UnreadBatch
+from tests.chaos.checker import check_letters, examine
+from tests.chaos.replay import Installation, Logs, as_read, differences
 from tests.simulation.broker import Broker
 from tests.simulation.cast import (
     CASTS,
@@ -94,6 +95,8 @@ class World:
         self.services: list[Service] = []
         self._names = 0
         self.streams = cast(seed % CASTS)
+        self.unreadable: Counter[tuple[str, int, int]] = Counter()
+        """Dead letters that there must be of batches that nobody can read, by topic, partition and offset."""
         self.late_opening = False
         """Whether an opening may stand behind an ending: compaction of control is over then (see docs/faults.md)."""
 
@@ -163,6 +166,13 @@ class World:
             for entry in log.entries
         )
         self.broker.append(record.topic, record.partition, record.key or b"", record.value)
+
+    def append_unreadable(self, topic: str, partition: int) -> None:
+        """Write what the client library would give for a batch that does not unfold, as one record."""
+        log = self.broker.logs[TopicPartition(topic, partition)]
+        what = UnreadBatch(log.end, log.end, "zstd", 12_000, "ab" * 32)
+        self.broker.append(topic, partition, b"", Unread(b"(a batch)", TOO_LARGE, what))
+        self.unreadable[topic, partition, log.end - 1] += topic != self.topics.control
 
     def has_receipt(self, name: str) -> bool:
         """Whether a request's receipt is committed."""
@@ -244,6 +254,8 @@ class World:
         """Every violation."""
         logs = self.logs()
         violations = examine(self.installation, logs, self.asked).violations
+        logs = as_read(logs, self.topics)
+        violations += check_letters(logs, self.topics, self.unreadable)
         for number in range(PARTITIONS):
             live = self.owner(number)
             if live is not None:

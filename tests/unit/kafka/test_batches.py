@@ -15,11 +15,13 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.consumer import fetcher
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from aiokafka.record.util import calc_crc32c
 from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.kafka import batches, clients
+from stream.kafka.framing import parse
 from stream.processors.unread import MAX_HEADERS, MAX_RECORDS, UNFOLDED_BYTES, Unread
 from tests import bombs
 
@@ -85,7 +87,7 @@ def test_one_pass_in_python_reads_what_the_library_reads(
     listed: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]], skipped: int
 ) -> None:
     data = built_of(listed, "none")
-    own = list(batches.parse(memoryview(data), skipped))
+    own = list(parse(memoryview(data), skipped))
     theirs, _ = read(data)
     fields = ("offset", "timestamp", "timestamp_type", "key", "value")
     assert [[getattr(one, name) for name in fields] + [tuple(one.headers)] for one in own] == [
@@ -194,7 +196,7 @@ def test_whatever_stands_in_a_batch_it_is_passed(garbage: bytes, codec: int, cou
 
 
 def _checked(built: bytearray) -> bytes:
-    built[17:21] = bombs.calc_crc32c(bytes(built[21:])).to_bytes(4, "big")
+    built[17:21] = calc_crc32c(bytes(built[21:])).to_bytes(4, "big")
     return bytes(built)
 
 

@@ -1,0 +1,136 @@
+"""What could not be read is refused in its place; dead letters and keys of any size cost no more than a bound."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+from aiokafka.partitioner import murmur2
+from blake3 import blake3
+
+from stream.processors import topics as topics_module
+from stream.processors.base import Record
+from stream.processors.letters import HEADERS, KEY_BYTES, VALUE_BYTES, WHOLE_BYTES, dead_letter
+from stream.processors.rejections import Rejection
+from stream.processors.topics import MAX_NAME_BYTES, partition_of
+from stream.processors.unread import BAD_NAME, MAX_HEADERS, TOO_LARGE, Unread, UnreadBatch
+from tests.unit.processors.budget_service import TOPICS, Service, register
+from tests.unit.processors.installation import answers_in, feed_driver, query, spec, worker_of, written
+
+REFUSED = Rejection("too-large", "event: too large")
+BATCH = Unread(b"\0\0beginning", TOO_LARGE, UnreadBatch(2, 7, "zstd", 12_000, "ab" * 32))
+
+
+def facts(headers: object) -> dict[str, str]:
+    listed: list[tuple[str, bytes]] = list(headers)  # type: ignore[call-overload]
+    return {
+        name.removeprefix("__connect.errors."): value.decode() for name, value in listed if name.startswith("__")
+    }
+
+
+def test_a_batch_that_was_not_read_is_one_dead_letter_and_progress_is_behind_it() -> None:
+    driver = feed_driver(spec("feed-0"))
+    processor = worker_of(driver)
+    queries, stream = driver.topics.queries, b"feed-0"
+    outputs = processor.process(
+        [
+            Record(queries, 0, 1, 0, stream, query("one", "feed-0", 1.0)),
+            Record(queries, 0, 7, 0, None, BATCH),
+            Record(queries, 0, 8, 0, stream, query("two", "feed-0", 1.0)),
+            Record(queries, 0, 9, 0, stream, Unread(query("three", "feed-0", 1.0), BAD_NAME), (("\\xff", b""),)),
+        ]
+    )
+    assert [(one.id, one.outcome) for one in answers_in(outputs, driver.topics)] == [
+        ("one", "below"),
+        ("two", "below"),
+        ("three", "rejected"),
+    ]
+    batch, single = written(outputs, driver.topics.rejected)
+    assert batch[1] == b"\0\0beginning"
+    assert type(batch[1]) is bytes
+    told = facts(batch[2])
+    assert (told["offset"], told["last.offset"], told["length"], told["codec"]) == ("2", "7", "12000", "zstd")
+    assert told["digest"] == "ab" * 32
+    assert single[1] == query("three", "feed-0", 1.0)
+    [*_, (_, progress, _)] = written(outputs, driver.topics.state)
+    assert json.loads(progress or b"")["offset"] == 10
+
+
+def test_the_budget_service_refuses_what_could_not_be_read_and_goes_on() -> None:
+    service = Service()
+    outputs = service.send(BATCH, register(), Unread(register("other"), BAD_NAME))
+    assert [facts(headers)["exception.class.name"] for _, _, headers in written(outputs, TOPICS.rejected)] == [
+        "unreadable",
+        "unreadable",
+    ]
+    assert b"receipt|register" in service.changelog
+    assert b"receipt|other" not in service.changelog
+
+
+def test_a_dead_letter_is_whole_as_long_as_anything_that_comes_in_one_piece() -> None:
+    value = Random(1).randbytes(WHOLE_BYTES - 100)
+    key, written_value, headers = dead_letter(
+        Record("queries", 0, 5, 0, b"k" * 50, value, (("n", b"v"),)), REFUSED
+    )
+    assert (key, written_value, headers[0]) == (b"k" * 50, value, ("n", b"v"))
+    assert facts(headers).keys() == {
+        "topic",
+        "partition",
+        "offset",
+        "exception.class.name",
+        "exception.message",
+    }
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record("queries", 0, 5, 0, b"key", bytes(4 * 1024 * 1024)),
+        Record("queries", 0, 5, 0, bytes(4 * 1024 * 1024), b"value"),
+        Record("queries", 0, 5, 0, bytes(4 * 1024 * 1024), None),
+        Record("queries", 0, 5, 0, b"key", b"value", (("n", bytes(4 * 1024 * 1024)),)),
+        Record("queries", 0, 5, 0, b"key", b"value", ((2 * 1024 * 1024 * "ü", b""),)),
+        Record("queries", 0, 5, 0, b"key", b"value", (("n", bytes(50_000)),) * MAX_HEADERS),
+    ],
+)
+def test_a_dead_letter_that_would_be_larger_is_cut_with_length_and_digest(record: Record) -> None:
+    key, value, headers = dead_letter(record, REFUSED)
+    size = len(key) + len(value or b"") + sum(len(name.encode()) + len(given) for name, given in headers)
+    assert size < KEY_BYTES + VALUE_BYTES + 32 * 1024
+    told = facts(headers)
+    if record.value is None:
+        assert value is None
+        assert "length" not in told
+    else:
+        assert record.value.startswith(value or b"-")
+        assert (told["length"], told["digest"]) == (f"{len(record.value)}", blake3(record.value).hexdigest())
+    assert (told["key.length"], told["header.count"]) == (f"{len(record.key or b'')}", f"{len(record.headers)}")
+
+
+def test_a_dead_letter_has_no_more_headers_than_its_readers_take() -> None:
+    own = tuple((f"n{number}", b"v") for number in range(MAX_HEADERS))
+    _, _, headers = dead_letter(Record("queries", 0, 5, 0, b"key", b"value", own), REFUSED)
+    assert len(headers) <= MAX_HEADERS
+    assert [*headers[:HEADERS]] == [*own[:HEADERS]]
+    assert facts(headers)["header.count"] == f"{MAX_HEADERS}"
+
+
+def test_no_key_longer_than_a_name_is_hashed_or_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[int] = []
+
+    def noting(key: bytes) -> int:
+        hashed.append(len(key))
+        return int(murmur2(key))
+
+    monkeypatch.setattr(topics_module, "murmur2", noting)
+    topics_module._hashed.cache_clear()
+    service = Service()
+    long = [
+        Record(TOPICS.requests, 0, number, 0, b"%d" % number + bytes(1_000_000), b"{}") for number in range(30)
+    ]
+    outputs = service.processor.process(long)
+    assert len(written(outputs, TOPICS.rejected)) == 30
+    assert all(length <= MAX_NAME_BYTES for length in hashed)
+    assert partition_of(b"n" * MAX_NAME_BYTES, 7) == (int(murmur2(b"n" * MAX_NAME_BYTES)) & 0x7FFFFFFF) % 7
+    assert partition_of(b"n" * (MAX_NAME_BYTES + 1), 7) == 0
