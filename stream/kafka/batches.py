@@ -8,6 +8,7 @@ of the process.
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Iterator
 from typing import Any, Final
@@ -47,6 +48,7 @@ _XERIAL_HEADER: Final = 16
 _UNREADABLE: Final = (KafkaError, ValueError, IndexError, AssertionError, OverflowError, TypeError)
 """What the client library raises at a batch that is laid out otherwise than it expects."""
 
+_number = struct.Struct(">i").unpack_from
 _space = threading.local()
 
 
@@ -55,6 +57,7 @@ class BoundedRecords:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
+        self._view = memoryview(data)
         self._records = MemoryRecords(data)
         self._place = 0
         self._left = HANDED_BYTES
@@ -70,10 +73,10 @@ class BoundedRecords:
     def next_batch(self) -> Any:
         """The next batch."""
         batch, start = self._records.next_batch(), self._place
-        self._place = start + 12 + int.from_bytes(self._data[start + 8 : start + 12], "big")
+        self._place = end = start + 12 + _number(self._data, start + 8)[0]
         if batch is None or batch.is_control_batch:
             return batch
-        return BoundedBatch(batch, memoryview(self._data)[start : self._place], self)
+        return BoundedBatch(batch, self._view[start:end], self)
 
     def unfolded(self, size: int) -> None:
         """Say that a batch was unfolded to so many bytes."""
@@ -83,6 +86,7 @@ class BoundedRecords:
 class BoundedBatch:
     """One batch. Iterating over it gives its records; an `Unread` stands in for those that cannot be had."""
 
+    __slots__ = ("_batch", "_fetched", "_raw", "base_offset", "is_transactional", "next_offset", "producer_id")
     is_control_batch = False
 
     def __init__(self, batch: Any, raw: memoryview, fetched: BoundedRecords) -> None:
@@ -104,7 +108,7 @@ class BoundedBatch:
 
     def _current(self) -> Iterator[Any]:
         raw = self._raw
-        if int.from_bytes(raw[COUNT], "big", signed=True) > MAX_RECORDS:
+        if _number(raw, COUNT.start)[0] > MAX_RECORDS:
             yield self._unread(TOO_MANY_RECORDS)
             return
         if not raw[ATTRIBUTES] & _CODEC_MASK:

@@ -159,3 +159,28 @@ async def test_thousands_of_bad_header_names_cost_their_own_events_and_no_time(
     assert refused[0].headers[0] == ("\\xff\\xfe", b"x")
     assert highest(worker) < usual + GROWTH
     assert "partition starts over" not in worker.log.read_text()
+
+
+async def test_all_partitions_at_once_stay_within_what_a_worker_may_take(
+    settings: Settings, client: Client, start: StartService
+) -> None:
+    """Under batches that just pass: each unfolds to what it may, or has as many headers as it may."""
+    full = bombs.large_values(4)
+    names = [(b"n%d" % number, b"v") for number in range(64)]
+    headed = bombs.batch([b"".join(bombs.record(delta, b"", b"v", names) for delta in range(5000))], 5000, level=3)
+    for partition in range(client.topics.partitions):
+        for built in (full, headed):
+            for _ in range(40 if built is full else 2):
+                await bombs.send(settings.bootstrap, client.topics.queries, partition, built)
+    start("budget")
+    worker = start("worker")
+    await client.register(FEED)
+    await client.open(spec("ward"))
+    async with asyncio.timeout(300):
+        while len(await letters(client, settings)) < client.topics.partitions * (40 * 4 + 2 * 5000):
+            await asyncio.sleep(1)
+    await ask(client, "after")
+
+    taken = highest(worker)
+    assert taken < 256 + GROWTH * client.topics.partitions
+    assert "partition starts over" not in worker.log.read_text()
