@@ -10,9 +10,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import MessageSizeTooLargeError
 
 from stream.client import Client
 from stream.kafka.processes import Service
+from stream.kafka.topics import check_topics
 from stream.processors.base import RecordLike
 from stream.processors.topics import partition_of
 from stream.settings import Settings
@@ -166,8 +170,10 @@ async def test_all_partitions_at_once_stay_within_what_a_worker_may_take(
 ) -> None:
     """Under batches that just pass: each unfolds to what it may, or has as many headers as it may."""
     full = bombs.large_values(4)
-    names = [(b"n%d" % number, b"v") for number in range(64)]
-    headed = bombs.batch([b"".join(bombs.record(delta, b"", b"v", names) for delta in range(5000))], 5000, level=3)
+    headers = [(b"n%d" % number, b"v") for number in range(64)]
+    headed = bombs.batch(
+        [b"".join(bombs.record(delta, b"", b"v", headers) for delta in range(5000))], 5000, level=3
+    )
     for partition in range(client.topics.partitions):
         for built in (full, headed):
             for _ in range(40 if built is full else 2):
@@ -175,12 +181,37 @@ async def test_all_partitions_at_once_stay_within_what_a_worker_may_take(
     start("budget")
     worker = start("worker")
     await client.register(FEED)
-    await client.open(spec("ward"))
-    async with asyncio.timeout(300):
-        while len(await letters(client, settings)) < client.topics.partitions * (40 * 4 + 2 * 5000):
-            await asyncio.sleep(1)
-    await ask(client, "after")
-
-    taken = highest(worker)
-    assert taken < 256 + GROWTH * client.topics.partitions
+    names = {
+        partition_of(name.encode(), client.topics.partitions): name for name in map("ward-{}".format, range(50))
+    }
+    for name in names.values():
+        await client.open({**spec(name), "epsilon": 0.1})
+    questions = ({"id": "after", "stream": name, "value": 1.0} for name in names.values())
+    answers = await asyncio.wait_for(asyncio.gather(*map(client.ask, questions)), 300)
+    assert [answer.outcome for answer in answers] == ["below"] * client.topics.partitions
+    assert highest(worker) < 256 + GROWTH * client.topics.partitions
     assert "partition starts over" not in worker.log.read_text()
+
+
+async def test_a_service_says_at_its_start_that_brokers_unfold_what_is_sent(
+    settings: Settings, client: Client, start: StartService
+) -> None:
+    """Then they do so in their own memory: a batch of kilobytes ends a broker before it is too large for the topic."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
+    await admin.start()
+    try:
+        unfolding = {"compression.type": "uncompressed"}
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, client.topics.queries, unfolding)])
+    finally:
+        await admin.close()
+    async with asyncio.timeout(30):
+        while [one.wanted for one in await check_topics(settings) if one.setting == "compression.type"] != [
+            "producer"
+        ]:
+            await asyncio.sleep(0.2)
+    worker = start("worker")
+    async with asyncio.timeout(60):
+        while '"topic differs"' not in worker.log.read_text():
+            await asyncio.sleep(0.2)
+    with pytest.raises(MessageSizeTooLargeError):
+        await bombs.send(settings.bootstrap, client.topics.queries, 0, bombs.large_value(9))

@@ -16,6 +16,8 @@ from stream.monitor.tables import MAX_CODES, RECENT_REJECTED, Tables
 from stream.processors.base import Record
 from stream.processors.letters import dead_letter
 from stream.processors.rejections import Rejection
+from stream.processors.topics import Topics
+from stream.processors.unread import TOO_LARGE, Unread, UnreadBatch
 from tests.unit.monitor.installation import FEED, HIGH, LOW, VIEWER, Installation, bearer, get, spec
 
 
@@ -321,3 +323,13 @@ def test_restores_are_known_by_service_and_partition() -> None:
         5.0,
     )
     assert not installation.tables.streams
+
+
+def test_a_batch_that_was_not_read_is_passed_over_in_every_topic() -> None:
+    tables = Tables(Topics())
+    what = Unread(bytes(8) + b"{}", TOO_LARGE, UnreadBatch(0, 5, "zstd", 12_000, "ab" * 32))
+    for topic in tables.inputs:
+        tables.take(Record(topic, 0, 5, 0, None, what))
+        assert tables.position(topic, 0) == 6
+    assert (tables.sources, tables.streams, tables.restores) == ({}, {}, {})
+    assert not tables.rejected

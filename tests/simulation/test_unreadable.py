@@ -1,0 +1,18 @@
+"""A changelog with something that cannot be read stops its partition; a table with it stops nobody."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.simulation.world import World, perform
+
+
+def test_a_partition_whose_changelog_cannot_be_read_is_not_served_and_its_neighbour_is() -> None:
+    async def scene(world: World) -> list[bool]:
+        world.append_unreadable(world.topics.state, 0)
+        world.append_unreadable(world.topics.control, 1)
+        world.start("worker")
+        await asyncio.sleep(60)
+        return [world.owner(number) is not None for number in (0, 1)]
+
+    assert perform(scene) == [False, True]
