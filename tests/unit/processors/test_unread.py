@@ -96,7 +96,7 @@ def test_a_dead_letter_is_whole_as_long_as_anything_that_comes_in_one_piece() ->
 )
 def test_a_dead_letter_that_would_be_larger_is_cut_with_length_and_digest(record: Record) -> None:
     key, value, headers = dead_letter(record, REFUSED)
-    size = len(key) + len(value or b"") + sum(len(name.encode()) + len(given) for name, given in headers)
+    size = len(key or b"") + len(value or b"") + sum(len(name.encode()) + len(given) for name, given in headers)
     assert size < KEY_BYTES + VALUE_BYTES + 32 * 1024
     told = facts(headers)
     if record.value is None:
