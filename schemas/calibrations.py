@@ -1,8 +1,10 @@
 """Calibrations: the public constants of one stream's noise, fixed at opening from public parameters only.
 
 ``sensitivity_steps``, ``shift`` and noise are in steps of ``grid``; ``alpha`` and ``grid`` are in the query's own unit.
-Every calibration promises that each of ``expected_queries`` answers is within ``alpha`` with probability 1 − ``beta``
-for all of them together. ``cutoff`` is how many charged answers the grant pays for; 0 means that one charge pays for all.
+Every calibration promises ``alpha`` with probability 1 − ``beta`` for all of ``expected_queries`` answers together; what it bounds
+differs by mechanism (docs/mechanisms.md, "What α bounds"). ``cutoff`` is how many charged answers the grant pays for; 0 means that one
+charge pays for all. ``rounding`` is how far rounding to the grid moves a value at most; α counts it in. ``vacuous`` says that
+a constant answer would keep to α, by the public number of rows.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ class _Calibration(Event):
     expected_queries: Count
     beta: float
     alpha: float
+    rounding: float = 0.0
+    vacuous: bool = False
 
 
 Method = Literal["textbook", "two_sided", "two_sided_shifted", "one_sided", "one_sided_rounds"]
@@ -71,13 +75,15 @@ class ReleaseCalibration(_Calibration):
     """Mechanisms that are charged once, at the first answer: histogram, lazy_histogram, sparse_project, randomized_response.
 
     The release consists of ``parts`` that one person all reaches, each ``epsilon_part``-DP: the rows of a projection,
-    the events of one person, else one.
+    the events of one person, else one. With ``noise_only``, ``alpha`` is that of the noise in an answer; its whole error
+    depends on the table, and each answer carries it.
     """
 
     kind: Literal["release"] = "release"
     method: Literal["basic", "optimal", "textbook"]
     parts: Annotated[int, Field(ge=1)]
     epsilon_part: float
+    noise_only: bool = False
 
 
 class HypothesisCalibration(_Calibration):
@@ -85,7 +91,8 @@ class HypothesisCalibration(_Calibration):
 
     ``sparse_vector`` is the calibration of the ⊤/⊥ and of the numbers, over errors in counts; its cutoff is the number
     of updates. An error above ``threshold`` steps asks for an update. ``learning_rate`` is η. ``epsilon_rows`` pays for
-    the noisy number of rows, 0 where that is public.
+    the noisy number of rows, 0 where that is public. ``places`` is among how many cells a sparse hypothesis spreads the rows at
+    first; null for pmw, and for streams that were opened before there was a choice.
     """
 
     kind: Literal["hypothesis"] = "hypothesis"
@@ -95,6 +102,7 @@ class HypothesisCalibration(_Calibration):
     learning_rate: float
     epsilon_rows: float = 0.0
     rows: Count
+    places: Annotated[int, Field(ge=1)] | None = None
 
 
 Calibration = Annotated[

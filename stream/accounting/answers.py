@@ -78,7 +78,8 @@ def alpha_for(calibration: AnswersCalibration, sensitivity_steps: int, values: i
     so that with probability 1 − β every answer of the stream keeps to its own α, whatever was asked.
     """
     allowed = each_failure(calibration.beta, promised_answers(calibration))
-    return two_sided_reach(calibration.epsilon_answer / sensitivity_steps, values, allowed) * calibration.grid
+    reach = two_sided_reach(calibration.epsilon_answer / sensitivity_steps, values, allowed)
+    return reach * calibration.grid + calibration.rounding
 
 
 @lru_cache(maxsize=4096)
@@ -98,7 +99,8 @@ def choice_alpha(
         reach = 2 * two_sided_reach(rate, options, allowed) if options > 1 else 0
     else:
         reach = noisy_max_reach(rate, options, allowed)
-    return reach * calibration.grid
+    # The best score and the chosen one are rounded each.
+    return reach * calibration.grid + 2.0 * calibration.rounding
 
 
 def choice_rate(calibration: AnswersCalibration) -> float:
@@ -158,6 +160,7 @@ def _finished(
         expected_queries=spec.expected_queries,
         beta=spec.beta,
         alpha=0.0,
+        rounding=setting.rounding,
     )
     answers, beta = promised_answers(draft), draft.beta
     if isinstance(mechanism, Laplace):
@@ -176,7 +179,8 @@ def _finished(
         theorem = scale * math.log(answers * MAX_CANDIDATES / beta)
         theorem *= 2.0 if isinstance(mechanism, NoisyMax) else 1.0
     if method == "textbook":
-        alpha = max(alpha, theorem * setting.grid)
+        rounded = setting.rounding * (1.0 if isinstance(mechanism, Laplace) else 2.0)
+        alpha = max(alpha, theorem * setting.grid + rounded)
     return draft.model_copy(update={"alpha": alpha})
 
 

@@ -60,7 +60,11 @@ class _Task:
 
     def log_universe(self, updates: int) -> float:
         """ln of how many cells the hypothesis tells apart if it is corrected so often."""
-        return math.log(max(2, places(self.universe, self.sparsity, updates)))
+        return math.log(max(2, self.places(updates)))
+
+    def places(self, updates: int) -> int:
+        """How many cells the hypothesis tells apart if it is corrected so often."""
+        return self.universe if self.sparsity is None else places(self.universe, self.sparsity, updates, self.rows)
 
     def problem(self, updates: int, **parameters: Any) -> Problem:
         """The sparse vector's part: |f(D) − rows·q(p̂)| against a threshold, with a number on each ⊤."""
@@ -116,13 +120,14 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[HypothesisCalibratio
     return tuple(found)
 
 
-def places(universe: int, sparsity: int | None, updates: int) -> int:
-    """How many cells a hypothesis must tell apart that is corrected so often, by questions of ``sparsity`` cells at most.
+def places(universe: int, sparsity: int, updates: int, rows: int) -> int:
+    """Among how many cells a sparse hypothesis spreads the rows at first.
 
-    Those named, and all others as one: min(|X|, m·c + 1). The bound on the number of updates holds with its logarithm:
-    docs/sparse-pmw.md, Theorem 1.
+    All there are, or so many that a question about cells never named is answered with one row at most, and at any rate
+    those that updates can name and one for all others: the bound on the number of updates holds with the logarithm of
+    as many or more (docs/sparse-pmw.md, Theorem 1).
     """
-    return universe if sparsity is None else min(universe, sparsity * updates + 1)
+    return min(universe, max(sparsity * updates + 1, sparsity * rows))
 
 
 def guaranteed_gap(log_universe: float, updates: int) -> float:
@@ -189,7 +194,7 @@ def _calibrated(task: _Task, make: _Make) -> HypothesisCalibration:
     epsilon_rows, rest = _without_rows(task, division.rows)
     vector = make(task.problem(updates, epsilon=rest, numbers="fresh", answer_ratio=division.answer_ratio))
     gap = task.gap or guaranteed_gap(task.log_universe(updates), updates)
-    return _finished(task, "calibrated", vector, gap, 4.0 * gap, epsilon_rows)
+    return _finished(task, "calibrated", vector, gap, 4.0 * gap, epsilon_rows, updates)
 
 
 def _affordable(updates_of: Callable[[float, float], int], task: _Task) -> int:
@@ -285,7 +290,7 @@ def _textbook(task: _Task) -> HypothesisCalibration:
             updates, beyond = (middle, beyond) if accurate(middle) else (updates, middle)
     vector = textbook(task.problem(updates, epsilon=rest, numbers="fresh"))
     gap = task.gap or gap_of(updates)
-    return _finished(task, "textbook", vector, gap, gap / 2.0, epsilon_rows)
+    return _finished(task, "textbook", vector, gap, gap / 2.0, epsilon_rows, updates)
 
 
 def _stated_updates(log_universe: float, gap: float) -> int:
@@ -305,6 +310,7 @@ def _finished(
     gap: float,
     learning_rate: float,
     epsilon_rows: float,
+    updates: int,
 ) -> HypothesisCalibration:
     """The threshold above which a ⊤ means an error above γ and a right sign, and the error that follows."""
     draft = HypothesisCalibration(
@@ -314,6 +320,7 @@ def _finished(
         learning_rate=learning_rate,
         epsilon_rows=epsilon_rows,
         rows=task.rows,
+        places=None if task.sparsity is None else task.places(updates),
         epsilon=task.epsilon,
         delta=vector.delta,
         grid=vector.grid,

@@ -28,6 +28,7 @@ from stream.accounting import answers, hypotheses, planner, randomized_response,
 from stream.accounting.accuracy import exact_alpha
 from stream.accounting.costs import affordable
 from stream.accounting.methods import PlanError
+from stream.accounting.promises import vacuous
 from stream.accounting.setting import Setting
 
 TIE = 1.001
@@ -57,7 +58,7 @@ def choose(spec: StreamSpec, setting: Setting) -> Calibration:
 def rank(calibration: Calibration) -> float:
     """What a calibration is chosen by: its exact error, which for a textbook's is not the one that it promises."""
     if isinstance(calibration, SparseVectorCalibration) and calibration.method == "textbook":
-        return exact_alpha(calibration)
+        return exact_alpha(calibration) + 2.0 * calibration.rounding
     if isinstance(calibration, SparseVectorCalibration):
         return max(calibration.alpha, calibration.answer_alpha)
     return calibration.alpha
@@ -86,9 +87,14 @@ def _choose(spec: StreamSpec, setting: Setting) -> Calibration:
 
 @lru_cache(maxsize=4096)
 def _candidates(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
+    found = _planned(spec, setting)
+    return tuple(one.model_copy(update={"vacuous": vacuous(spec, one, setting.rows)}) for one in found)
+
+
+def _planned(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
     match spec.mechanism:
         case AboveThreshold() | NumericSparse():
-            return planner.candidates(
+            found = planner.candidates(
                 spec.mechanism,
                 epsilon=spec.epsilon,
                 delta=spec.delta,
@@ -97,6 +103,7 @@ def _candidates(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
                 sensitivity_steps=setting.sensitivity_steps,
                 grid=setting.grid,
             )
+            return tuple(_with_rounding(one, setting.rounding) for one in found)
         case Laplace() | NoisyMax() | Exponential():
             return answers.candidates(spec, setting)
         case RandomizedResponse():
@@ -105,6 +112,14 @@ def _candidates(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
             return releases.candidates(spec, setting)
         case Pmw() | SparsePmw():
             return hypotheses.candidates(spec, setting)
+
+
+def _with_rounding(calibration: SparseVectorCalibration, rounding: float) -> SparseVectorCalibration:
+    """Value and threshold are rounded each; a number is off by what its value was rounded by."""
+    told = {"rounding": rounding, "alpha": calibration.alpha + 2.0 * rounding}
+    if calibration.numbers != "none":
+        told["answer_alpha"] = calibration.answer_alpha + rounding
+    return calibration.model_copy(update=told)
 
 
 def _anonymous(spec: StreamSpec) -> StreamSpec:

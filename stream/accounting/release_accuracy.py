@@ -1,8 +1,8 @@
-"""Errors of numbers that are read off one noisy release: single cells, sums of cells, inner products with a projection.
+"""Errors of numbers that are read off one noisy release: single cells, and sums of cells.
 
-All bounds are for classes of questions fixed before the release's noise (and, for a projection, its matrix) is known, as in
-the accuracy definition of Blum & Roth 2011; only a single cell's bound also holds for whoever chooses questions by
-earlier answers. Derivations: docs/histogram.md, docs/lazy-histogram.md, docs/sparse-project.md.
+All bounds are for classes of questions fixed before the release's noise is known, as in the accuracy definition of Blum &
+Roth 2011; only a single cell's bound also holds for whoever chooses questions by earlier answers. Derivations:
+docs/histogram.md, docs/lazy-histogram.md.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-import numpy as np
 from scipy.optimize import minimize_scalar
-from scipy.special import gammaln, logsumexp
 
 from schemas import ReleaseCalibration
 from stream.accounting.tails import sum_reach, two_sided_reach
@@ -50,7 +48,7 @@ def weighted_reach(rate: float, terms: int, sums: int, beta: float) -> float:
         tilt = 2.0 * math.asinh(fraction * math.sinh(half))
         return (allowed - terms * math.log1p(-fraction * fraction)) / tilt
 
-    return _least(bound)
+    return least_bound(bound)
 
 
 def sum_alpha(rate: float, terms: int, sums: int, beta: float, *, whole: bool) -> float:
@@ -93,60 +91,11 @@ def lazy_alpha(calibration: ReleaseCalibration, cells: int, *, whole: bool = Fal
 
 
 @lru_cache(maxsize=4096)
-def projected_noise_reach(rate: float, projections: int, cells: int, sums: int, beta: float) -> float:
-    """An x such that with probability 1 − ``beta`` the noise of none of ``sums`` questions to a projection is beyond ±x.
-
-    The noise of a question is (1/T) Σ_i Q̂_i v_i with v_i two-sided and Q̂_i a sum of ``cells`` random signs, weighted by
-    at most 1 each: x = min_θ [ln(2·sums/β)/T + ln E_B E_v e^{θBv}] / θ, B a sum of as many plain signs, θ < λ/``cells``.
-    """
-    allowed = math.log(2.0 * sums / beta) / projections
-    ups = np.arange(cells + 1, dtype=np.float64)
-    log_chances = gammaln(cells + 1.0) - gammaln(ups + 1.0) - gammaln(cells - ups + 1.0) - cells * math.log(2.0)
-    signed = cells - 2.0 * ups
-
-    def bound(fraction: float) -> float:
-        theta = fraction * rate / cells
-        log_moments = -np.log1p(-_squared_ratio(theta * np.abs(signed), rate))
-        return (allowed + float(logsumexp(log_chances + log_moments))) / theta
-
-    return _least(bound)
-
-
-def cross_talk_reach(rows: int, projections: int, cells: int, sums: int, beta: float) -> float:
-    """An x such that with probability 1 − ``beta`` over the matrix no question's error from other cells is beyond ±x.
-
-    n·√(2m ln(2·sums/β) / T) for n rows, m cells and T projections, whatever the rows hold.
-    """
-    return rows * math.sqrt(2.0 * cells * math.log(2.0 * sums / beta) / projections) * _ROUNDING
-
-
-def projection_alpha(calibration: ReleaseCalibration, cells: int, rows: int | None) -> float:
-    """The error of a question of ``cells`` cells to a projection, with probability 1 − β over ``expected_queries``.
-
-    Noise and what other cells add, half of β each. Where the number of rows is private the latter has no public bound:
-    the error is then that of the noise alone, against the projection without noise.
-    """
-    rate, sums = rate_of(calibration), calibration.expected_queries
-    if rows is None:
-        return projected_noise_reach(rate, calibration.parts, cells, sums, calibration.beta)
-    beta = 0.5 * calibration.beta
-    return projected_noise_reach(rate, calibration.parts, cells, sums, beta) + cross_talk_reach(
-        rows, calibration.parts, cells, sums, beta
-    )
-
-
-@lru_cache(maxsize=4096)
 def _exact_reach(rate: float, terms: int, sums: int, beta: float) -> int:
     return sum_reach(rate, terms, sums, beta)
 
 
-def _squared_ratio(
-    at: np.ndarray[tuple[int], np.dtype[np.float64]], rate: float
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.square(np.sinh(0.5 * at) / math.sinh(0.5 * rate))
-
-
-def _least(bound: Callable[[float], float]) -> float:
+def least_bound(bound: Callable[[float], float]) -> float:
     """The least value of a bound that holds at every argument in (0, 1) and has one minimum there."""
     found = minimize_scalar(bound, bounds=(0.0, 1.0), method="bounded", options={"xatol": _RESOLUTION})
     return float(found.fun) * _ROUNDING

@@ -21,7 +21,8 @@ from schemas import (
 from stream.accounting.answers import stated_epsilon
 from stream.accounting.composition import optimal_round_epsilon
 from stream.accounting.methods import PlanError
-from stream.accounting.release_accuracy import cell_alpha, lazy_alpha, projection_alpha
+from stream.accounting.projection_accuracy import noise_alpha, projection_alpha
+from stream.accounting.release_accuracy import cell_alpha, lazy_alpha
 from stream.accounting.setting import Setting
 
 _LEADING_CONSTANT = 4 * 64**2
@@ -31,7 +32,8 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, 
     """Every calibration that applies, the simplest first, and the notes' own last.
 
     ``alpha`` is, for a histogram, the error of every single cell for ever; for the other releases that of a question of
-    ``sparsity`` cells. The textbook's is its theorem's, or the exact one where that is larger.
+    ``sparsity`` cells. The textbook's is its theorem's, or the exact one where that is larger. A projection's is that of its
+    noise alone (``noise_only``) where the number of rows is private, else for the worst table of so many rows.
 
     Raises:
         PlanError: the histogram is too large, or the source has no cells; the message names the parameter to change.
@@ -94,8 +96,12 @@ def _sparse_project(
     result = []
     for method, epsilon_part, delta in found:
         draft = _draft(spec, setting, method, parts, epsilon_part, delta)
-        alpha = projection_alpha(draft, mechanism.sparsity, setting.rows)
-        result.append(draft.model_copy(update={"alpha": alpha}))
+        if setting.rows is None:
+            # What other cells add depends on the table alone, and comes with each answer.
+            known = {"alpha": noise_alpha(draft, mechanism.sparsity), "noise_only": True}
+        else:
+            known = {"alpha": projection_alpha(draft, mechanism.sparsity, float(setting.rows))}
+        result.append(draft.model_copy(update=known))
     return tuple(result)
 
 

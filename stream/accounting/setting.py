@@ -13,7 +13,8 @@ class Setting:
     ``sensitivity_steps`` is how far one person moves one query of the stream, in steps of ``grid``. ``universe`` is the
     number of cells of the attributes that the mechanism names, ``rows`` the public number of rows: that of the table
     where neighbours replace a row, else what the stream's specification gives. ``contributions`` is how many events of
-    a stream one person may send; ``disjoint`` says that a vector's numbers count disjoint groups of people.
+    a stream one person may send; ``rounding`` is how far rounding to the grid moves a value at most: half a step of a feed's,
+    while a table's numbers are whole steps.
     ``disjoint`` says that the numbers of one answer are counts of disjoint groups, as those of a table are: one person is in
     one of them only.
     """
@@ -25,3 +26,4 @@ class Setting:
     rows: int | None = None
     contributions: int = 1
     disjoint: bool = False
+    rounding: float = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -13,7 +14,9 @@ from pydantic import BaseModel, TypeAdapter
 from schemas import (
     Calibration,
     HypothesisCalibration,
+    LazyHistogram,
     Mechanism,
+    SparsePmw,
     SparseProject,
     SparseVectorCalibration,
     StreamSpec,
@@ -21,6 +24,7 @@ from schemas import (
 from stream.accounting.inverse import largest_cutoff, needed_epsilon, needed_rows
 from stream.accounting.planner import PlanError, sensitivity_steps
 from stream.accounting.plans import candidates, choose, name_of, rank
+from stream.accounting.promises import promises
 from stream.accounting.releases import theorem_projections
 from stream.accounting.setting import Setting
 from stream.cli.output import AsJson, CommandError, console, show_json, show_table
@@ -109,6 +113,7 @@ def plan(
         universe=universe,
         rows=rows,
         contributions=contributions,
+        rounding=0.5 * grid if over_values else 0.0,
     )
     spec = StreamSpec(
         stream="plan",
@@ -130,12 +135,17 @@ def plan(
                 "spec": spec,
                 "choice": chosen.method,
                 "alpha": chosen.alpha,
+                "promises": [asdict(one) for one in promises(spec, chosen)],
                 "calibrations": list(listed),
                 **({"needed": needs} if alpha is not None else {}),
             },
         )
         return
     _print(spec, listed, chosen)
+    if isinstance(spec.mechanism, SparsePmw | SparseProject):
+        console.print(
+            f"a lazy_histogram of the same ε keeps such questions within ±{_lazy_alpha(spec, setting):.4g}"
+        )
     for what, value in needs.items():
         console.print(f"α ≤ {alpha:g} needs {what} {value}")
     if isinstance(spec.mechanism, SparseProject) and rows is not None:
@@ -157,6 +167,13 @@ def _mechanism(kind: str, cutoff: int | None, options: dict[str, Any]) -> Mechan
             raise CommandError(f"--cutoff: {kind} is charged once; leave it out")
         given[name] = cutoff
     return _mechanisms.validate_python({"kind": kind, **given})
+
+
+def _lazy_alpha(spec: StreamSpec, setting: Setting) -> float:
+    """What the plainest mechanism for the same questions promises."""
+    sparse = spec.mechanism.model_dump(include={"attributes", "sparsity"})
+    lazy = LazyHistogram(kind="lazy_histogram", **sparse)
+    return choose(spec.model_copy(update={"mechanism": lazy, "calibration": "best"}), setting).alpha
 
 
 def _needs(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]:
@@ -185,13 +202,13 @@ def _print(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibratio
     mechanism = spec.mechanism.kind
     cutoff = f"cutoff {chosen.cutoff}" if chosen.cutoff else "charged once"
     show_table(
-        f"{mechanism}: ε {spec.epsilon:g}, δ {spec.delta:g}, {cutoff}, {spec.expected_queries} queries, β {spec.beta:g}",
+        f"{mechanism}: ε {spec.epsilon:g}, δ {spec.delta:g}, {cutoff}, β {spec.beta:g}",
         ["", "calibration", "α", "exact α", "noise"],
         [
             [
                 "→" if one == chosen else "",
                 name_of(one),
-                f"{one.alpha:.4g}",
+                f"{one.alpha:.4g}{' (vacuous)' if one.vacuous else ''}",
                 f"{rank(one):.4g}",
                 noise_in_words(one),
             ]
@@ -204,6 +221,8 @@ def _print(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibratio
         console.print("→ the least exact error")
     else:
         console.print("→ the simplest within a thousandth of the least exact error")
+    for promise in promises(spec, chosen):
+        console.print(f"{promise}.", soft_wrap=True)
 
 
 def noise_in_words(calibration: Calibration) -> str:

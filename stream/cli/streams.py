@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from schemas import GrantRecord, Receipt, StreamSpec
+from stream.accounting.promises import promises
 from stream.cli.grants import ShownGrant, shown_grants
 from stream.cli.output import AsJson, CommandError, amount, asked, read_document, say, show_json, show_table
 from stream.client import Client
@@ -28,12 +29,8 @@ def open_stream(
     if as_json:
         show_json(grant)
         return
-    calibration = grant.calibration
-    of_what = " of the threshold" if calibration.kind == "sparse_vector" else ""
-    say(
-        f"stream {spec.stream} is open at {_price(grant)} ({calibration.method}): within ±{calibration.alpha:g}"
-        f"{of_what} with probability {1 - calibration.beta:g} over {calibration.expected_queries} queries",
-    )
+    say(f"stream {spec.stream} is open at {_price(grant)} ({grant.calibration.method})")
+    _print_promises(grant)
 
 
 @app.command("close")
@@ -73,6 +70,12 @@ def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> Non
             ],
         ],
     )
+    _print_promises(grant)
+
+
+def _print_promises(grant: GrantRecord) -> None:
+    for promise in promises(grant.spec, grant.calibration):
+        say(f"{promise}", soft_wrap=True)
 
 
 def _price(grant: GrantRecord) -> str:

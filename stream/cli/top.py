@@ -189,7 +189,11 @@ def _stream_cells(row: StreamRow, *, wide: bool) -> list[Text]:
     if not wide:
         return [_text(row.stream), state, bar + Text(used), *rates]
     dry = "–" if row.dry_in is None else _duration(row.dry_in)
-    rest = [Text(f"{row.answered:,}"), Text(f"±{row.alpha:.4g}"), Text(dry)]
+    rest = [
+        Text(f"{row.answered:,}"),
+        Text(f"{row.alpha:.4g}{' (vacuous)' if any(one.warning for one in row.promises) else ''}"),
+        Text(dry),
+    ]
     return [_text(row.stream), state, _text(row.mechanism), bar + Text(used), *rates, *rest]
 
 

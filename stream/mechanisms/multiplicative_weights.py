@@ -13,7 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 from functools import lru_cache
 from itertools import groupby
 from typing import Final, Protocol, TypeVar
@@ -36,6 +36,10 @@ _BUFFER_CELLS: Final = 1 << 17
 """Questions are written out as doubles so many cells at a time, few enough to stay in a core's cache."""
 
 _MARGINAL_BUDGET: Final = 4
+_STEP: Final = 1
+"""No share is taken to be nearer to 0 or 1 than a step of a count."""
+_LOG_ODDS: Final = Context(prec=40)
+"""Decimal arithmetic is the same on every machine."""
 _NEGLIGIBLE: Final = 32
 """Cells lighter than the heaviest by e⁻³² weigh nothing: 2⁴²·e⁻³² rounds to 0."""
 _LOW_BITS: Final = 10
@@ -71,6 +75,13 @@ class Noise(Protocol):
         """The noise of the number on the ⊤ of the question at this place."""
 
 
+class Correction(Protocol):
+    """How strongly a noisy answer corrects the hypothesis."""
+
+    def times(self, shown: int, estimate: int) -> int:
+        """How many times η to move by, for the error shown and the hypothesis's answer, in steps."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One answer in steps: of the hypothesis, or with ``above`` a noisy one, which moved the hypothesis ``up`` or down."""
@@ -92,16 +103,51 @@ class Strength:
     gap: int = 0
     reach: int = 0
 
-    def times(self, shown: int) -> int:
-        """How many times η to move by: as if the error shown were the true one, where that is safe.
+    def times(self, shown: int, estimate: int = 0) -> int:
+        """How many times η to move by: as if the error shown (of either sign) were the true one, where that is safe.
 
         Safe is what brings the hypothesis nearer to the truth by 2γ² at least, whatever the true error within the reach.
         """
+        del estimate
         if self.gap == 0:
             return 1
+        shown = abs(shown)
         least = max(self.gap, shown - self.reach)
         safe = least + math.isqrt(least * least - self.gap * self.gap)
         return max(1, min(shown, safe) // self.gap)
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """Corrections that bring the hypothesis's answer to the least error that the one shown proves, in one step.
+
+    ``gap`` and ``reach`` are those of ``Strength``. ``rows`` is what the hypothesis's answers are multiples of, ``most`` at least
+    that and the true number of rows, all in steps; ``learning_rate`` is η.
+    """
+
+    gap: int
+    reach: int
+    rows: int
+    most: int
+    learning_rate: float
+
+    def times(self, shown: int, estimate: int) -> int:
+        """How many times η lie between the log-odds of the hypothesis's answer and those of the least error proved.
+
+        A step y of the right sign lowers the distance by y·b − ln(1 − a + a·e^y) at least, a the share that the hypothesis
+        says and b the true one, which grows until y is the difference of their log-odds: docs/sparse-pmw.md.
+        """
+        least = max(self.gap, abs(shown) - self.reach)
+        with localcontext(_LOG_ODDS) as context:
+            sign = 1 if shown > 0 else -1
+            # Answers are rounded to a step; the nearer end is the safe one.
+            start = Decimal(min(max(estimate + sign, _STEP), self.rows - _STEP)) / self.rows
+            end = Decimal(estimate) / self.rows + sign * Decimal(least) / self.most
+            margin = Decimal(_STEP) / self.most
+            end = min(max(end, margin), 1 - margin)
+            odds = (end / (1 - end)) / (start / (1 - start))
+            distance = sign * context.ln(odds) / Decimal(self.learning_rate)
+        return max(1, math.floor(distance))
 
 
 def run(
@@ -114,7 +160,7 @@ def run(
     threshold: int,
     tops: int,
     cutoff: int,
-    strength: Strength,
+    strength: Correction,
 ) -> list[Step]:
     """Answer questions in order until the cutoff; those that come after it have no step.
 
@@ -137,7 +183,7 @@ def run(
         place = block[standing]
         value = int(private[place]) + noise.answer(tops, place)
         shown = value - int(estimates[standing])
-        step = Step(above=True, value=value, up=shown > 0, times=strength.times(abs(shown)))
+        step = Step(above=True, value=value, up=shown > 0, times=strength.times(shown, int(estimates[standing])))
         hypothesis.update(questions[place], up=step.up, times=step.times)
         steps.append(step)
         tops += 1

@@ -159,6 +159,18 @@ class BurnDown(View):
     points: list[BurnPoint]
 
 
+class PromiseParts(View):
+    """One bound on a stream's error, as a sentence: ``before`` α ``after`` with ``probability`` ``over``; ``remark``; ``warning``."""
+
+    before: str
+    alpha: float
+    after: str
+    over: str
+    probability: float
+    remark: str
+    warning: Annotated[str, Field(description="Empty, or that a constant answer would keep it.")]
+
+
 class StreamRow(View):
     """A stream: what it promises, what it has used, and how fast."""
 
@@ -182,6 +194,9 @@ class StreamRow(View):
     beta: float
     expected_queries: int
     asked: Annotated[Amount, Field(description="ε and δ as the stream was asked for.")]
+    promises: Annotated[
+        list[PromiseParts], Field(description="What it promises of its accuracy, all of it together.")
+    ]
     cost: Amount
     spent: Amount
     refunded: Amount

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from schemas import MAX_RECORD_BYTES, Amount, GrantRecord, LedgerRecord, Position, Source, SourceRecord
-from schemas.wire import Codec
+from schemas.wire import Codec, MalformedEventError
+from stream.accounting.promises import promises
 from stream.monitor.entries import RATE_WINDOWS, SourceEntry, StreamEntry
 from stream.monitor.models import (
     BurnDown,
     BurnPoint,
     Overview,
+    PromiseParts,
     Rate,
     RejectedEvent,
     RejectedReason,
@@ -162,6 +165,7 @@ def stream_row(entry: StreamEntry, now: float) -> StreamRow:
         beta=grant.calibration.beta,
         expected_queries=grant.calibration.expected_queries,
         asked=Amount(epsilon=grant.spec.epsilon, delta=grant.spec.delta),
+        promises=_promises(entry),
         cost=grant.cost.model(),
         spent=entry.spent.model(),
         refunded=grant.refunded.model(),
@@ -172,11 +176,25 @@ def stream_row(entry: StreamEntry, now: float) -> StreamRow:
     )
 
 
-def stream_detail(entry: StreamEntry, now: float) -> StreamDetail:
-    """A stream with its definition and timeline."""
+def _promises(entry: StreamEntry) -> list[PromiseParts]:
+    try:
+        record = _grant_record(entry)
+    except MalformedEventError:
+        # A mechanism of a later version: what it promises is not known here.
+        return []
+    return [PromiseParts(**asdict(one)) for one in promises(record.spec, record.calibration)]
+
+
+def _grant_record(entry: StreamEntry) -> GrantRecord:
     record = _records.decode(entry.raw)
     if not isinstance(record, GrantRecord):
         raise TypeError("a stream's entry holds another record")
+    return record
+
+
+def stream_detail(entry: StreamEntry, now: float) -> StreamDetail:
+    """A stream with its definition and timeline."""
+    record = _grant_record(entry)
     position = entry.position
     timeline = entry.activity.timeline if entry.activity is not None else ()
     return StreamDetail(

@@ -70,7 +70,9 @@ def setting_of(mechanism: Mechanism, source: Source, table_rows: Callable[[], in
         steps = sensitivity_steps(source.sensitivity, source.grid)
         if getattr(mechanism, "sums", ()):
             raise RefusedError("mechanism.sums: a feed of values has no attributes; remove it")
-        return Setting(sensitivity_steps=steps, grid=source.grid, neighbors=source.neighbors)
+        return Setting(
+            sensitivity_steps=steps, grid=source.grid, neighbors=source.neighbors, rounding=0.5 * source.grid
+        )
     if isinstance(source, RecordsSource):
         return Setting(neighbors=source.neighbors, contributions=source.contributions)
     return _setting_of_table(mechanism, source, table_rows)

@@ -79,7 +79,7 @@ class Told:
         if abs(exact - estimate) + nu < self.calibration.threshold + rho + self.vector.shift:
             return "hypothesis", estimate / FULL
         value = exact + self._own(Role.ANSWER, answer_sampler(self.vector), question)
-        for _ in range(strength_of(self.calibration).times(abs(value - estimate))):
+        for _ in range(strength_of(self.calibration, self.rows).times(value - estimate, estimate)):
             self.hypothesis.update(question, up=value > estimate)
         self.tops += 1
         return "noisy", value / FULL

@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from schemas import Cell as CellWeight
 from schemas import HypothesisCalibration, HypothesisUpdate, Pmw, SparsePmw, Term
-from stream.accounting.hypotheses import hypothesis_reach, rows_reach
+from stream.accounting.hypotheses import WEIGHT_STEPS, hypothesis_reach, rows_reach
 from stream.data.cache import BoundedCache
-from stream.mechanisms.multiplicative_weights import Hypothesis, Step, Strength, run
+from stream.mechanisms.multiplicative_weights import Aim, Correction, Hypothesis, Step, Strength, run
 from stream.noise import Role, Sampler, cell_words, round_words, sampler
 from stream.processors.families.base import Asked, Context, Reply, form_for
 from stream.processors.families.sparse_cells import CellSpace
@@ -128,7 +128,7 @@ class _HypothesisFamily(ABC):
             threshold=calibration.threshold,
             tops=before,
             cutoff=calibration.cutoff,
-            strength=strength_of(calibration),
+            strength=strength_of(calibration, current.rows),
         )
         replies = []
         for step, content in zip(steps, contents, strict=False):
@@ -214,12 +214,14 @@ class SparsePmwFamily(_HypothesisFamily):
         mechanism = self._streams.terms_at(slot).mechanism
         if not isinstance(mechanism, SparsePmw):
             raise TypeError(f"stream '{self._streams.names[slot]}' is no sparse_pmw")
+        calibration = self._calibration(slot)
         return CellSpace(
             self._context.source_table(slot),
             self._context.table(slot),
             mechanism,
-            self._calibration(slot).learning_rate,
-            self._calibration(slot).cutoff,
+            calibration.learning_rate,
+            # A stream of an earlier version has as many places as its updates can name.
+            calibration.places or mechanism.sparsity * calibration.cutoff + 1,
         )
 
 
@@ -257,13 +259,17 @@ def rows_sampler(calibration: HypothesisCalibration) -> Sampler:
     return sampler("two_sided", Fraction(calibration.epsilon_rows))
 
 
-def strength_of(calibration: HypothesisCalibration) -> Strength:
-    """How strongly a stream's answers correct its hypothesis; the textbook's all by the same."""
+def strength_of(calibration: HypothesisCalibration, rows: int) -> Correction:
+    """How strongly a stream's answers correct its hypothesis of so many (noisy) rows; the textbook's all by the same."""
     if calibration.method == "textbook":
         return Strength()
     gap = calibration.learning_rate / 4.0 * calibration.rows
     reach = calibration.sparse_vector.answer_alpha + hypothesis_reach(calibration)
-    return Strength(math.ceil(gap / calibration.grid), math.ceil(reach / calibration.grid))
+    gap_steps, reach_steps = math.ceil(gap / calibration.grid), math.ceil(reach / calibration.grid)
+    if calibration.places is None:
+        return Strength(gap_steps, reach_steps)
+    most = max(rows, calibration.rows) * WEIGHT_STEPS
+    return Aim(gap_steps, reach_steps, rows * WEIGHT_STEPS, most, calibration.learning_rate)
 
 
 def _reply(

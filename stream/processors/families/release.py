@@ -23,7 +23,8 @@ from schemas import (
     SparseProject,
 )
 from stream.accounting.hypotheses import WEIGHT_STEPS
-from stream.accounting.release_accuracy import histogram_alpha, lazy_alpha, projection_alpha
+from stream.accounting.projection_accuracy import projection_alpha, released_norm
+from stream.accounting.release_accuracy import histogram_alpha, lazy_alpha
 from stream.data import PredicateError, Table, cells
 from stream.data.cache import BoundedCache
 from stream.mechanisms.projection import columns, inner_products, matrix_seed, project
@@ -38,8 +39,6 @@ RELEASE_CACHE_BYTES: Final = 128 << 20
 """Releases that a partition keeps in memory; one that was dropped is computed again."""
 
 BASIS: Final = "release"
-NOISE_ONLY: Final = "release, α of its noise alone"
-"""The basis of a projection's answers where the number of rows is private."""
 
 _CELLS_AT_ONCE: Final = 1 << 15
 
@@ -220,7 +219,7 @@ class SparseProjectFamily(_Release):
         return self._context.table(slot), question
 
     def answer(self, questions: Sequence[Asked]) -> list[Reply | None]:
-        """Inner products with the noisy projection."""
+        """Inner products with the noisy projection, whose whole error is bounded by what the projection tells of the table."""
         return [self._reply(one) for one in questions]
 
     def _reply(self, one: Asked) -> Reply:
@@ -228,12 +227,14 @@ class SparseProjectFamily(_Release):
         release = self._release(one.slot, table)
         seed = matrix_seed(self._context.streams.incarnations[one.slot])
         products = inner_products(columns(seed, cell_names(question.cells), len(release)), release)
-        rows = self._context.public_rows(one.slot)
+        calibration = self._calibration(one.slot)
+        norm = released_norm(calibration, _squares(release), self._context.public_rows(one.slot))
+        alpha = projection_alpha(calibration, len(question.cells), norm)
         return Reply(
             charged=False,
             estimate=weighted_sum(question.steps, products, len(release)),
-            basis=NOISE_ONLY if rows is None else BASIS,
-            alpha=projection_alpha(self._calibration(one.slot), len(question.cells), rows),
+            basis=BASIS,
+            alpha=alpha if math.isfinite(alpha) else None,
         )
 
     def _release(self, slot: int, table: Table) -> Integers:
@@ -247,6 +248,12 @@ class SparseProjectFamily(_Release):
             known = exact + self._noise(slot, rows)
             self._kept.put(incarnation, known)
         return known
+
+
+def _squares(release: Integers) -> float:
+    """Σ (u_i + v_i)², to a double's accuracy."""
+    doubles = release.astype(np.float64)
+    return float(doubles @ doubles)
 
 
 def _whole(question: CellQuestion) -> bool:

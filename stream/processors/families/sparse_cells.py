@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import SparsePmw, TableSource
-from stream.accounting.hypotheses import WEIGHT_STEPS, places
+from stream.accounting.hypotheses import WEIGHT_STEPS
 from stream.data import CellReader, Table
 from stream.mechanisms.releases import cell_names
 from stream.mechanisms.sparse_weights import CellQuestion, SparseHypothesis
@@ -66,16 +66,16 @@ class Cells:
 
 
 class CellSpace:
-    """What ``sparse_pmw`` needs to know of its universe; at most ``updates`` questions ever correct its hypothesis."""
+    """What ``sparse_pmw`` needs to know of its universe, of which its hypothesis begins with so many ``places``."""
 
     def __init__(
-        self, source: TableSource, table: Table, mechanism: SparsePmw, learning_rate: float, updates: int
+        self, source: TableSource, table: Table, mechanism: SparsePmw, learning_rate: float, places: int
     ) -> None:
         self._cells = Cells(source, mechanism.attributes)
         self._table = table
         self._sparsity = mechanism.sparsity
         self._learning_rate = learning_rate
-        self._places = places(self._cells.universe, mechanism.sparsity, updates)
+        self._places = min(self._cells.universe, places)
 
     def read(self, terms: Sequence[Any], cells: Sequence[Any]) -> CellQuestion:
         """Resolve a question, or the question of an update; Rejection names what is wrong with it."""

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import AboveThreshold, AnswersCalibration, Exponential, Laplace, NoisyMax, StreamSpec
@@ -44,6 +44,7 @@ def plans(kind: str, setting: Setting = FINE, **more: Any) -> dict[str, AnswersC
     answers=st.integers(1, 3000),
     delta=st.sampled_from([0.0, 1e-9, 1e-2]),
 )
+@settings(deadline=None)
 def test_no_plan_spends_more_than_it_may(kind: str, epsilon: float, answers: int, delta: float) -> None:
     for one in plans(kind, epsilon=epsilon, answers=answers, delta=delta).values():
         assert one.cutoff == answers

@@ -12,19 +12,24 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom
 
 from schemas import MAX_UNIVERSE, ReleaseCalibration, StreamSpec
 from stream.accounting.composition import optimal_delta
 from stream.accounting.methods import PlanError
+from stream.accounting.projection_accuracy import (
+    cross_talk_reach,
+    noise_alpha,
+    norm_bound,
+    projected_noise_reach,
+    projection_alpha,
+    released_norm,
+)
 from stream.accounting.release_accuracy import (
     MOST_EXACT_TERMS,
     cell_alpha,
-    cross_talk_reach,
     histogram_alpha,
     lazy_alpha,
-    projected_noise_reach,
-    projection_alpha,
-    rate_of,
     sum_alpha,
     weighted_reach,
 )
@@ -162,24 +167,75 @@ def test_noise_of_a_projected_question_keeps_to_its_bound_by_enumeration(project
         assert float(total[values > projected_noise_reach(rate, projections, cells, 1, beta)].sum()) <= beta
 
 
-@pytest.mark.parametrize("cells", [1, 3])
-def test_cross_talk_keeps_to_its_bound_when_all_rows_are_in_one_cell(cells: int) -> None:
-    projections, rows = 24, 50
-    # Products of a row's sign in the full cell and in each cell asked for are independent signs.
-    signs = projections * cells
-    ups = np.arange(signs + 1)
-    chances = np.array([math.comb(signs, up) for up in ups]) / 2.0**signs
-    errors = np.abs(2 * ups - signs) * rows / projections
+@pytest.mark.parametrize("projections", [1, 4, 24])
+@pytest.mark.parametrize(
+    ("counts", "cells"),
+    [
+        ([50, 0, 0], 1),
+        ([0, 50, 0], 1),
+        ([7, 7, 7, 7], 4),  # the question names just where the rows are, evenly: the widest law
+        ([1, 5, 5, 1, 9], 2),
+        ([0, 0, 0, 20, 3], 3),
+        ([3, 1, 4, 1, 5, 9, 2], 5),
+    ],
+)
+def test_cross_talk_keeps_to_its_bound_by_enumeration(projections: int, counts: list[int], cells: int) -> None:
+    """The law of one row's error over all signs of all cells, and of the sum of as many rows."""
+    span = cells * sum(counts)
+    law = np.zeros(2 * span + 1)
+    for signs in itertools.product((-1, 1), repeat=len(counts)):
+        row = sum(sign * count for sign, count in zip(signs, counts, strict=True))
+        error = sum(signs[x] * (row - signs[x] * counts[x]) for x in range(cells))
+        law[error + span] += 0.5 ** len(counts)
+    total = np.ones(1)
+    for _ in range(projections):
+        total = np.convolve(total, law)
+    errors = np.abs(np.arange(len(total)) - len(total) // 2) / projections
+    norm = math.hypot(*counts)
     for beta in (0.3, 1e-2, 1e-5):
-        assert float(chances[errors > cross_talk_reach(rows, projections, cells, 1, beta)].sum()) <= beta
+        assert float(total[errors > cross_talk_reach(norm, projections, cells, 1, beta)].sum()) <= beta
 
 
-def test_a_projections_error_counts_other_cells_only_where_the_number_of_rows_is_public() -> None:
+def test_cross_talk_is_no_wider_than_three_times_what_signs_do() -> None:
+    for cells in (1, 4, 16, 256):
+        deviation = math.sqrt(cells / 4096)
+        normal = deviation * math.sqrt(2.0 * math.log(2.0 * 100 / 0.05))
+        assert normal <= cross_talk_reach(1.0, 4096, cells, 100, 0.05) <= 2.0 * normal
+
+
+@pytest.mark.parametrize(("projections", "rate"), [(64, 0.01), (256, 0.5), (1024, 20.0)])
+@pytest.mark.parametrize("counts", [[40], [3, 1, 4, 1, 5, 9, 2, 6], [1] * 100, [0]])
+def test_the_norm_is_above_its_bound_hardly_more_often_than_beta(
+    projections: int, rate: float, counts: list[int]
+) -> None:
+    trials, beta = 400, 0.1
+    generator = np.random.default_rng(projections + len(counts))
+    norm = math.hypot(*counts)
+    failed = 0
+    for _ in range(trials):
+        signs = generator.integers(0, 2, size=(projections, len(counts))) * 2 - 1
+        q = math.exp(-rate)
+        noise = generator.geometric(1 - q, projections) - generator.geometric(1 - q, projections)
+        rows = (signs @ np.array(counts) + noise).astype(np.float64)
+        failed += norm > norm_bound(rate, projections, float(rows @ rows), beta)
+    # A bound that fails with 0.1 passes but once in a million, one that fails with 0.2 is found out 98 times in 100.
+    assert failed <= binom.isf(1e-6, trials, beta)
+
+
+def test_the_norms_bound_is_within_a_tenth_at_the_default_size_and_infinite_where_nothing_is_known() -> None:
+    assert 1000.0 <= norm_bound(1.0, 4096, 4096 * 1000.0**2, 0.005) <= 1100.0
+    assert math.isinf(norm_bound(1.0, 4, 4 * 1000.0**2, 0.005))
+
+
+def test_a_projections_plan_knows_its_noise_alone_unless_the_number_of_rows_is_public() -> None:
     private = plans("sparse_project", Setting(universe=1000))["basic"]
     public = plans("sparse_project", Setting(universe=1000, neighbors="replace", rows=500))["basic"]
-    noise = projected_noise_reach(rate_of(private), 64, 4, 1000, 0.05)
-    assert private.alpha == noise == projection_alpha(private, 4, None)
-    assert public.alpha > cross_talk_reach(500, 64, 4, 1000, 0.025)
+    assert private.noise_only
+    assert private.alpha == noise_alpha(private, 4)
+    assert not public.noise_only
+    assert public.alpha == projection_alpha(public, 4, 500.0) > noise_alpha(public, 4)
+    assert released_norm(public, 64 * 1e9, 500) == 500.0
+    assert released_norm(private, 64 * 1e9, None) > 30_000.0
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])

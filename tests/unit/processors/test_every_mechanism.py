@@ -283,14 +283,14 @@ def test_a_halted_stream_answers_nothing_and_its_reason_is_told(kind: Kind) -> N
 @every_kind
 def test_two_streams_of_one_specification_have_noise_of_their_own(kind: Kind) -> None:
     driver = driver_with(kind)
-    driver.open(kind.spec(stream="twin"))
+    driver.open(kind.spec(stream="second"))
 
     def seen(stream: str) -> list[Any]:
         log = [{"id": f"{place}", "stream": stream, **one} for place, one in enumerate(list(kind.questions) * 5)]
         keep = {"outcome", "estimate", "estimates", "choice"}
         return [answer.model_dump(include=keep) for answer in driver.ask(log)]
 
-    assert seen("s") != seen("twin")
+    assert seen("s") != seen("second")
 
 
 @every_kind

@@ -131,10 +131,13 @@ def test_every_number_is_within_the_alpha_that_it_carries(neighbors: str) -> Non
     assert 0 < errors.max() <= (everything.alpha or 0.0)
     assert abs((some.estimate or 0.0) - counts[:4].sum()) <= (some.alpha or 0.0)
     cells = list(product(*map(range, SHAPE)))
-    for answer, cell in zip(
-        driver.ask([asks("lazy_histogram", cells=[at(cell)]) for cell in cells]), cells, strict=True
-    ):
-        assert abs((answer.estimate or 0.0) - counts[cell]) <= (answer.alpha or 0.0)
+    answers = driver.ask([asks("lazy_histogram", cells=[at(cell)]) for cell in cells])
+    beyond = sum(
+        abs((answer.estimate or 0.0) - counts[cell]) > (answer.alpha or 0.0)
+        for answer, cell in zip(answers, cells, strict=True)
+    )
+    # One of 120 is beyond with β·120/1000, two are with 10⁻⁵.
+    assert beyond <= 1
 
 
 @pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
@@ -172,10 +175,24 @@ def test_a_projection_finds_the_counts_up_to_the_cross_talk_it_declares() -> Non
         assert answer.basis == "release"
 
 
-def test_where_the_number_of_rows_is_private_a_projection_says_that_its_alpha_is_the_noises_alone() -> None:
-    driver = installation("sparse_project")
-    answer = one(driver, "sparse_project", cells=[at((1, 0, 1))])
-    assert answer.basis == "release, α of its noise alone"
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+def test_a_projections_alpha_is_that_of_its_whole_error_whoever_knows_the_number_of_rows(neighbors: str) -> None:
+    driver = installation("sparse_project", neighbors=neighbors, projections=1024)
+    counts = exact_counts()
+    for cell in product(range(12), range(2), range(5)):
+        answer = one(driver, "sparse_project", cells=[at(cell)])
+        assert answer.alpha is not None
+        assert abs((answer.estimate or 0.0) - counts[cell]) <= answer.alpha
+        assert answer.basis == "release"
+
+
+def test_a_projection_of_too_few_rows_to_tell_its_error_says_nothing_of_it() -> None:
+    driver = installation("sparse_project", projections=8)
+    assert one(driver, "sparse_project", cells=[at((1, 0, 1))]).alpha is None
+    public = one(
+        installation("sparse_project", projections=8, neighbors="replace"), "sparse_project", cells=[at((1, 0, 1))]
+    )
+    assert public.alpha is not None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -239,8 +256,7 @@ def test_universes_of_any_size_take_questions_about_single_cells(kind: str) -> N
     empty = {"at": dict.fromkeys(HUGE, (1 << 20) - 1)}
     found = one(driver, kind, cells=[full, empty])
     assert found.alpha is not None
-    cross_talk = 400.0 if kind == "sparse_project" else 0.0
-    assert abs((found.estimate or 0.0) - 400.0) <= found.alpha + 0.3 * cross_talk
+    assert abs((found.estimate or 0.0) - 400.0) <= found.alpha
 
 
 REJECTED: list[tuple[str, Mapping[str, Any], str]] = [

@@ -76,7 +76,7 @@ export function streamView({ names: [name], session }) {
     about.update([
       home,
       mechanism(row.mechanism),
-      `±${number(row.alpha)}. ${promise(row)}.`,
+      `${promise(row)}.`,
       amount(row.asked),
       amount(row.cost),
       `${amount(row.spent)}${row.cost.epsilon ? ` (${percent(share(row))} of its cost)` : ""}`,

@@ -64,7 +64,7 @@ function row(withSource) {
       below.update(stream.rates);
       setText(answered, count(stream.answered));
       setAttribute(answered, "title", stream.updated === null ? null : `last ${ago(stream.updated)}`);
-      setText(alpha, `±${number(stream.alpha)}`);
+      setText(alpha, `${number(stream.alpha)}${stream.promises.some((one) => one.warning) ? " (vacuous)" : ""}`);
       setAttribute(alpha, "title", promise(stream));
       setText(dry, stream.dry_in === null ? "–" : duration(stream.dry_in));
       setAttribute(element, "data-state", stream.state);
@@ -72,12 +72,19 @@ function row(withSource) {
   };
 }
 
-/** The accuracy that a stream promises, in a sentence. */
-export function promise({ alpha, beta, expected_queries: expected }) {
-  return (
-    `All of the first ${count(expected)} answers are within ±${number(alpha)} ` +
-    `with probability at least 1 − ${number(beta)}`
-  );
+/** The accuracy that a stream promises, in words whose parts are the API's. */
+export function promise({ promises }) {
+  return promises
+    .map(({ before, alpha, after, over, probability, remark, warning }) =>
+      [
+        `${before}${number(alpha)}${after} with probability ${number(probability)} ${over}`,
+        remark,
+        warning,
+      ]
+        .filter(Boolean)
+        .join("; "),
+    )
+    .join(". ");
 }
 
 /**

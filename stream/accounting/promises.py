@@ -1,0 +1,141 @@
+"""What a stream's α bounds, in one set of words for the command line, the monitor's page and the documents.
+
+An answer's own ``alpha`` bounds the error of each of its numbers. What is said of a stream before it answers is here: of
+what, over how many, with which probability. Whatever is told of accuracy is told from these parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from schemas import (
+    AboveThreshold,
+    AnswersCalibration,
+    Calibration,
+    Exponential,
+    Histogram,
+    Laplace,
+    LazyHistogram,
+    NoisyMax,
+    NumericSparse,
+    Pmw,
+    RandomizedResponse,
+    ReleaseCalibration,
+    SparsePmw,
+    SparseProject,
+    SparseVectorCalibration,
+    StreamSpec,
+)
+from schemas.queries import MAX_CANDIDATES
+from stream.accounting.answers import promised_answers
+
+VACUOUS = "vacuous: it says no more than the number of rows does"
+"""What is said of a promise that a constant answer would keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """One bound of a stream: ``before`` α ``after``, with a probability ``over`` so many, and what else there is to say.
+    ``warning`` is empty, or ``VACUOUS``.
+
+    All promises of a stream hold together with the same ``probability``.
+    """
+
+    before: str
+    alpha: float
+    after: str
+    over: str
+    probability: float
+    remark: str
+    warning: str
+
+    def __str__(self) -> str:
+        """The promise as a sentence, without its full stop."""
+        told = f"{self.before}{_figure(self.alpha)}{self.after} with probability {self.probability:g} {self.over}"
+        return "; ".join(part for part in (told, self.remark, self.warning) if part)
+
+
+def promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]:  # noqa: PLR0911 - one for each mechanism
+    """What a stream promises of its accuracy, from its public definition alone."""
+    mechanism, asked = spec.mechanism, _first(calibration.expected_queries, "answer")
+    match mechanism:
+        case AboveThreshold() | NumericSparse():
+            decided = _promise(
+                calibration, "each ⊤ and ⊥ is right about values further than ", " from the threshold", asked
+            )
+            if not isinstance(calibration, SparseVectorCalibration) or calibration.numbers == "none":
+                return (decided,)
+            number = _promise(
+                calibration, "each number on a ⊤ is within ±", "", asked, alpha=calibration.answer_alpha
+            )
+            return decided, number
+        case Laplace(dimensions=dimensions):
+            several = f", of up to {dimensions:,} in an answer," if dimensions > 1 else ""
+            remark = "on a table: each count, and what moves by more carries an alpha of its own"
+            return (_promise(calibration, f"each number{several} is within ±", "", _charged(calibration), remark),)
+        case NoisyMax() | Exponential():
+            before = f"each choice among up to {MAX_CANDIDATES} candidates is at most "
+            remark = "fewer candidates carry a smaller alpha"
+            return (_promise(calibration, before, " below the best", _charged(calibration), remark),)
+        case RandomizedResponse():
+            over = _first(calibration.expected_queries, "event")
+            return (_promise(calibration, "each category's estimated share is within ±", "", over),)
+        case Histogram():
+            remark = "sums of cells carry an alpha of their own"
+            return (
+                _promise(calibration, "each cell is within ±", "", "over all cells, however often asked", remark),
+            )
+        case LazyHistogram(sparsity=sparsity) | SparseProject(sparsity=sparsity):
+            cells = f"answer about up to {sparsity:,} cells" if sparsity > 1 else "answer about a cell"
+            if isinstance(calibration, ReleaseCalibration) and calibration.noise_only:
+                remark = "each answer carries its whole error, which depends on the table"
+                return (_promise(calibration, f"the noise in each {cells} is within ±", "", asked, remark),)
+            return (_promise(calibration, f"each {cells} is within ±", "", asked),)
+        case Pmw(updates=updates, gap=gap, rows=rows) | SparsePmw(updates=updates, gap=gap, rows=rows):
+            remarks = [f"for a table of at most {rows:,} rows"] if rows else []
+            remarks += ["while its updates last"] if updates and gap else []
+            return (_promise(calibration, "each count is within ±", "", asked, ", ".join(remarks)),)
+
+
+def vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> bool:
+    """Whether a constant would keep a promise about a table of so many rows, a public number; half of the rows, say.
+
+    A share's range is 1. A decision or a choice is never further off than the number of rows.
+    """
+    if isinstance(spec.mechanism, RandomizedResponse):
+        return calibration.alpha >= 0.5
+    sums: tuple[str, ...] = getattr(spec.mechanism, "sums", ())
+    if rows is None or sums:
+        return False
+    if isinstance(spec.mechanism, AboveThreshold | NumericSparse | NoisyMax | Exponential):
+        return calibration.alpha >= rows
+    return calibration.alpha >= 0.5 * rows
+
+
+def _promise(
+    calibration: Calibration, before: str, after: str, over: str, remark: str = "", alpha: float | None = None
+) -> Promise:
+    return Promise(
+        before=before,
+        alpha=calibration.alpha if alpha is None else alpha,
+        after=after,
+        over=over,
+        probability=1.0 - calibration.beta,
+        remark=remark,
+        warning=VACUOUS if calibration.vacuous else "",
+    )
+
+
+def _charged(calibration: Calibration) -> str:
+    """Over the answers that share β, where each is charged."""
+    if not isinstance(calibration, AnswersCalibration):
+        raise TypeError(f"a {calibration.kind} calibration does not charge each answer")
+    return _first(promised_answers(calibration), "answer")
+
+
+def _first(count: int, what: str) -> str:
+    return f"over the first {count:,} {what}s" if count > 1 else f"over the first {what}"
+
+
+def _figure(alpha: float) -> str:
+    return f"{alpha:.4g}" if alpha < 1e4 else f"{alpha:,.0f}"

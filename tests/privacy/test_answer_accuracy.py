@@ -1,0 +1,304 @@
+"""Every ``alpha`` bounds the whole error of what is published, on a real table: each mechanism, 160 streams of a hundred questions.
+
+A stream fails if any of its numbers is further from the truth than the ``alpha`` beside it; β = 0.05 of the streams may. Streams have
+incarnations, and so noise, of their own. Of 20 streams 9 failures are too many (by chance one in a million, ``FALSE_ALARM``);
+a mechanism whose streams fail with 0.8 is found out in each setting with 0.9994. Over all eight settings 25 failures of
+160 are too many, which finds out one that fails with 0.25 in 99 cases of 100.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+from scipy.stats import binom
+
+from schemas import Answer
+from stream.data import adult
+from stream.testing import Driver
+from tests.privacy.chance import FALSE_ALARM, at_most
+from tests.privacy.service import definition_of
+
+STREAMS, QUESTIONS, BETA = 20, 100, 0.05
+ATTRIBUTES = ("age", "sex", "education-num", "race", "income>50K")
+SPARSITY = 16
+THRESHOLD = 2000.0
+SETTINGS = list(product(("add-remove", "replace"), (1.0, 0.1), (0.0, 1e-6)))
+WIDE = {
+    "sparse_pmw": "planned for the worst table and asker; the hypothesis is right about most questions of this one",
+    "above_threshold": "few of these counts are near the threshold",
+}
+"""Mechanisms whose largest error here is below a third of α, and why."""
+
+Truth = Callable[[Answer], float]
+"""The largest error of an answer's numbers."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question without its stream, and how far an answer to it is off."""
+
+    query: dict[str, Any]
+    error: Truth
+
+
+@lru_cache(maxsize=1)
+def people() -> pl.DataFrame:
+    with gzip.open(adult.PATH) as file:
+        return pl.read_csv(io.BytesIO(file.read()))
+
+
+@lru_cache(maxsize=1)
+def cell_counts() -> dict[tuple[Any, ...], int]:
+    counted = people().group_by(ATTRIBUTES).len()
+    return {tuple(row[:-1]): row[-1] for row in counted.iter_rows()}
+
+
+def number(truth: float) -> Truth:
+    return lambda answer: abs((answer.estimate if answer.estimate is not None else np.inf) - truth)
+
+
+def numbers(truths: npt.NDArray[Any]) -> Truth:
+    return lambda answer: float(np.max(np.abs(np.array(answer.estimates) - truths)))
+
+
+@lru_cache(maxsize=1)
+def conditions() -> list[tuple[str, pl.DataFrame]]:
+    """Ordinary predicates, and the rows that they hold for."""
+    generator = random.Random(15)
+    found = []
+    for _ in range(QUESTIONS):
+        low, high = sorted(generator.randint(16, 100) for _ in range(2))
+        sex, taught = generator.choice("FM"), generator.randint(0, 15)
+        where, chosen = f"age BETWEEN {low} AND {high}", pl.col("age").is_between(low, high)
+        if generator.random() < 0.6:
+            where, chosen = f"{where} AND sex = '{sex}'", chosen & (pl.col("sex") == sex)
+        if generator.random() < 0.3:
+            where, chosen = (
+                f'{where} AND "education-num" >= {taught}',
+                chosen & (pl.col("education-num") >= taught),
+            )
+        found.append((where, people().filter(chosen)))
+    return found
+
+
+def counts() -> list[Asked]:
+    return [Asked({"where": where}, number(rows.height)) for where, rows in conditions()]
+
+
+def groups(rows: pl.DataFrame) -> npt.NDArray[np.int64]:
+    """Counts by sex and race in row-major order."""
+    found = np.zeros((2, 5), dtype=np.int64)
+    for sex, race in rows.select("sex", "race").iter_rows():
+        found["FM".index(sex), race] += 1
+    return found.ravel()
+
+
+def everything_of_laplace() -> list[Asked]:
+    """Counts, sums, means, shares and groups."""
+    asked = []
+    for place, (where, rows) in enumerate(conditions()):
+        match place % 5:
+            case 0:
+                asked.append(Asked({"where": where}, number(rows.height)))
+            case 1:
+                asked.append(Asked({"sum": "age", "where": where}, number(float(rows["age"].sum()))))
+            case 2:
+                mean = rows["age"].mean() if rows.height else 58.0
+                asked.append(Asked({"mean": "age", "where": where}, number(float(str(mean)))))
+            case 3:
+                asked.append(Asked({"where": where, "fraction": True}, number(rows.height / people().height)))
+            case _:
+                asked.append(Asked({"group_by": ["sex", "race"], "where": where}, numbers(groups(rows))))
+    return asked
+
+
+def everything_of_histogram(neighbors: str) -> list[Asked]:
+    asked = cells()[: QUESTIONS // 2]
+    for place, (where, rows) in enumerate(conditions()[QUESTIONS // 2 :]):
+        share = place % 3 == 0 and neighbors == "replace"
+        if place % 3 == 1:
+            asked.append(Asked({"group_by": ["sex", "race"], "where": where}, numbers(groups(rows))))
+        else:
+            truth = rows.height / people().height if share else rows.height
+            asked.append(Asked({"where": where, **({"fraction": True} if share else {})}, number(truth)))
+    return asked
+
+
+def everything_of_pmw() -> list[Asked]:
+    asked = []
+    for place, (where, rows) in enumerate(conditions()):
+        share = place % 4 == 0
+        truth = rows.height / people().height if share else rows.height
+        asked.append(Asked({"where": where, **({"fraction": True} if share else {})}, number(truth)))
+    return asked
+
+
+@lru_cache(maxsize=1)
+def cells() -> list[Asked]:
+    """Weighted sums of up to 16 cells: some that hold many rows, some at random, some single."""
+    generator = random.Random(16)
+    heavy = sorted(cell_counts(), key=lambda cell: (-cell_counts()[cell], cell))[:400]
+    asked = []
+    for place in range(QUESTIONS):
+        chosen = generator.sample(heavy, (SPARSITY, 4, 1)[place % 3])
+        if place % 2:
+            chosen = [(age, sex, place % 16, race, 0) for age, sex, _, race, _ in chosen]
+        weights = {cell: generator.choice((1.0, 1.0, 0.5)) for cell in chosen}
+        truth = sum(weight * cell_counts().get(cell, 0) for cell, weight in weights.items())
+        named = [{"at": dict(zip(ATTRIBUTES, cell, strict=True)), "weight": one} for cell, one in weights.items()]
+        asked.append(Asked({"cells": named}, number(truth)))
+    return asked
+
+
+def choices() -> list[Asked]:
+    """The best of four counts; the error is how far the chosen one lies below it."""
+    asked = []
+    for place in range(QUESTIONS):
+        named = {f"c{one}": conditions()[(place + 7 * one) % QUESTIONS] for one in range(4)}
+        scores = {name: rows.height for name, (_, rows) in named.items()}
+
+        def below(answer: Answer, scores: dict[str, int] = scores) -> float:
+            return float(max(scores.values()) - scores[str(answer.choice)])
+
+        candidates = [{"name": name, "where": where} for name, (where, _) in named.items()]
+        asked.append(Asked({"candidates": candidates}, below))
+    return asked
+
+
+def values() -> list[Asked]:
+    """Numbers of a feed whose grid is 1, as far from it as can be."""
+    generator = random.Random(17)
+    asked = []
+    for place in range(QUESTIONS):
+        if place % 2:
+            asked.append(Asked({"value": (value := generator.randint(0, 4000) + 0.5)}, number(value)))
+        else:
+            several = [generator.randint(-50, 4000) + 0.5 for _ in range(3)]
+            asked.append(Asked({"values": several}, numbers(np.array(several))))
+    return asked
+
+
+def single_values() -> list[Asked]:
+    generator = random.Random(18)
+    drawn = [generator.randint(0, 4000) + 0.5 for _ in range(QUESTIONS)]
+    return [Asked({"value": value}, number(value)) for value in drawn]
+
+
+def mechanisms(neighbors: str) -> dict[str, tuple[str, dict[str, Any], list[Asked]]]:
+    """Every mechanism that says an α: the source, the mechanism, and what it is asked."""
+    table: dict[str, Any] = {"attributes": list(ATTRIBUTES)}
+    sparse = table | {"sparsity": SPARSITY}
+    updates = {"updates": 30} | ({"rows": 50_000} if neighbors == "add-remove" else {})
+    alarm = {"threshold": THRESHOLD, "cutoff": QUESTIONS // 5}
+    return {
+        "laplace": ("adult", {"kind": "laplace", "answers": QUESTIONS}, everything_of_laplace()),
+        "laplace, feed": ("feed", {"kind": "laplace", "answers": QUESTIONS, "dimensions": 3}, values()),
+        "histogram": ("adult", {"kind": "histogram", **table}, everything_of_histogram(neighbors)),
+        "lazy_histogram": ("adult", {"kind": "lazy_histogram", **sparse}, cells()),
+        "sparse_project": ("adult", {"kind": "sparse_project", **sparse}, cells()),
+        "pmw": ("adult", {"kind": "pmw", **table, **updates}, everything_of_pmw()),
+        "sparse_pmw": ("adult", {"kind": "sparse_pmw", **sparse, **updates}, cells()),
+        "numeric_sparse, fresh": ("adult", {"kind": "numeric_sparse", **alarm}, counts()),
+        "numeric_sparse, gap": ("adult", {"kind": "numeric_sparse", "numbers": "gap", **alarm}, counts()),
+        "numeric_sparse, feed": ("feed", {"kind": "numeric_sparse", **alarm}, single_values()),
+        "above_threshold": ("adult", {"kind": "above_threshold", **alarm}, counts()),
+        "noisy_max": ("adult", {"kind": "noisy_max", "answers": QUESTIONS}, choices()),
+        "exponential": ("adult", {"kind": "exponential", "answers": QUESTIONS}, choices()),
+    }
+
+
+@lru_cache(maxsize=len(SETTINGS))
+def largest_shares(neighbors: str, epsilon: float, delta: float) -> dict[str, list[float]]:
+    """For each mechanism, the largest error of each of its streams as a share of the α beside it."""
+    driver = Driver(bytes(range(7, 39)), partitions=1)
+    driver.register(adult.source(1000.0, 1e-3).model_copy(update={"neighbors": neighbors}))
+    feed = {"source": "feed", "kind": "values", "neighbors": neighbors, "epsilon": 1000.0, "delta": 1e-3}
+    driver.register(feed | {"sensitivity": 1.0, "grid": 1.0})
+    shares = defaultdict(list)
+    for name, (source, mechanism, asked) in mechanisms(neighbors).items():
+        streams = [f"{name.replace(', ', '-')}-{stream}" for stream in range(STREAMS)]
+        spec = {"source": source, "mechanism": mechanism, "epsilon": epsilon, "delta": delta, "beta": BETA}
+        for stream in streams:
+            driver.open(spec | {"stream": stream, "expected_queries": QUESTIONS})
+        queries = [{"id": "q", "stream": stream, **one.query} for stream in streams for one in asked]
+        answers = driver.ask(queries)
+        definition = definition_of(driver, streams[0])
+        for start in range(0, len(answers), len(asked)):
+            own = zip(asked, answers[start : start + len(asked)], strict=True)
+            shares[name].append(max(_share(one, answer, definition) for one, answer in own))
+    return dict(shares)
+
+
+def _share(asked: Asked, answer: Answer, definition: Any) -> float:
+    assert answer.outcome in {"answer", "above", "below", "halted"}, answer.reason
+    if definition.calibration.kind == "sparse_vector" and answer.outcome != "halted":
+        truth = asked.error(answer.model_copy(update={"estimate": 0.0}))  # every value here is at least 0
+        wrong_by = THRESHOLD - truth if answer.outcome == "above" else truth - THRESHOLD
+        decided = max(0.0, wrong_by) / definition.calibration.alpha
+        return float(
+            decided if answer.estimate is None else max(decided, asked.error(answer) / (answer.alpha or np.nan))
+        )
+    if answer.outcome == "halted":
+        return 0.0
+    assert answer.alpha is not None
+    return float(asked.error(answer) / answer.alpha)
+
+
+NAMES = (
+    "laplace",
+    "laplace, feed",
+    "histogram",
+    "lazy_histogram",
+    "sparse_project",
+    "pmw",
+    "sparse_pmw",
+    "numeric_sparse, fresh",
+    "numeric_sparse, gap",
+    "numeric_sparse, feed",
+    "above_threshold",
+    "noisy_max",
+    "exponential",
+)
+
+
+@pytest.mark.parametrize(("neighbors", "epsilon", "delta"), SETTINGS)
+def test_in_each_setting_errors_exceed_alpha_in_no_more_streams_than_beta_allows(
+    neighbors: str, epsilon: float, delta: float
+) -> None:
+    failed = {
+        name: sum(share > 1.0 for share in shares)
+        for name, shares in largest_shares(neighbors, epsilon, delta).items()
+    }
+    assert all(at_most(failures, STREAMS, BETA) for failures in failed.values()), failed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_over_all_settings_errors_exceed_alpha_in_no_more_streams_than_beta_allows(name: str) -> None:
+    shares = [share for setting in SETTINGS for share in largest_shares(*setting)[name]]
+    assert at_most(sum(share > 1.0 for share in shares), len(shares), BETA)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_alpha_is_three_times_as_wide_as_the_largest_error_but_where_it_is_said_why(name: str) -> None:
+    largest = max(share for setting in SETTINGS for share in largest_shares(*setting)[name])
+    assert (largest > 1.0 / 3.0) != (name in WIDE), largest
+
+
+def test_the_checks_find_out_what_they_say_they_find_out() -> None:
+    one, all_of_them = STREAMS, STREAMS * len(SETTINGS)
+    most_of_one, most_of_all = (int(binom.isf(FALSE_ALARM, trials, BETA)) for trials in (one, all_of_them))
+    assert (most_of_one, most_of_all) == (8, 24)
+    assert binom.sf(most_of_one, one, 0.8) >= 0.9994
+    assert binom.sf(most_of_all, all_of_them, 0.25) >= 0.99

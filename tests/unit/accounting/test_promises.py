@@ -1,0 +1,228 @@
+"""What is told of accuracy, by command line, page and documents, is one set of words, and true of the answers that follow."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+from typer.testing import CliRunner
+
+from schemas import Answer, Calibration, GrantRecord, LedgerRecord, StreamSpec
+from stream.accounting.plans import choose
+from stream.accounting.promises import VACUOUS, Promise, promises
+from stream.accounting.setting import Setting
+from stream.cli import streams as stream_commands
+from stream.cli.app import app
+from stream.testing import Driver
+from tests.privacy.service import definition_of
+
+_ledger: TypeAdapter[LedgerRecord] = TypeAdapter(LedgerRecord)
+
+KEY = bytes(range(3, 35))
+QUERIES = 40
+TABLE: dict[str, Any] = {
+    "kind": "table",
+    "source": "people",
+    "neighbors": "add-remove",
+    "epsilon": 1000.0,
+    "path": "people.csv",
+    "attributes": {"age": 100, "sex": ["F", "M"]},
+}
+ROWS: dict[str, list[Any]] = {"age": list(range(100)) * 2, "sex": ["F"] * 100 + ["M"] * 100}
+CELLS = [{"at": {"age": age, "sex": "F"}} for age in range(3)]
+BOTH = {"attributes": ["age", "sex"]}
+MULTIPLICATIVE = {**BOTH, "rows": 100_000, "updates": 20}
+CANDIDATES = [{"name": str(age), "where": f"age < {age}"} for age in range(1, 257)]
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "above_threshold": (
+        {"threshold": 50.0},
+        {"where": "age < 50"},
+        "each ⊤ and ⊥ is right about values further than A from the threshold over the first 40 answers",
+    ),
+    "numeric_sparse": (
+        {"threshold": -1e6},
+        {"where": "age < 50"},
+        "each number on a ⊤ is within ±A over the first 40 answers",
+    ),
+    "laplace": ({"answers": 7}, {"where": "age < 50"}, "each number is within ±A over the first 7 answers"),
+    "histogram": (BOTH, {"cells": CELLS[:1]}, "each cell is within ±A over all cells, however often asked"),
+    "lazy_histogram": (
+        {**BOTH, "sparsity": 3},
+        {"cells": [*CELLS[:2], {**CELLS[2], "weight": 0.5}]},
+        "each answer about up to 3 cells is within ±A over the first 40 answers",
+    ),
+    "sparse_project": (
+        {**BOTH, "sparsity": 3},
+        {"cells": CELLS},
+        "the noise in each answer about up to 3 cells is within ±A over the first 40 answers",
+    ),
+    "pmw": (MULTIPLICATIVE, {"where": "age < 50"}, "each count is within ±A over the first 40 answers"),
+    "sparse_pmw": (MULTIPLICATIVE, {"cells": CELLS}, "each count is within ±A over the first 40 answers"),
+    "noisy_max": (
+        {},
+        {"candidates": CANDIDATES},
+        "each choice among up to 256 candidates is at most A below the best over the first answer",
+    ),
+    "exponential": (
+        {},
+        {"candidates": CANDIDATES},
+        "each choice among up to 256 candidates is at most A below the best over the first answer",
+    ),
+}
+
+
+def opened(kind: str) -> tuple[Driver, GrantRecord]:
+    """A stream of the kind, and its grant."""
+    driver = Driver(KEY, partitions=1)
+    driver.register(TABLE, ROWS)
+    spec = {"stream": kind, "source": "people", "epsilon": 1.0, "expected_queries": QUERIES}
+    driver.open({**spec, "mechanism": {"kind": kind, **CASES[kind][0]}})
+    [grant] = [
+        record
+        for one in driver.records(driver.topics.ledger)
+        if isinstance(record := _ledger.validate_json(one.value or b""), GrantRecord)
+    ]
+    return driver, grant
+
+
+def told(promise: Promise) -> str:
+    """The promise with a letter in place of its figure, and without its probability."""
+    return f"{promise.before}A{promise.after} {promise.over}"
+
+
+@pytest.mark.parametrize("kind", sorted(CASES))
+def test_what_a_stream_promises_is_what_its_answers_carry(kind: str) -> None:
+    driver, grant = opened(kind)
+    found = promises(grant.spec, grant.calibration)
+    assert CASES[kind][2] in {told(one) for one in found}
+    assert {one.probability for one in found} == {0.95}
+    [answer] = driver.ask([{"id": "q", "stream": kind, **CASES[kind][1]}])
+    assert answer.outcome in {"answer", "above", "below"}
+    if kind == "above_threshold":
+        assert answer.alpha is None
+    elif kind == "sparse_project":
+        assert answer.alpha is not None
+        assert answer.alpha > found[-1].alpha
+    else:
+        assert answer.alpha == found[-1].alpha
+
+
+def test_what_moves_by_more_than_the_promise_speaks_of_carries_more_and_is_said_to() -> None:
+    driver, grant = opened("histogram")
+    [wide] = driver.ask([{"id": "q", "stream": "histogram", "where": "TRUE"}])
+    [promise] = promises(grant.spec, grant.calibration)
+    assert (wide.alpha or 0.0) > promise.alpha
+    assert promise.remark == "sums of cells carry an alpha of their own"
+    driver, grant = opened("laplace")
+    grouped, summed = driver.ask(
+        [{"id": "q", "stream": "laplace", "group_by": ["sex"]}, {"id": "q", "stream": "laplace", "sum": "age"}]
+    )
+    [promise] = promises(grant.spec, grant.calibration)
+    assert min(grouped.alpha or 0.0, summed.alpha or 0.0) > promise.alpha
+    assert "carries an alpha of its own" in promise.remark
+
+
+@pytest.mark.parametrize("kind", sorted(CASES))
+def test_every_surface_says_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, grant = opened(kind)
+    sentences = [str(one) for one in promises(grant.spec, grant.calibration)]
+
+    async def granted(spec: StreamSpec) -> GrantRecord:
+        del spec
+        return grant
+
+    monkeypatch.setattr(stream_commands, "_open", granted)
+    receipt = CliRunner().invoke(app, ["stream", "open", grant.spec.model_dump_json()], catch_exceptions=False)
+    assert all(sentence in receipt.stdout for sentence in sentences), receipt.stdout
+    assert "queries" not in receipt.stdout
+    document = Path("docs/mechanisms.md").read_text()
+    for promise in promises(grant.spec, grant.calibration):
+        # Figures of the one stream are named by their fields there.
+        phrase = re.sub(r"up to \d+ cells", "up to `sparsity` cells", promise.before).strip(" ±")
+        assert phrase in document, phrase
+
+
+def test_a_plan_tells_its_promise_in_the_same_words_and_no_other_number_of_queries() -> None:
+    arguments = ["plan", "--epsilon", "1", "--mechanism", "laplace"]
+    shown = CliRunner().invoke(app, arguments, catch_exceptions=False, env={"COLUMNS": "200"}).stdout
+    assert "with probability 0.95 over the first answer" in shown
+    assert "1000" not in shown
+    plan = json.loads(CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout)
+    spec = StreamSpec.model_validate(plan["spec"])
+    calibration: Calibration = TypeAdapter(Calibration).validate_python(
+        next(one for one in plan["calibrations"] if one["method"] == plan["choice"])
+    )
+    assert plan["promises"] == [asdict(one) for one in promises(spec, calibration)]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "rows", "vacuous"),
+    [
+        ({"kind": "histogram", "attributes": ["age"]}, 20, True),
+        ({"kind": "histogram", "attributes": ["age"]}, 21, False),
+        ({"kind": "histogram", "attributes": ["age"]}, None, False),
+        ({"kind": "laplace"}, 5, True),
+        ({"kind": "noisy_max"}, 15, True),
+        ({"kind": "noisy_max"}, 17, False),
+        ({"kind": "above_threshold", "threshold": 3.0}, 12, True),
+        ({"kind": "sparse_pmw", "attributes": ["age"], "rows": 1000, "updates": 50}, 1000, True),
+        ({"kind": "sparse_pmw", "attributes": ["age"], "rows": 10**6, "updates": 50}, 10**6, False),
+    ],
+)
+def test_a_promise_that_a_constant_would_keep_is_marked(
+    mechanism: dict[str, Any], rows: int | None, vacuous: bool
+) -> None:
+    spec = StreamSpec.model_validate({"stream": "s", "source": "t", "epsilon": 1.0, "mechanism": mechanism})
+    chosen = choose(spec, Setting(universe=1000, rows=rows))
+    assert chosen.vacuous == vacuous, chosen.alpha
+    assert all((VACUOUS in str(one)) == vacuous for one in promises(spec, chosen))
+
+
+def test_an_answer_of_a_feed_counts_the_rounding_of_its_value_in() -> None:
+    driver = Driver(KEY, partitions=1)
+    driver.register(
+        {
+            "kind": "values",
+            "source": "feed",
+            "neighbors": "replace",
+            "epsilon": 1e3,
+            "sensitivity": 1.0,
+            "grid": 1.0,
+        }
+    )
+    streams = [f"s{number}" for number in range(50)]
+    for stream in streams:
+        driver.open({"stream": stream, "source": "feed", "epsilon": 20.0, "mechanism": {"kind": "laplace"}})
+    answers: list[Answer] = driver.ask([{"id": "q", "stream": stream, "value": 10.5} for stream in streams])
+    # At so large an ε there is hardly any noise: what is left is the half that rounding takes.
+    assert {answer.alpha for answer in answers} == {definition_of(driver, "s0").calibration.alpha} == {0.5}
+    assert sum(abs((answer.estimate or 0.0) - 10.5) > (answer.alpha or 0.0) for answer in answers) <= 5
+
+
+def test_a_plan_of_sparse_questions_tells_what_the_plainest_mechanism_would_do() -> None:
+    arguments = [
+        "plan",
+        "--epsilon",
+        "0.1",
+        "--mechanism",
+        "sparse_pmw",
+        "--rows",
+        "50000",
+        "--sparsity",
+        "200",
+        "--gap",
+        "0.001",
+    ]
+    arguments += ["--neighbors", "replace", "--cutoff"]
+    better = CliRunner().invoke(app, [*arguments, "2"], catch_exceptions=False, env={"COLUMNS": "200"}).stdout
+    assert "a lazy_histogram of the same ε keeps such questions within ±1865" in better
+    assert "each count is within ±1307" in better
+    guaranteed = [one for one in arguments if one not in {"--gap", "0.001"}]
+    worse = CliRunner().invoke(app, [*guaranteed, "60"], catch_exceptions=False, env={"COLUMNS": "200"}).stdout
+    assert VACUOUS in worse
