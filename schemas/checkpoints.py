@@ -14,7 +14,8 @@ from schemas.queries import Cell, Term
 class Checkpoint(Event):
     """All that a successor needs beside the stream's definition: noise is derived anew, never stored.
 
-    ``offset`` is the last query event that the stream answered, −1 before the first.
+    ``offset`` is the last query event that the stream answered, −1 before the first. ``due`` is what its partition's
+    ``served`` will be when all work that the stream has asked for is done.
     """
 
     incarnation: Incarnation
@@ -23,6 +24,7 @@ class Checkpoint(Event):
     tops: Count
     offset: int
     reason: Reason | None = None
+    due: Count = 0
 
 
 class HypothesisUpdate(Event):
@@ -42,6 +44,14 @@ class HypothesisUpdate(Event):
 
 
 class Progress(Event):
-    """How far a partition's input has been answered: the next offset to read."""
+    """How far a partition's input has been answered: the next offset to read.
+
+    ``clock`` is the latest timestamp, in milliseconds, of the questions that cost work, and ``served`` how many nanoseconds
+    of work a stream would have been served by then that always had some outstanding.
+    """
+
+    wire_omits_defaults: ClassVar[bool] = True
 
     offset: Count
+    clock: Count = 0
+    served: Count = 0

@@ -61,6 +61,13 @@ class Settings(BaseSettings):
     batch_events: Annotated[int, Field(ge=1, le=100_000)] = 10_000
     """Most events answered in one transaction."""
 
+    work_outstanding: Annotated[float, Field(ge=0.0, le=86_400.0)] = 20.0
+    """Seconds of work that a partition takes on before questions are answered ``busy``; half of them if one stream asks
+    alone. 0 for no limit. The same for all workers."""
+
+    work_rate: Annotated[float, Field(gt=0.0, le=1024.0)] = 0.5
+    """Seconds of work that a partition is taken to do per second. The same for all workers."""
+
     batch_bytes: Annotated[int, Field(ge=16_384, le=16 * 1024 * 1024)] = 1_000_000
     """Largest record batch produced; keep it below the topics' max.message.bytes."""
 

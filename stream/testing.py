@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -37,6 +37,7 @@ from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor
 from stream.processors.receipts import RECEIPT_PREFIX, request_digest
 from stream.processors.rejections import address_of
+from stream.processors.shares import Limits
 from stream.processors.topics import Topics, partition_of
 
 BATCH_EVENTS = 5000
@@ -60,10 +61,22 @@ class Driver:
     Everything is deterministic: two drivers with the same key that are told the same things write the same bytes.
     """
 
-    def __init__(self, noise_key: NoiseKey | bytes | str, *, partitions: int = 4) -> None:
-        """Take the key as such, as 32 bytes, or as 64 hexadecimal digits."""
+    def __init__(
+        self,
+        noise_key: NoiseKey | bytes | str,
+        *,
+        partitions: int = 4,
+        work_outstanding: float = 0.0,
+        work_rate: float = 0.5,
+    ) -> None:
+        """Take the key as such, as 32 bytes, or as 64 hexadecimal digits.
+
+        ``work_outstanding`` and ``work_rate`` are the settings of that name; unlike there, nobody is busy by default.
+        """
         self.topics = Topics(partitions=partitions)
         self._key = _as_key(noise_key)
+        self._limits = Limits.of(work_outstanding, work_rate)
+        self._now = 0
         self._tables = TableStore.keyed_by(self._key)
         self._frames: dict[str, pl.DataFrame] = {}
         self._logs: dict[Place, list[Record]] = {}
@@ -137,6 +150,10 @@ class Driver:
         answers = self._collect(marks, [place] if address_of(value) else [])
         return answers[0] if answers else None
 
+    def wait(self, seconds: float) -> None:
+        """Let time pass: queries are stamped with it, and a stream's share of its partition grows with it."""
+        self._now += round(1000 * seconds)
+
     def crash(self) -> None:
         """Forget all state and rebuild it from the changelogs, as compaction may have left them."""
         self._start()
@@ -209,7 +226,7 @@ class Driver:
 
     def _restored(self, partition: int) -> QueryProcessor:
         topics = self.topics
-        worker = QueryProcessor(topics, partition, self._key, self._tables)
+        worker = QueryProcessor(topics, partition, self._key, self._tables, self._limits)
         worker.restore(self._compacted((topics.control, partition)))
         worker.restore(self._compacted((topics.state, partition)))
         worker.restored()
@@ -226,11 +243,12 @@ class Driver:
         for worker in self._workers:
             self._write(worker.follow(()))
         while True:
-            moved = self._feed(topics.requests, 0, self._budget.process)
-            moved |= self._feed(topics.charges, 0, self._budget.process)
+            moved = self._feed(topics.requests, 0, self._budget.process, self._budget.portion)
+            moved |= self._feed(topics.charges, 0, self._budget.process, self._budget.portion)
             for partition in range(topics.partitions):
                 moved |= self._follow(partition)
-                moved |= self._feed(topics.queries, partition, self._workers[partition].process)
+                worker = self._workers[partition]
+                moved |= self._feed(topics.queries, partition, worker.process, worker.portion)
             if not moved:
                 return
 
@@ -242,13 +260,14 @@ class Driver:
             self._write(worker.follow(()))
             return True
 
-    def _feed(self, topic: str, partition: int, process: Any) -> bool:
+    def _feed(self, topic: str, partition: int, process: Any, portion: Callable[..., int] = len) -> bool:
         place = (topic, partition)
         log = self._logs.get(place, [])
         at = self._positions.get(place, 0)
         if at >= len(log):
             return False
         batch = log[at : at + BATCH_EVENTS]
+        batch = batch[: portion(batch)]
         self._write(process(batch))
         self._positions[place] = at + len(batch)
         return True
@@ -264,7 +283,7 @@ class Driver:
 
     def _append(self, place: Place, key: bytes, value: bytes, headers: Headers = ()) -> Record:
         log = self._logs.setdefault(place, [])
-        record = Record(place[0], place[1], len(log), 0, key, value, headers)
+        record = Record(place[0], place[1], len(log), self._now, key, value, headers)
         log.append(record)
         return record
 

@@ -13,6 +13,11 @@ class Metrics:
         self.events = Counter(
             f"sotto_{role}_events", "Input events answered and committed.", registry=self.registry
         )
+        self.busy = Counter(
+            f"sotto_{role}_busy",
+            "Questions refused because too much work was outstanding.",
+            registry=self.registry,
+        )
         self.failures = Counter(
             f"sotto_{role}_partition_failures",
             "Times a partition was dropped and restored.",

@@ -153,8 +153,7 @@ class PartitionTask:
             for table in tables:
                 await self._follow(life, table, fetched.get(table, ()))
             for source in inputs:
-                if records := self._news(life, source, fetched.get(source, ())):
-                    await self._answer(life, source, records)
+                await self._answer_in_portions(life, source, fetched.get(source, ()))
             await self._commit(life, processor.idle(time.monotonic()), idle=not fetched)
             self._failures = 0
             if time.monotonic() - self._failed > CALM_SECONDS:
@@ -198,6 +197,35 @@ class PartitionTask:
         if source not in life.sought:
             raise InputWentBackError(f"{source.topic} went back from offset {position} to {records[0].offset}")
         return [record for record in records if record.offset >= position]
+
+    async def _answer_in_portions(
+        self, life: Life, source: TopicPartition, records: Sequence[ConsumerRecord]
+    ) -> None:
+        """Answer a batch step by step, each in a transaction of its own; between two, hear what control says.
+
+        An order to stop leaves the rest to the successor, or to the next seek.
+        """
+        records = self._news(life, source, records)
+        tables = [TopicPartition(topic, self.partition) for topic in life.processor.tables]
+        while records:
+            count = await self._portion(life, source, records)
+            await self._answer(life, source, records[:count])
+            if records := records[count:]:
+                for table, news in (
+                    await self._fetch(tables, 0, self._settings.batch_events) if tables else {}
+                ).items():
+                    await self._follow(life, table, news)
+                if self._stopping.is_set():
+                    return
+
+    async def _portion(self, life: Life, source: TopicPartition, records: Sequence[ConsumerRecord]) -> int:
+        if records[0].offset <= self._suspects.get(source, -1):
+            return 1
+        try:
+            return await self._in_time(life, life.processor.portion, records)
+        except Exception:
+            self._suspects[source] = records[-1].offset
+            raise
 
     async def _answer(self, life: Life, source: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
         began = time.monotonic()
@@ -252,6 +280,7 @@ class PartitionTask:
     async def _finish(self, life: Life, source: TopicPartition, outputs: Outputs, following: int) -> None:
         life.offsets.reach(source, following)
         await self._commit(life, outputs)
+        self._metrics.busy.inc(outputs.busy)
         life.positions[source] = following
         self.failing_since = None
 

@@ -27,6 +27,7 @@ from stream.log import get_logger
 from stream.noise import NoiseKey
 from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor
+from stream.processors.shares import Limits
 from stream.processors.topics import Topics
 from stream.settings import Settings
 
@@ -47,11 +48,12 @@ def table_store(settings: Settings, key: NoiseKey) -> TableStore:
 def worker(settings: Settings, topics: Topics, key: NoiseKey, health: Health | None = None) -> Engine:
     """An engine that answers queries."""
     tables = table_store(settings, key)
+    limits = Limits.of(settings.work_outstanding, settings.work_rate)
     role = Role(
         name="worker",
         group=worker_group(settings),
         status=topics.status,
-        make=lambda partition: QueryProcessor(topics, partition, key, tables),
+        make=lambda partition: QueryProcessor(topics, partition, key, tables, limits),
     )
     return Engine(role, settings, [topics.queries, topics.control], partitions=topics.partitions, health=health)
 

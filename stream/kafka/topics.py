@@ -22,7 +22,7 @@ CHECK_SECONDS = 10.0
 """Longest that a service's look at its topics may hold up its start."""
 _MEGABYTE = 1024 * 1024
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
-"""The broker's clock alone gives records their time: no writer's can be wrong, or be refused."""
+"""The broker's clock alone gives records their time: no writer's can be wrong, be refused, or gain a stream a share."""
 _AS_SENT = {"compression.type": "producer"}
 """Brokers keep batches as they are sent. Any other setting has them unfold what others have compressed, without a bound, in
 their own memory: a batch of 38 KB that holds 900 MB ends a broker with a heap of a gigabyte."""

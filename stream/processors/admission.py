@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -16,8 +17,10 @@ from schemas.wire import Codec, MalformedEventError, struct
 from stream.processors.base import RecordLike
 from stream.processors.families.base import Asked, Context, Family
 from stream.processors.rejections import Rejection
+from stream.processors.shares import Shares
 from stream.processors.topics import Topics, partition_of
 from stream.processors.unread import Unread
+from stream.processors.work import Workload
 from stream.processors.written import readable
 
 _PLAIN_FIELDS = frozenset({"id", "stream", "value", "threshold"})
@@ -29,8 +32,32 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _REPEATED = Rejection("malformed", REPEATED)
 
-_Row = tuple[int, str, int, float, float | None, int, bytes]
 PrivateNumber = Callable[[Context, int, Any], float]
+
+
+Row = tuple[int, str, int, float, float | None, int, bytes]
+"""A query to a sparse vector: its place, id, slot, private number, threshold, offset and payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Some records, read and found to belong to streams.
+
+    Trusted values for sparse vectors are ready as ``rows``; ``waiting`` has place, slot and content of the other questions
+    that are taken on, and ``shares`` are as they will be then.
+    """
+
+    records: Sequence[RecordLike]
+    rejected: list[tuple[int, Rejection]]
+    unknown: bool
+    rows: list[Row]
+    waiting: list[tuple[int, int, Any]]
+    shares: Shares
+
+    def is_of(self, records: Sequence[RecordLike]) -> bool:
+        """Whether these are the records that were read."""
+        mine = self.records
+        return len(mine) == len(records) and (not mine or (mine[0] is records[0] and mine[-1] is records[-1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +67,7 @@ class Batch:
     Queries to sparse vectors stand in parallel columns, the others in ``asked``.
     """
 
-    records: Sequence[RecordLike]
     rejected: list[tuple[int, Rejection]]
-    unknown: bool
     asked: Sequence[Asked] = ()
     places: Sequence[int] = ()
     ids: Sequence[str] = ()
@@ -54,7 +79,10 @@ class Batch:
 
 
 class Admission:
-    """Admits the queries of one partition. It changes nothing: the same records can be admitted again."""
+    """Admits the queries of one partition: reads them, and then does the work they ask for. It changes nothing.
+
+    ``shares`` are those that the next records are read with.
+    """
 
     def __init__(
         self,
@@ -62,21 +90,25 @@ class Admission:
         context: Context,
         families: Mapping[str, Family],
         private_number: PrivateNumber,
+        shares: Shares,
     ) -> None:
         """Take the families by mechanism kind, and what resolves a question to a sparse vector."""
         self._topics = topics
         self._context = context
         self._families = families
         self._private_number = private_number
+        self.shares = shares
+        self._workload = Workload(context)
 
-    def admit(self, records: Sequence[RecordLike]) -> Batch:
-        """Sort records into queries to be answered and rejections."""
-        rows: list[_Row] = []
-        asked: list[Asked] = []
+    def read(self, records: Sequence[RecordLike], budget: float = math.inf) -> Reading:
+        """Read records, up to the one whose work uses the budget up."""
+        rows: list[Row] = []
+        waiting: list[tuple[int, int, Any]] = []
+        shares = self.shares.copy()
         rejected: list[tuple[int, Rejection]] = []
         streams = self._context.streams
         slot_of, plain = streams.slots.get, streams.plain
-        unknown, quotes = False, 0
+        unknown = False
         for place, record in enumerate(records):
             value = record.value
             if value.__class__ is not bytes or len(value) > MAX_EVENT_BYTES:
@@ -97,21 +129,43 @@ class Admission:
                     rows.append((place, query.id, slot, query.value, query.threshold, record.offset, value))
                     continue
                 query = read_query(value)
-                content = self._resolve(slot, query)
+                work = self._workload.of(slot, query)
+                shares.take(slot, work, record.timestamp)
             except _UNREADABLE:
                 rejected.append((place, _malformed(value)))
                 continue
             except Rejection as rejection:
                 rejected.append((place, rejection))
                 continue
-            if streams.kinds[slot] in self._families:
-                asked.append(Asked(place, query.id, slot, record.offset, value, content))
+            waiting.append((place, slot, query))
+            budget -= work
+            if budget <= 0:
+                records = records[: place + 1]
+                break
+        return Reading(records, rejected, unknown, _without_repeats(rows, rejected), waiting, shares)
+
+    def admit(self, reading: Reading) -> Batch:
+        """Do the work that questions ask for, in order."""
+        rejected, rows = reading.rejected.copy(), reading.rows.copy()
+        asked: list[Asked] = []
+        kinds = self._context.streams.kinds
+        for place, slot, query in reading.waiting:
+            record = reading.records[place]
+            payload = record.value or b""
+            try:
+                content = self._resolve(slot, query)
+            except Rejection as rejection:
+                rejected.append((place, rejection))
+                continue
+            if kinds[slot] in self._families:
+                asked.append(Asked(place, query.id, slot, record.offset, payload, content))
             else:
-                rows.append((place, query.id, slot, content, query.threshold, record.offset, value))
-                quotes += value.count(b'"') - _quotes_of_plain(query.threshold)
-        rows = _without_repeats(rows, quotes, rejected)
+                rows.append((place, query.id, slot, content, query.threshold, record.offset, payload))
+        if reading.waiting:
+            rejected.sort(key=itemgetter(0))
+            rows.sort(key=itemgetter(0))
         columns: Any = zip(*rows, strict=True) if rows else ()
-        return Batch(records, rejected, unknown, asked, *columns)
+        return Batch(rejected, asked, *columns)
 
     def _resolve(self, slot: int, query: Any) -> Any:
         """What the stream's family makes of a question; every private number comes from here.
@@ -176,15 +230,15 @@ def _quotes_of_plain(threshold: float | None) -> int:
     return 10 if threshold is None else 12
 
 
-def _without_repeats(rows: list[_Row], quotes_of_others: int, rejected: list[tuple[int, Rejection]]) -> list[_Row]:
-    """The rows without plain queries that give a field twice.
+def _without_repeats(rows: list[Row], rejected: list[tuple[int, Rejection]]) -> list[Row]:
+    """Plain queries without those that give a field twice.
 
     Few batches have any, so that quotation marks are counted over all of a batch at once: none of its plain queries can
-    have fewer than it must. ``quotes_of_others`` is how many more the rows that were looked at already have.
+    have fewer than it must.
     """
     joined = np.frombuffer(b"".join([row[6] for row in rows]), dtype=np.uint8)
     least = 12 * len(rows) - 2 * [row[4] for row in rows].count(None)
-    if np.count_nonzero(joined == ord('"')) == least + quotes_of_others:
+    if np.count_nonzero(joined == ord('"')) == least:
         return rows
     kept = []
     for row in rows:

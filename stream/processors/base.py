@@ -51,9 +51,10 @@ Message = tuple[bytes | None, bytes | None, Headers]
 
 @dataclass(slots=True)
 class Outputs:
-    """What one step writes, by topic and partition, in order."""
+    """What one step writes, by topic and partition, in order; ``busy`` counts the questions that must come again."""
 
     messages: dict[tuple[str, int], list[Message]] = field(default_factory=dict)
+    busy: int = 0
 
     def add(self, topic: str, partition: int, message: Message) -> None:
         """Write one message."""
@@ -91,7 +92,7 @@ class Processor(Protocol):
 
     @property
     def heavy(self) -> bool:
-        """Whether a batch may take seconds, as when it counts rows: an engine then runs it beside its heartbeats.
+        """Whether a step may take long, as when it counts rows: an engine then runs it beside its heartbeats.
 
         It may become so with what a table tells.
         """
@@ -117,8 +118,17 @@ class Processor(Protocol):
             TableMissedError: they name what the changelog knew and the tables did not when this state was restored.
         """
 
+    def portion(self, records: Sequence[RecordLike]) -> int:
+        """How many records of a batch, from the first, to answer in one step: no more work than one step should do.
+
+        At least one. It tells from public facts, and changes nothing.
+        """
+
     def process(self, records: Sequence[RecordLike]) -> Outputs:
-        """Answer a batch of input records of one topic; empty batches are allowed."""
+        """Answer a batch of input records of one topic; empty batches are allowed.
+
+        What is written does not depend on how a topic's records are cut into batches.
+        """
 
     def refuse(self, record: RecordLike) -> Outputs:
         """Write off an event that breaks ``process``: a dead letter, and an answer where it has an id and a stream."""

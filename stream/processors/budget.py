@@ -46,6 +46,12 @@ from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from stream.processors.unread import Unread
 from stream.processors.written import require_kept_digits
 
+REQUESTS_AT_ONCE = 16
+"""So many requests are handled in one step: one that opens a stream may be planned for a second or two."""
+
+CHARGES_AT_ONCE = 1_000
+"""So many charges are taken in in one step."""
+
 _request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 _charge_codec: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
 _ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
@@ -127,6 +133,11 @@ class BudgetProcessor:
         """Nothing is due by the clock."""
         del now
         return Outputs()
+
+    def portion(self, records: Sequence[RecordLike]) -> int:
+        """As many as are handled in moments, and in seconds at worst."""
+        many = CHARGES_AT_ONCE if records[0].topic == self._topics.charges else REQUESTS_AT_ONCE
+        return min(len(records), many)
 
     def process(self, records: Sequence[RecordLike]) -> Outputs:
         """Handle requests or charges in order."""

@@ -39,6 +39,7 @@ _COLUMNS: dict[str, Any] = {
     "answered": np.int64,
     "last_offset": np.int64,
     "written_at": np.int64,
+    "due": np.int64,
 }
 
 
@@ -63,6 +64,7 @@ class HostedStreams:
     answered: npt.NDArray[np.int64]
     last_offset: npt.NDArray[np.int64]
     written_at: npt.NDArray[np.int64]
+    due: npt.NDArray[np.int64]
 
     def __init__(self, key: NoiseKey) -> None:
         self._key = key
@@ -195,6 +197,7 @@ class HostedStreams:
         self.state[slots] = [_STATE_NUMBERS[checkpoint.state] for checkpoint in kept]
         self.answered[slots] = [checkpoint.answered for checkpoint in kept]
         self.last_offset[slots] = [checkpoint.offset for checkpoint in kept]
+        self.due[slots] = [checkpoint.due for checkpoint in kept]
         tops = np.array([checkpoint.tops for checkpoint in kept], dtype=np.int64)
         # Shown and left add up to the cutoff.
         left = self.tops_left[slots]

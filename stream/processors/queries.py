@@ -13,7 +13,7 @@ from schemas import Checkpoint, Progress, TableSource
 from schemas.wire import struct
 from stream.data import TableStore
 from stream.noise import NoiseKey
-from stream.processors.admission import Admission, Batch
+from stream.processors.admission import Admission, Batch, Reading
 from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike, TableMissedError
 from stream.processors.definitions import Definition, DefinitionReader
 from stream.processors.endings import undoes
@@ -25,8 +25,13 @@ from stream.processors.headers import enveloped
 from stream.processors.hosted import CLOSED, HALTED, OPEN, HostedStreams
 from stream.processors.rejections import INTERNAL
 from stream.processors.replies import Replies
+from stream.processors.shares import UNLIMITED, Limits, Shares
 from stream.processors.topics import Topics
 from stream.processors.updates import UPDATE_PREFIX, UpdateLog
+from stream.processors.work import SECOND
+
+WORK_AT_ONCE = 3 * SECOND // 20
+"""A step ends with the question that brings its work to this: what is done is committed, and who must stop can."""
 
 STATUS_INTERVAL = 2.0
 """Seconds between two digests of one stream."""
@@ -46,13 +51,17 @@ _WireCheckpoint = msgspec.defstruct(
     forbid_unknown_fields=True,
 )
 _decode_checkpoint: Any = msgspec.json.Decoder(_WireCheckpoint).decode
-_decode_progress: Any = msgspec.json.Decoder(struct(Progress)).decode
+_WireProgress: Any = struct(Progress)
+_decode_progress: Any = msgspec.json.Decoder(_WireProgress).decode
 
 
 class QueryProcessor:
     """Every stream of one partition, each with its mechanism."""
 
-    def __init__(self, topics: Topics, partition: int, key: NoiseKey, tables: TableStore) -> None:
+    def __init__(
+        self, topics: Topics, partition: int, key: NoiseKey, tables: TableStore, limits: Limits = UNLIMITED
+    ) -> None:
+        """Take ``limits``, how much work the partition takes on: the same wherever it is answered."""
         self.inputs = (topics.queries,)
         self.tables = (topics.control,)
         self.changelog = topics.state
@@ -67,9 +76,10 @@ class QueryProcessor:
         context = Context(self.streams, tables, topics.queries, partition)
         self._sparse_vectors = SparseVectors(context, self._replies)
         self._families = families(context)
-        self._admission = Admission(topics, context, self._families, private_number)
-        self._admitted: Batch | None = None
-        self._next_offset = 0
+        self._limited = limits.outstanding > 0
+        self._admission = Admission(topics, context, self._families, private_number, Shares(limits))
+        self._reading: Reading | None = None
+        self._progress = _WireProgress(0)
         self._reader = DefinitionReader(self.streams.terms_table)
         self._pending: dict[int, Definition] = {}
         self._definitions: dict[bytes, RecordLike] = {}
@@ -115,7 +125,12 @@ class QueryProcessor:
         self.streams.resumed(recent=int(5000 * STATUS_INTERVAL))
         over_tables = [isinstance(terms.source, TableSource) for terms in self.streams.terms]
         self.streams.show_fit(np.array(over_tables, dtype=np.bool_))
-        return {self._topics.queries: self._next_offset}
+        due = self.streams.due[: len(self.streams)]
+        waiting = np.flatnonzero(due > self._progress.served).tolist()
+        self._admission.shares.resume(
+            self._progress.clock, self._progress.served, {slot: int(due[slot]) for slot in waiting}
+        )
+        return {self._topics.queries: self._progress.offset}
 
     def _take_definitions(self) -> None:
         """Host the streams whose control events were collected."""
@@ -127,7 +142,7 @@ class QueryProcessor:
         records, self._checkpoints = self._checkpoints, {}
         progress = records.pop(PROGRESS_KEY, None)
         if progress is not None and progress.value is not None:
-            self._next_offset = _decode_progress(progress.value).offset
+            self._progress = _decode_progress(progress.value)
         slots, incarnations = self.streams.slots, self.streams.incarnations
         found = []
         for key, record in records.items():
@@ -161,14 +176,21 @@ class QueryProcessor:
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """Take in definitions; a stream that control ends reports its last totals, once."""
-        self._admitted = None
+        self._reading = None
         self._refuse_unfit(np.array(self._define(records), dtype=np.intp))
         return self._settle()
 
     def needs_tables(self, records: Sequence[RecordLike]) -> bool:
         """Whether a query names a stream that no control event has defined yet."""
-        self._admitted = self._admission.admit(records)
-        return self._admitted.unknown
+        self._reading = self._read(records)
+        return self._reading.unknown
+
+    def portion(self, records: Sequence[RecordLike]) -> int:
+        """All of a batch of trusted values; of others as many as have little enough work."""
+        if not self.heavy:
+            return len(records)
+        self._reading = self._admission.read(records, WORK_AT_ONCE)
+        return len(self._reading.records)
 
     def idle(self, now: float) -> Outputs:
         """Finish what control ended, and show digests of the streams that changed since the last interval."""
@@ -182,20 +204,19 @@ class QueryProcessor:
 
     def process(self, records: Sequence[RecordLike]) -> Outputs:
         """Answer queries in order: each gets one answer, and whatever is wrong with one stops no other."""
+        reading, self._reading = self._read(records), None
+        charged = self._charge(reading)
         outputs = self._settle()
         if not records:
             return outputs
-        batch, self._admitted = self._admitted, None
-        if batch is None or batch.records is not records:
-            batch = self._admission.admit(records)
+        batch = self._admission.admit(reading)
         answers: list[Message | None] = [None] * len(records)
         for place, rejection in batch.rejected:
             answers[place] = self._replies.reject(outputs, records[place], rejection)
         if batch.slots or batch.asked:
             self._answer(batch, answers, outputs)
         outputs.extend(self._topics.answers, self._partition, enveloped(self._topics.answers, records, answers))
-        self._next_offset = records[-1].offset + 1
-        self._replies.progress(outputs, self._next_offset)
+        self._reached(outputs, records[-1], charged)
         return outputs
 
     def refuse(self, record: RecordLike) -> Outputs:
@@ -203,9 +224,32 @@ class QueryProcessor:
         outputs = Outputs()
         answer = self._replies.reject(outputs, record, INTERNAL)
         outputs.extend(self._topics.answers, self._partition, enveloped(self._topics.answers, [record], [answer]))
-        self._next_offset = record.offset + 1
-        self._replies.progress(outputs, self._next_offset)
+        self._reached(outputs, record)
         return outputs
+
+    def _read(self, records: Sequence[RecordLike]) -> Reading:
+        if self._reading is not None and self._reading.is_of(records):
+            return self._reading
+        return self._admission.read(records)
+
+    def _charge(self, reading: Reading) -> Sequence[int]:
+        """Take the shares as they are now, and give the slots of the streams whose shares have changed."""
+        shares = self._admission.shares = reading.shares
+        charged = list(dict.fromkeys(slot for _, slot, _ in reading.waiting)) if self._limited else []
+        for slot in charged:
+            self.streams.due[slot] = shares.due.get(slot, shares.served)
+        return charged
+
+    def _reached(self, outputs: Outputs, last: RecordLike, charged: Sequence[int] = ()) -> None:
+        """Write how far the partition is, and the shares of streams that have written nothing else."""
+        written = (
+            {key for key, *_ in outputs.messages.get((self._topics.state, self._partition), ())} if charged else ()
+        )
+        missing = [slot for slot in charged if self.streams.keys[slot] not in written]
+        self._replies.checkpoints(outputs, np.array(missing, dtype=np.intp))
+        shares = self._admission.shares
+        self._progress = _WireProgress(last.offset + 1, shares.clock, shares.served)
+        self._replies.progress(outputs, self._progress)
 
     def _define(self, records: Sequence[RecordLike]) -> list[int]:
         """Take in control events, in order, and give the slots of the streams that they define."""
@@ -235,9 +279,8 @@ class QueryProcessor:
                 f"{missed[0].stream} has figures in {self.changelog} that this restore left out"
             )
         slots = self.streams.host(definitions)
-        # Rows are counted and hypotheses learned, at worst for milliseconds a question.
-        terms = {definition.terms for definition in definitions}
-        self.heavy = self.heavy or any(isinstance(self.streams.terms[one].source, TableSource) for one in terms)
+        # Rows are counted, hypotheses learned, hundreds of values noised: at worst for a second a question.
+        self.heavy = self.heavy or not all(self.streams.plain[slot] for slot in slots)
         for slot, definition in zip(slots, definitions, strict=True):
             if definition.kind != "opened":
                 self._pending[slot] = definition

@@ -6,6 +6,9 @@ import msgspec
 
 MAX_REASON = 512
 
+BUSY = "busy"
+"""The code of a question that is right and came too soon."""
+
 
 class Rejection(Exception):  # noqa: N818  (a verdict on an event, not a fault of ours)
     """Why an event is refused: a code from a fixed list, and a message that names the field and the remedy.

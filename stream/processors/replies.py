@@ -7,19 +7,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Answer, Charge, Checkpoint, HypothesisUpdate, Position, Progress, StreamStatus
+from schemas import Answer, Charge, Checkpoint, HypothesisUpdate, Position, StreamStatus
 from schemas.wire import encode, struct
 from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
 from stream.processors.hosted import STATES, HostedStreams
 from stream.processors.letters import dead_letter
-from stream.processors.rejections import Rejection, address_of
+from stream.processors.rejections import BUSY, Rejection, address_of
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from stream.processors.unread import Unread
 from stream.processors.updates import encode_update, update_key
 
 WireAnswer: Any = struct(Answer)
 _WireCheckpoint: Any = struct(Checkpoint)
-_WireProgress: Any = struct(Progress)
 _WireCharge: Any = struct(Charge)
 _WireStatus: Any = struct(StreamStatus)
 _WirePosition: Any = struct(Position)
@@ -36,7 +35,7 @@ class Replies:
     def checkpoints(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
         """One changelog record per touched stream."""
         streams = self._streams
-        columns = (streams.state, streams.answered, streams.tops, streams.last_offset)
+        columns = (streams.state, streams.answered, streams.tops, streams.last_offset, streams.due)
         rows = zip(slots.tolist(), *(column[slots].tolist() for column in columns), strict=True)
         keys, incarnations, reason_of = streams.keys, streams.incarnations, streams.reasons.get
         outputs.extend(
@@ -46,11 +45,13 @@ class Replies:
                 (
                     keys[slot],
                     encode(
-                        _WireCheckpoint(incarnations[slot], STATES[state], answered, tops, offset, reason_of(slot))
+                        _WireCheckpoint(
+                            incarnations[slot], STATES[state], answered, tops, offset, reason_of(slot), due
+                        )
                     ),
                     (),
                 )
-                for slot, state, answered, tops, offset in rows
+                for slot, state, answered, tops, offset, due in rows
             ],
         )
 
@@ -59,9 +60,9 @@ class Replies:
         key = update_key(self._streams.names[slot], update.number)
         outputs.add(self._topics.state, self._partition, (key, encode_update(update), ()))
 
-    def progress(self, outputs: Outputs, next_offset: int) -> None:
+    def progress(self, outputs: Outputs, progress: Any) -> None:
         """How far this partition's queries are answered."""
-        outputs.add(self._topics.state, self._partition, (PROGRESS_KEY, encode(_WireProgress(next_offset)), ()))
+        outputs.add(self._topics.state, self._partition, (PROGRESS_KEY, encode(progress), ()))
 
     def charges(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
         """One charge per stream with news for the ledger."""
@@ -103,8 +104,14 @@ class Replies:
             outputs.add(self._topics.status, self._partition, (streams.keys[slot], encode(digest), ()))
 
     def reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> Message | None:
-        """Write a dead letter, always; give an answer where the event has an id and a stream."""
-        outputs.add(self._topics.rejected, self._partition, dead_letter(record, rejection))
+        """Give an answer where the event has an id and a stream; write a dead letter unless it need only come again.
+
+        Nothing is wrong with a question that came too soon: its asker knows it, and a copy of it would help nobody.
+        """
+        if rejection.code == BUSY:
+            outputs.busy += 1
+        else:
+            outputs.add(self._topics.rejected, self._partition, dead_letter(record, rejection))
         value = record.value
         if (isinstance(value, Unread) and value.batch is not None) or (address := address_of(value)) is None:
             return None

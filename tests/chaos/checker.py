@@ -24,6 +24,7 @@ from stream.data import TableStore
 from stream.kafka.restore import read_to_end, reader
 from stream.noise import NoiseKey
 from stream.processors.base import RecordLike
+from stream.processors.shares import Limits
 from stream.processors.topics import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
 from tests.chaos.replay import Installation, Logs, answers_codec, as_read, check_replay, read_control, read_ledger
@@ -63,7 +64,8 @@ async def check(settings: Settings, topics: Topics, key: NoiseKey, asked: Sequen
         (topic, partition) for topic in (topics.charges, topics.ledger) for partition in range(LEDGER_PARTITIONS)
     ]
     logs = {place: await committed(settings, *place) for place in places}
-    return examine(Installation(topics, key, TableStore.keyed_by(key)), logs, asked)
+    limits = Limits.of(settings.work_outstanding, settings.work_rate)
+    return examine(Installation(topics, key, TableStore.keyed_by(key), limits=limits), logs, asked)
 
 
 def examine(installation: Installation, logs: Logs, asked: Iterable[str]) -> Findings:

@@ -26,7 +26,7 @@ from stream.noise import NoiseKey
 from stream.settings import Settings
 from tests import bombs
 from tests.chaos.checker import Findings, check, check_letters, committed
-from tests.chaos.load import Questions, answered, open_streams, specs
+from tests.chaos.load import GREEDY, WORK_OUTSTANDING, Questions, answered, open_streams, specs
 
 SETTLING = 30.0
 """Seconds within which the charges under way must reach the ledger."""
@@ -59,7 +59,9 @@ class Ground:
         """Start a service; it is stopped in the end."""
         self._started += 1
         path = log or self.folder / f"{role}-{self._started}.log"
-        own = (settings or self.settings).model_copy(update={"table_roots": str(self.folder)})
+        own = (settings or self.settings).model_copy(
+            update={"table_roots": str(self.folder), "work_outstanding": WORK_OUTSTANDING}
+        )
         service = Service(role, own, self.folder / "noise.key", path)
         return self._stack.enter_context(service)
 
@@ -80,9 +82,10 @@ class Ground:
         self.openings = await open_streams(self.client, self.folder / "people.csv")
 
     async def ask(self, count: int) -> None:
-        """Publish the next questions."""
-        for _ in range(count):
-            identifier, stream, value = self._questions.next()
+        """Publish the next questions; every fourth one comes from a greedy stream."""
+        (greedy,) = (spec for spec in specs() if spec.stream == GREEDY)
+        for number in range(count):
+            identifier, stream, value = self._questions.next(None if number % 4 else greedy)
             await self.client._send(self.client.topics.queries, stream, value)
             self.asked.append(identifier)
         await self.client.flush()
@@ -145,7 +148,8 @@ class Ground:
         """Everything is answered; no violation is found once the charges under way have reached the ledger."""
         deadline = time.monotonic() + SETTLING
         while True:
-            findings = await check(self.settings, self.client.topics, self.key, self.asked)
+            limited = self.settings.model_copy(update={"work_outstanding": WORK_OUTSTANDING})
+            findings = await check(limited, self.client.topics, self.key, self.asked)
             findings.violations.extend(await self._letters())
             if not findings.violations or time.monotonic() > deadline:
                 break
@@ -163,7 +167,9 @@ class Ground:
 
     def _report(self, findings: Findings) -> None:
         faults = ", ".join(f"{times} × {name}" for name, times in self.injected.items())
-        outcomes = Counter(answer.outcome for answer in findings.answers)
+        outcomes = Counter(
+            "busy" if (answer.reason or "").startswith("busy") else answer.outcome for answer in findings.answers
+        )
         counted = ", ".join(f"{times} {name}" for name, times in outcomes.most_common())
         found = "; ".join(findings.violations) or "no violation"
         REPORTS.append(f"{faults}: {len(self.asked)} events, {counted}; {found}")

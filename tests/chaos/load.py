@@ -21,6 +21,10 @@ CUTOFF = 5
 EPSILON, LARGE_EPSILON = 1.0, 20.0
 """Hypotheses need the larger one to be found wrong, on a table this small, by the questions of a test."""
 THRESHOLD = 1000.0
+GREEDY = "counts"
+"""The stream that asks more than others, and more than it may where little work is taken on."""
+WORK_OUTSTANDING = 0.05
+"""Seconds of work that a partition takes on under this load: so few that streams are busy now and then."""
 
 _sources: TypeAdapter[Source] = TypeAdapter(Source)
 AGES, SEXES = range(8), ("F", "M")

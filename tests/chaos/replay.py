@@ -13,6 +13,7 @@ from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Message, Outputs, Record, RecordLike
 from stream.processors.queries import QueryProcessor
+from stream.processors.shares import UNLIMITED, Limits
 from stream.processors.topics import Topics
 from stream.processors.unread import Unread
 from tests.chaos.load import probe
@@ -37,16 +38,17 @@ def as_read(logs: Logs, topics: Topics) -> Logs:
 
 @dataclass(frozen=True)
 class Installation:
-    """What a replay needs beside the logs; events of which ``poison`` is true break the processor."""
+    """What a replay needs beside the logs: the workers' key, tables and limits; ``poison`` tells what breaks them."""
 
     topics: Topics
     key: NoiseKey
     tables: TableStore
     poison: Callable[[bytes], bool] = lambda _: False
+    limits: Limits = UNLIMITED
 
     def processor(self, partition: int) -> QueryProcessor:
         """A worker's processor that knows nothing yet."""
-        return QueryProcessor(self.topics, partition, self.key, self.tables)
+        return QueryProcessor(self.topics, partition, self.key, self.tables, self.limits)
 
     def restored(self, logs: Logs, partition: int) -> QueryProcessor:
         """A processor restored from the control events and the changelog."""

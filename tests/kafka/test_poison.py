@@ -11,7 +11,7 @@ import pytest
 from stream.client import Client
 from stream.kafka.services import worker
 from stream.noise import NoiseKey
-from stream.processors.admission import Admission, Batch
+from stream.processors.admission import Admission, Reading
 from stream.processors.base import RecordLike
 from stream.processors.topics import partition_of
 from stream.settings import Settings
@@ -31,18 +31,18 @@ async def test_poison_is_refused_alone(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    admit = Admission.admit
+    read = Admission.read
 
-    def fragile(self: Admission, records: Sequence[RecordLike]) -> Batch:
+    def fragile(self: Admission, records: Sequence[RecordLike], *budget: float) -> Reading:
         if any(b"poison" in (record.value or b"") for record in records):
             raise ZeroDivisionError("private 31337")
-        return admit(self, records)
+        return read(self, records, *budget)
 
     start("budget")
     await client.register(FEED)
     await client.open(spec("ward"))
     engine = worker(settings, client.topics, key)
-    monkeypatch.setattr(Admission, "admit", fragile)
+    monkeypatch.setattr(Admission, "read", fragile)
     running = asyncio.create_task(engine.run())
     asked = ["before", "poison", "after"]
     try:

@@ -11,6 +11,7 @@ from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Outputs, Record, RecordLike
 from stream.processors.queries import QueryProcessor
+from stream.processors.shares import Limits
 from stream.settings import Settings
 from stream.testing import Driver
 from tests.chaos.load import ROWS, sources, specs
@@ -20,6 +21,8 @@ PARTITIONS = 2
 PLAIN_STREAMS = 2
 CASTS = 4
 """Into so many schedules are the mechanisms dealt out, for speed; plain sparse vectors are in each."""
+LIMITS = Limits.of(0.006, 0.002)
+"""Room for some ten questions that cost work, and time for a few more in a second."""
 POISON = b'"poison'
 """What an event contains that breaks the processor."""
 SETTINGS = Settings(

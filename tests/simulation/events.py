@@ -41,10 +41,21 @@ async def load(world: World, questions: Questions) -> None:
     for burst in range(6):
         await asyncio.sleep(pace.uniform(0.0, 1.5))
         _publish(world, questions, pace.randint(1, 8))
+        if burst == 1 and pace.random() < 0.5:
+            _be_greedy(world, questions, pace)
         if burst == 2 and pace.random() < 0.5:
             await _open(world, questions, pace)
         if burst == 4 and pace.random() < 0.5:
             await _stop_a_stream(world, pace)
+
+
+def _be_greedy(world: World, questions: Questions, pace: random.Random) -> None:
+    """Ask one stream more at once than its partition takes on."""
+    costly = [spec for spec in world.streams if spec.mechanism.kind != "above_threshold"]
+    spec = pace.choice(costly)
+    for _ in range(20):
+        world.ask(*questions.next(spec))
+    world.injected["greedy stream"] += 1
 
 
 async def _open(world: World, questions: Questions, pace: random.Random) -> None:

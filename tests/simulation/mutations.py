@@ -27,6 +27,7 @@ from stream.processors.base import Outputs, Processor
 from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor
 from stream.processors.receipts import Receipts
+from stream.processors.shares import Shares
 from stream.settings import Settings
 from tests.simulation.clients import MAX_POLL_INTERVAL_MS, SimulatedProducer
 
@@ -274,6 +275,13 @@ def updates_not_written() -> Iterator[None]:
 
 
 @contextmanager
+def shares_forgotten() -> Iterator[None]:
+    """Who takes a partition over takes nothing to be outstanding."""
+    with patch.object(Shares, "resume", lambda *_: None):
+        yield
+
+
+@contextmanager
 def a_late_opening_undoes_a_halt() -> Iterator[None]:
     """An opening that comes once more after a halt opens the stream again."""
     with patch.object(queries, "undoes", lambda *_: False):
@@ -366,6 +374,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     unknown_streams_refused_at_once,
     requests_granted_again,
     updates_not_written,
+    shares_forgotten,
     a_late_opening_undoes_a_halt,
     waits_that_an_order_to_stop_does_not_end,
     refused_times_written_again,

@@ -72,6 +72,7 @@ def play(seed: int) -> Report:
             violations = [f"{type(error).__name__}: {error}"]
         figures = Counter(
             answers=len(world.asked),
+            busy=world.busy(),
             aborted=world.broker.aborted,
             expired=world.broker.expired,
             fenced=world.broker.fenced,

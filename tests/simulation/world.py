@@ -29,6 +29,7 @@ from tests.simulation.broker import Broker
 from tests.simulation.cast import (
     CASTS,
     KEY,
+    LIMITS,
     PARTITIONS,
     SETTINGS,
     FragileProcessor,
@@ -90,7 +91,7 @@ class World:
         self.broker.seed(installed(seed % CASTS))
         self.faults = Faults(self.branch(), strikes=self.chance.randint(0, 6), rate=0.02)
         self.injected: Counter[str] = self.faults.injected
-        self.installation = Installation(topics, KEY, tables(), is_poison)
+        self.installation = Installation(topics, KEY, tables(), is_poison, LIMITS)
         self.asked: list[str] = []
         self.services: list[Service] = []
         self._names = 0
@@ -121,7 +122,7 @@ class World:
 
         def make(number: int) -> Processor:
             if role == "worker":
-                return FragileProcessor(topics, number, KEY, tables())
+                return FragileProcessor(topics, number, KEY, tables(), LIMITS)
             return BudgetProcessor(
                 topics, number, key_id=KEY.key_id, tables=tables(), mint=lambda _: minting.randbytes(16)
             )
@@ -245,6 +246,13 @@ class World:
                 if place in member.assigned and service.process.name == member.name:
                     return task._life
         return None
+
+    def busy(self) -> int:
+        """How many questions were refused because too much was asked at once."""
+        answers = [
+            one for number in range(PARTITIONS) for one in self.broker.committed(self.topics.answers, number)
+        ]
+        return sum(b'"reason":"busy' in (one.value or b"") for one in answers)
 
     def logs(self) -> Logs:
         """All that is committed, by partition."""

@@ -1,0 +1,85 @@
+"""A stream that asks more than its partition can work on holds its neighbours up for seconds, not for minutes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from itertools import count
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from schemas import MAX_EVENT_BYTES
+from stream.client import Client
+from stream.kafka.topics import check_topics
+from stream.processors.topics import partition_of
+from stream.settings import Settings
+from tests.chaos.checker import committed
+from tests.conftest import StartService
+
+pytestmark = pytest.mark.kafka
+
+CELLS = {f"a{number}": 4 for number in range(10)}
+QUESTIONS = 1800
+PATIENCE = 300.0
+"""Seconds that a neighbour waits at most: what is taken on before it is a few seconds of work on a free core."""
+
+
+def _terms(chance: random.Random) -> list[dict[str, object]]:
+    def cell() -> str:
+        return f"a{chance.randrange(10)} = {chance.randrange(4)}"
+
+    return [{"where": f"{cell()} OR {cell()}", "weight": 1 / 256} for _ in range(200)]
+
+
+async def test_1800_questions_over_a_million_cells_do_not_hold_a_neighbour_up(
+    settings: Settings, client: Client, start: StartService, tmp_path: Path
+) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text(",".join(CELLS) + "\n" + "\n".join(["0,1,2,3,0,1,2,3,0,1"] * 1000) + "\n")
+    home = partition_of(b"greedy", client.topics.partitions)
+    neighbour = next(
+        name
+        for number in count()
+        if partition_of((name := f"s{number}").encode(), client.topics.partitions) == home
+    )
+    start("budget")
+    start("worker")
+    budget = {"neighbors": "replace", "epsilon": 20.0, "delta": 1e-3}
+    await client.register({"source": "people", "kind": "table", "path": str(path), "attributes": CELLS, **budget})
+    pmw = {"kind": "pmw", "attributes": list(CELLS), "updates": 5}
+    await client.open({"stream": "greedy", "source": "people", "mechanism": pmw, "epsilon": 10.0, "delta": 1e-6})
+    await client.open({"stream": neighbour, "source": "people", "mechanism": {"kind": "laplace"}, "epsilon": 1.0})
+    chance = random.Random(1)
+    for number in range(QUESTIONS):
+        asked = {"id": f"greedy-{number}", "stream": "greedy", "terms": _terms(chance)}
+        value = json.dumps(asked, separators=(",", ":")).encode()
+        assert len(value) <= MAX_EVENT_BYTES
+        await client._send(client.topics.queries, "greedy", value)
+    await client.flush()
+    began = time.monotonic()
+    answer = await asyncio.wait_for(client.ask({"stream": neighbour, "where": "a1 = 1"}), PATIENCE)
+    print(f"the neighbour waited for {time.monotonic() - began:.1f} s")  # noqa: T201
+    assert answer.outcome == "answer"
+    answers = [
+        json.loads(record.value or b"") for record in await committed(settings, client.topics.answers, home)
+    ]
+    greedy = [one for one in answers if one["stream"] == "greedy"]
+    assert [one["id"] for one in greedy] == [f"greedy-{number}" for number in range(QUESTIONS)]
+    busy = [one for one in greedy if one.get("reason", "").startswith("busy")]
+    assert len(busy) > QUESTIONS * 0.8
+    assert await committed(settings, client.topics.rejected, home) == []
+
+
+async def test_questions_are_stamped_by_the_broker_whatever_a_producer_says(
+    settings: Settings, client: Client
+) -> None:
+    before = int(time.time() * 1000) - 60_000
+    async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap) as producer:
+        await producer.send_and_wait(client.topics.queries, b"{}", partition=0, timestamp_ms=1)
+    (record,) = await committed(settings, client.topics.queries, 0)
+    assert before < record.timestamp
+    assert [one.setting for one in await check_topics(settings) if one.topic == client.topics.queries] == []

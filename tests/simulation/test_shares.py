@@ -1,0 +1,130 @@
+"""A batch of costly questions: cut by its work, committed piece by piece, and bounded for the sake of others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import pytest
+from aiokafka import TopicPartition
+
+from schemas import HaltStream
+from stream.processors import queries
+from stream.processors.shares import UNLIMITED
+from stream.processors.topics import partition_of
+from stream.processors.work import SECOND
+from tests.chaos.load import event, question
+from tests.simulation import world as worlds
+from tests.simulation.cast import LIMITS, PARTITIONS
+from tests.simulation.world import Service, World, perform
+
+PIECE = SECOND // 2000
+"""A few questions of these tests."""
+BURST = 200
+PLAIN = ("stream-0", "stream-1")
+UNENDING = ("histogram", "lazy_histogram", "sparse_project", "pmw")
+"""Mechanisms that answer all of it."""
+
+
+@contextmanager
+def small_pieces() -> Iterator[None]:
+    with patch.object(queries, "WORK_AT_ONCE", PIECE):
+        yield
+
+
+def _burst(world: World) -> str:
+    """Ask one stream over the table much more than its partition takes on, and a neighbour once."""
+    spec = next(one for one in world.streams if one.mechanism.kind in UNENDING)
+    chance = random.Random(1)
+    for number in range(BURST):
+        asked = question(spec.mechanism.kind, chance, on_table=True)
+        world.ask(f"greedy-{number}", spec.stream, event(f"greedy-{number}", spec.stream, asked))
+    home = partition_of(spec.stream.encode(), PARTITIONS)
+    neighbour = next((one for one in PLAIN if partition_of(one.encode(), PARTITIONS) == home), PLAIN[0])
+    world.ask("neighbour", neighbour, event("neighbour", neighbour, {"value": 0.0}))
+    return spec.stream
+
+
+def _reached(world: World, stream: str) -> list[int]:
+    """The positions that were committed one after another in a stream's partition."""
+    log = world.broker.logs[TopicPartition(world.topics.state, partition_of(stream.encode(), PARTITIONS))]
+    return [json.loads(record.value or b"")["offset"] for record in log.committed() if record.key == b"@progress"]
+
+
+def _outcomes(world: World, stream: str) -> list[str]:
+    answers = world.broker.committed(world.topics.answers, partition_of(stream.encode(), PARTITIONS))
+    found = [json.loads(record.value or b"") for record in answers if record.key == stream.encode()]
+    return [one.get("reason", one["outcome"]).partition(":")[0] for one in found]
+
+
+async def _started(world: World) -> Service:
+    world.start("budget")
+    worker = world.start("worker")
+    await asyncio.sleep(10.0)
+    return worker
+
+
+async def _bounded(world: World) -> None:
+    await _started(world)
+    greedy = _burst(world)
+    assert await world.settle() == []
+    outcomes = _outcomes(world, greedy)
+    assert outcomes.count("busy") > BURST // 2
+    assert outcomes[0] != "busy"
+    assert [*_outcomes(world, PLAIN[0]), *_outcomes(world, PLAIN[1])] == ["below"]
+    assert len(_reached(world, greedy)) >= LIMITS.outstanding // 2 // PIECE - 1
+    assert world.examine() == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_greedy_stream_is_busy_and_its_neighbour_answered(seed: int) -> None:
+    with small_pieces():
+        perform(_bounded, seed)
+
+
+async def _interrupted(world: World, how: str) -> None:
+    worker = await _started(world)
+    greedy = _burst(world)
+    while len(_reached(world, greedy)) < 3:
+        await asyncio.sleep(0.005)
+    answered = len(_outcomes(world, greedy))
+    assert answered < BURST
+    if how == "killed":
+        worker.process.kill()
+    else:
+        worker.leaving = True
+        worker.engine.stop()
+        world.start("worker")
+    await asyncio.sleep(2.0)
+    if how == "told to stop":
+        assert worker.task.done()
+    assert await world.settle() == []
+    assert world.examine() == []
+
+
+@pytest.mark.parametrize("how", ["killed", "told to stop"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_backlog_is_gone_on_with_where_it_was_committed(seed: int, how: str) -> None:
+    with small_pieces(), patch.object(worlds, "LIMITS", UNLIMITED):
+        perform(lambda world: _interrupted(world, how), seed)
+
+
+async def _halted(world: World) -> None:
+    await _started(world)
+    greedy = _burst(world)
+    while len(_reached(world, greedy)) < 2:
+        await asyncio.sleep(0.005)
+    world.request(HaltStream(request="stop", source="people", stream=greedy))
+    assert await world.settle() == []
+    outcomes = _outcomes(world, greedy)
+    assert (outcomes[0], outcomes[-1]) == ("answer", "halted on request")
+    assert world.examine() == []
+
+
+def test_a_halt_does_not_wait_for_the_end_of_a_backlog() -> None:
+    with small_pieces(), patch.object(worlds, "LIMITS", UNLIMITED):
+        perform(_halted, 3)

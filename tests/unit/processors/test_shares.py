@@ -1,0 +1,341 @@
+"""What a stream may ask for at a time: bounded, fair, and the same however often and in whatever batches it is answered."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas import MAX_EVENT_BYTES, Answer, Query
+from schemas.wire import struct
+from stream.processors.base import Outputs, Record
+from stream.processors.families.base import Context
+from stream.processors.queries import WORK_AT_ONCE, QueryProcessor
+from stream.processors.rejections import Rejection
+from stream.processors.shares import UNLIMITED, Limits, Shares
+from stream.processors.work import PRIVATE_ROWS, SECOND, Workload
+from stream.settings import Settings
+from stream.testing import Driver
+from tests.unit.processors.installation import (
+    KEY,
+    ROWS,
+    TABLE,
+    VALUES,
+    answers_in,
+    changelog,
+    table_store,
+    written,
+)
+
+decode: Any = msgspec.json.Decoder(struct(Query)).decode
+
+CELLS = {f"a{number}": 4 for number in range(10)}
+DEFAULT = Limits.of(Settings().work_outstanding, Settings().work_rate)
+STREAMS = ("greedy", "quiet", "third")
+TIGHT = Limits.of(0.004, 0.002)
+"""Room for a handful of small questions, and time for one or two more in a second."""
+
+
+def taken(shares: Shares, slot: int, work: int, timestamp: int) -> bool:
+    try:
+        shares.take(slot, work, timestamp)
+    except Rejection:
+        return False
+    return True
+
+
+def test_a_stream_alone_has_half_of_what_its_partition_takes_on_and_then_what_the_rate_serves() -> None:
+    shares = Shares(Limits.of(20.0, 0.5))
+    assert sum(taken(shares, 0, SECOND, 0) for _ in range(1800)) == 10
+    assert sum(taken(shares, 0, SECOND, 10_000) for _ in range(1800)) == 5
+    assert sum(taken(shares, 0, SECOND, 3_600_000) for _ in range(1800)) == 10
+
+
+def test_others_find_as_much_room_as_the_greedy_have_each() -> None:
+    shares = Shares(Limits.of(20.0, 0.5))
+    had = [sum(taken(shares, slot, SECOND // 10, 0) for _ in range(1800)) for slot in (0, 1, 2)]
+    assert had == [100, 50, 25]
+    for second in range(1, 200):
+        for slot in random.Random(second).choices(range(3), k=300):
+            had[slot] += taken(shares, slot, SECOND // 10, 1000 * second)
+    assert max(had) - min(had) < 0.2 * max(had)
+    assert sum(had) <= 10 * (20 + 0.5 * 199)
+
+
+def test_a_time_that_goes_back_or_stands_still_serves_nobody() -> None:
+    shares = Shares(Limits.of(20.0, 0.5))
+    assert sum(taken(shares, 0, SECOND, 60_000) for _ in range(100)) == 10
+    assert not any(taken(shares, 0, SECOND, timestamp) for timestamp in (60_000, 0, -1, 59_999))
+
+
+def test_a_question_larger_than_all_there_is_goes_alone() -> None:
+    shares = Shares(Limits.of(20.0, 0.5))
+    assert taken(shares, 0, 100 * SECOND, 0)
+    assert not taken(shares, 1, 1, 0)
+    assert not taken(shares, 1, 1, 100_000)
+    assert taken(shares, 1, 1, 200_000)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.integers(1, 4 * 10**9), st.integers(0, 3000)), min_size=1, max_size=80
+    ),
+    st.integers(0, 80),
+)
+def test_what_is_outstanding_stays_within_bounds_and_survives_a_restore(
+    asked: Sequence[tuple[int, int, int]], at: int
+) -> None:
+    """A successor that has the figures decides as its predecessor would have."""
+    limits, now = Limits.of(5.0, 0.7), 0
+    shares = Shares(limits)
+    for number, (slot, work, pause) in enumerate(asked):
+        if number == at:
+            successor = Shares(limits)
+            successor.resume(shares.clock, shares.served, shares.due)
+            assert successor._outstanding == shares._outstanding
+            shares = successor
+        now += pause
+        tried = shares.copy()
+        accepted = taken(tried, slot, work, now)
+        assert taken(shares, slot, work, now) == accepted
+        assert tried.__dict__ == shares.__dict__
+        outstanding = [due - shares.served for due in shares.due.values()]
+        assert sum(outstanding) == shares._outstanding
+        assert min(outstanding, default=1) > 0
+        assert shares._outstanding <= max(limits.outstanding, work)
+
+
+# Of whole processors.
+
+
+@cache
+def people() -> Driver:
+    """Three streams over a table, in one partition, and one of trusted values."""
+    driver = Driver(KEY, partitions=1)
+    driver.register({**TABLE, "epsilon": 100.0}, ROWS)
+    driver.register(VALUES)
+    for name in STREAMS:
+        driver.open(
+            {"stream": name, "source": "people", "mechanism": {"kind": "laplace", "answers": 500}, "epsilon": 1.0}
+        )
+    driver.open(
+        {
+            "stream": "feed",
+            "source": "feed",
+            "mechanism": {"kind": "above_threshold", "threshold": 0.0},
+            "epsilon": 1.0,
+        }
+    )
+    return driver
+
+
+def worker(limits: Limits = TIGHT, changed: Sequence[Outputs] = ()) -> QueryProcessor:
+    driver = people()
+    store = table_store()
+    store.put("people", ROWS)
+    found = QueryProcessor(driver.topics, 0, KEY, store, limits)
+    found.restore(driver.records(driver.topics.control))
+    found.restore(changelog(driver.topics, changed))
+    found.restored()
+    return found
+
+
+def event(stream: str, offset: int, timestamp: int, **asked: Any) -> Record:
+    value = json.dumps({"id": f"q{offset}", "stream": stream, **asked}).encode()
+    return Record(people().topics.queries, 0, offset, timestamp, stream.encode(), value)
+
+
+def burst(count: int, stream: str = "greedy", *, start: int = 0, timestamp: int = 0) -> list[Record]:
+    return [event(stream, start + number, timestamp, where=f"age < {number % 90}") for number in range(count)]
+
+
+def outcomes(answers: Sequence[Answer]) -> list[str]:
+    return ["busy" if (answer.reason or "").startswith("busy") else answer.outcome for answer in answers]
+
+
+def test_a_busy_stream_is_told_so_and_pays_nothing_and_its_neighbour_is_answered() -> None:
+    outputs = worker().process([*burst(100), event("quiet", 100, 0, where="age < 5")])
+    answers = answers_in(outputs, people().topics)
+    found = outcomes(answers)
+    assert set(found[:100]) == {"answer", "busy"}
+    assert found[:100] == sorted(found[:100])
+    assert found[100] == "answer"
+    refused = answers[99]
+    assert (refused.index, refused.spent) == (None, None)
+    assert "ask it again in 1 s" in (refused.reason or "")
+    assert outputs.busy == found.count("busy")
+    last = [answer for answer in answers if answer.stream == "greedy" and answer.outcome == "answer"][-1]
+    assert last.index == found[:100].count("answer") - 1
+
+
+def test_nothing_is_wrong_with_a_busy_question_so_that_it_leaves_no_dead_letter() -> None:
+    outputs = worker().process([*burst(100), event("greedy", 100, 0, where="age <")])
+    assert len(written(outputs, people().topics.rejected)) == 0
+    outputs = worker().process([event("greedy", 0, 0, where="age <"), *burst(100, start=1)])
+    assert len(written(outputs, people().topics.rejected)) == 1
+
+
+def test_trusted_values_are_never_busy_and_a_batch_of_them_is_not_cut() -> None:
+    records = [event("feed", number, 0, value=-1e6) for number in range(3000)]
+    one = worker()
+    assert one.portion(records) == 3000
+    outputs = one.process(records)
+    assert set(outcomes(answers_in(outputs, people().topics))) == {"below"}
+
+
+def test_a_question_that_is_refused_for_its_predicate_has_cost_its_stream_the_reading() -> None:
+    records = [event("greedy", number, 0, where="age < 1" + " AND age" * 50) for number in range(50)]
+    assert outcomes(answers_in(worker().process(records), people().topics)).count("busy") > 25
+
+
+def test_no_limit_means_nobody_is_busy() -> None:
+    outputs = worker(Limits.of(0.0, 1.0)).process(burst(400))
+    assert set(outcomes(answers_in(outputs, people().topics))) == {"answer"}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_who_is_busy_follows_from_the_log_whatever_the_batches_and_restarts_were(data: st.DataObject) -> None:
+    """Malformed questions, trusted values and clocks that go back among the others."""
+    chance, now, records = random.Random(data.draw(st.integers(0, 2**32))), 0, []
+    for offset in range(80):
+        now += chance.choice((0, 0, 0, 5, 700, -300))
+        stream = chance.choice(("greedy", "greedy", "greedy", "quiet", "third", "feed"))
+        asked: dict[str, Any] = {"value": -1e6} if stream == "feed" else {"where": f"age < {chance.randrange(90)}"}
+        if chance.random() < 0.1:
+            asked = {"where": "age < 'x'"}
+        records.append(event(stream, offset, max(0, now), **asked))
+    whole = worker().process(records)
+    cuts = sorted(data.draw(st.lists(st.integers(0, 80), max_size=12)))
+    steps: list[Outputs] = []
+    one = worker()
+    for start, end in zip([0, *cuts], [*cuts, 80], strict=True):
+        if data.draw(st.booleans()):
+            one = worker(changed=steps)
+        steps.append(one.process(records[start:end]))
+    topics = people().topics
+    assert [value for step in steps for _, value, _ in written(step, topics.answers)] == [
+        value for _, value, _ in written(whole, topics.answers)
+    ]
+    assert 0 < whole.busy == sum(step.busy for step in steps)
+
+
+def test_a_batch_is_cut_by_its_work_and_each_piece_says_how_far_it_is() -> None:
+    one, records, sizes = worker(UNLIMITED), burst(3000), []
+    while records:
+        count = one.portion(records)
+        assert one.portion(records[:count]) == count
+        progress = {key: value for key, value, _ in written(one.process(records[:count]), people().topics.state)}
+        assert json.loads(progress[b"@progress"] or b"")["offset"] == records[count - 1].offset + 1
+        sizes.append(count)
+        records = records[count:]
+    assert len(sizes) > 3
+    assert max(sizes[:-1]) - min(sizes[:-1]) < 0.1 * max(sizes)
+
+
+# Of what questions cost.
+
+
+def told(driver: Driver, **asked: Any) -> int:
+    (one,) = driver._workers
+    workload = Workload(Context(one.streams, driver._tables, driver.topics.queries, 0))
+    return workload.of(0, decode(json.dumps({"id": "q", "stream": "s", **asked}).encode()))
+
+
+def over(
+    mechanism: dict[str, Any],
+    rows: int = 200,
+    neighbors: str = "replace",
+    attributes: Mapping[str, int] = CELLS,
+) -> Driver:
+    driver = Driver(KEY, partitions=1)
+    source = {**TABLE, "attributes": attributes, "neighbors": neighbors, "epsilon": 100.0, "delta": 1e-3}
+    driver.register(source, {name: np.zeros(rows, dtype=np.int64) for name in attributes})
+    driver.open({"stream": "s", "source": "people", "mechanism": mechanism, "epsilon": 50.0, "delta": 1e-6})
+    return driver
+
+
+def test_the_work_of_a_question_does_not_tell_how_many_rows_there_are_where_that_is_private() -> None:
+    mechanism = {"kind": "laplace"}
+    few, many = (over(mechanism, rows, "add-remove") for rows in (10, 5000))
+    assert told(few, where="a1 = 2") == told(many, where="a1 = 2") > PRIVATE_ROWS // 4
+    few, many = (over(mechanism, rows) for rows in (10, 500_000))
+    assert told(many, where="a1 = 2") > 2 * told(few, where="a1 = 2")
+
+
+def test_the_work_grows_with_what_makes_a_question_slow() -> None:
+    laplace, pmw = (
+        over({"kind": "laplace"}, 100_000),
+        over({"kind": "pmw", "attributes": list(CELLS), "updates": 5}),
+    )
+    assert (
+        told(laplace, where="a1 = 1")
+        < told(laplace, where="a1 = 1 AND a2 = 2")
+        < told(laplace, where="a1 = 1" * 100)
+    )
+    assert told(laplace, group_by=["a1"]) < told(laplace, group_by=["a1", "a2", "a3"])
+    narrow = told(pmw, where="a1 = 1 OR a2 = 2")
+    wide = told(pmw, where=" OR ".join(f"a{number} = 1" for number in range(10)))
+    assert SECOND // 50 < narrow < wide
+    terms = [{"where": f"a{number % 10} = 1", "weight": 1 / 256} for number in range(250)]
+    assert told(pmw, terms=terms) > SECOND // 5
+    assert (
+        told(over({"kind": "pmw", "attributes": ["a1"], "updates": 5}), terms=terms) < told(pmw, terms=terms) / 10
+    )
+
+
+def test_an_attribute_is_found_however_its_name_is_written() -> None:
+    attributes = {"Straße": 1024, 'a"b': 1024}
+    pmw = over({"kind": "pmw", "attributes": list(attributes), "updates": 5}, attributes=attributes)
+    least = told(pmw, where="TRUE")
+    for where in ('"STRASSE" = 1', "straße = 1", '"a""b" = 1'):
+        assert told(pmw, where=where) > least + 1024
+    assert told(pmw, where='strasse = 1 or "A""B" = 1') > told(pmw, where="strasse = 1 or strasse = 3") + 2**20
+
+
+def test_1800_of_the_slowest_questions_hold_a_neighbour_up_for_ten_seconds_of_work() -> None:
+    """At the default settings, with as many terms over 2²⁰ cells as an event has room for."""
+    assert (Settings().work_outstanding, Settings().work_rate) == (20.0, 0.5)
+    driver = over({"kind": "pmw", "attributes": list(CELLS), "updates": 5})
+    driver.open({"stream": "quiet", "source": "people", "mechanism": {"kind": "laplace"}, "epsilon": 1.0})
+    store = driver._tables
+    one = QueryProcessor(driver.topics, 0, KEY, store, DEFAULT)
+    one.restore(driver.records(driver.topics.control))
+    one.restored()
+    workload = Workload(Context(one.streams, store, driver.topics.queries, 0))
+    records = []
+    for number in range(1800):
+        terms = [
+            {"where": f"a{term % 10} = {(term + number) % 4} OR a{(term + number) % 10} = 1", "weight": 1 / 256}
+            for term in range(200)
+        ]
+        value = json.dumps({"id": str(number), "stream": "s", "terms": terms}, separators=(",", ":")).encode()
+        assert len(value) < MAX_EVENT_BYTES
+        records.append(Record(driver.topics.queries, 0, number, 1, b"s", value))
+    records.append(
+        Record(driver.topics.queries, 0, 1800, 1, b"quiet", b'{"id":"1800","stream":"quiet","where":"a1 = 1"}')
+    )
+    work, found = 0, []
+    while records:
+        count = one.portion(records)
+        outputs = one.process(records[:count])
+        answers = answers_in(outputs, driver.topics)
+        done = [
+            workload.of(0, decode(record.value))
+            for record, answer in zip(records, answers, strict=False)
+            if answer.stream == "s" and answer.outcome == "answer"
+        ]
+        assert sum(done) <= max([WORK_AT_ONCE, *done])
+        work += sum(done)
+        found += outcomes(answers)
+        records = records[count:]
+    assert found[-1] == "answer"
+    assert found.count("busy") > 1700
+    assert 5 * SECOND < work <= 10 * SECOND
