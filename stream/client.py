@@ -243,6 +243,25 @@ class Client:
             raise KeyError(f"source '{source}' is not registered; register it with 'sotto source add'")
         return found, list(grants.values())
 
+    async def sources(self) -> list[Source]:
+        """The definitions of all sources that are registered as of now."""
+        found: dict[str, Source] = {}
+        consumer = reader(self._settings)
+        await consumer.start()
+        try:
+            await require_visible(consumer, self._topics.ledger)
+            for number in range(LEDGER_PARTITIONS):
+                partition = TopicPartition(self._topics.ledger, number)
+                async for records in read_to_end(consumer, partition, self._settings.batch_events):
+                    for record in records:
+                        if record.value is None or not record.key.startswith(b"source|"):
+                            continue
+                        if isinstance(entry := _ledger.decode(record.value), SourceRecord):
+                            found[entry.source.source] = entry.source
+        finally:
+            await consumer.stop()
+        return list(found.values())
+
     async def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
         """What workers last showed of these streams, with the time in seconds since the epoch; not all have a digest."""
         wanted = {stream.encode(): stream for stream in streams}

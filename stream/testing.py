@@ -15,6 +15,7 @@ from schemas import (
     MAX_RECORD_BYTES,
     Answer,
     CloseStream,
+    GrantRecord,
     HaltSource,
     HaltStream,
     LedgerRecord,
@@ -199,6 +200,16 @@ class Driver:
                 record = _ledger.decode(entry.value)
         if not isinstance(record, SourceRecord):
             raise KeyError(f"source '{source}' is not registered")
+        return record
+
+    def grant(self, source: str, stream: str) -> GrantRecord:
+        """A stream's grant as the ledger topic shows it: its plan, its cost, and what is spent of it."""
+        record = None
+        for entry in self.records(self.topics.ledger):
+            if entry.key == f"grant|{source}|{stream}".encode() and entry.value is not None:
+                record = _ledger.decode(entry.value)
+        if not isinstance(record, GrantRecord):
+            raise KeyError(f"stream '{stream}' of source '{source}' was never opened")
         return record
 
     def records(self, topic: str) -> list[Record]:

@@ -23,6 +23,7 @@ from stream.cli import (
     planning,
     queries,
     serving,
+    simulating,
     sources,
     streams,
     top,
@@ -41,6 +42,7 @@ from stream.monitor.monitor import MonitorEndedError
 from stream.monitor.tokens import TokenError
 from stream.noise import NoiseKeyError
 from stream.secret_files import SecretFileError
+from stream.simulation import SimulationError
 from stream.tracing import TracingError
 
 app = typer.Typer(
@@ -64,6 +66,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "answers": queries.answers,
     "top": top.top,
     "plan": planning.plan,
+    "simulate": simulating.simulate,
     "estimate": estimating.estimate,
     "audit": auditing.audit,
     "demo": demos.demo,
@@ -88,6 +91,7 @@ _EXPECTED = (
     ContractError,
     UnknownKeywordError,
     MalformedEventError,
+    SimulationError,
     TimeoutError,
 )
 

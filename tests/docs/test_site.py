@@ -65,6 +65,7 @@ def test_the_reference_has_every_command_setting_and_mechanism(site: Path) -> No
         "ask",
         "answers",
         "plan",
+        "simulate",
         "key rotate",
         "source show",
         "stream open",

@@ -1,0 +1,113 @@
+"""The data of a simulation: nothing that a deployment holds for private."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import polars as pl
+from aiokafka.errors import KafkaError
+
+from schemas import Source, TableSource
+from stream.cli.output import CommandError
+from stream.client import Client
+from stream.data import UnreadableError, adult
+from stream.data.files import read_columns
+from stream.kafka.security import advice
+from stream.kafka.topics import TopicsError, find_topics
+from stream.settings import Settings
+from stream.simulation import LAW, SimulationError, require_public, synthetic
+from stream.simulation.publicness import is_shipped, require_other_table
+
+_PROBE_SECONDS = 2.0
+
+
+def public_data(
+    source: Source, registered: RegisteredSources, table: Path | None, rows: int | None, seed: int
+) -> tuple[pl.DataFrame | None, str]:
+    """The public table that stands in for the source's own, and what it is in words."""
+    if not isinstance(source, TableSource):
+        if table is not None or rows is not None:
+            raise SimulationError("--table, --synthetic: the source has no table; its questions carry the values")
+        return None, "the values in the questions, taken for public"
+    if table is not None and rows is not None:
+        raise SimulationError("--table, --synthetic: give one of them")
+    if rows is not None:
+        return synthetic(source, rows, seed), f"{rows:,} rows made up: {LAW}"
+    if table is None:
+        require_other_table(source)
+        table = Path(source.path)
+    if is_shipped(table):
+        return read_columns(adult.PATH, list(source.attributes)), "the shipped Adult table, which is public"
+    roots = [Path(folder) for folder in Settings().table_roots.split(os.pathsep) if folder]
+    private = registered.tables()
+    path = require_public(table, source, roots=roots, registered=private or ())
+    nobody = "" if private is not None else " (no ledger was in reach to ask)"
+    try:
+        return read_columns(path, list(source.attributes)), f"{table}, taken for public{nobody}"
+    except UnreadableError as error:
+        raise SimulationError(f"--table: {table} cannot be read: {error.cause}; give a well-formed file") from None
+
+
+class RegisteredSources:
+    """The sources of the ledger, read once if anybody asks."""
+
+    def __init__(self) -> None:
+        self._settings = Settings()
+        self._sources: list[Source] | None = None
+
+    def tables(self) -> list[TableSource] | None:
+        """All registered tables; None where no deployment is named and none is in reach.
+
+        CommandError where one is named, or something is in reach, and cannot be asked: what is private is not known then.
+        """
+        named = "bootstrap" in self._settings.model_fields_set
+        if not named and not _reachable(self._settings.bootstrap):
+            return None
+        try:
+            return [one for one in self._read() if isinstance(one, TableSource)]
+        except (TopicsError, KafkaError) as error:
+            if not named and isinstance(error, TopicsError):
+                return None  # Kafka is somebody else's
+            raise CommandError(
+                f"--table: the ledger at {self._settings.bootstrap} says which tables are private and cannot be read; use "
+                f"--synthetic, or {'mend or unset' if named else 'set'} SOTTO_BOOTSTRAP ({_told(error)})"
+            ) from None
+
+    def find(self, name: str) -> Source:
+        """A registered source's definition."""
+        try:
+            found = [one for one in self._read() if one.source == name]
+        except (TopicsError, KafkaError) as error:
+            raise CommandError(
+                f"source '{name}': the ledger cannot be read for its definition; give it with --source ({_told(error)})"
+            ) from None
+        if not found:
+            raise CommandError(f"source '{name}' is not registered; give its definition with --source")
+        return found[0]
+
+    def _read(self) -> list[Source]:
+        if self._sources is None:
+            self._sources = asyncio.run(_sources_of(self._settings))
+        return self._sources
+
+
+def _told(error: TopicsError | KafkaError) -> str:
+    return str(error) if isinstance(error, TopicsError) else advice(error)
+
+
+async def _sources_of(settings: Settings) -> list[Source]:
+    await find_topics(settings)  # at once: a client waits for topics that are being made
+    async with Client(settings) as client:
+        return await client.sources()
+
+
+def _reachable(bootstrap: str) -> bool:
+    host, _, port = bootstrap.split(",", maxsplit=1)[0].rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()
+    except (OSError, ValueError):
+        return False
+    return True

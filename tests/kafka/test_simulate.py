@@ -1,0 +1,80 @@
+"""``sotto simulate`` asks a deployment's ledger which tables are private."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream.client import Client
+from stream.settings import Settings
+from tests.conftest import StartService
+
+pytestmark = pytest.mark.kafka
+
+STREAM = {
+    "stream": "ages",
+    "source": "people",
+    "epsilon": 1.0,
+    "mechanism": {"kind": "histogram", "attributes": ["age"]},
+}
+
+
+def simulate(settings: Settings, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # The shell of whoever simulates knows where Kafka is, and not which folders the services read.
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("SOTTO_")}
+    (folder / "questions.txt").write_text("age < 30\n")
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "stream.cli",
+            "simulate",
+            json.dumps(STREAM),
+            str(folder / "questions.txt"),
+            *arguments,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**environment, "SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix},
+    )
+
+
+async def test_registered_tables_are_refused_whatever_definition_is_given(
+    settings: Settings, client: Client, start: StartService, tmp_path: Path
+) -> None:
+    private, public, link = (tmp_path / f"{name}.csv" for name in ("private", "public", "link"))
+    private.write_text("age\n" + "20\n" * 40)
+    shutil.copy(private, public)
+    link.symlink_to(private)
+    source: dict[str, Any] = {"source": "people", "kind": "table", "neighbors": "add-remove", "epsilon": 2.0}
+    source |= {"path": str(private), "attributes": {"age": 100}}
+    start("budget")
+    await client.register(source)
+    await client.register({**source, "source": "others"})
+    assert {one.source for one in await client.sources()} == {"people", "others"}
+
+    other = json.dumps({**source, "path": str(public)})
+    for arguments in (
+        [],
+        ["--table", str(private)],
+        ["--table", str(link)],
+        ["--source", other, "--table", str(link)],
+    ):
+        refused = simulate(settings, tmp_path, *arguments)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert "private" in refused.stderr
+
+    # The definition comes from the ledger, the rows from elsewhere.
+    for arguments, rows in ((["--table", str(public)], 40), (["--synthetic", "70"], 70)):
+        made = simulate(settings, tmp_path, *arguments, "--json")
+        assert made.returncode == 0, made.stderr
+        assert json.loads(made.stdout)["rows"] == rows

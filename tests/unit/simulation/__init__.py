@@ -1,0 +1,1 @@
+"""Streams simulated on public tables."""

@@ -1,0 +1,279 @@
+"""What a simulation reports is what its answers and the table say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+import polars as pl
+import pytest
+from pydantic import TypeAdapter
+
+from schemas import Answer, Source, StreamSpec, TableSource
+from stream.data import Table
+from stream.simulation import Report, SimulationError, read_questions, simulate, synthetic
+from stream.simulation import running as simulation_running
+from stream.simulation.measuring import figures, measure
+from stream.simulation.truths import truths_of
+from stream.testing import Driver
+
+_sources: TypeAdapter[Source] = TypeAdapter(Source)
+PEOPLE = TableSource.model_validate(
+    {
+        "kind": "table",
+        "source": "people",
+        "neighbors": "add-remove",
+        "epsilon": 8.0,
+        "path": "private.csv",
+        "attributes": {
+            "age": {"kind": "integers", "minimum": 10, "maximum": 60},
+            "sex": ["F", "M"],
+            "bmi": {"kind": "bins", "edges": [10, 18.5, 25, 60]},
+        },
+    }
+)
+FEED = _sources.validate_python(
+    {
+        "kind": "values",
+        "source": "people",
+        "neighbors": "replace",
+        "epsilon": 8.0,
+        "sensitivity": 1.0,
+        "grid": 0.1,
+        "minimum": 0.0,
+        "maximum": 50.0,
+    }
+)
+ROWS = synthetic(PEOPLE, 3000, 1)
+AGE, SEX, BMI = pl.col("age"), pl.col("sex"), pl.col("bmi")
+
+
+def rows(condition: pl.Expr) -> pl.DataFrame:
+    return ROWS.filter(condition)
+
+
+def cells(*names: str) -> list[int]:
+    domains: dict[str, list[Any]] = {"sex": ["F", "M"], "bmi": [10.0, 18.5, 25.0]}
+    listed: list[dict[str, Any]] = [{}]
+    for name in names:
+        listed = [{**one, name: value} for one in listed for value in domains[name]]
+    return [rows(pl.all_horizontal(pl.col(name) == value for name, value in one.items())).height for one in listed]
+
+
+def years(table: pl.DataFrame) -> int:
+    return sum(table["age"].to_list())
+
+
+WOMEN = rows(SEX == "F")
+COUNTS: list[tuple[str, list[Any]]] = [
+    ("age > 30", [rows(AGE > 30).height]),
+    ('{"where": "sex = \'F\' AND bmi < 18.5"}', [rows((SEX == "F") & (BMI < 18.5)).height]),
+]
+TERMS: list[tuple[str, list[Any]]] = [
+    (
+        '{"terms": [{"where": "age < 20", "weight": 0.5}, {"where": "sex = \'M\' and age >= 20"}]}',
+        [Fraction(rows(AGE < 20).height, 2) + rows((SEX == "M") & (AGE >= 20)).height],
+    )
+]
+CELLS: list[tuple[str, list[Any]]] = [
+    ('{"cells": [{"at": {"bmi": 12, "sex": "M"}}]}', [rows((SEX == "M") & (BMI < 18.5)).height]),
+    (
+        '{"cells": [{"at": {"sex": "F", "bmi": 20}, "weight": 0.25}, {"at": {"sex": "M", "bmi": 60}}]}',
+        [Fraction(rows((SEX == "F") & (BMI == 18.5)).height, 4) + rows((SEX == "M") & (BMI == 25)).height],
+    ),
+]
+GROUPS: list[tuple[str, list[Any]]] = [('{"group_by": ["bmi", "sex"]}', cells("bmi", "sex"))]
+NUMBERS: list[tuple[str, list[Any]]] = [
+    ('{"fraction": true, "where": "sex = \'F\'"}', [Fraction(WOMEN.height, 3000)]),
+    ('{"sum": "age", "where": "sex = \'F\'"}', [years(WOMEN)]),
+    ('{"mean": "age", "where": "sex = \'F\'"}', [Fraction(years(WOMEN), WOMEN.height)]),
+]
+
+EXACT: list[tuple[dict[str, Any], list[tuple[str, list[Any]]]]] = [
+    ({"kind": "laplace", "answers": 6}, COUNTS + NUMBERS + GROUPS),
+    ({"kind": "histogram", "attributes": ["sex", "bmi"]}, CELLS + GROUPS),
+    ({"kind": "lazy_histogram", "attributes": ["sex", "bmi"]}, CELLS),
+    ({"kind": "sparse_project", "attributes": ["sex", "bmi"], "projections": 64}, CELLS),
+    ({"kind": "pmw", "attributes": ["age", "sex", "bmi"], "rows": 3000, "updates": 5}, COUNTS + TERMS),
+    ({"kind": "sparse_pmw", "attributes": ["sex", "bmi"], "rows": 3000, "updates": 5}, CELLS),
+    ({"kind": "numeric_sparse", "threshold": -500.0, "cutoff": 2}, COUNTS),
+    ({"kind": "numeric_sparse", "threshold": -500.0, "cutoff": 2, "numbers": "gap"}, COUNTS),
+]
+
+
+def spec(mechanism: dict[str, Any], **others: Any) -> StreamSpec:
+    given = {"stream": "s", "source": "people", "epsilon": 2.0, "expected_queries": 10, **others}
+    return StreamSpec.model_validate({**given, "mechanism": mechanism})
+
+
+def numbers(answer: Answer) -> list[Fraction]:
+    """What an answer publishes."""
+    return [Fraction(one) for one in answer.estimates or (answer.estimate,) if one is not None]
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[list[Answer]]:
+    """The answers of each run, as the simulation had them."""
+    kept: list[list[Answer]] = []
+
+    class Recording(Driver):
+        def ask(self, queries: Iterable[Any]) -> list[Answer]:
+            kept.append(super().ask(queries))
+            return kept[-1]
+
+    monkeypatch.setattr(simulation_running, "Driver", Recording)
+    return kept
+
+
+def run(mechanism: dict[str, Any], lines: list[str], **others: Any) -> Report:
+    return simulate(spec(mechanism), PEOPLE, read_questions(lines, "s"), ROWS, runs=2, **others)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "asked"), EXACT, ids=lambda one: one["kind"] if isinstance(one, dict) else ""
+)
+def test_errors_are_the_distances_of_the_answers_from_counts_made_by_other_means(
+    mechanism: dict[str, Any], asked: list[tuple[str, list[Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = recorded(monkeypatch)
+    report = run(mechanism, [line for line, _ in asked])
+    for of_run, told in zip(report.runs, answers, strict=True):
+        measured = [one for one in of_run.measurements if one.what != "⊤ and ⊥"]
+        assert len(measured) == len(asked)
+        for place, (one, answer) in enumerate(zip(measured, told, strict=True)):
+            published = numbers(answer)
+            exact = asked[place][1]
+            assert one.line == place + 1
+            assert one.alpha == answer.alpha
+            assert one.errors == tuple(
+                float(abs(number - truth)) for number, truth in zip(published, exact, strict=True)
+            )
+            assert one.broken is (answer.alpha is not None and max(one.errors) > answer.alpha)
+
+
+def test_runs_have_noise_of_their_own_and_figures_are_over_all_of_them() -> None:
+    report = run({"kind": "laplace", "answers": 2}, ["age > 30", "age > 40"])
+    errors = [[one.errors[0] for one in each.measurements] for each in report.runs]
+    assert errors[0] != errors[1]
+    [found] = report.figures
+    flat = [error for each in errors for error in each]
+    assert (found.largest, found.mean, found.numbers) == (max(flat), sum(flat) / 4, 4)
+    assert found.alpha is not None
+    assert found.alpha[0] == report.grant.calibration.alpha
+
+
+def test_charges_endings_and_rejections_are_those_of_the_stream() -> None:
+    report = run(
+        {"kind": "laplace", "answers": 2}, ["age > 30", "", "height > 3", "age > 40", "age > 50", "age > 60"]
+    )
+    for each in report.runs:
+        assert (each.answered, each.halted, each.charged, list(each.rejections)) == (2, 2, 2, [3])
+        assert each.ended is not None
+        assert each.ended.line == 5
+        assert "exhausted" in each.ended.reason
+        assert each.spent.epsilon == each.grant.cost.epsilon == 2.0
+    free = run({"kind": "histogram", "attributes": ["sex"]}, ["sex = 'F'"]).runs[0]
+    assert (free.charged, free.ended, free.spent.epsilon) == (None, None, 2.0)
+
+
+def test_a_decision_is_off_by_how_far_the_value_lies_on_the_wrong_side() -> None:
+    sparse = {"kind": "above_threshold", "threshold": 100.0}
+    report = run(sparse, ['{"where": "age > 30", "threshold": 5}', "age < 0"])
+    [found] = report.figures
+    assert (found.what, found.largest, found.broken) == ("⊤ and ⊥", 0.0, 0)
+    [query] = read_questions(["age >= 10"], "s").values()
+    truths = truths_of(PEOPLE, Table.load(PEOPLE, ROWS))
+    calibration = report.grant.calibration
+    wrong = Answer(id="1", stream="s", outcome="below", index=0)
+    [one] = measure(1, query, wrong, spec(sparse), calibration, truths)
+    assert (one.errors, one.alpha, one.broken) == ((2900.0,), calibration.alpha, True)
+
+
+def test_an_answer_further_off_than_its_alpha_is_counted_as_broken_and_one_without_alpha_is_not() -> None:
+    [query] = read_questions(["age >= 10"], "s").values()
+    truths = truths_of(PEOPLE, Table.load(PEOPLE, ROWS))
+    laplace = spec({"kind": "laplace"})
+    calibration = run({"kind": "laplace"}, ["age > 30"]).grant.calibration
+    measured = [
+        one
+        for estimate, alpha in ((3005.0, 5.0), (3006.0, 5.0), (9000.0, None))
+        for one in measure(
+            1,
+            query,
+            Answer(id="1", stream="s", outcome="answer", estimate=estimate, alpha=alpha),
+            laplace,
+            calibration,
+            truths,
+        )
+    ]
+    assert [one.broken for one in measured] == [False, True, False]
+    [found] = figures(measured)
+    assert (found.broken, found.unpromised, found.largest, found.alpha) == (1, 1, 6000.0, (5.0, 5.0))
+
+
+def test_choices_are_measured_by_their_regret(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = recorded(monkeypatch)
+    asked = '{"candidates": [{"name": "old", "where": "age > 40"}, {"name": "all", "where": "TRUE"}, {"name": "years", "sum": "age"}]}'
+    for kind in ("noisy_max", "exponential"):
+        report = run({"kind": kind, "answers": 4, "sums": ["age"]}, [asked] * 4)
+        scores = {"old": rows(AGE > 40).height, "all": 3000, "years": years(ROWS)}
+        for each, told in zip(report.runs, answers[-2:], strict=True):
+            regrets = [float(scores["years"] - scores[one.choice or ""]) for one in told]
+            assert [one.errors for one in each.measurements] == [(regret,) for regret in regrets]
+            assert [one.alpha for one in each.measurements] == [one.alpha for one in told]
+
+
+def test_a_feed_is_measured_by_the_values_in_its_questions_within_its_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = recorded(monkeypatch)
+    lines = ['{"value": 12.34}', '{"value": 1000}', '{"values": [0.1, 7.0]}']
+    exact = [[Fraction("12.34")], [Fraction(50)], [Fraction("0.1"), Fraction(7)]]
+    report = simulate(
+        spec({"kind": "laplace", "answers": 3, "dimensions": 2}), FEED, read_questions(lines, "s"), runs=1
+    )
+    assert report.rows is None
+    for one, answer, truths in zip(report.runs[0].measurements, answers[0], exact, strict=True):
+        published = numbers(answer)
+        assert one.errors == tuple(
+            float(abs(number - truth)) for number, truth in zip(published, truths, strict=True)
+        )
+
+
+def test_shares_are_of_the_rows_of_the_file_where_their_number_is_public(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = recorded(monkeypatch)
+    replace = PEOPLE.model_copy(update={"neighbors": "replace"})
+    frame = pl.concat(
+        [ROWS.with_columns(SEX.cast(pl.String)), pl.DataFrame({"age": [20], "sex": ["none"], "bmi": [20.0]})]
+    )
+    questions = read_questions(['{"fraction": true, "where": "age > 30"}'], "s")
+    report = simulate(spec({"kind": "laplace"}), replace, questions, frame, runs=1)
+    share = Fraction(rows(AGE > 30).height, 3001)
+    assert report.rows == 3001
+    assert report.runs[0].measurements[0].errors == (float(abs(Fraction(answers[0][0].estimate or 0.0) - share)),)
+
+
+def test_a_mean_over_no_row_has_no_truth() -> None:
+    report = run({"kind": "laplace"}, ['{"mean": "age", "where": "age < 0"}'])
+    assert report.runs[0].answered == 1
+    assert report.figures == ()
+
+
+def test_the_same_seed_gives_the_same_report_and_another_seed_another() -> None:
+    def made(seed: int) -> Report:
+        return run({"kind": "laplace", "answers": 2}, ["age > 30", "age > 40"], seed=seed)
+
+    assert made(7) == made(7)
+    assert made(7).runs[0].measurements != made(8).runs[0].measurements
+
+
+def test_what_does_not_fit_together_is_refused_with_what_to_do() -> None:
+    questions = read_questions(["age > 30"], "s")
+    with pytest.raises(SimulationError, match="SPEC source"):
+        simulate(spec({"kind": "laplace"}, source="others"), PEOPLE, questions, ROWS)
+    with pytest.raises(SimulationError, match="give a public one"):
+        simulate(spec({"kind": "laplace"}), PEOPLE, questions)
+    records = _sources.validate_python({"kind": "records", "source": "people", "epsilon": 1.0})
+    answers = read_questions(['{"category": "1"}'], "s")
+    with pytest.raises(SimulationError, match="sotto estimate"):
+        simulate(spec({"kind": "randomized_response"}), records, answers)

@@ -1,0 +1,94 @@
+"""What a deployment holds for private is never read by a simulation."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from schemas import TableSource
+from stream.data import adult
+from stream.simulation import SimulationError, require_public
+from stream.simulation.publicness import require_other_table
+
+
+def source(path: Path, name: str = "people") -> TableSource:
+    return TableSource.model_validate(
+        {
+            "kind": "table",
+            "source": name,
+            "neighbors": "replace",
+            "epsilon": 1.0,
+            "path": str(path),
+            "attributes": {"age": 9},
+        }
+    )
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Path:
+    path = tmp_path / "private.csv"
+    path.write_text("age\n1\n2\n")
+    return path
+
+
+@pytest.fixture
+def public(tmp_path: Path) -> Path:
+    path = tmp_path / "public.csv"
+    path.write_text("age\n1\n2\n")
+    return path
+
+
+def aliases(private: Path) -> list[Path]:
+    """Other names of the same file."""
+    symbolic, hard = private.with_name("symbolic.csv"), private.with_name("hard.csv")
+    symbolic.symlink_to(private)
+    os.link(private, hard)
+    return [private, private.parent / "." / ".." / private.parent.name / private.name, symbolic, hard]
+
+
+def test_the_file_of_the_source_itself_is_refused_under_any_name(private: Path) -> None:
+    for path in aliases(private):
+        with pytest.raises(SimulationError, match="source 'people', private"):
+            require_public(path, source(private))
+
+
+def test_the_file_of_any_registered_source_is_refused_under_any_name(private: Path, public: Path) -> None:
+    registered = [source(public.with_name("gone.csv"), "others"), source(private, "patients")]
+    for path in aliases(private):
+        with pytest.raises(SimulationError, match="source 'patients', private"):
+            require_public(path, source(Path("elsewhere.csv")), registered=registered)
+    assert require_public(public, source(Path("elsewhere.csv")), registered=registered) == public.resolve()
+
+
+def test_whatever_lies_in_the_table_roots_is_refused_all_links_followed(tmp_path: Path, public: Path) -> None:
+    roots = tmp_path / "roots"
+    (roots / "below").mkdir(parents=True)
+    inside = roots / "below" / "table.csv"
+    inside.write_text("age\n1\n")
+    link, folder = tmp_path / "link.csv", tmp_path / "folder"
+    link.symlink_to(inside)
+    folder.symlink_to(roots)
+    for path, root in ((inside, roots), (link, roots), (inside, folder), (folder / "below" / "table.csv", roots)):
+        with pytest.raises(SimulationError, match="SOTTO_TABLE_ROOTS"):
+            require_public(path, source(public), roots=[root])
+
+
+def test_the_shipped_table_is_public_wherever_it_lies_and_whoever_registered_it(tmp_path: Path) -> None:
+    link = tmp_path / "census.csv.gz"
+    link.symlink_to(adult.PATH)
+    own = adult.source(1.0)
+    for path in (adult.PATH, link):
+        assert require_public(path, own, roots=[adult.PATH.parent], registered=[own]) == adult.PATH.resolve()
+    require_other_table(own)
+
+
+def test_the_table_of_any_other_source_is_not_taken_for_want_of_another(private: Path) -> None:
+    with pytest.raises(SimulationError, match="--table a public file, or --synthetic"):
+        require_other_table(source(private))
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SimulationError, match="there is no file"):
+        require_public(tmp_path / "none.csv", source(tmp_path / "private.csv"))

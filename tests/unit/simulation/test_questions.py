@@ -1,0 +1,40 @@
+"""A file of questions: one a line, and what is wrong with which."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream.simulation import SimulationError, read_questions
+
+
+def test_a_line_is_a_query_as_producers_send_it_or_a_where() -> None:
+    lines = ["age > 3", "", '  {"id": "7", "stream": "s", "sum": "age"}', '{"where": "TRUE", "fraction": true}\n']
+    found = read_questions(lines, "s")
+    assert {number: (one.id, one.stream, one.where, one.sum) for number, one in found.items()} == {
+        1: ("line-1", "s", "age > 3", None),
+        3: ("7", "s", None, "age"),
+        4: ("line-4", "s", "TRUE", None),
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"where": "TRUE"', "no JSON at column"),
+        ('{"where": "TRUE", "where": "FALSE"}', "a field is given twice"),
+        ('{"wear": "TRUE"}', "wear"),
+        ('{"value": 1, "sum": "age"}', "give exactly one of them"),
+        ('{"stream": "other", "where": "TRUE"}', "stream is not 's'"),
+        ("x" * 3000, "where"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(line: str, words: str) -> None:
+    with pytest.raises(SimulationError) as told:
+        read_questions(["TRUE", line], "s")
+    assert str(told.value).startswith("QUESTIONS line 2: ")
+    assert words in str(told.value)
+
+
+def test_a_file_without_questions_is_refused() -> None:
+    with pytest.raises(SimulationError, match="give one a line"):
+        read_questions(["", "  "], "s")

@@ -1,0 +1,62 @@
+"""Made-up tables have the law that is stated, and no other."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import stats
+
+from schemas import TableSource
+from stream.data import Table
+from stream.simulation import synthetic
+
+ROWS = 40_000
+SOURCE = TableSource.model_validate(
+    {
+        "kind": "table",
+        "source": "people",
+        "neighbors": "replace",
+        "epsilon": 1.0,
+        "path": "none.csv",
+        "attributes": {
+            "age": {"kind": "integers", "minimum": -5, "maximum": 14, "outside": "reject"},
+            "code": {"kind": "categories", "values": ["", "1", "1.0", "Ω", "null"]},
+            "bmi": {"kind": "bins", "edges": [-1.5, 0, 0.1, 30, 60], "outside": "reject"},
+        },
+    }
+)
+
+
+def codes(seed: int, source: TableSource = SOURCE) -> Table:
+    return Table.load(source, synthetic(source, ROWS, seed))
+
+
+def test_every_row_lies_in_the_declared_domain() -> None:
+    table = codes(1)
+    assert table.file_row_count == table.private_row_count == ROWS
+    assert all(len(np.unique(table.private_codes[name])) == one.size for name, one in SOURCE.attributes.items())
+
+
+def test_a_category_has_odds_one_over_its_place_and_a_number_one_over_its_distance() -> None:
+    table = codes(2)
+    for name, domain in SOURCE.attributes.items():
+        counts = np.bincount(table.private_codes[name], minlength=domain.size)
+        if name == "code":
+            odds = 1.0 / (1 + np.argsort(np.argsort(-counts)))
+        else:
+            odds = 1.0 / (1 + np.abs(np.arange(domain.size) - int(counts.argmax())))
+        assert stats.chisquare(counts, ROWS * odds / odds.sum()).pvalue > 1e-4
+
+
+def test_attributes_are_independent() -> None:
+    table = codes(3)
+    pairs = np.histogram2d(table.private_codes["age"], table.private_codes["code"], bins=(20, 5))[0]
+    assert stats.chi2_contingency(pairs).pvalue > 1e-4
+
+
+def test_a_seed_repeats_the_table_and_an_attribute_does_not_depend_on_the_others() -> None:
+    again, other = codes(4), codes(5)
+    alone = SOURCE.model_copy(update={"attributes": {"bmi": SOURCE.attributes["bmi"]}})
+    first = codes(4).private_codes
+    assert all((first[name] == again.private_codes[name]).all() for name in first)
+    assert any((first[name] != other.private_codes[name]).any() for name in first)
+    assert (codes(4, alone).private_codes["bmi"] == first["bmi"]).all()

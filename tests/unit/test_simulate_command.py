@@ -1,0 +1,166 @@
+"""``sotto simulate`` runs a stream on public data, tells what came of it, and touches nothing private."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from stream.cli.app import app
+from stream.data import adult
+
+STREAM: dict[str, Any] = {
+    "stream": "census",
+    "source": "adult",
+    "epsilon": 1,
+    "expected_queries": 4,
+    "mechanism": {"kind": "laplace", "answers": 3},
+}
+QUESTIONS = ["age > 30", '{"mean": "age"}', "height > 2", '{"group_by": ["sex"]}', "age < 20"]
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with all that is needed, and no Kafka in reach."""
+    for name in ("SOTTO_BOOTSTRAP", "SOTTO_TABLE_ROOTS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("stream.cli.public_data._reachable", lambda _: False)
+    monkeypatch.chdir(tmp_path)
+    Path("spec.json").write_text(json.dumps(STREAM))
+    Path("questions.txt").write_text("\n".join(QUESTIONS))
+    Path("adult.json").write_text(adult.source(4.0).model_dump_json())
+    private = adult.source(4.0).model_dump(mode="json") | {"path": str(tmp_path / "private.csv")}
+    Path("private.json").write_text(json.dumps(private))
+    header = ",".join(private["attributes"])
+    for name in ("private", "public"):
+        Path(f"{name}.csv").write_text(f"{header}\n" + "40,F,0,0,0,0,0,0,0,0,0,0,0,0\n" * 50)
+    return tmp_path
+
+
+def simulate(*arguments: str, source: str = "private.json", env: dict[str, str] | None = None) -> Result:
+    command = ["simulate", "spec.json", "questions.txt", "--source", source, "--runs", "2", *arguments]
+    return CliRunner().invoke(app, command, env={"COLUMNS": "80", **(env or {})})
+
+
+def told(*arguments: str, source: str = "private.json", env: dict[str, str] | None = None) -> dict[str, Any]:
+    result = simulate("--json", *arguments, source=source, env=env)
+    assert result.exit_code == 0, result.exception
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def refused(*arguments: str, source: str = "private.json", env: dict[str, str] | None = None) -> str:
+    result = simulate(*arguments, source=source, env=env)
+    assert result.exit_code != 0
+    assert result.stdout == ""
+    return str(result.exception)
+
+
+def test_errors_and_charges_stand_beside_the_promise_for_each_run_and_all() -> None:
+    found = told(source="adult.json")
+    assert (found["rows"], found["questions"], len(found["runs"])) == (48842, 5, 2)
+    assert found["promises"][0].startswith("each number is within ±")
+    for run in found["runs"]:
+        assert (run["answered"], run["rejected"], run["halted"], run["charged"]) == (3, 1, 1, 3)
+        assert run["ended"]["line"] == 5
+        assert [one["line"] for one in run["rejections"]] == [3]
+        assert run["spent"] == found["reserved"] == {"epsilon": 1.0, "delta": 0.0}
+        assert [one["line"] for one in run["errors"]] == [1, 2, 4]
+    assert [one["what"] for one in found["figures"]] == ["counts", "means of age", "groups"]
+    for one in found["figures"]:
+        largest = max(
+            error["largest"] for run in found["runs"] for error in run["errors"] if error["what"] == one["what"]
+        )
+        assert one["largest"] == largest
+        assert one["mean"] <= largest
+        assert one["alpha"]["largest"] > 0
+
+
+def test_people_see_it_within_eighty_columns() -> None:
+    shown = simulate("--synthetic", "1000").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    for words in ("1,000 rows made up: independent attributes", "promised", "3 / 3", "line 5", "line 3 rejected"):
+        assert words in shown
+    assert "2 runs had an answer further off than it promised" in shown
+    assert "raise expected_queries" not in shown
+    Path("spec.json").write_text(json.dumps(STREAM | {"expected_queries": 2}))
+    assert "the promise is for the first 2 answers" in simulate("--synthetic", "1000").stdout
+
+
+def test_a_seed_repeats_rows_and_noise_and_is_told_where_none_was_given() -> None:
+    first = told("--synthetic", "500")
+    assert told("--synthetic", "500", "--seed", str(first["seed"])) == first
+    other = told("--synthetic", "500", "--seed", str(first["seed"] + 1))
+    assert other["runs"][0]["errors"] != first["runs"][0]["errors"]
+
+
+def test_a_public_file_stands_in_for_the_source_s_own() -> None:
+    found = told("--table", "public.csv")
+    assert found["rows"] == 50
+    assert "no ledger was in reach" in found["data"]
+
+
+def test_private_tables_are_refused_and_nothing_is_printed_of_them(nowhere: Path) -> None:
+    Path("link.csv").symlink_to("private.csv")
+    roots = {"SOTTO_TABLE_ROOTS": f"/nowhere:{nowhere}"}
+    assert "its own table is private" in refused()
+    assert "is the file of source 'adult'" in refused("--table", "private.csv")
+    assert "is the file of source 'adult'" in refused("--table", "link.csv")
+    assert "SOTTO_TABLE_ROOTS" in refused("--table", "public.csv", env=roots)
+    # The shipped table is public, and a made-up one reads nothing.
+    shipped = {"SOTTO_TABLE_ROOTS": str(adult.PATH.parent)}
+    assert told("--table", str(adult.PATH), env=shipped)["rows"] == 48842
+    assert told("--synthetic", "10", env=roots)["rows"] == 10
+
+
+def test_no_file_is_read_while_a_deployment_that_is_named_cannot_say_what_is_private(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SOTTO_BOOTSTRAP", "127.0.0.1:1")
+    assert "says which tables are private and cannot be read" in refused("--table", "public.csv")
+    assert told("--synthetic", "10")["rows"] == 10
+
+
+def test_the_errors_are_drawn_to_a_file() -> None:
+    assert "drawn to errors.svg" in simulate("--synthetic", "1000", "--plot", "errors.svg").stdout
+    drawn = Path("errors.svg").read_text()
+    assert drawn.lstrip().startswith("<?xml")
+    assert drawn.count('<g id="axes_') == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--table", "none.csv"], "there is no file none.csv"),
+        (["--table", "spec.json"], "no .csv, .csv.gz or .parquet file"),
+        (["--table", "public.csv", "--synthetic", "5"], "give one of them"),
+        (["--synthetic", "5", "--plot", "x.strange"], "--plot: cannot write"),
+    ],
+)
+def test_wrong_options_are_one_clear_error(arguments: list[str], words: str) -> None:
+    assert words in refused(*arguments)
+
+
+def test_wrong_files_are_one_clear_error() -> None:
+    Path("questions.txt").write_text("TRUE\n{")
+    assert refused("--synthetic", "5").startswith("QUESTIONS line 2: ")
+    Path("questions.txt").unlink()
+    assert "QUESTIONS: cannot read questions.txt" in refused("--synthetic", "5")
+    Path("questions.txt").write_text("TRUE\n")
+    Path("spec.json").write_text(json.dumps(STREAM | {"source": "others"}))
+    assert "SPEC source" in refused("--synthetic", "5")
+    Path("spec.json").write_text(json.dumps(STREAM | {"epsilon": 5}))
+    assert "5" in refused("--synthetic", "5")
+    feed = {"source": "adult", "kind": "values", "neighbors": "replace", "epsilon": 4, "sensitivity": 1}
+    Path("feed.json").write_text(json.dumps(feed))
+    assert "the source has no table" in refused("--synthetic", "5", source="feed.json")
+
+
+def test_without_a_source_the_ledger_is_asked_for_its_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOTTO_BOOTSTRAP", "127.0.0.1:1")
+    result = CliRunner().invoke(app, ["simulate", "spec.json", "questions.txt", "--synthetic", "5"])
+    assert result.exit_code != 0
+    assert "give it with --source" in str(result.exception)
