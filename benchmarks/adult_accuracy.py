@@ -1,7 +1,8 @@
 """How accurate many answers about the Adult table are, for the same budget: pmw beside the alternatives.
 
-Random marginal and range queries over five attributes (27,200 cells) go through the real processors in memory. Errors are
-shares of the rows; answers are clamped to what a count can be, for every contender alike.
+Random marginal and range queries go through the real processors in memory: over five attributes (27,200 cells), over the same
+with three to five named and both ordered ones in ranges, and over all fourteen (6·10¹⁷ cells). Errors are shares of the
+rows; answers are clamped to what a count can be, for every contender alike.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import statistics
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +36,26 @@ ROWS_AT_MOST = 50_000
 EPSILONS = (0.1, 1.0)
 DELTAS = (0.0, 1e-6)
 BETA = 0.05
-CHOSEN = {0.1: (0.1, 20), 1.0: (0.02, 80)}
-"""A gap and a number of updates by ε, picked by hand: how pmw does where somebody knows the kind of table."""
 DOCUMENT = Path("docs/accuracy.md")
 FIGURE = Path("docs/accuracy-adult.svg")
+_streams = count()
 _BEGIN, _END = "<!-- measured -->", "<!-- end -->"
 _RANGED = ("age", "education-num")
+_ORDERED = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
 
 Errors = npt.NDArray[np.float64]
+Contender = tuple[str, dict[str, Any], str]
+"""A name, a mechanism and the calibration asked for."""
+
+FEW, DEEP, WIDE = "five attributes", "five attributes, three to five named", "all fourteen attributes"
+_WIDE_QUERIES = 3_000
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What one contender did with one budget; medians over the rounds, errors as shares of the rows."""
 
+    workload: str
     contender: str
     epsilon: float
     delta: float
@@ -62,6 +71,8 @@ class Outcome:
 class Task:
     """The table, the questions and their true answers."""
 
+    name: str
+    attributes: tuple[str, ...]
     store: TableStore
     wheres: tuple[str, ...]
     predicates: tuple[Predicate, ...]
@@ -83,13 +94,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--write", action="store_true", help=f"write the table and figure of {DOCUMENT}")
     options = parser.parse_args(arguments)
-    task = make_task(options.queries)
+    rounds = options.rounds
+    few, deep, wide = (make_task(options.queries, name) for name in (FEW, DEEP, WIDE))
     outcomes = [
         outcome
         for epsilon in EPSILONS
-        for outcome in outcomes_at(task, epsilon, options.rounds, peer=not options.no_peer)
+        for outcome in [
+            *outcomes_at(few, epsilon, 0.0, _contenders(few), rounds),
+            *outcomes_at(few, epsilon, DELTAS[1], _contenders(few)[::5], rounds),
+            *([] if options.no_peer else _offline(few, epsilon, rounds)),
+        ]
     ]
-    outcomes.sort(key=lambda outcome: (outcome.epsilon, outcome.delta))
+    for task in (deep, wide):
+        outcomes += outcomes_at(task, 1.0, 0.0, _contenders(task)[::5], rounds)
     show(outcomes, options.queries)
     if options.json:
         write_json(options.json, [asdict(outcome) for outcome in outcomes])
@@ -97,15 +114,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_document(outcomes, options.queries, options.rounds)
 
 
-def make_task(queries: int) -> Task:
+def make_task(queries: int, name: str = FEW) -> Task:
     """Random questions; equal arguments give equal questions."""
     store = TableStore(bytes(32))
     source = adult.source(1.0)
     table = store.get(source)
+    queries = min(queries, _WIDE_QUERIES) if name == WIDE else queries
     generator = random.Random(queries)
-    wheres = tuple(_question(generator) for _ in range(queries))
+    attributes = tuple(source.attributes) if name == WIDE else ATTRIBUTES
+    ask = {FEW: _question, DEEP: _deep_question, WIDE: _wide_question}[name]
+    wheres = tuple(ask(generator) for _ in range(queries))
     predicates = tuple(store.predicate(source, where) for where in wheres)
-    return Task(store, wheres, predicates, table.counts(predicates), table.private_row_count)
+    return Task(name, attributes, store, wheres, predicates, table.counts(predicates), table.private_row_count)
 
 
 def _question(generator: random.Random) -> str:
@@ -114,10 +134,29 @@ def _question(generator: random.Random) -> str:
     ranged = generator.choice(_RANGED) if generator.random() < 0.5 else None
     parts = [_equal(generator, name) for name in named if name != ranged]
     if ranged is not None:
-        first, last = _values(ranged)
-        low, high = sorted(generator.randint(first, last) for _ in range(2))
-        parts.append(f'"{ranged}" BETWEEN {low} AND {high}')
+        parts.append(_between(generator, ranged))
     return " AND ".join(parts)
+
+
+def _deep_question(generator: random.Random) -> str:
+    """A range of age and one of years of education, within a cell of one to three of the other attributes."""
+    others = [name for name in ATTRIBUTES if name not in _RANGED]
+    cells_of = [_equal(generator, name) for name in generator.sample(others, generator.randint(1, 3))]
+    return " AND ".join([*cells_of, *(_between(generator, name) for name in _RANGED)])
+
+
+def _wide_question(generator: random.Random) -> str:
+    """One to three of all attributes, in half of the questions a range of one that has an order."""
+    named = generator.sample(list(adult.source(1.0).attributes), generator.randint(1, 3))
+    ranged = generator.choice(_ORDERED) if generator.random() < 0.5 else None
+    if ranged is not None and ranged not in named:
+        named[generator.randrange(len(named))] = ranged
+    return " AND ".join(_between(generator, name) if name == ranged else _equal(generator, name) for name in named)
+
+
+def _between(generator: random.Random, name: str) -> str:
+    low, high = sorted(generator.randint(*_values(name)) for _ in range(2))
+    return f'"{name}" BETWEEN {low} AND {high}'
 
 
 def _equal(generator: random.Random, name: str) -> str:
@@ -131,28 +170,37 @@ def _values(name: str) -> tuple[int, int]:
     return domain.minimum, domain.maximum
 
 
-def outcomes_at(task: Task, epsilon: float, rounds: int, *, peer: bool) -> list[Outcome]:
-    """All contenders at one ε."""
+def outcomes_at(
+    task: Task, epsilon: float, delta: float, contenders: Sequence[Contender], rounds: int
+) -> list[Outcome]:
+    """Some contenders at one budget."""
     found = []
-    for delta in DELTAS:
-        for contender, mechanism, choice in _contenders(len(task.wheres), epsilon):
-            spec = {"mechanism": mechanism, "calibration": choice, "epsilon": epsilon, "delta": delta}
-            runs = [_streamed(task, spec, number) for number in range(rounds)]
-            found.append(_median_of(contender, epsilon, delta, runs))
-    if peer and (python := environment("mbi")) is not None:
-        runs = [_private_pgm(task, python, epsilon, number) for number in range(rounds)]
-        found.append(_median_of("private-pgm, offline", epsilon, 0.0, runs))
+    for contender, mechanism, choice in contenders:
+        spec = {"mechanism": mechanism, "calibration": choice, "epsilon": epsilon, "delta": delta}
+        runs = [_streamed(task, spec, number) for number in range(rounds)]
+        found.append(_median_of(task, contender, epsilon, delta, runs))
     return found
 
 
-def _contenders(queries: int, epsilon: float) -> list[tuple[str, dict[str, Any], str]]:
-    pmw = {"kind": "pmw", "attributes": list(ATTRIBUTES), "rows": ROWS_AT_MOST}
-    gap, updates = CHOSEN[epsilon]
+def _offline(task: Task, epsilon: float, rounds: int) -> list[Outcome]:
+    """private-pgm, if it can be had."""
+    if (python := environment("mbi")) is None:
+        return []
+    runs = [_private_pgm(task, python, epsilon, number) for number in range(rounds)]
+    return [_median_of(task, "private-pgm, offline", epsilon, 0.0, runs)]
+
+
+def _contenders(task: Task) -> list[Contender]:
+    """The first and the last take part everywhere."""
+    pmw = {"kind": "pmw", "attributes": list(task.attributes)}
+    weights = pmw | {"rows": ROWS_AT_MOST}
     return [
         ("pmw", pmw, "best"),
-        (f"pmw, gap {gap:g}, {updates} updates", pmw | {"gap": gap, "updates": updates}, "best"),
-        ("pmw, textbook", pmw, "textbook"),
-        ("Laplace per query", {"kind": "laplace", "answers": queries}, "best"),
+        ("pmw, single attributes first", pmw | {"warm_start": 1}, "best"),
+        ("pmw, nothing first", pmw | {"warm_start": 0}, "best"),
+        ("pmw, worst case", weights | {"worst_case": True}, "best"),
+        ("pmw, textbook", weights, "textbook"),
+        ("Laplace per query", {"kind": "laplace", "answers": len(task.wheres)}, "best"),
     ]
 
 
@@ -160,14 +208,21 @@ Run = tuple[Errors, float | None, float, float]
 """Errors, the promised one if any, ε spent, answers charged."""
 
 
-def _streamed(task: Task, spec: dict[str, Any], number: int) -> Run:
-    """One stream through the processors, with a noise key of its own."""
+@lru_cache(maxsize=16)
+def _installation(number: int) -> Driver:
+    """An installation with a noise key of its own, and budget for everybody."""
     driver = Driver(number.to_bytes(32, "big"), partitions=1)
-    driver.register(adult.source(max(EPSILONS), max(DELTAS)))
-    whole = {"stream": "asked", "source": "adult", "beta": BETA, "expected_queries": len(task.wheres), **spec}
-    driver.open(whole)
+    driver.register(adult.source(1000.0, 1e-2))
+    return driver
+
+
+def _streamed(task: Task, spec: dict[str, Any], number: int) -> Run:
+    """One stream through the processors."""
+    driver = _installation(number)
+    stream = f"asked-{next(_streams)}"
+    driver.open({"stream": stream, "source": "adult", "beta": BETA, "expected_queries": len(task.wheres), **spec})
     answers = driver.ask(
-        {"id": str(place), "stream": "asked", "where": where} for place, where in enumerate(task.wheres)
+        {"id": str(place), "stream": stream, "where": where} for place, where in enumerate(task.wheres)
     )
     kept = [(place, answer) for place, answer in enumerate(answers) if answer.estimate is not None]
     estimates = np.full(len(answers), np.nan)
@@ -204,11 +259,12 @@ def _private_pgm(task: Task, python: Path, epsilon: float, number: int) -> Run:
     return task.errors(estimates), None, epsilon, 0.0
 
 
-def _median_of(contender: str, epsilon: float, delta: float, runs: Sequence[Run]) -> Outcome:
+def _median_of(task: Task, contender: str, epsilon: float, delta: float, runs: Sequence[Run]) -> Outcome:
     def median(figure: Callable[[Run], float]) -> float:
         return statistics.median(figure(run) for run in runs)
 
     return Outcome(
+        workload=task.name,
         contender=contender,
         epsilon=epsilon,
         delta=delta,
@@ -221,17 +277,29 @@ def _median_of(contender: str, epsilon: float, delta: float, runs: Sequence[Run]
     )
 
 
-HEADINGS = ("ε", "δ", "", "largest error", "mean error", "promised", "answered", "charged", "ε spent")
+HEADINGS = (
+    "questions about",
+    "ε",
+    "δ",
+    "",
+    "largest error",
+    "mean error",
+    "promised",
+    "answered",
+    "charged",
+    "ε spent",
+)
 
 
 def _cells_of(outcome: Outcome) -> tuple[str, ...]:
     return (
+        outcome.workload,
         f"{outcome.epsilon:g}",
         f"{outcome.delta:g}",
         outcome.contender,
-        f"{outcome.largest:.3f}",
-        f"{outcome.mean:.4f}",
-        "–" if outcome.promised is None else f"{outcome.promised:.3f}",
+        f"{outcome.largest:.4f}",
+        f"{outcome.mean:.5f}",
+        "–" if outcome.promised is None else f"{outcome.promised:.4f}",
         f"{outcome.answered:,.0f}",
         f"{outcome.charged:,.0f}",
         f"{outcome.spent:.3g}",
@@ -251,7 +319,10 @@ def show(outcomes: Sequence[Outcome], queries: int) -> None:
 def write_document(outcomes: Sequence[Outcome], queries: int, rounds: int) -> None:
     """Put the table between the marks of the document, and draw the figure."""
     lines = [
-        f"{queries:,} queries, medians over {rounds} noise keys. Errors are shares of the rows.",
+        (
+            f"{queries:,} queries ({min(queries, _WIDE_QUERIES):,} about all fourteen), medians over {rounds} noise keys. "
+            "Errors are shares of the rows."
+        ),
         "",
         "| " + " | ".join(HEADINGS) + " |",
         "| " + " | ".join("---" for _ in HEADINGS) + " |",
@@ -269,19 +340,19 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
     from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415  (an optional extra, 'plot')
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    budgets = sorted({(outcome.epsilon, outcome.delta) for outcome in outcomes})
+    budgets = list(dict.fromkeys((one.workload, one.epsilon, one.delta) for one in outcomes))
     figure = Figure(figsize=(9.0, 2.0 + 1.3 * len(budgets)), layout="constrained")
     FigureCanvasSVG(figure)
     panels = figure.subplots(len(budgets), 1, sharex=True, squeeze=False)[:, 0]
-    for panel, (epsilon, delta) in zip(panels, budgets, strict=True):
-        own = [one for one in outcomes if (one.epsilon, one.delta) == (epsilon, delta)][::-1]
+    for panel, budget in zip(panels, budgets, strict=True):
+        own = [one for one in outcomes if (one.workload, one.epsilon, one.delta) == budget][::-1]
         places = np.arange(len(own))
         panel.barh(places + 0.2, [one.largest for one in own], height=0.38, label="largest", color="#b04a3a")
         panel.barh(places - 0.2, [one.mean for one in own], height=0.38, label="mean", color="#3a6ea5")
         panel.set_yticks(places, [one.contender for one in own])
         panel.set_xscale("log")
         panel.grid(axis="x", alpha=0.3)
-        panel.set_title(f"ε = {epsilon:g}, δ = {delta:g}", loc="left", fontsize=10)
+        panel.set_title(f"{budget[0]}; ε = {budget[1]:g}, δ = {budget[2]:g}", loc="left", fontsize=10)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=2, frameon=False)
     panels[-1].set_xlabel("error, as a share of the rows")

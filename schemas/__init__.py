@@ -13,13 +13,14 @@ from schemas.base import (
 from schemas.calibrations import (
     AnswersCalibration,
     Calibration,
+    EstimateCalibration,
     HypothesisCalibration,
     Method,
     ReleaseCalibration,
     SparseVectorCalibration,
 )
 from schemas.charges import Charge, StreamState
-from schemas.checkpoints import Checkpoint, HypothesisUpdate, Progress
+from schemas.checkpoints import Checkpoint, HypothesisUpdate, Measurement, Progress
 from schemas.control import Control, StreamClosed, StreamHalted, StreamOpened
 from schemas.ledger import GrantRecord, LedgerProgress, LedgerRecord, Receipt, SourceRecord
 from schemas.mechanisms import (
@@ -67,6 +68,7 @@ __all__ = [
     "CloseStream",
     "Control",
     "Domain",
+    "EstimateCalibration",
     "Event",
     "Exponential",
     "Form",
@@ -81,6 +83,7 @@ __all__ = [
     "LazyHistogram",
     "LedgerProgress",
     "LedgerRecord",
+    "Measurement",
     "Mechanism",
     "Method",
     "NoisyMax",

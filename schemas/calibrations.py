@@ -105,8 +105,35 @@ class HypothesisCalibration(_Calibration):
     places: Annotated[int, Field(ge=1)] | None = None
 
 
+class EstimateCalibration(_Calibration):
+    """Answers from the maximum-entropy estimate of all that was measured: pmw.
+
+    ``sparse_vector`` is the calibration of the ⊤/⊥; its ``epsilon_answer`` pays for what is measured on all ⊤s: of each
+    one's part ``epsilon_number`` goes to a single number where that is told, the rest to the marginal. With the first answer
+    ``starts`` marginals are measured, those of ``warm_start`` attributes each, for ``epsilon_start`` apiece. An error
+    above ``threshold`` steps asks for a ⊤. One person moves the cells of a marginal by ``marginal_sensitivity`` together.
+    ``estimate`` is the version of the fit: an open stream keeps to its own.
+    """
+
+    kind: Literal["estimate"] = "estimate"
+    method: Literal["maximum_entropy"] = "maximum_entropy"
+    estimate: Literal[1] = 1
+    sparse_vector: SparseVectorCalibration
+    threshold: Count
+    epsilon_rows: float = 0.0
+    warm_start: Literal[0, 1, 2] = 0
+    starts: Count = 0
+    epsilon_start: float = 0.0
+    epsilon_number: float
+    marginal_sensitivity: Steps = 1
+
+
 Calibration = Annotated[
-    SparseVectorCalibration | AnswersCalibration | ReleaseCalibration | HypothesisCalibration,
+    SparseVectorCalibration
+    | AnswersCalibration
+    | ReleaseCalibration
+    | HypothesisCalibration
+    | EstimateCalibration,
     Field(discriminator="kind"),
 ]
 """The constants of one stream, told apart by ``kind``."""

@@ -9,6 +9,7 @@ from pydantic import Field
 from schemas.base import Count, Event, Incarnation, Reason
 from schemas.charges import StreamState
 from schemas.queries import Cell, Term
+from schemas.sources import AttributeName
 
 
 class Checkpoint(Event):
@@ -41,6 +42,22 @@ class HypothesisUpdate(Event):
     times: Annotated[int, Field(ge=1)] = 1
     terms: tuple[Term, ...] = ()
     cells: tuple[Cell, ...] = ()
+
+
+class Measurement(Event):
+    """What one ⊤ measured: the marginal of these attributes and, where a number was told, the question it answers.
+
+    The noisy counts are a function of this record, the table and the noise key, and are derived again; the estimate is a
+    function of all measurements in order of their ``number`` from 0.
+    """
+
+    wire_omits_defaults: ClassVar[bool] = True
+
+    incarnation: Incarnation
+    number: Count
+    attributes: tuple[AttributeName, ...] = ()
+    terms: tuple[Term, ...] = ()
+    sum: AttributeName | None = None
 
 
 class Progress(Event):

@@ -117,25 +117,45 @@ class Exponential(Event):
 
 
 class Pmw(Event):
-    """Online private multiplicative weights over the cells of the ``attributes``.
+    """Answers from an estimate of the table that fits all that was measured; what it gets wrong is measured.
 
-    ``updates`` fixes how many ⊤s are paid for, ``gap`` how large an error of the hypothesis, as a share of the rows, is
-    worth one. What is not given is planned so that the updates provably last for every table; with both given they may
-    run out, and α holds while they last. ``rows`` is the public number of rows; it must be given where neighbours add or
-    remove a row, for the true number is private there.
+    Any number of ``attributes`` of any size; only those of one question have at most 2²⁰ cells together. Each ⊤ measures a
+    whole marginal, the noisy counts of all cells of the question's attributes. ``warm_start`` says what is measured with the
+    first answer: the marginals of all single attributes (1), of all pairs (2), nothing (0), or what the planner takes
+    (``auto``). ``updates`` is how many ⊤s are paid for, by default a small number that may run out; ``beyond`` says what
+    becomes of the stream then: it ends, or goes on answering from the estimate without a promise, at no cost. ``gap`` is
+    how large an error of the estimate, as a share of the ``rows``, should call for a ⊤.
+
+    With ``worst_case`` the stream is planned so that the ⊤s provably last for every table of at most ``rows`` rows and every
+    asker, by multiplicative weights over all cells of the attributes, at most 2²⁰ of them; either ``gap`` or ``updates`` may
+    then be given.
     """
 
     kind: Literal["pmw"]
     attributes: Attributes
+    warm_start: Literal[0, 1, 2, "auto"] = "auto"
     updates: Cutoff | None = None
+    beyond: Literal["end", "unpromised"] = "end"
+    worst_case: bool = False
     gap: Gap | None = None
     rows: Annotated[int, Field(ge=1, le=10**12)] | None = None
+
+    @model_validator(mode="after")
+    def _lasting(self) -> Pmw:
+        if self.worst_case and self.gap is not None and self.updates is not None:
+            raise ValueError("worst_case: gap and updates follow from each other; give one of them, or neither")
+        if self.worst_case and self.beyond != "end":
+            raise ValueError("beyond: with worst_case the ⊤s last; leave it at 'end'")
+        return self
 
 
 class SparsePmw(Event):
     """Multiplicative weights for queries that name at most ``sparsity`` cells of a universe of any size.
 
-    ``updates``, ``gap`` and ``rows`` are those of ``Pmw``.
+    ``updates`` fixes how many ⊤s are paid for, ``gap`` how large an error of the hypothesis, as a share of the rows, is
+    worth one. What is not given is planned so that the updates provably last for every table; with both given they may
+    run out, and α holds while they last. ``rows`` is the public number of rows; it must be given where neighbours add or
+    remove a row, for the true number is private there.
     """
 
     kind: Literal["sparse_pmw"]

@@ -16,6 +16,7 @@ from schemas import (
     Amount,
     AnswersCalibration,
     Calibration,
+    EstimateCalibration,
     HypothesisCalibration,
     ReleaseCalibration,
     Source,
@@ -128,6 +129,14 @@ def losses(calibration: Calibration) -> Losses:
             rows = Fraction(calibration.epsilon_rows)
             parts = inner.parts if rows == 0 else ((1, rows), *inner.parts)
             return Losses(parts, rows + inner.first, inner.each, inner.under_way)
+        case EstimateCalibration():
+            inner = losses(calibration.sparse_vector)
+            rows, start = Fraction(calibration.epsilon_rows), Fraction(calibration.epsilon_start)
+            opening = tuple(
+                (count, part) for count, part in ((1, rows), (calibration.starts, start)) if count and part
+            )
+            first = rows + calibration.starts * start + inner.first
+            return Losses((*opening, *inner.parts), first, inner.each, inner.under_way)
 
 
 def _sparse_vector_losses(calibration: SparseVectorCalibration) -> Losses:

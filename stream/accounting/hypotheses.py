@@ -1,14 +1,14 @@
 """The planner of multiplicative weights: how many updates to pay for, and how to divide ε among all that they need.
 
 One ⊤ in the sparse vector stands for one update of the hypothesis. If every ⊤ means that the hypothesis is off by more than
-γ (as a fraction of the rows), and η = 4γ, fewer than c = ln|X| / (2γ²) updates can ever happen: docs/pmw.md proves it,
+γ (as a fraction of the rows), and η = 4γ, fewer than c = ln|X| / (2γ²) updates can ever happen: docs/pmw-weights.md proves it,
 and everything else that this module relies on. Errors are counts of rows; steps are 1/1024 of one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -108,6 +108,20 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[HypothesisCalibratio
     ]
     if spec.delta > 0.0:
         makers.append(lambda: _calibrated(task, one_sided_rounds))
+    return _fitting(makers)
+
+
+def textbook_candidate(spec: StreamSpec, setting: Setting) -> HypothesisCalibration:
+    """The textbook's calibration alone; PlanError where it has none."""
+    mechanism = spec.mechanism
+    if not isinstance(mechanism, Pmw | SparsePmw):
+        raise TypeError(f"{mechanism.kind} keeps no hypothesis")
+    task = _task(spec, mechanism, setting)
+    return _fitting([lambda: _textbook(task)])[0]
+
+
+def _fitting(makers: Sequence[Callable[[], HypothesisCalibration]]) -> tuple[HypothesisCalibration, ...]:
+    """What can be made; the last reason of all where nothing can."""
     found: list[HypothesisCalibration] = []
     refusal: ValueError | None = None
     for make in makers:

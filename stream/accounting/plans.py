@@ -24,7 +24,7 @@ from schemas import (
     SparseVectorCalibration,
     StreamSpec,
 )
-from stream.accounting import answers, hypotheses, planner, randomized_response, releases
+from stream.accounting import answers, estimates, hypotheses, planner, randomized_response, releases
 from stream.accounting.accuracy import exact_alpha
 from stream.accounting.costs import affordable
 from stream.accounting.methods import PlanError
@@ -79,6 +79,9 @@ def _choose(spec: StreamSpec, setting: Setting) -> Calibration:
             if one.method == "textbook":
                 return one
         raise PlanError("calibration: the textbook has none for this mechanism and these parameters; use 'best'")
+    if isinstance(spec.mechanism, Pmw) and not spec.mechanism.worst_case:
+        # Another rule altogether, whose promise is a constant's where rows are few; it is there for those who ask for it.
+        found = tuple(one for one in found if one.method != "textbook")
     acceptable = TIE * min(rank(one) for one in found)
     near = [one for one in found if rank(one) <= acceptable]
     # The textbook's stands first as the simplest; where another does as well there is no reason to show the old name.
@@ -110,8 +113,20 @@ def _planned(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
             return randomized_response.candidates(spec, setting)
         case Histogram() | LazyHistogram() | SparseProject():
             return releases.candidates(spec, setting)
-        case Pmw() | SparsePmw():
+        case Pmw(worst_case=True) | SparsePmw():
             return hypotheses.candidates(spec, setting)
+        case Pmw():
+            return (*_textbooks(spec, setting), *estimates.candidates(spec, setting))
+
+
+def _textbooks(spec: StreamSpec, setting: Setting) -> tuple[HypothesisCalibration, ...]:
+    """The textbook's calibration of multiplicative weights, where it has one for so many cells."""
+    try:
+        return (hypotheses.textbook_candidate(spec, setting),)
+    except PlanError:
+        if spec.calibration == "textbook":
+            raise
+        return ()
 
 
 def _with_rounding(calibration: SparseVectorCalibration, rounding: float) -> SparseVectorCalibration:

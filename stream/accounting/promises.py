@@ -12,6 +12,7 @@ from schemas import (
     AboveThreshold,
     AnswersCalibration,
     Calibration,
+    EstimateCalibration,
     Exponential,
     Histogram,
     Laplace,
@@ -55,7 +56,7 @@ class Promise:
         return "; ".join(part for part in (told, self.remark, self.warning) if part)
 
 
-def promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]:  # noqa: PLR0911 - one for each mechanism
+def promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]:  # noqa: C901, PLR0911 - one for each mechanism
     """What a stream promises of its accuracy, from its public definition alone."""
     mechanism, asked = spec.mechanism, _first(calibration.expected_queries, "answer")
     match mechanism:
@@ -91,6 +92,9 @@ def promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]:
                 remark = "each answer carries its whole error, which depends on the table"
                 return (_promise(calibration, f"the noise in each {cells} is within ±", "", asked, remark),)
             return (_promise(calibration, f"each {cells} is within ±", "", asked),)
+        case Pmw() if isinstance(calibration, EstimateCalibration):
+            remark = "while its ⊤s last; sums, means, shares and groups carry their own"
+            return (_promise(calibration, "each count is within ±", "", "over all answers", remark),)
         case Pmw(updates=updates, gap=gap, rows=rows) | SparsePmw(updates=updates, gap=gap, rows=rows):
             remarks = [f"for a table of at most {rows:,} rows"] if rows else []
             remarks += ["while its updates last"] if updates and gap else []

@@ -10,8 +10,8 @@ from typing import Literal
 class Setting:
     """The public facts of a source, as far as a mechanism's plan depends on them.
 
-    ``sensitivity_steps`` is how far one person moves one query of the stream, in steps of ``grid``. ``universe`` is the
-    number of cells of the attributes that the mechanism names, ``rows`` the public number of rows: that of the table
+    ``sensitivity_steps`` is how far one person moves one query of the stream, in steps of ``grid``. ``sizes`` are
+    those of the attributes that the mechanism names, ``universe`` is the number of their cells, ``rows`` the public number of rows: that of the table
     where neighbours replace a row, else what the stream's specification gives. ``contributions`` is how many events of
     a stream one person may send; ``rounding`` is how far rounding to the grid moves a value at most: half a step of a feed's,
     while a table's numbers are whole steps.
@@ -23,6 +23,7 @@ class Setting:
     grid: float = 1.0
     neighbors: Literal["add-remove", "replace"] = "add-remove"
     universe: int | None = None
+    sizes: tuple[int, ...] = ()
     rows: int | None = None
     contributions: int = 1
     disjoint: bool = False

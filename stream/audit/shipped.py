@@ -116,17 +116,17 @@ _GROUPED: Final = {
 }
 
 
-def _misjudged(queries: Sequence[Mapping[str, Any]], *, others: int) -> tuple[Side, Side]:
+def _misjudged(queries: Sequence[Mapping[str, Any]], *, about: int = 50) -> tuple[Side, Side]:
     """A row moves from one group to another: of two errors of the first hypothesis one grows and one shrinks.
 
-    About 50 rows are in either group, ``others`` in a third.
+    About ``about`` rows are in either of two groups, none in a third.
     """
-    before, after = [*50 * "A", *51 * "B", *others * "C"], [*51 * "A", *50 * "B", *others * "C"]
+    more = about + 1
+    before, after = [*about * "A", *more * "B"], [*more * "A", *about * "B"]
     return Side(queries, {"group": before}), Side(queries, {"group": after})
 
 
-def _hypothesis(kind: str) -> dict[str, Any]:
-    return {"kind": kind, "attributes": ["group"], "updates": 1, "gap": 0.05}
+_ESTIMATED: Final = {"kind": "pmw", "attributes": ["group"], "updates": 1}
 
 
 def _numeric_sparse(numbers: str) -> dict[str, Any]:
@@ -175,19 +175,34 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
     "pmw": (
         Case(
             "up, down",
-            _hypothesis("pmw"),
+            {**_ESTIMATED, "warm_start": 0},
             _GROUPED,
-            _misjudged([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], others=0),
+            _misjudged([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], about=65),
             _PLAN,
-            resolution=2.0,
+            resolution=8.0,
+        ),
+        Case(
+            "one row changed; opening",
+            {**_ESTIMATED, "warm_start": 1},
+            _GROUPED,
+            _misjudged([{"group_by": ["group"]}], about=4),
+            _PLAN,
+        ),
+        Case(
+            "up, down; worst case",
+            {"kind": "pmw", "attributes": ["group"], "worst_case": True, "gap": 0.5},
+            _GROUPED,
+            _misjudged([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], about=150),
+            _PLAN,
+            resolution=8.0,
         ),
     ),
     "sparse_pmw": (
         Case(
             "up, down",
-            {**_hypothesis("sparse_pmw"), "sparsity": 1},
+            {"kind": "sparse_pmw", "attributes": ["group"], "updates": 1, "gap": 0.05, "sparsity": 1},
             _GROUPED,
-            _misjudged([{"cells": [{"at": {"group": "A"}}]}, {"cells": [{"at": {"group": "B"}}]}], others=36),
+            _misjudged([{"cells": [{"at": {"group": "A"}}]}, {"cells": [{"at": {"group": "B"}}]}]),
             _PLAN,
             resolution=2.0,
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
@@ -13,6 +14,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from schemas import (
     Calibration,
+    EstimateCalibration,
     HypothesisCalibration,
     LazyHistogram,
     Mechanism,
@@ -52,6 +54,15 @@ class Neighbors(StrEnum):
     REPLACE = "replace"
 
 
+class WarmStart(StrEnum):
+    """What a stream of pmw measures with its first answer."""
+
+    AUTO = "auto"
+    NOTHING = "0"
+    SINGLES = "1"
+    PAIRS = "2"
+
+
 class Choice(StrEnum):
     """What a stream may ask for."""
 
@@ -79,6 +90,16 @@ def plan(
     universe: Annotated[
         int, typer.Option(help="Cells of the universe, for mechanisms over tables.", min=1)
     ] = 1024,
+    sizes: Annotated[
+        str | None,
+        typer.Option(help="pmw: how many values each attribute has, such as 85,2,16, in place of --universe."),
+    ] = None,
+    warm_start: Annotated[
+        WarmStart, typer.Option(help="pmw: marginals of how many attributes are measured first.")
+    ] = WarmStart.AUTO,
+    worst_case: Annotated[
+        bool, typer.Option(help="pmw: plan so that the ⊤s last for every table and every asker.")
+    ] = False,
     rows: Annotated[int | None, typer.Option(help="Public number of rows, for multiplicative weights.")] = None,
     gap: Annotated[
         float | None,
@@ -104,13 +125,17 @@ def plan(
         "projections": projections,
         "rows": rows,
         "gap": gap,
+        "warm_start": "auto" if warm_start is WarmStart.AUTO else int(warm_start.value),
+        "worst_case": worst_case or None,
     }
+    own_sizes = _sizes(sizes)
     over_values = mechanism.value in _OVER_VALUES
     setting = Setting(
         sensitivity_steps=sensitivity_steps(sensitivity, grid) if over_values else 1,
         grid=grid if over_values else 1.0,
         neighbors="replace" if mechanism.value == "randomized_response" else neighbors.value,
-        universe=universe,
+        universe=math.prod(own_sizes) if own_sizes else universe,
+        sizes=own_sizes,
         rows=rows,
         contributions=contributions,
         rounding=0.5 * grid if over_values else 0.0,
@@ -153,6 +178,17 @@ def plan(
         console.print(f"the theorem of Blum & Roth 2011 asks for {asked:.3g} projections")
     if plot is not None:
         console.print(f"drawn to {plot}")
+
+
+def _sizes(text: str | None) -> tuple[int, ...]:
+    """The attributes' sizes; none where none are given."""
+    try:
+        found = tuple(int(part) for part in text.split(",")) if text is not None else ()
+    except ValueError:
+        found = (0,)
+    if any(size < 1 for size in found):
+        raise CommandError(f"--sizes: '{text}' is no list of numbers of values; write them as 85,2,16")
+    return found
 
 
 def _mechanism(kind: str, cutoff: int | None, options: dict[str, Any]) -> Mechanism:
@@ -234,10 +270,24 @@ def noise_in_words(calibration: Calibration) -> str:
             rows = f", ε rows {calibration.epsilon_rows:.4g}" if calibration.epsilon_rows else ""
             inner = _sparse_vector_in_words(calibration.sparse_vector)
             return f"{calibration.cutoff} updates, η {calibration.learning_rate:.3g}{rows}; {inner}"
+        case EstimateCalibration():
+            return _estimate_in_words(calibration)
         case _ if calibration.kind == "answers":
             return f"ε {calibration.epsilon_answer:.4g} per answer"
         case _:
             return f"{calibration.parts} × ε {calibration.epsilon_part:.4g}, once"
+
+
+def _estimate_in_words(calibration: EstimateCalibration) -> str:
+    parts = [
+        f"{calibration.cutoff} ⊤s",
+        f"an error of {calibration.threshold * calibration.grid:.4g} is worth one",
+    ]
+    if calibration.starts:
+        parts.append(f"{calibration.starts} marginals first, ε {calibration.epsilon_start:.4g} each")
+    if calibration.epsilon_rows:
+        parts.append(f"ε rows {calibration.epsilon_rows:.4g}")
+    return f"{', '.join(parts)}; {_sparse_vector_in_words(calibration.sparse_vector)}"
 
 
 def _sparse_vector_in_words(calibration: SparseVectorCalibration) -> str:

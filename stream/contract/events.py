@@ -21,6 +21,7 @@ from schemas import (
     HaltStream,
     HypothesisUpdate,
     LedgerProgress,
+    Measurement,
     OpenStream,
     PartitionStatus,
     Progress,
@@ -144,6 +145,7 @@ EVENTS: Final = (
     EventKind(Checkpoint, "state", None, read_back=True),
     EventKind(Progress, "state", None, read_back=True),
     EventKind(HypothesisUpdate, "state", None, read_back=True),
+    EventKind(Measurement, "state", None, read_back=True),
 )
 """Every event whose value is JSON; dead letters are the bytes of events that may be anything."""
 

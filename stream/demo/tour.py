@@ -14,6 +14,7 @@ import polars as pl
 from schemas import Answer, GrantRecord, Query, RecordsSource, Source, StreamSpec
 from stream.client import Client
 from stream.data import adult
+from stream.demo import many
 from stream.demo.report import Check
 from stream.estimates import shares_of
 
@@ -73,6 +74,7 @@ def stops(seed: int) -> list[Stop]:
         *_sparse_vectors(people),
         *_answers(people),
         *_releases(people),
+        _many(seed),
         *_hypotheses(people),
         _randomized_response(seed),
     ]
@@ -191,25 +193,24 @@ def _releases(people: _People) -> list[Stop]:
 
 def _hypotheses(people: _People) -> list[Stop]:
     lows = range(20, 80, 2)
-    ranges: list[dict[str, Any]] = [{"where": f"age BETWEEN {low} AND {low + 9}"} for low in lows]
-    truths = [float(((people.age >= low) & (people.age <= low + 9)).sum()) for low in lows]
     cells = [[{"at": {"age": age, "sex": "F"}} for age in range(low, low + 5)] for low in lows]
     counts = [float((people.woman & (people.age >= low) & (people.age < low + 5)).sum()) for low in lows]
-    dense = {"kind": "pmw", "attributes": ["age", "sex"], "rows": people.rows}
     sparse = {"kind": "sparse_pmw", "attributes": ["age", "sex"], "sparsity": 5, "rows": people.rows}
 
-    def judge(truths: Sequence[float]) -> Judge:
-        def judged(told: Told) -> tuple[str, bool]:
-            seen, held = _within(truths)(told)
-            bases = Counter(answer.basis for answer in told.answers)
-            return f"{seen}; {bases['hypothesis']} free, {len(told.answers) - bases['hypothesis']} paid", held
+    def judged(told: Told) -> tuple[str, bool]:
+        seen, held = _within(counts)(told)
+        bases = Counter(answer.basis for answer in told.answers)
+        return f"{seen}; {bases['hypothesis']} free, {len(told.answers) - bases['hypothesis']} paid", held
 
-        return judged
+    return [Stop(_spec(sparse, epsilon=4.0), [{"cells": one} for one in cells], judged)]
 
-    return [
-        Stop(_spec(dense, epsilon=4.0), ranges, judge(truths)),
-        Stop(_spec(sparse, epsilon=4.0), [{"cells": one} for one in cells], judge(counts)),
-    ]
+
+def _many(seed: int) -> Stop:
+    asked = many.mixed(seed)
+    spec = _spec(many.MECHANISM, epsilon=many.EPSILON, delta=0.0, expected_queries=many.QUESTIONS)
+    return Stop(
+        spec, asked.questions, lambda told: many.judged(asked, told.answers, spec, told.grant.calibration.alpha)
+    )
 
 
 def _randomized_response(seed: int) -> Stop:

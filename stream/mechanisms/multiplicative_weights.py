@@ -4,7 +4,7 @@ The hypothesis p̂ is a distribution over the cells of a table's attributes. A q
 whole steps, 0 ≤ q(x) ≤ ``resolution`` steps, which is one row's full weight. If the hypothesis' answer rows·q(p̂) is
 off by more than the noisy threshold the answer is a noisy number (⊤) and p̂(x) ∝ p̂(x)·exp(±η q(x)); otherwise it is
 the hypothesis' own (⊥), for nothing. Source: Hardt & Rothblum 2010; Dwork & Roth 2014, Section 4.2; the proofs are in
-docs/pmw.md. Nothing here draws noise or does any I/O.
+docs/pmw-weights.md. Nothing here draws noise or does any I/O.
 """
 
 from __future__ import annotations

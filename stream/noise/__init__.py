@@ -10,7 +10,7 @@ from stream.noise.geometric import (
     sampler,
 )
 from stream.noise.keys import NoiseKey, NoiseKeyError
-from stream.noise.words import Role, cell_words, event_words, round_words, stream_subkey
+from stream.noise.words import Role, block_words, cell_words, event_words, round_words, stream_subkey
 
 __all__ = [
     "DELTA_PER_DRAW",
@@ -22,6 +22,7 @@ __all__ = [
     "Role",
     "Sampler",
     "TwoSidedGeometric",
+    "block_words",
     "cell_words",
     "event_words",
     "round_words",

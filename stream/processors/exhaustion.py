@@ -12,6 +12,8 @@ def exhausted_reason(calibration: Calibration) -> str:
             return f"exhausted: all {calibration.cutoff} ⊤s of the cutoff are out"
         case "hypothesis":
             return f"exhausted: all {calibration.cutoff} updates of the hypothesis are used"
+        case "estimate":
+            return f"exhausted: all {calibration.cutoff} ⊤s of the estimate are out"
         case _:
             return f"exhausted: all {calibration.cutoff} answers of the grant are given"
 

@@ -244,6 +244,10 @@ class HostedStreams:
             return reason
         return exhausted_reason(self.terms_at(slot).calibration)
 
+    def ends_at_cutoff(self, slot: int) -> bool:
+        """Whether a stream is over when its last charged answer is out."""
+        return getattr(self.terms_at(slot).mechanism, "beyond", "end") == "end"
+
     def shown_left(self, slot: int) -> int | None:
         """How many charged answers a stream may still give; None where one charge pays for all."""
         left = int(self.tops_left[slot])
@@ -268,7 +272,7 @@ class HostedStreams:
         }
 
     def _barrier_or_none(self, slot: int) -> int | None:
-        if self.terms_at(slot).calibration.kind not in {"sparse_vector", "hypothesis"}:
+        if self.terms_at(slot).calibration.kind not in {"sparse_vector", "hypothesis", "estimate"}:
             return None
         return self.barrier_of_round(slot, int(self.tops[slot]))
 

@@ -141,19 +141,20 @@ def _setting_of_table(mechanism: Mechanism, source: TableSource, table_rows: Cal
                 "attribute with a minimum of at least 0",
             )
         widths.append(sum_sensitivity(domain, source.neighbors))
-    universe = 1
+    sizes = []
     for place, name in enumerate(getattr(mechanism, "attributes", ())):
         if name not in source.attributes:
             raise RefusedError(
                 f"mechanism.attributes.{place}: the source has no attribute of this name; name one of its own"
             )
-        universe *= source.attributes[name].size
+        sizes.append(source.attributes[name].size)
     if len(set(getattr(mechanism, "attributes", ()))) < len(getattr(mechanism, "attributes", ())):
         raise RefusedError("mechanism.attributes: an attribute stands there twice; remove the repeat")
     return Setting(
         sensitivity_steps=max(widths),
         neighbors=source.neighbors,
-        universe=universe,
+        universe=math.prod(sizes),
+        sizes=tuple(sizes),
         rows=_public_rows(mechanism, source, table_rows),
         disjoint=True,
     )

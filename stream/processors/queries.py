@@ -40,6 +40,9 @@ DEFINITIONS_AT_ONCE = 10_000
 CHECKPOINTS_AT_ONCE = 50_000
 """So many records of different keys a restore collects before it takes them in, which bounds its memory."""
 
+_LEARNING = {"hypothesis", "estimate"}
+"""The calibrations of streams whose ⊤s leave updates in the changelog."""
+
 # An incarnation is only ever compared with that of the stream, so that nothing else need be known of it.
 _WireCheckpoint = msgspec.defstruct(
     "Checkpoint",
@@ -163,7 +166,7 @@ class QueryProcessor:
     def _resume_hypotheses(self, updates: UpdateLog) -> None:
         """Hand each stream the updates of its hypothesis; one that lacks any must not answer."""
         terms = self.streams.terms
-        learning = [index for index in range(len(terms)) if terms[index].calibration.kind == "hypothesis"]
+        learning = [index for index in range(len(terms)) if terms[index].calibration.kind in _LEARNING]
         for slot in np.flatnonzero(np.isin(self.streams.terms_of[: len(self.streams)], learning)).tolist():
             name, incarnation = self.streams.names[slot], self.streams.incarnations[slot]
             found = updates.of(name, incarnation, int(self.streams.tops[slot]))

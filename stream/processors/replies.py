@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Answer, Charge, Checkpoint, HypothesisUpdate, Position, StreamStatus
+from schemas import Answer, Charge, Checkpoint, Position, StreamStatus
 from schemas.wire import encode, struct
 from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
 from stream.processors.hosted import STATES, HostedStreams
@@ -15,7 +15,7 @@ from stream.processors.letters import dead_letter
 from stream.processors.rejections import BUSY, Rejection, address_of
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from stream.processors.unread import Unread
-from stream.processors.updates import encode_update, update_key
+from stream.processors.updates import Update, encode_update, update_key
 
 WireAnswer: Any = struct(Answer)
 _WireCheckpoint: Any = struct(Checkpoint)
@@ -55,7 +55,7 @@ class Replies:
             ],
         )
 
-    def update(self, outputs: Outputs, slot: int, update: HypothesisUpdate) -> None:
+    def update(self, outputs: Outputs, slot: int, update: Update) -> None:
         """One changelog record for a step of a stream's hypothesis."""
         key = update_key(self._streams.names[slot], update.number)
         outputs.add(self._topics.state, self._partition, (key, encode_update(update), ()))

@@ -50,7 +50,7 @@ class Terms:
     def sparse_vector(self) -> SparseVectorCalibration:
         """The calibration of a sparse vector's ⊤/⊥: the stream's own, or that inside a hypothesis's."""
         inner = self.calibration
-        if inner.kind == "hypothesis":
+        if inner.kind in {"hypothesis", "estimate"}:
             inner = inner.sparse_vector
         if inner.kind != "sparse_vector":
             raise TypeError(f"a stream of kind {inner.kind} has no threshold")

@@ -1,4 +1,4 @@
-"""The changelog's record of each stream's hypothesis: one small record per update, never the hypothesis itself."""
+"""The changelog's records of each stream's hypothesis: one small record per ⊤, never what follows from them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from typing import Any
 
 import msgspec
 
-from schemas import HypothesisUpdate
+from schemas import HypothesisUpdate, Measurement
 from schemas.wire import struct
 
 UPDATE_PREFIX = b"@update|"
 """How the changelog's keys of updates begin; no stream's name starts with an at-sign."""
 
-_decode: Any = msgspec.json.Decoder(struct(HypothesisUpdate)).decode
+Update = HypothesisUpdate | Measurement
+"""What a ⊤ leaves in the changelog: a step of multiplicative weights, or what was measured."""
+
+_Measurement: Any = struct(Measurement)
+_decode_step: Any = msgspec.json.Decoder(struct(HypothesisUpdate)).decode
+_decode_measurement: Any = msgspec.json.Decoder(_Measurement).decode
 
 
 def update_key(stream: str, number: int) -> bytes:
@@ -20,9 +25,17 @@ def update_key(stream: str, number: int) -> bytes:
     return UPDATE_PREFIX + f"{number}|{stream}".encode()
 
 
-def encode_update(update: HypothesisUpdate) -> bytes:
+def encode_update(update: Update) -> bytes:
     """An update as compact JSON."""
     return update.model_dump_json(exclude_defaults=True).encode()
+
+
+def _decode(value: bytes) -> Any:
+    """Every step says which way it went; a measurement names attributes instead."""
+    try:
+        return _decode_step(value)
+    except msgspec.ValidationError:
+        return _decode_measurement(value)
 
 
 class UpdateLog:

@@ -15,6 +15,8 @@ from typing import Any, Final
 from schemas import (
     MAX_CATEGORIES,
     MAX_PREDICATE_LENGTH,
+    MAX_UNIVERSE,
+    EstimateCalibration,
     Histogram,
     Integers,
     Laplace,
@@ -24,6 +26,7 @@ from schemas import (
     SparseProject,
     TableSource,
 )
+from stream.mechanisms.estimator import WHOLE_CELLS
 from stream.processors.families.base import Context
 from stream.processors.rejections import Rejection
 
@@ -49,12 +52,21 @@ WEIGHED: Final = 1.0
 """Each cell, for each term that is weighed over cells."""
 CORRECTED: Final = 20.0
 """Each cell of a hypothesis: a correction, and the next question's marginal."""
+FITTED: Final = 2_500
+"""Each cell of an estimate of few cells: the steps of its fit."""
+FITTED_WIDE: Final = 700
+"""Each cell of an estimate of many cells, whose fit takes fewer steps."""
+MEASURED: Final = 200
+"""Each cell of a marginal: its noise, its counts and their sums."""
 NAMED: Final = 1_000
 """Each cell that a sparse hypothesis may have named."""
 RELEASED: Final = 4.0
 """Each cell of a release that is summed over."""
 PROJECTED: Final = 15.0
 """Each row of a projection, for each cell."""
+
+_SERVED: Final = 10
+"""So many questions about the same attributes are taken to be served by one fit of few cells; a large one is each question's own."""
 
 _LITERALS_AT_MOST: Final = 8
 """Longer lists of literals are looked up in one pass, which costs about as much as so many comparisons."""
@@ -85,6 +97,8 @@ class Workload:
         work = float(QUESTION + LISTED * listed + CHARACTER * sum(map(len, texts)))
         if isinstance(terms.source, TableSource):
             facts = self._facts_of(slot, terms.source)
+            if isinstance(terms.calibration, EstimateCalibration):
+                return int(work + _estimated(terms.calibration, query, texts, facts))
             work += _over_cells(terms.mechanism, terms.calibration.cutoff, query, texts, facts)
             if not isinstance(terms.mechanism, Histogram | SparsePmw | SparseProject):
                 work += facts.rows * _passes(terms.source, query, texts)
@@ -141,6 +155,27 @@ def _passes(source: TableSource, query: Any, texts: Sequence[str]) -> float:
 def _digits(attributes: Mapping[str, Any], name: str) -> int:
     domain = attributes.get(name)
     return (domain.size - 1).bit_length() if isinstance(domain, Integers) else 0
+
+
+def _estimated(calibration: EstimateCalibration, query: Any, texts: Sequence[str], facts: _Facts) -> float:
+    """The work of a fit, of a marginal, and of writing a question out over the cells of the attributes that it names."""
+    fields = (name for name in (query.sum, query.mean, *(query.group_by or ())) if name is not None)
+    folded = " ".join([*texts, *(name.replace('"', '""') for name in fields)]).casefold()
+    named = [size for name, size in facts.named if name in folded]
+    cells = min(facts.universe, math.prod(named), MAX_UNIVERSE)
+    if facts.universe <= WHOLE_CELLS:
+        # One estimate of all cells for every question, fitted once for each ⊤ and once before.
+        fits = (calibration.cutoff + 1) / max(calibration.expected_queries, calibration.cutoff + 1)
+        work = FITTED * facts.universe * fits
+    elif cells <= WHOLE_CELLS:
+        work = FITTED * cells / _SERVED
+    else:
+        work = FITTED_WIDE * cells
+    measured = (MEASURED * cells + GROUPED * facts.rows * (1 + len(named))) / (
+        1 if cells > WHOLE_CELLS else _SERVED
+    )
+    written = cells * sum(WEIGHED + LEAF * _leaves(text) for text in texts)
+    return work + measured + written + (LISTED * min(cells, MAX_CATEGORIES) if query.group_by is not None else 0.0)
 
 
 def _over_cells(mechanism: Mechanism, cutoff: int, query: Any, texts: Sequence[str], facts: _Facts) -> float:

@@ -46,7 +46,7 @@ MIXED: dict[str, tuple[str, dict[str, Any]]] = {
         "people",
         {"kind": "sparse_project", "attributes": ["age", "sex"], "sparsity": 3, "projections": 64},
     ),
-    "weights": ("people", {"kind": "pmw", "attributes": ["age", "sex"], "updates": 20}),
+    "weights": ("people", {"kind": "pmw", "attributes": ["age", "sex"], "updates": 20, "warm_start": 0}),
     "sparse-weights": (
         "people",
         {"kind": "sparse_pmw", "attributes": ["age", "sex"], "sparsity": 3, "updates": 20},

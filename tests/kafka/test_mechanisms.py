@@ -39,7 +39,7 @@ async def test_releases_and_hypotheses_answer_the_same_after_a_kill(client: Clie
         queries = [
             Query.model_validate({"id": f"{part}/{number}", "stream": stop.spec.stream, **question})
             for stop in chosen
-            for number, question in enumerate(stop.questions)
+            for number, question in enumerate(stop.questions[:60])
         ]
         return await asyncio.wait_for(client.ask_all(queries), 90)
 

@@ -25,6 +25,7 @@ from stream.mechanisms.above_threshold import decide, query_sampler, threshold_s
 from stream.mechanisms.grid import Grid
 from stream.noise import NoiseKey, Sampler, event_words, sampler, stream_subkey
 from stream.noise.geometric import Integers, LowWords, Words
+from stream.processors.families.estimates import _Keyed
 from stream.processors.families.hypothesis import _KeyedNoise
 from stream.processors.hosted import HostedStreams
 from stream.processors.openings import definition_digest
@@ -191,10 +192,11 @@ def decimals_rounded_as_doubles(surgery: Surgery) -> None:
 
 
 def questions_of_a_hypothesis_without_noise(surgery: Surgery) -> None:
-    """LSL's Algorithm 5 for multiplicative weights: errors are compared with a noisy threshold as they are."""
+    """LSL's Algorithm 5 for estimates and multiplicative weights: errors are compared with a noisy threshold as they are."""
 
     def none(self: Any, tops: int, places: range) -> Integers:
         del self, tops
         return np.zeros(len(places), dtype=np.int64)
 
     surgery.patch.setattr(_KeyedNoise, "queries", none)
+    surgery.patch.setattr(_Keyed, "queries", none)

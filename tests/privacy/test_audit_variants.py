@@ -41,7 +41,7 @@ def test_every_broken_variant_is_flagged(variant: Variant, case: str, runs: int)
 
 @pytest.mark.parametrize("kind", ["pmw", "sparse_pmw"])
 def test_a_hypothesis_that_is_broken_is_flagged(kind: str) -> None:
-    [case] = cases_of([kind])
+    case = cases_of([kind])[0]
     with broken(variants.questions_of_a_hypothesis_without_noise):
         found = audited(case, 1500)
     assert found.flagged, found

@@ -1,95 +1,89 @@
-"""What a stream of pmw publishes is the proved rule on noise derived from the key: told again, one question at a time."""
+"""What a stream with an estimate publishes is the proved rule on noise derived from the key, with nothing of the service's state."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from schemas import Answer, Control, HypothesisCalibration
-from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
-from stream.mechanisms.multiplicative_weights import TensorHypothesis
-from stream.noise import Role, Sampler, cell_words, round_words, stream_subkey
-from stream.processors.families.hypothesis import rows_sampler, strength_of
+from schemas import Answer, Control, EstimateCalibration
+from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
+from stream.mechanisms.maximum_entropy import NoisyMarginal, combined, fit, summed
+from stream.noise import Role, Sampler, block_words, cell_words, round_words, sampler, stream_subkey
 from stream.testing import Driver
 from tests.privacy.service import KEY, definition_of
 
-VALUES = 6
-ROWS = [0] * 900 + [1] * 60 + [3] * 40
+X, Y = 6, 3
+ROWS = [(0, 0)] * 500 + [(1, 2)] * 260 + [(3, 1)] * 140 + [(5, 0)] * 100
 FULL = 1024
+TABLE = np.zeros((X, Y), dtype=np.int64)
+for x, y in ROWS:
+    TABLE[x, y] += 1
 
 
-@dataclass(frozen=True)
-class AtMost:
-    """The rows up to a value."""
-
-    value: int
-
-    axes = (0,)
-
-    def steps(self) -> npt.NDArray[np.int64]:
-        return np.where(np.arange(VALUES) <= self.value, FULL, 0)
-
-    @property
-    def count(self) -> int:
-        return sum(row <= self.value for row in ROWS)
-
-    @property
-    def key(self) -> bytes:
-        """The canonical bytes that noise belongs to."""
-        return f'[["[\\"x\\", 0, {self.value + 1}]", {FULL}]]'.encode()
-
-
-def service(method: str) -> Driver:
+def service(warm_start: int) -> Driver:
     driver = Driver(KEY, partitions=1)
-    attributes = {"x": VALUES}
-    source = {"kind": "table", "source": "table", "neighbors": "add-remove", "path": "-", "attributes": attributes}
-    driver.register(source | {"epsilon": 1000.0, "delta": 0.4}, table={"x": ROWS})
-    mechanism = {"kind": "pmw", "attributes": ["x"], "rows": 900}
-    spec = {"stream": "pmw", "source": "table", "mechanism": mechanism, "epsilon": 30.0, "expected_queries": 50}
-    choice = {"calibration": "textbook"} if method == "textbook" else {"delta": 0.3 if "rounds" in method else 0.0}
-    driver.open(spec | choice)
+    source = {"kind": "table", "source": "table", "neighbors": "add-remove", "path": "-", "epsilon": 100.0}
+    driver.register(
+        {**source, "attributes": {"x": X, "y": Y}}, table={"x": [x for x, _ in ROWS], "y": [y for _, y in ROWS]}
+    )
+    mechanism = {"kind": "pmw", "attributes": ["x", "y"], "warm_start": warm_start, "updates": 4}
+    driver.open(
+        {"stream": "pmw", "source": "table", "mechanism": mechanism, "epsilon": 4.0, "expected_queries": 50}
+    )
     return driver
 
 
 class Told:
-    """A stream as a holder of the key can tell it."""
+    """A stream as a holder of the key can tell it; every question is x <= a AND y = b."""
 
     def __init__(self, definition: Control) -> None:
         calibration = definition.calibration
-        assert isinstance(calibration, HypothesisCalibration)
+        assert isinstance(calibration, EstimateCalibration)
         self.calibration, self.vector = calibration, calibration.sparse_vector
         self._identity = definition.identity
         self.tops = 0
-        self.hypothesis = TensorHypothesis((VALUES,), calibration.learning_rate, FULL)
-        noise = self._round(Role.ROWS, rows_sampler(calibration), 0)
-        self.rows = len(ROWS) + noise
+        self.rows = len(ROWS) + self._round(Role.ROWS, sampler("two_sided", Fraction(calibration.epsilon_rows)))
+        rate = Fraction(calibration.epsilon_start)
+        singles = [(0,), (1,)] if calibration.warm_start else []
+        self.marginals = [self._marginal(b"start", axes, rate) for axes in singles]
 
-    def answer(self, question: AtMost) -> tuple[str, float]:
-        exact = FULL * question.count
-        estimate = int(self.hypothesis.estimates([question], self.rows)[0])
-        nu = self._own(Role.QUERY, query_sampler(self.vector), question)
-        rho = self._round(
-            Role.THRESHOLD, threshold_sampler(self.vector), self.tops if self.vector.fresh_threshold else 0
-        )
-        if abs(exact - estimate) + nu < self.calibration.threshold + rho + self.vector.shift:
+    def answer(self, a: int, b: int) -> tuple[str, float]:
+        inside = np.zeros((X, Y), dtype=np.int64)
+        inside[: a + 1, b] = 1
+        exact = FULL * int((TABLE * inside).sum())
+        shares = fit((X, Y), combined(self.marginals), self.rows)
+        mass, total = FULL * int((shares * inside).sum()), int(shares.sum())
+        estimate = (2 * self.rows * mass + total) // (2 * total)
+        key = f'[["([\\"x\\", 0, {a + 1}]&[\\"y\\", {b}, {b + 1}])", {FULL}]]'.encode()
+        nu = self._own(Role.QUERY, query_sampler(self.vector), key)
+        rho = self._round(Role.THRESHOLD, threshold_sampler(self.vector))
+        if abs(exact - estimate) + nu < self.calibration.threshold + rho:
             return "hypothesis", estimate / FULL
-        value = exact + self._own(Role.ANSWER, answer_sampler(self.vector), question)
-        for _ in range(strength_of(self.calibration, self.rows).times(value - estimate, estimate)):
-            self.hypothesis.update(question, up=value > estimate)
+        part = Fraction(self.vector.epsilon_answer) / self.calibration.cutoff
+        found = self._marginal(self.tops.to_bytes(8, "big"), (0, 1), part)
+        self.marginals.append(found)
         self.tops += 1
-        return "noisy", value / FULL
+        return "noisy", float((found.counts * inside).sum())
 
-    def _own(self, role: Role, law: Sampler, question: AtMost) -> int:
-        words, low = cell_words(self._subkey(role), [self.tops.to_bytes(8, "big") + question.key], law.words)
+    def _marginal(self, when: bytes, axes: tuple[int, ...], rate: Fraction) -> NoisyMarginal:
+        law = sampler("two_sided", rate)
+        place = when + b"".join(axis.to_bytes(8, "big") for axis in axes) + bytes(8)
+        true: npt.NDArray[np.int64] = TABLE.sum(axis=1 - axes[0]) if len(axes) == 1 else TABLE
+        words, low = block_words(self._subkey(Role.RELEASE), place, true.size, law.words)
+        counts = (true + law.draw(words, low).reshape(true.shape)).astype(np.float64)
+        return NoisyMarginal(axes, counts, 2.0 / (float(rate) * float(rate)))
+
+    def _own(self, role: Role, law: Sampler, key: bytes) -> int:
+        words, low = cell_words(self._subkey(role), [self.tops.to_bytes(8, "big") + key], law.words)
         return int(law.draw(words, low)[0])
 
-    def _round(self, role: Role, law: Sampler, number: int) -> int:
-        words, low = round_words([self._subkey(role)], [number], law.words)
+    def _round(self, role: Role, law: Sampler) -> int:
+        words, low = round_words([self._subkey(role)], [0], law.words)
         return int(law.draw(words, low)[0])
 
     def _subkey(self, role: Role) -> bytes:
@@ -98,21 +92,31 @@ class Told:
         return stream_subkey(KEY, incarnation=identity.incarnation, definition=digest, role=role)
 
 
-def ask(driver: Driver, questions: Sequence[AtMost]) -> list[Answer]:
+def ask(driver: Driver, questions: Sequence[tuple[int, int]]) -> list[Answer]:
     asked: list[dict[str, Any]] = [
-        {"id": str(place), "stream": "pmw", "where": f"x <= {one.value}"} for place, one in enumerate(questions)
+        {"id": str(place), "stream": "pmw", "where": f"x <= {a} AND y = {b}"}
+        for place, (a, b) in enumerate(questions)
     ]
     return driver.ask(asked)
 
 
-@pytest.mark.parametrize("method", ["one_sided", "one_sided_rounds", "textbook"])
-def test_answers_are_the_rule_applied_to_the_noise_derived_from_the_key(method: str) -> None:
-    driver = service(method)
+@pytest.mark.parametrize("warm_start", [0, 1])
+def test_answers_are_the_rule_applied_to_the_noise_derived_from_the_key(warm_start: int) -> None:
+    driver = service(warm_start)
     told = Told(definition_of(driver, "pmw"))
-    assert told.vector.method == method
-    questions = [AtMost(place % (VALUES - 1)) for place in range(40)]
-    for part in (questions[:3], questions[3:20], questions[20:]):
-        answers = ask(driver, part)
-        assert [(one.basis, one.estimate) for one in answers] == [told.answer(question) for question in part]
+    answered = []
+    for number in range(12):
+        a, b = number % (X - 1), number % Y
+        [answer] = ask(driver, [(a, b)])
+        answered.append(answer.basis)
+        if answer.basis == "measured":
+            continue
+        assert (answer.basis, answer.estimate) == told.answer(a, b)
         driver.crash()
-    assert told.tops > 0
+    assert "noisy" in answered
+    assert told.tops == answered.count("noisy")
+
+
+def test_summed_marginals_are_those_that_questions_are_read_off() -> None:
+    one = NoisyMarginal((0, 1), TABLE.astype(np.float64), 1.0)
+    assert np.array_equal(summed(one, (1,)).counts, TABLE.sum(axis=0))

@@ -67,7 +67,8 @@ def test_the_error_is_drawn_to_a_file(tmp_path: Path, against: str) -> None:
     ("arguments", "words"),
     [
         (["--mechanism", "histogram", "--cutoff", "3"], "--cutoff"),
-        (["--mechanism", "pmw"], "mechanism.rows"),
+        (["--mechanism", "pmw", "--worst-case"], "mechanism.rows"),
+        (["--mechanism", "pmw", "--sizes", "3,x"], "--sizes"),
         (["--mechanism", "histogram", "--plot", "x.svg", "--against", "cutoff"], "--against cutoff"),
         (["--mechanism", "laplace", "--plot", "/no/such/folder/x.svg"], "--plot"),
         (["--mechanism", "laplace", "--plot", "x.strange"], "--plot"),

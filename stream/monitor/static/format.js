@@ -25,7 +25,7 @@ const MECHANISMS = {
 /** All kinds of mechanism, with their names. */
 export const mechanisms = Object.entries(MECHANISMS);
 
-const CHARGED = { above_threshold: "⊤s", numeric_sparse: "⊤s", pmw: "updates", sparse_pmw: "updates" };
+const CHARGED = { above_threshold: "⊤s", numeric_sparse: "⊤s", pmw: "⊤s", sparse_pmw: "updates" };
 
 /** What a stream with this mechanism is charged for. */
 export function charged(kind) {

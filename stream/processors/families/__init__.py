@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from stream.processors.families.base import Context, Family
-from stream.processors.families.hypothesis import PmwFamily, SparsePmwFamily
+from stream.processors.families.hypothesis import SparsePmwFamily
 from stream.processors.families.laplace import LaplaceFamily
+from stream.processors.families.pmw import PmwFamily
 from stream.processors.families.randomized_response import RandomizedResponseFamily
 from stream.processors.families.release import HistogramFamily, LazyHistogramFamily, SparseProjectFamily
 from stream.processors.families.selection import ExponentialFamily, NoisyMaxFamily

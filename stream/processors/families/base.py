@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from schemas import HypothesisUpdate, Integers, TableSource, form_of
+from schemas import Integers, TableSource, form_of
 from stream.data import Predicate, Table, TableStore
 from stream.processors.hosted import HostedStreams
 from stream.processors.rejections import Rejection
+from stream.processors.updates import Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Reply:
     estimates: tuple[float, ...] | None = None
     choice: str | None = None
     alpha: float | None = None
-    update: HypothesisUpdate | None = None
+    update: Update | None = None
 
 
 class Family(Protocol):
@@ -54,14 +55,14 @@ class Family(Protocol):
         ``streams.tops_left`` says how many charged replies each stream may still give, at the start of the batch.
         """
 
-    def resume(self, slot: int, updates: Sequence[HypothesisUpdate]) -> None:
-        """Take a stream's hypothesis updates from the changelog, in order."""
+    def resume(self, slot: int, updates: Sequence[Update]) -> None:
+        """Take a stream's updates from the changelog, in order."""
 
 
 class Stateless:
     """A family with nothing to resume: its streams' state is their number of charged answers."""
 
-    def resume(self, slot: int, updates: Sequence[HypothesisUpdate]) -> None:
+    def resume(self, slot: int, updates: Sequence[Update]) -> None:
         """There are no updates."""
         del slot, updates
 

@@ -1,7 +1,7 @@
 """Online private multiplicative weights: answers from a public hypothesis, which noisy answers correct.
 
 Noise belongs to (number of updates so far, question) and not to an event. So a question that is repeated while the
-hypothesis is unchanged has its answer repeated, at no cost and with nothing stored: docs/pmw.md says why that is sound.
+hypothesis is unchanged has its answer repeated, at no cost and with nothing stored: docs/pmw-weights.md says why that is sound.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ class _HypothesisFamily(ABC):
         return calibration
 
 
-class PmwFamily(_HypothesisFamily):
-    """Hypotheses over all cells of a tensor; questions are predicates and weighted sums of them."""
+class TensorFamily(_HypothesisFamily):
+    """Hypotheses over all cells of a tensor: the textbook's pmw, the one planned for the worst case, and earlier versions'."""
 
     forms = ("count", "fraction", "terms")
 

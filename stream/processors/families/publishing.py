@@ -39,7 +39,7 @@ def publish(
         if reply.update is not None:
             replies.update(outputs, slot, reply.update)
     for slot in touched:
-        if streams.tops_left[slot] == 0:
+        if streams.tops_left[slot] == 0 and streams.ends_at_cutoff(slot):
             streams.state[slot] = EXHAUSTED
         streams.changed[slot] = True
     replies.checkpoints(outputs, np.array(list(touched), dtype=np.intp))

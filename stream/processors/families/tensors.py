@@ -141,9 +141,10 @@ class TensorSpace:
                 raise Rejection("malformed", f"terms[{place}].weight: {error}") from None
         kept = [(predicate, weight) for predicate, weight in parts.items() if weight]
         weights = WeightedPredicates(tuple(sorted(kept, key=lambda part: canonical(part[0]))))
-        question = TensorQuestion(self._tensor, weights)
-        _check_range(question)
-        return question
+        check_range(
+            weights, {name: size for name, size in self._tensor.sizes.items() if name in weights.attributes}
+        )
+        return TensorQuestion(self._tensor, weights)
 
     def key(self, question: TensorQuestion) -> bytes:
         """Canonical bytes: equal for equal questions, however they were written."""
@@ -186,11 +187,12 @@ def canonical(predicate: Predicate) -> str:
     )
 
 
-def _check_range(question: TensorQuestion) -> None:
-    weights = [weight for _, weight in question.weights.parts]
+def check_range(question: WeightedPredicates, sizes: Mapping[str, int]) -> None:
+    """Refuse a question that gives some row a weight below 0 or above 1; ``sizes`` are those of its attributes."""
+    weights = [weight for _, weight in question.parts]
     if min(weights, default=0) >= 0 and sum(weights) <= WEIGHT_STEPS:
         return
-    steps = question.steps()
+    steps = question.steps(sizes)
     lowest, highest = int(steps.min()), int(steps.max())
     if lowest < 0 or highest > WEIGHT_STEPS:
         raise Rejection(

@@ -62,7 +62,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"cells": CELLS},
         "the noise in each answer about up to 3 cells is within ±A over the first 40 answers",
     ),
-    "pmw": (MULTIPLICATIVE, {"where": "age < 50"}, "each count is within ±A over the first 40 answers"),
+    "pmw": (MULTIPLICATIVE, {"where": "age < 50"}, "each count is within ±A over all answers"),
     "sparse_pmw": (MULTIPLICATIVE, {"cells": CELLS}, "each count is within ±A over the first 40 answers"),
     "noisy_max": (
         {},
@@ -109,6 +109,9 @@ def test_what_a_stream_promises_is_what_its_answers_carry(kind: str) -> None:
     elif kind == "sparse_project":
         assert answer.alpha is not None
         assert answer.alpha > found[-1].alpha
+    elif kind == "pmw":
+        # What was measured may bound an answer more tightly than the promise does.
+        assert 0.0 < (answer.alpha or 0.0) <= found[-1].alpha
     else:
         assert answer.alpha == found[-1].alpha
 

@@ -148,14 +148,14 @@ KINDS = [
     ),
     Kind(
         "pmw",
-        {"kind": "pmw", "attributes": ["age", "sex"], "updates": 300, "rows": 900},
+        {"kind": "pmw", "attributes": ["age", "sex"], "updates": 30, "rows": 900},
         [
             *WHERES,
             *WHERES,
             {"terms": [{"where": "age < 9", "weight": 0.5}, {"where": "sex = 'F'", "weight": 0.5}]},
         ],
         {"terms": [{"where": "age < 9", "weight": 1.5}]},
-        more={"epsilon": 500.0},
+        more={"epsilon": 5.0},
     ),
     Kind(
         "sparse_pmw",
@@ -331,7 +331,7 @@ def test_under_zcdp_the_source_pays_in_rho(kind: Kind) -> None:
             "mechanism.sums.0: the source has no integer attribute",
         ),
         ("feed", {"kind": "noisy_max", "sums": ["age"]}, "mechanism.sums: a feed of values has no attributes"),
-        ("people", {"kind": "pmw", "attributes": ["age"]}, "rows"),
+        ("people", {"kind": "pmw", "attributes": ["age"], "worst_case": True}, "rows"),
     ],
 )
 def test_a_mechanism_that_does_not_fit_its_source_is_refused_with_the_field(

@@ -283,7 +283,7 @@ def test_the_work_grows_with_what_makes_a_question_slow() -> None:
     assert told(laplace, group_by=["a1"]) < told(laplace, group_by=["a1", "a2", "a3"])
     narrow = told(pmw, where="a1 = 1 OR a2 = 2")
     wide = told(pmw, where=" OR ".join(f"a{number} = 1" for number in range(10)))
-    assert SECOND // 50 < narrow < wide
+    assert narrow < SECOND // 50 < SECOND // 5 < wide
     terms = [{"where": f"a{number % 10} = 1", "weight": 1 / 256} for number in range(250)]
     assert told(pmw, terms=terms) > SECOND // 5
     assert (

@@ -1,0 +1,244 @@
+"""The planner of streams that answer from an estimate: what to measure first, how many ⊤s to pay for, how to divide ε.
+
+Everything follows from public sizes. The noise on comparisons is one-sided, so that a ⊥ is never wrong by more than the
+threshold and its own noise, whatever is asked and how often; how seldom a ⊤ is raised for nothing is where the number of
+questions comes in. Proofs are in docs/pmw.md. Errors are counts of rows; steps are 1/1024 of one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+from typing import Any, Literal
+
+from scipy.optimize import minimize_scalar
+
+from schemas import EstimateCalibration, Pmw, SparseVectorCalibration, StreamSpec
+from schemas.mechanisms import MAX_UNIVERSE
+from stream.accounting.composition import rounded_down
+from stream.accounting.hypotheses import WEIGHT_STEPS
+from stream.accounting.methods import HEADROOM, LARGEST_NOISE, PlanError
+from stream.accounting.setting import Setting
+from stream.accounting.tails import one_sided_reach, two_sided_reach
+
+ROWS_PART, THRESHOLD_PART, NUMBERS_PART, MEASURED_PART = 0.1, 0.5, 0.3, 0.1
+"""Parts of β: that the number of rows, the threshold, what ⊤s tell, or sums of measured cells are further off than said."""
+
+Order = Literal[0, 1, 2]
+
+MOST_PAIRS = 15
+"""Pairs of attributes are measured in advance where there are no more of them than that: of six attributes."""
+
+_START_SHARE = {0: 0.0, 1: 0.2, 2: 0.6}
+_WHOLE_START_SHARE = 0.8
+"""Share of ε for the opening where it settles every question."""
+_ROWS_SHARE = 0.03
+_UPDATES = {0: (16, 2), 1: (6, 2), 2: (0, 1)}
+"""How many ⊤s are paid for unless the operator says so: a number, and so many for each attribute."""
+_NUMBER_SHARE = 0.3
+"""The part of a ⊤'s ε that goes to its number, where one is told."""
+_FALSE_SHARE = 0.2
+"""About so many of the ⊤s may be spent on questions that the estimate answers well."""
+_NOISES_OF_SLACK = 3.0
+"""The estimate is let off so many scales of the noise in one measured cell before it counts as wrong."""
+_LEAST_SHARE, _LARGEST_SHARE = 0.02, 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """The public parameters of a plan, but for the division of what is ``left`` of ε after rows and opening."""
+
+    left: Fraction
+    updates: int
+    queries: int
+    beta: float
+    width: int
+    slack: float | None
+
+    @property
+    def rarity(self) -> float:
+        """ln of how many questions there are for each ⊤ that may be raised for nothing."""
+        return math.log(max(2.0, self.queries / (_FALSE_SHARE * self.updates)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """Parts of ε, and the error that each kind of answer keeps to, in rows."""
+
+    threshold: float
+    query: float
+    answer: float
+    slack: float
+    decisions: float
+    numbers: float
+
+    @property
+    def error(self) -> float:
+        return max(self.decisions, self.numbers)
+
+
+def candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration, ...]:
+    """The one calibration; pure, whatever δ is allowed.
+
+    Raises:
+        PlanError: the source has no attributes, or the noise does not fit; the message names the parameter to change.
+    """
+    mechanism = spec.mechanism
+    if not isinstance(mechanism, Pmw):
+        raise TypeError(f"{mechanism.kind} keeps no estimate")
+    # Where nothing but the number of cells is known they are taken for those of one attribute.
+    sizes = setting.sizes or (() if setting.universe is None else (setting.universe,))
+    if not sizes:
+        raise PlanError("mechanism.kind: an estimate is about a table's cells; open it on a table")
+    order = warm_start(mechanism, sizes)
+    starts = len(opening(sizes, order))
+    order = order if starts else 0
+    width = 1 if setting.neighbors == "add-remove" else 2
+    rows = 0.0 if setting.neighbors == "replace" else spec.epsilon * _ROWS_SHARE
+    settled = order >= len(sizes)
+    start = spec.epsilon * (_WHOLE_START_SHARE if settled else _START_SHARE[order]) / starts if starts else 0.0
+    updates = default_updates(sizes, order) if mechanism.updates is None else mechanism.updates
+    gap = mechanism.gap
+    if gap is not None and setting.rows is None:
+        raise PlanError("mechanism.rows: a gap is a share of them; give a public number of rows, or leave gap out")
+    task = _Task(
+        left=Fraction(spec.epsilon) - Fraction(rows) - starts * Fraction(start),
+        updates=updates if mechanism.updates is not None else min(updates, spec.expected_queries),
+        queries=spec.expected_queries,
+        beta=spec.beta,
+        width=width,
+        slack=None if gap is None else gap * max(1, setting.rows or 1),
+    )
+    return (_finished(spec, task, order, starts, start, rows),)
+
+
+def warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Order:
+    """How many attributes the marginals of the opening have."""
+    if mechanism.warm_start != "auto":
+        return mechanism.warm_start
+    return 2 if len(sizes) > 1 and math.comb(len(sizes), 2) <= MOST_PAIRS else 1
+
+
+def opening(sizes: Sequence[int], order: Order) -> tuple[tuple[int, ...], ...]:
+    """The axes of each marginal that the opening measures; those of more than 2²⁰ cells are left out."""
+    if order == 0:
+        return ()
+    return tuple(
+        axes
+        for axes in combinations(range(len(sizes)), order)
+        if math.prod(sizes[axis] for axis in axes) <= MAX_UNIVERSE
+    )
+
+
+def default_updates(sizes: Sequence[int], order: Order) -> int:
+    """The small number of ⊤s that is paid for by default; at most twice the marginals that the opening leaves open."""
+    fixed, each = _UPDATES[order]
+    count = len(sizes)
+    unsettled = sum(math.comb(count, named) for named in range(order + 1, min(count, 8) + 1))
+    return max(1, min(fixed + each * count, 2 * unsettled))
+
+
+def rows_reach(calibration: EstimateCalibration) -> int:
+    """How far the noisy number of rows may be off; at least 1 where there is noise, for it is never taken below 1."""
+    if calibration.epsilon_rows == 0.0:
+        return 0
+    return max(1, two_sided_reach(calibration.epsilon_rows, 1, ROWS_PART * calibration.beta))
+
+
+def _finished(
+    spec: StreamSpec, task: _Task, order: Order, starts: int, start: float, rows: float
+) -> EstimateCalibration:
+    division = _best_division(task)
+    grid = 1.0 / WEIGHT_STEPS
+    answer = division.answer
+    query = rounded_down(task.left - Fraction(answer) - Fraction(division.threshold))
+    number = _NUMBER_SHARE * answer / task.updates
+    _check_scale(min(division.threshold, query / (2.0 * task.updates), number) / WEIGHT_STEPS)
+    threshold = math.ceil((division.slack + 2.0 * task.updates * task.rarity / query) / grid)
+    reach = one_sided_reach(division.threshold / WEIGHT_STEPS, 1, THRESHOLD_PART * spec.beta)
+    numbers = two_sided_reach(number / WEIGHT_STEPS, task.updates, NUMBERS_PART * spec.beta)
+    decisions = (threshold + reach) * grid
+    alpha = max(decisions, numbers * grid)
+    shared: dict[str, Any] = {
+        "epsilon": spec.epsilon,
+        "delta": 0.0,
+        "grid": grid,
+        "sensitivity_steps": WEIGHT_STEPS,
+        "cutoff": task.updates,
+        "expected_queries": spec.expected_queries,
+        "beta": spec.beta,
+    }
+    vector = SparseVectorCalibration(
+        method="one_sided",
+        noise="one_sided",
+        fresh_threshold=False,
+        epsilon_threshold=division.threshold,
+        epsilon_query=query,
+        epsilon_answer=answer,
+        shift=0,
+        monotone=False,
+        numbers="fresh",
+        answer_alpha=numbers * grid,
+        alpha=decisions,
+        **shared,
+    )
+    return EstimateCalibration(
+        sparse_vector=vector,
+        threshold=threshold,
+        epsilon_rows=rows,
+        warm_start=order,
+        starts=starts,
+        epsilon_start=start,
+        epsilon_number=number,
+        marginal_sensitivity=task.width,
+        alpha=alpha,
+        **shared,
+    )
+
+
+def _best_division(task: _Task) -> _Division:
+    """The division of what is left that makes the larger of both errors least: of ⊥s, and of the numbers on ⊤s."""
+    found = minimize_scalar(
+        lambda share: _division(task, share).error,
+        bounds=(_LEAST_SHARE, _LARGEST_SHARE),
+        method="bounded",
+        options={"xatol": 1e-4},
+    )
+    return _division(task, float(found.x))
+
+
+def _division(task: _Task, share: float) -> _Division:
+    """With a part ``share`` of what is left for measuring.
+
+    Given the rest D of ε, slack + a/ε₂ + b/ε₁ with ε₁ + ε₂ = D is least, slack + (√a + √b)²/D, where ε₁/D = √b/(√a + √b).
+    """
+    left = float(task.left)
+    answer = share * left
+    number = _NUMBER_SHARE * answer / task.updates
+    slack = (
+        task.slack
+        if task.slack is not None
+        else _NOISES_OF_SLACK * task.width / ((1.0 - _NUMBER_SHARE) * answer / task.updates)
+    )
+    queries = 2.0 * task.updates * task.rarity
+    threshold = -math.log(THRESHOLD_PART * task.beta)
+    rest = left - answer
+    part = math.sqrt(threshold) / (math.sqrt(threshold) + math.sqrt(queries))
+    return _Division(
+        threshold=part * rest,
+        query=(1.0 - part) * rest,
+        answer=answer,
+        slack=slack,
+        decisions=slack + (math.sqrt(queries) + math.sqrt(threshold)) ** 2 / rest,
+        numbers=math.log(task.updates / (NUMBERS_PART * task.beta)) / number,
+    )
+
+
+def _check_scale(rate: float) -> None:
+    if HEADROOM / rate > LARGEST_NOISE:
+        raise PlanError(
+            f"noise of scale {1.0 / rate:.3g} grid steps does not fit 52 binary digits; raise epsilon or lower updates"
+        )

@@ -1,0 +1,69 @@
+"""How far answers that were read off measured marginals may be off, by the law of their noise alone.
+
+The bounds hold for whoever asks, also one who knows the noise: for every single cell at once, for every range of values of a
+marginal's attributes at once, and for sums of any cells by adding up the bound of single cells. Errors are counts of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import Protocol
+
+from schemas import EstimateCalibration
+from stream.accounting.estimates import MEASURED_PART, NUMBERS_PART
+from stream.accounting.release_accuracy import sum_alpha
+from stream.accounting.tails import two_sided_reach
+
+_HOPELESS = 1.5
+"""A sum whose standard deviation is beyond the promise already, by such a margin in the tail, is not looked at closer."""
+
+
+class _Asked(Protocol):
+    @property
+    def summed(self) -> int: ...
+    @property
+    def whole(self) -> bool: ...
+
+
+class Bounds:
+    """The error bounds of one stream; together they fail with no more than their parts of β."""
+
+    def __init__(self, calibration: EstimateCalibration) -> None:
+        self._calibration = calibration
+        self._measurements = calibration.starts + calibration.cutoff
+        self._number = calibration.sparse_vector.answer_alpha
+        self._promise = calibration.sparse_vector.alpha
+
+    def number(self) -> float:
+        """The error of every number told on a ⊤, in units of what one person moves it by."""
+        return self._number
+
+    def cells(self, rate: Fraction, summed: int, sizes: Sequence[int], ranges: bool) -> float:
+        """The error of sums of ``summed`` cells of one marginal, all of them at once; infinite if beyond the promise."""
+        if summed == 0:
+            return 0.0
+        beta = 0.5 * MEASURED_PART * self._calibration.beta / self._measurements
+        single = summed * _cell_reach(rate, math.prod(sizes), beta)
+        if not ranges or summed == 1:
+            return single
+        count = math.prod(size * (size + 1) // 2 for size in sizes)
+        least = 2.0 * math.sqrt(summed * math.log(2.0 * count / beta)) / float(rate)
+        if least > _HOPELESS * self._promise:
+            return min(single, math.inf)
+        return min(single, sum_alpha(float(rate), summed, count, beta, whole=True))
+
+    def fresh(self, rate: Fraction, numbers: int, question: _Asked) -> float:
+        """The error of numbers read off a marginal that their own ⊤ measured, in units of what one person moves them by.
+
+        The marginal's noise is independent of the question, so that no other sum needs to be reckoned with.
+        """
+        beta = NUMBERS_PART * self._calibration.beta / self._calibration.cutoff
+        return sum_alpha(float(rate), question.summed, numbers, beta, whole=question.whole)
+
+
+@lru_cache(maxsize=4096)
+def _cell_reach(rate: Fraction, cells: int, beta: float) -> int:
+    return two_sided_reach(float(rate), cells, beta)

@@ -1,0 +1,249 @@
+"""The maximum-entropy distribution on a tensor that fits noisy marginals, to the same bits on every machine.
+
+With y_S the noisy counts on axes S, σ_S their standard deviation and p₀ the product of what the measurements say of single
+axes, the estimate is p ∝ p₀·exp(Σ_S θ_S) for the θ that maximises the concave
+
+    Σ_S ⟨θ_S, y_S⟩ − rows·ln Σ_x p₀(x) e^{Σ_S θ_S(x)} − Σ_S τ_S‖θ_S‖²/2,        τ_S = σ_S/2.
+
+Its gradient is y_S − rows·p_S − τ_S θ_S: the entropy is largest among all p whose marginals are this near to the measured
+ones (docs/pmw.md). Steps are scaled by a bound on the curvature, 1/(rows·p_S + τ_S), with Nesterov's momentum, which starts
+over whenever it points downhill. How many there are follows from the number of cells.
+
+Only operations that IEEE 754 defines to the last bit are used: +, −, ·, /, square roots, rounding, the exponentials of a table
+that is computed in decimal arithmetic, sums of integers below 2⁵³ (exact in whatever order) and sums in an order that is
+fixed here. Nothing here draws noise or does any I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from functools import cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+TOTAL_BITS: Final = 42
+"""Estimates are integers of a total near 2⁴²: with weights of 10 bits every sum of them is an integer below 2⁵³."""
+
+MOST_CELLS: Final = 1 << 20
+"""Most cells of a tensor that is fitted."""
+
+_WEIGHT_BITS: Final = 32
+"""While fitting, the heaviest cell weighs 2³²: with at most 2²⁰ cells all sums stay below 2⁵³."""
+_RELAXATION: Final = 0.5
+_LARGEST_STEP: Final = 2.0
+_LEAST_SHARE: Final = 0.5
+"""A value of an axis is taken to have at least half a standard deviation of rows, however few were measured."""
+_MOST_STEPS, _LEAST_STEPS = 80, 30
+_CELL_STEPS: Final = 1 << 21
+"""About so many cells are passed over for each measurement, as far as the bounds on the number of steps allow."""
+_OVERLAP: Final = 1.5
+"""Curvatures of marginals add up where they share an axis, and half as much again for what axes have to do with each other;
+never by more than the number of marginals.
+"""
+
+_RESOLUTION_BITS: Final = 16
+_LOW_BITS: Final = 10
+_NEGLIGIBLE: Final = 32
+"""Cells lighter than the heaviest by e⁻³² weigh nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoisyMarginal:
+    """Noisy counts on some axes of the tensor, in increasing order; ``variance`` is that of one of them."""
+
+    axes: tuple[int, ...]
+    counts: Floats
+    variance: float
+
+
+def fit(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int) -> Integers:
+    """The estimate of the share of each cell, as integers of a total near 2⁴²; a function of the arguments alone.
+
+    ``marginals`` name distinct sets of axes. Without any the distribution is uniform.
+    """
+    # Sums over long runs of memory are fast: the largest axis goes last.
+    order = sorted(range(len(shape)), key=lambda axis: (shape[axis], axis))
+    place = {axis: number for number, axis in enumerate(order)}
+    turned = []
+    for one in marginals:
+        axes = sorted(one.axes, key=place.__getitem__)
+        counts = np.ascontiguousarray(one.counts.transpose([one.axes.index(axis) for axis in axes]))
+        turned.append(NoisyMarginal(tuple(place[axis] for axis in axes), counts, one.variance))
+    found = _fit([shape[axis] for axis in order], turned, rows)
+    return np.ascontiguousarray(found.transpose([place[axis] for axis in range(len(shape))]))
+
+
+def _fit(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int) -> Integers:
+    base = _product(shape, marginals)
+    if not marginals:
+        return _whole(base)
+    tree = _Sums(shape, [one.axes for one in marginals])
+    overlap = max(sum(axis in one.axes for one in marginals) for axis in range(len(shape)))
+    damping = min(float(len(marginals)), _OVERLAP * overlap)
+    relaxed = [_RELAXATION * math.sqrt(one.variance) for one in marginals]
+    theta = [np.zeros_like(one.counts) for one in marginals]
+    ahead = theta
+    momentum = 0
+    for _ in range(steps_for(base.size)):
+        held = tree.down(_weights(base, tree.up(ahead)))
+        to_counts = rows / float(held[()])
+        slopes, reached = [], []
+        for one, tau, point in zip(marginals, relaxed, ahead, strict=True):
+            counts = held[one.axes] * to_counts
+            gradient = one.counts - counts - tau * point
+            step = gradient / (damping * (counts + tau))
+            np.minimum(step, _LARGEST_STEP / damping, out=step)
+            np.maximum(step, -_LARGEST_STEP / damping, out=step)
+            slopes.append(gradient)
+            reached.append(point + step)
+        uphill = 0.0
+        for gradient, new, old in zip(slopes, reached, theta, strict=True):
+            uphill += ordered_sum(gradient * (new - old))
+        momentum = 0 if uphill < 0.0 else momentum
+        share = momentum / (momentum + 3)
+        momentum += 1
+        ahead = [new + share * (new - old) for new, old in zip(reached, theta, strict=True)]
+        theta = reached
+    return _whole(_weights(base, tree.up(theta)))
+
+
+class _Sums:
+    """Which sums of a tensor are sums of which others: most marginals then cost far less than the tensor."""
+
+    def __init__(self, shape: Sequence[int], wanted: Sequence[tuple[int, ...]]) -> None:
+        self._all = tuple(range(len(shape)))
+        self._wanted = list(wanted)
+        self._parent: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for axes in [*wanted, ()]:
+            above = self._all
+            while above != axes:
+                dropped = max((axis for axis in above if axis not in axes), key=lambda axis: (shape[axis], axis))
+                below = tuple(axis for axis in above if axis != dropped)
+                self._parent.setdefault(below, above)
+                above = below
+        self._downwards = sorted(self._parent, key=lambda axes: (-len(axes), axes))
+
+    def down(self, tensor: Floats) -> dict[tuple[int, ...], Floats]:
+        """The sums over the axes left out, of whole numbers: exact, in whatever order they are added."""
+        found = {self._all: tensor}
+        for axes in self._downwards:
+            above = self._parent[axes]
+            [dropped] = set(above) - set(axes)
+            found[axes] = found[above].sum(axis=above.index(dropped))
+        return found
+
+    def up(self, parts: Sequence[Floats]) -> Floats:
+        """The sum of tensors on the wanted axes, each repeated along the axes left out; added in a fixed order."""
+        held = dict(zip(self._wanted, parts, strict=True))
+        for axes in reversed(self._downwards):
+            if (part := held.get(axes)) is None:
+                continue
+            above = self._parent[axes]
+            [dropped] = set(above) - set(axes)
+            lifted = np.expand_dims(part, above.index(dropped))
+            known = held.get(above)
+            held[above] = lifted if known is None else known + lifted
+        whole: Floats = held[self._all]
+        return whole
+
+
+def steps_for(cells: int) -> int:
+    """How many steps a fit takes: fewer for large tensors, whose noise leaves less to be won."""
+    return max(_LEAST_STEPS, min(_MOST_STEPS, _CELL_STEPS // cells))
+
+
+def combined(marginals: Sequence[NoisyMarginal]) -> list[NoisyMarginal]:
+    """Marginals on equal axes as one, weighted by precision; sorted by axes."""
+    found: dict[tuple[int, ...], NoisyMarginal] = {}
+    for one in marginals:
+        if (known := found.get(one.axes)) is None:
+            found[one.axes] = one
+            continue
+        share = known.variance / (known.variance + one.variance)
+        counts = known.counts + share * (one.counts - known.counts)
+        found[one.axes] = NoisyMarginal(one.axes, counts, share * one.variance)
+    return [found[axes] for axes in sorted(found)]
+
+
+def summed(one: NoisyMarginal, axes: tuple[int, ...]) -> NoisyMarginal:
+    """The marginal on some of a marginal's axes: m cells added up have m times the variance."""
+    if axes == one.axes:
+        return one
+    kept = [place for place, axis in enumerate(one.axes) if axis in axes]
+    shape = [one.counts.shape[place] for place in kept]
+    turned = one.counts.transpose([*sorted(set(range(one.counts.ndim)) - set(kept)), *kept])
+    rows = turned.reshape(-1, math.prod(shape))
+    return NoisyMarginal(axes, _folded(rows).reshape(shape), one.variance * len(rows))
+
+
+def ordered_sum(values: Floats) -> float:
+    """The sum by halves: always the same additions, whatever the machine."""
+    return float(_folded(values.reshape(-1, 1))[0]) if values.size else 0.0
+
+
+def _folded(rows: Floats) -> Floats:
+    """The sum of rows, by halves."""
+    while len(rows) > 1:
+        half = len(rows) >> 1
+        folded = rows[:half] + rows[half : 2 * half]
+        if len(rows) & 1:
+            folded[0] += rows[-1]
+        rows = folded
+    folded_up: Floats = rows[0]
+    return folded_up
+
+
+def _product(shape: Sequence[int], marginals: Sequence[NoisyMarginal]) -> Floats:
+    """The product of the shares that all measurements together give to the values of each axis."""
+    base = np.ones(tuple(shape))
+    for axis in range(len(shape)):
+        seen = [summed(one, (axis,)) for one in marginals if axis in one.axes]
+        if seen:
+            [one] = combined(seen)
+            counts = np.maximum(one.counts, _LEAST_SHARE * math.sqrt(one.variance))
+            base *= (counts / ordered_sum(counts)).reshape(_view(shape, (axis,)))
+    return base
+
+
+def _weights(base: Floats, log: Floats) -> Floats:
+    """p₀·exp(Σ θ) in whole numbers, the heaviest 2³²."""
+    weights = base * _exponentials(log - log.max())
+    weights *= float(1 << _WEIGHT_BITS) / float(weights.max())
+    return np.rint(weights, out=weights)
+
+
+def _whole(weights: Floats) -> Integers:
+    scaled = np.rint(weights * (float(1 << _WEIGHT_BITS) / float(weights.max())))
+    return np.rint(scaled * (float(1 << TOTAL_BITS) / float(scaled.sum()))).astype(np.int64)
+
+
+def _exponentials(log: Floats) -> Floats:
+    """exp of numbers none of which is above 0, to 16 binary digits; 0 below −32."""
+    low, high = _tables()
+    down = np.minimum(log * -float(1 << _RESOLUTION_BITS), float((len(high) << _LOW_BITS) - 1)).astype(np.int64)
+    values: Floats = low[down & ((1 << _LOW_BITS) - 1)]
+    down >>= _LOW_BITS
+    values *= high[down]
+    return values
+
+
+@cache
+def _tables() -> tuple[Floats, Floats]:
+    with localcontext(prec=30):
+        unit = Decimal(1) / (1 << _RESOLUTION_BITS)
+        low = [float((-unit * step).exp()) for step in range(1 << _LOW_BITS)]
+        steps = _NEGLIGIBLE << (_RESOLUTION_BITS - _LOW_BITS)
+        high = [float((-unit * (step << _LOW_BITS)).exp()) for step in range(steps)]
+    return np.array(low), np.array([*high, 0.0])
+
+
+def _view(shape: Sequence[int], axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size if axis in axes else 1 for axis, size in enumerate(shape))

@@ -1,0 +1,246 @@
+"""Reading questions about a table's attributes: what they add up, over the cells of the attributes that they name."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import MAX_CATEGORIES, MAX_UNIVERSE, TableSource, Term
+from schemas import Integers as IntegerDomain
+from stream.accounting.hypotheses import WEIGHT_STEPS
+from stream.data import Predicate, TableStore, attributes_of, cells, sum_sensitivity
+from stream.data.expressions import AllOf, Codes, membership
+from stream.mechanisms.estimate_questions import Groups, Linear, Mean, Question, extent_of
+from stream.mechanisms.tensor_sums import Corners, added, corners, product_corners
+from stream.mechanisms.weights import whole_steps
+from stream.processors.families.tensors import WeightedPredicates, canonical, check_range
+from stream.processors.rejections import Rejection
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A resolved question, and what the changelog keeps of it if its number is told."""
+
+    question: Question
+    form: str
+    terms: tuple[Term, ...] = ()
+    sum: str | None = None
+
+
+class QuestionReader:
+    """Reads the questions of one stream. Whether one row can move an answer by more than it may is checked on the cells."""
+
+    def __init__(self, source: TableSource, tables: TableStore, attributes: Sequence[str]) -> None:
+        self._source = source
+        self._tables = tables
+        self.attributes = tuple(attributes)
+        self.sizes = {name: source.attributes[name].size for name in attributes}
+        self._axis = {name: axis for axis, name in enumerate(attributes)}
+        self._smallest = min(self.sizes, key=lambda name: (self.sizes[name], self._axis[name]))
+
+    def read(self, form: str, query: Any) -> Read:
+        """Resolve a question; Rejection names what is wrong with it."""
+        terms: tuple[Term, ...]
+        match form:
+            case "count" | "fraction":
+                terms = (Term(where=query.where),)
+                return Read(self.linear(terms), form, terms)
+            case "terms":
+                terms = tuple(Term(where=term.where, weight=term.weight) for term in query.terms)
+                return Read(self.linear(terms), form, terms)
+            case "sum":
+                where = (Term(where=query.where),) if query.where is not None else ()
+                return Read(self.total(query.sum, where), form, where, query.sum)
+            case "mean":
+                return Read(self._mean(query.mean, query.where), form)
+            case _:
+                return Read(self._groups(query.group_by, query.where), form)
+
+    def linear(self, terms: Sequence[Term]) -> Linear:
+        """A count, or a weighted sum of predicates."""
+        alone = len(terms) == 1
+        parts: dict[Predicate, int] = {}
+        for place, term in enumerate(terms):
+            predicate = self._predicate(term.where, "where" if alone else f"terms[{place}].where")
+            try:
+                parts[predicate] = parts.get(predicate, 0) + whole_steps(term.weight)
+            except ValueError as error:
+                raise Rejection("malformed", f"terms[{place}].weight: {error}") from None
+        kept = [(predicate, weight) for predicate, weight in parts.items() if weight]
+        weights = WeightedPredicates(tuple(sorted(kept, key=lambda part: canonical(part[0]))))
+        sizes = self._own(weights.attributes, "where" if alone else "terms")
+        check_range(weights, sizes)
+        key = json.dumps([[canonical(predicate), weight] for predicate, weight in weights.parts])
+        found = [(weight, _weighting(predicate, sizes)) for predicate, weight in weights.parts]
+        return Linear(
+            axes=self._axes(sizes),
+            key=key.encode(),
+            parts=((1, added(found)),) if found else (),
+            weights=lambda: weights.steps(sizes).astype(np.int64).reshape(tuple(sizes.values())),
+            extent=lambda: _extent(weights, sizes),
+            unit=WEIGHT_STEPS,
+            width=WEIGHT_STEPS,
+            whole=[weight for _, weight in weights.parts] == [WEIGHT_STEPS],
+        )
+
+    def total(self, attribute: str, terms: Sequence[Term]) -> Linear:
+        """The sum of an attribute over the rows of the one term, or over all rows."""
+        domain = self._summable(attribute, "sum")
+        predicate = self._predicate(terms[0].where if terms else "TRUE", "where")
+        sizes = self._own(attributes_of(predicate) | {attribute}, "sum")
+        above, counted = _valued(predicate, sizes, attribute), _weighting(predicate, sizes)
+        minimum = domain.minimum
+        return Linear(
+            axes=self._axes(sizes),
+            key=json.dumps(["sum", attribute, canonical(predicate)]).encode(),
+            parts=((1, above), (minimum, counted)),
+            weights=lambda: _written(predicate, sizes, attribute, minimum),
+            extent=lambda: _extent_of(predicate, sizes),
+            unit=1,
+            width=max(1, sum_sensitivity(domain, self._source.neighbors)),
+            whole=False,
+        )
+
+    def _mean(self, attribute: str, where: str | None) -> Mean:
+        domain = self._summable(attribute, "mean")
+        predicate = self._predicate("TRUE" if where is None else where, "where")
+        sizes = self._own(attributes_of(predicate) | {attribute}, "mean")
+        key = json.dumps(["mean", attribute, canonical(predicate)]).encode()
+        axes = self._axes(sizes)
+        count = Linear(
+            axes,
+            key,
+            ((WEIGHT_STEPS, _weighting(predicate, sizes)),),
+            lambda: cells(predicate, sizes).astype(np.int64) * WEIGHT_STEPS,
+            lambda: _extent_of(predicate, sizes),
+            WEIGHT_STEPS,
+            WEIGHT_STEPS,
+            whole=True,
+        )
+        above = Linear(
+            axes,
+            key,
+            ((1, _valued(predicate, sizes, attribute)),),
+            lambda: _written(predicate, sizes, attribute, 0),
+            lambda: _extent_of(predicate, sizes),
+            1,
+            max(1, domain.size - 1),
+            whole=False,
+        )
+        return Mean(count, above, key, domain.minimum, domain.size - 1)
+
+    def _groups(self, group_by: Sequence[str], where: str | None) -> Groups:
+        if len(set(group_by)) != len(group_by):
+            raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
+        for name in group_by:
+            self._known(name, "group_by")
+        if math.prod(self.sizes[name] for name in group_by) > MAX_CATEGORIES:
+            raise Rejection(
+                "malformed", f"group_by: more than {MAX_CATEGORIES} cells; group by fewer or smaller attributes"
+            )
+        predicate = self._predicate("TRUE" if where is None else where, "where")
+        sizes = self._own(attributes_of(predicate) | set(group_by), "group_by")
+        names = list(sizes)
+        return Groups(
+            axes=self._axes(sizes),
+            key=json.dumps(["groups", list(group_by), canonical(predicate)]).encode(),
+            mask=cells(predicate, sizes),
+            grouped=tuple(names.index(name) for name in group_by),
+        )
+
+    def _axes(self, sizes: dict[str, int]) -> tuple[int, ...]:
+        return tuple(self._axis[name] for name in sizes)
+
+    def _own(self, named: frozenset[str] | set[str], field: str) -> dict[str, int]:
+        """The sizes of the attributes that a question names, in the stream's order; of the smallest if it names none."""
+        sizes = {name: size for name, size in self.sizes.items() if name in named}
+        if math.prod(sizes.values()) > MAX_UNIVERSE:
+            raise Rejection(
+                "malformed",
+                f"{field}: the attributes named have more than {MAX_UNIVERSE} cells together; ask about fewer of them, or "
+                "smaller ones",
+            )
+        return sizes or {self._smallest: self.sizes[self._smallest]}
+
+    def _known(self, name: str, field: str) -> None:
+        if name not in self.sizes:
+            raise Rejection(
+                "malformed",
+                f"{field}: the stream's mechanism.attributes lack this one; name one of them",
+            )
+
+    def _summable(self, name: str, field: str) -> IntegerDomain:
+        self._known(name, field)
+        domain = self._source.attributes[name]
+        if not isinstance(domain, IntegerDomain):
+            raise Rejection("malformed", f"{field}: this attribute is none of integers; name one that is")
+        return domain
+
+    def _predicate(self, where: str, field: str) -> Predicate:
+        try:
+            predicate = self._tables.predicate(self._source, where)
+        except ValueError as error:
+            raise Rejection("predicate", f"{field}: {error}") from None
+        for name in sorted(attributes_of(predicate)):
+            if name not in self.sizes:
+                raise Rejection(
+                    "predicate",
+                    f"{field}: attribute '{name}' is none of the stream's mechanism.attributes; ask about those alone",
+                )
+        return predicate
+
+
+def _weighting(predicate: Predicate, sizes: dict[str, int]) -> Corners:
+    """A predicate's cells, each counted once."""
+    if (factors := _factors(predicate, sizes)) is not None:
+        return product_corners(list(factors.values()))
+    return corners(cells(predicate, sizes).astype(np.int64))
+
+
+def _valued(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Corners:
+    """A predicate's cells, each with its code of an attribute."""
+    codes = np.arange(sizes[attribute], dtype=np.int64)
+    if (factors := _factors(predicate, sizes)) is not None:
+        factors[attribute] = factors[attribute] * codes
+        return product_corners(list(factors.values()))
+    return corners(_written(predicate, sizes, attribute, 0))
+
+
+def _written(predicate: Predicate, sizes: dict[str, int], attribute: str, minimum: int) -> Integers:
+    """The value of an attribute in each of a predicate's cells, 0 in all others."""
+    along = [size if name == attribute else 1 for name, size in sizes.items()]
+    values = np.arange(minimum, minimum + sizes[attribute], dtype=np.int64).reshape(along)
+    return np.where(cells(predicate, sizes), values, 0)
+
+
+def _extent(weights: WeightedPredicates, sizes: dict[str, int]) -> tuple[int, bool]:
+    if len(weights.parts) == 1:
+        return _extent_of(weights.parts[0][0], sizes)
+    return extent_of(weights.steps(sizes).reshape(tuple(sizes.values())))
+
+
+def _extent_of(predicate: Predicate, sizes: dict[str, int]) -> tuple[int, bool]:
+    """How many cells satisfy a predicate, and whether they are a range of every axis."""
+    if (factors := _factors(predicate, sizes)) is None:
+        return extent_of(cells(predicate, sizes))
+    each = [extent_of(factor) for factor in factors.values()]
+    return math.prod(count for count, _ in each), all(ranges for _, ranges in each)
+
+
+def _factors(predicate: Predicate, sizes: dict[str, int]) -> dict[str, Integers] | None:
+    """A weighting of each attribute's values whose product the predicate is; None if it is no such product."""
+    leaves = predicate.parts if isinstance(predicate, AllOf) else (predicate,)
+    found = {name: np.ones(size, dtype=np.int64) for name, size in sizes.items()}
+    for leaf in leaves:
+        if not isinstance(leaf, Codes):
+            return None
+        found[leaf.attribute] = found[leaf.attribute] * membership(leaf.cuts, leaf.size)
+    return found

@@ -1,0 +1,273 @@
+"""Streams that answer from the estimate of all that was measured.
+
+Noise belongs to (number of ⊤s so far, question) and not to an event: docs/pmw.md says why that is sound. Nothing of what was
+measured is stored but which marginals these were: their noise is derived again, and the estimate follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import EstimateCalibration, Measurement, Pmw
+from stream.accounting.answers import ratio_interval
+from stream.accounting.estimates import rows_reach
+from stream.data.cache import BoundedCache
+from stream.mechanisms.estimate_questions import Groups, Linear, Mean
+from stream.mechanisms.estimator import Axes, Estimator, Step
+from stream.mechanisms.tensor_sums import Cells
+from stream.noise import Role, block_words, cell_words, round_words, sampler
+from stream.processors.families.base import Asked, Context, Reply, form_for
+from stream.processors.families.estimate_reader import QuestionReader, Read
+
+MEMORY_BYTES: Final = 256 << 20
+"""Noisy counts and estimates that a partition keeps; what was dropped is computed again."""
+PRIVATE_BYTES: Final = 128 << 20
+"""Exact counts that a partition keeps, with their cumulated sums."""
+READ_QUESTIONS: Final = 1 << 14
+"""Resolved questions that a partition keeps."""
+
+_FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups")
+_NUMBER_BYTES: Final = 8
+_CELLS_AT_ONCE: Final = 1 << 15
+_START = b"start"
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Run:
+    """What a stream has come to."""
+
+    incarnation: str
+    reader: QuestionReader
+    estimator: Estimator
+    rows: int
+
+
+class EstimateFamily:
+    """Streams of kind ``pmw`` but for those of the textbook, of the worst case and of earlier versions."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._streams = context.streams
+        self._updates: dict[int, tuple[str, list[Any]]] = {}
+        self._runs: dict[int, _Run] = {}
+        self._memory: BoundedCache[Any, Any] = BoundedCache(MEMORY_BYTES, lambda kept: int(kept.nbytes))
+        self._private: BoundedCache[tuple[int, Axes], Cells] = BoundedCache(
+            PRIVATE_BYTES, lambda kept: kept.nbytes
+        )
+        self._read: BoundedCache[tuple[str, str, Any], Read] = BoundedCache(READ_QUESTIONS)
+
+    def admit(self, slot: int, query: Any) -> Read:
+        """Resolve a question, or raise Rejection."""
+        form = form_for(query, *_FORMS)
+        key = (self._streams.incarnations[slot], form, _asked(query))
+        if (known := self._read.get(key)) is None:
+            known = self._run(slot).reader.read(form, query)
+            self._read.put(key, known)
+        return known
+
+    def answer(self, questions: Sequence[Asked]) -> list[Reply | None]:
+        """Answer the questions of one stream in order."""
+        if not questions:
+            return []
+        slot = questions[0].slot
+        current = self._run(slot)
+        reads: list[Read] = [one.content for one in questions]
+        before = current.estimator.tops
+        steps = current.estimator.answer(
+            [read.question for read in reads], beyond=not self._streams.ends_at_cutoff(slot)
+        )
+        replies: list[Reply | None] = [None] * len(questions)
+        for place, (read, step) in enumerate(zip(reads, steps, strict=False)):
+            update = None
+            if step.kind == "above":
+                update = _measurement(current, read, step, before)
+                before += 1
+            replies[place] = self._reply(slot, current, read, step, update)
+        return replies
+
+    def resume(self, slot: int, updates: Sequence[Any]) -> None:
+        """Take a stream's measurements from the changelog, in order."""
+        self._runs.pop(slot, None)
+        self._updates[slot] = (self._streams.incarnations[slot], list(updates))
+
+    def _run(self, slot: int) -> _Run:
+        incarnation = self._streams.incarnations[slot]
+        current = self._runs.get(slot)
+        if current is None or current.incarnation != incarnation:
+            of, updates = self._updates.pop(slot, (incarnation, []))
+            current = self._begin(slot, incarnation)
+            for update in updates if of == incarnation else []:
+                _take(current, update)
+            self._runs[slot] = current
+        return current
+
+    def _begin(self, slot: int, incarnation: str) -> _Run:
+        terms = self._streams.terms_at(slot)
+        mechanism, calibration = terms.mechanism, terms.calibration
+        if not isinstance(mechanism, Pmw) or not isinstance(calibration, EstimateCalibration):
+            raise TypeError(f"stream '{self._streams.names[slot]}' keeps no estimate")
+        reader = QuestionReader(self._context.source_table(slot), self._context.tables, mechanism.attributes)
+        rows = self._rows(slot, calibration)
+        estimator = Estimator(
+            tuple(reader.sizes.values()),
+            calibration,
+            rows,
+            lambda axes: self._true(slot, reader, axes),
+            _Keyed(self._context, slot),
+            _Own(self._memory, incarnation),
+        )
+        return _Run(incarnation, reader, estimator, rows)
+
+    def _rows(self, slot: int, calibration: EstimateCalibration) -> int:
+        """The number of rows: public, or with noise that is drawn once for the stream."""
+        public = self._context.public_rows(slot)
+        if public is not None:
+            return max(1, public)
+        law = sampler("two_sided", Fraction(calibration.epsilon_rows))
+        words, low = round_words([self._streams.subkey(slot, Role.ROWS)], [0], law.words)
+        return max(1, self._context.table(slot).private_row_count + int(law.draw(words, low)[0]))
+
+    def _true(self, slot: int, reader: QuestionReader, axes: Axes) -> Cells:
+        """The exact counts on some axes: private."""
+        key = (int(self._streams.terms_of[slot]), axes)
+        if (known := self._private.get(key)) is None:
+            everyone = self._context.predicate(slot, None)
+            names = [reader.attributes[axis] for axis in axes]
+            known = Cells(self._context.table(slot).group_counts(names, everyone))
+            self._private.put(key, known)
+        return known
+
+    def _reply(self, slot: int, current: _Run, read: Read, step: Step, update: Measurement | None) -> Reply:
+        calibration = self._streams.terms_at(slot).calibration
+        if not isinstance(calibration, EstimateCalibration):
+            raise TypeError(f"stream '{self._streams.names[slot]}' keeps no estimate")
+        basis = {"settled": "measured", "above": "noisy"}.get(step.kind, "hypothesis")
+        charged = step.kind == "above"
+        question = read.question
+        if isinstance(question, Mean):
+            estimate, alpha = _mean(question, step)
+            return Reply(charged=charged, estimate=estimate, basis=basis, alpha=alpha, update=update)
+        scale = question.width / question.unit
+        alpha = None if step.reach is None else max(step.reach) * scale
+        numbers = tuple(number / question.unit for number in step.numbers)
+        if isinstance(question, Groups):
+            return Reply(charged=charged, estimates=numbers, basis=basis, alpha=alpha, update=update)
+        estimate = numbers[0]
+        if read.form == "fraction":
+            # |a/n̂ − f/n| ≤ (|a − f| + |n̂ − n|) / n̂, because f ≤ n.
+            estimate /= current.rows
+            alpha = None if alpha is None else (alpha + rows_reach(calibration)) / current.rows
+        return Reply(charged=charged, estimate=estimate, basis=basis, alpha=alpha, update=update)
+
+
+class _Own:
+    """A stream's part of what a partition keeps."""
+
+    def __init__(self, memory: BoundedCache[Any, Any], incarnation: str) -> None:
+        self._memory = memory
+        self._incarnation = incarnation
+
+    def get(self, key: Any) -> Any:
+        """What is kept under the key, or None."""
+        return self._memory.get((self._incarnation, key))
+
+    def put(self, key: Any, value: Any) -> None:
+        """Keep a value, unless it is too large."""
+        self._memory.put((self._incarnation, key), value)
+
+
+class _Keyed:
+    """A stream's noise by the number of its ⊤s and its questions' canonical bytes."""
+
+    def __init__(self, context: Context, slot: int) -> None:
+        self._streams = context.streams
+        self._slot = slot
+        self._barrier: int | None = None
+        self._query_key = self._streams.subkey(slot, Role.QUERY)
+
+    def barrier(self, tops: int) -> int:
+        """ρ, drawn once for the stream."""
+        del tops
+        if self._barrier is None:
+            self._barrier = self._streams.barrier_of_round(self._slot, 0)
+        return self._barrier
+
+    def queries(self, tops: int, keys: Sequence[bytes]) -> Integers:
+        """ν of questions, asked after so many ⊤s."""
+        law = self._streams.terms_at(self._slot).query_noise
+        number = tops.to_bytes(_NUMBER_BYTES, "big")
+        words, low = cell_words(self._query_key, [number + key for key in keys], law.words)
+        return law.draw(words, low)
+
+    def number(self, tops: int, key: bytes, rate: Fraction) -> int:
+        """The noise of the number on the ⊤ of a question."""
+        law = sampler("two_sided", rate)
+        subkey = self._streams.subkey(self._slot, Role.ANSWER)
+        words, low = cell_words(subkey, [tops.to_bytes(_NUMBER_BYTES, "big") + key], law.words)
+        return int(law.draw(words, low)[0])
+
+    def marginal(self, tops: int | None, axes: Axes, cells: int, rate: Fraction) -> Integers:
+        """The noise of a marginal's cells."""
+        law = sampler("two_sided", rate)
+        subkey = self._streams.subkey(self._slot, Role.RELEASE)
+        when = _START if tops is None else tops.to_bytes(_NUMBER_BYTES, "big")
+        place = when + b"".join(axis.to_bytes(_NUMBER_BYTES, "big") for axis in axes)
+        parts = []
+        for start in range(0, cells, _CELLS_AT_ONCE):
+            block = place + start.to_bytes(_NUMBER_BYTES, "big")
+            words, low = block_words(subkey, block, min(_CELLS_AT_ONCE, cells - start), law.words)
+            parts.append(law.draw(words, low))
+        return np.concatenate(parts)
+
+
+def _asked(query: Any) -> tuple[Any, ...]:
+    """What makes two questions of one form the same text."""
+    terms = tuple((term.where, term.weight) for term in query.terms or ())
+    return (query.where, terms, query.sum, query.mean, query.group_by)
+
+
+def _measurement(current: _Run, read: Read, step: Step, number: int) -> Measurement:
+    numbered = step.numbered
+    return Measurement(
+        incarnation=current.incarnation,
+        number=number,
+        attributes=tuple(current.reader.attributes[axis] for axis in read.question.axes),
+        terms=read.terms if numbered else (),
+        sum=read.sum if numbered else None,
+    )
+
+
+def _take(current: _Run, update: Any) -> None:
+    """Go on from a measurement that the changelog holds."""
+    reader = current.reader
+    question: Linear | None = None
+    if update.sum is not None:
+        question = reader.total(update.sum, update.terms)
+    elif update.terms:
+        question = reader.linear(update.terms)
+    current.estimator.take(question, tuple(reader.attributes.index(name) for name in update.attributes))
+
+
+def _mean(question: Mean, step: Step) -> tuple[float, float | None]:
+    """A mean with its α, from its sum's and its count's."""
+    bounds = (0.0, float(question.range))
+    total, count = step.numbers[0], step.numbers[1] / question.count.unit
+    if step.kind == "above" and step.reach is not None:
+        reach = step.reach[0]
+        estimate, alpha = ratio_interval((float(total), reach * max(1, question.range)), (count, reach), bounds)
+        return question.minimum + estimate, alpha
+    estimate = question.mean(step.numbers)
+    if step.reach is None:
+        return estimate, None
+    above = estimate - question.minimum
+    worst = max(above, question.range - above)
+    sure = count - step.reach[0]
+    return estimate, min(worst, question.range * step.reach[0] / sure) if sure > 0.0 else worst

@@ -1,0 +1,118 @@
+"""What a stream of multiplicative weights publishes is the proved rule on noise derived from the key: told again, one question at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from schemas import Answer, Control, HypothesisCalibration
+from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
+from stream.mechanisms.multiplicative_weights import TensorHypothesis
+from stream.noise import Role, Sampler, cell_words, round_words, stream_subkey
+from stream.processors.families.hypothesis import rows_sampler, strength_of
+from stream.testing import Driver
+from tests.privacy.service import KEY, definition_of
+
+VALUES = 6
+ROWS = [0] * 900 + [1] * 60 + [3] * 40
+FULL = 1024
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """The rows up to a value."""
+
+    value: int
+
+    axes = (0,)
+
+    def steps(self) -> npt.NDArray[np.int64]:
+        return np.where(np.arange(VALUES) <= self.value, FULL, 0)
+
+    @property
+    def count(self) -> int:
+        return sum(row <= self.value for row in ROWS)
+
+    @property
+    def key(self) -> bytes:
+        """The canonical bytes that noise belongs to."""
+        return f'[["[\\"x\\", 0, {self.value + 1}]", {FULL}]]'.encode()
+
+
+def service(method: str) -> Driver:
+    driver = Driver(KEY, partitions=1)
+    attributes = {"x": VALUES}
+    source = {"kind": "table", "source": "table", "neighbors": "add-remove", "path": "-", "attributes": attributes}
+    driver.register(source | {"epsilon": 1000.0, "delta": 0.4}, table={"x": ROWS})
+    mechanism = {"kind": "pmw", "attributes": ["x"], "rows": 900, "worst_case": True}
+    spec = {"stream": "pmw", "source": "table", "mechanism": mechanism, "epsilon": 30.0, "expected_queries": 50}
+    choice = {"calibration": "textbook"} if method == "textbook" else {"delta": 0.3 if "rounds" in method else 0.0}
+    driver.open(spec | choice)
+    return driver
+
+
+class Told:
+    """A stream as a holder of the key can tell it."""
+
+    def __init__(self, definition: Control) -> None:
+        calibration = definition.calibration
+        assert isinstance(calibration, HypothesisCalibration)
+        self.calibration, self.vector = calibration, calibration.sparse_vector
+        self._identity = definition.identity
+        self.tops = 0
+        self.hypothesis = TensorHypothesis((VALUES,), calibration.learning_rate, FULL)
+        noise = self._round(Role.ROWS, rows_sampler(calibration), 0)
+        self.rows = len(ROWS) + noise
+
+    def answer(self, question: AtMost) -> tuple[str, float]:
+        exact = FULL * question.count
+        estimate = int(self.hypothesis.estimates([question], self.rows)[0])
+        nu = self._own(Role.QUERY, query_sampler(self.vector), question)
+        rho = self._round(
+            Role.THRESHOLD, threshold_sampler(self.vector), self.tops if self.vector.fresh_threshold else 0
+        )
+        if abs(exact - estimate) + nu < self.calibration.threshold + rho + self.vector.shift:
+            return "hypothesis", estimate / FULL
+        value = exact + self._own(Role.ANSWER, answer_sampler(self.vector), question)
+        for _ in range(strength_of(self.calibration, self.rows).times(value - estimate, estimate)):
+            self.hypothesis.update(question, up=value > estimate)
+        self.tops += 1
+        return "noisy", value / FULL
+
+    def _own(self, role: Role, law: Sampler, question: AtMost) -> int:
+        words, low = cell_words(self._subkey(role), [self.tops.to_bytes(8, "big") + question.key], law.words)
+        return int(law.draw(words, low)[0])
+
+    def _round(self, role: Role, law: Sampler, number: int) -> int:
+        words, low = round_words([self._subkey(role)], [number], law.words)
+        return int(law.draw(words, low)[0])
+
+    def _subkey(self, role: Role) -> bytes:
+        identity = self._identity
+        digest = bytes.fromhex(identity.digest)
+        return stream_subkey(KEY, incarnation=identity.incarnation, definition=digest, role=role)
+
+
+def ask(driver: Driver, questions: Sequence[AtMost]) -> list[Answer]:
+    asked: list[dict[str, Any]] = [
+        {"id": str(place), "stream": "pmw", "where": f"x <= {one.value}"} for place, one in enumerate(questions)
+    ]
+    return driver.ask(asked)
+
+
+@pytest.mark.parametrize("method", ["one_sided", "one_sided_rounds", "textbook"])
+def test_answers_are_the_rule_applied_to_the_noise_derived_from_the_key(method: str) -> None:
+    driver = service(method)
+    told = Told(definition_of(driver, "pmw"))
+    assert told.vector.method == method
+    questions = [AtMost(place % (VALUES - 1)) for place in range(40)]
+    for part in (questions[:3], questions[3:20], questions[20:]):
+        answers = ask(driver, part)
+        assert [(one.basis, one.estimate) for one in answers] == [told.answer(question) for question in part]
+        driver.crash()
+    assert told.tops > 0

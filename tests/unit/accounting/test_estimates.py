@@ -1,0 +1,114 @@
+"""Plans of streams that answer from an estimate, and the bounds that their noise alone gives."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from schemas import EstimateCalibration, HypothesisCalibration, Pmw, StreamSpec
+from stream.accounting.costs import losses, realised_cost, stream_cost
+from stream.accounting.estimates import candidates, opening
+from stream.accounting.measured import Bounds
+from stream.accounting.methods import PlanError
+from stream.accounting.plans import choose
+from stream.accounting.setting import Setting
+
+FIVE = (85, 2, 16, 5, 2)
+FOURTEEN = (85, 2, 9, 100, 16, 7, 15, 6, 5, 100, 100, 99, 42, 2)
+
+
+def spec(epsilon: float = 1.0, queries: int = 5000, **mechanism: Any) -> StreamSpec:
+    made = Pmw(kind="pmw", attributes=("a",), **mechanism)
+    return StreamSpec(
+        stream="s", source="t", mechanism=made, epsilon=epsilon, expected_queries=queries, beta=0.05, delta=0.0
+    )
+
+
+def plan(sizes: tuple[int, ...] = FIVE, neighbors: Any = "add-remove", **more: Any) -> EstimateCalibration:
+    [found] = candidates(spec(**more), Setting(sizes=sizes, neighbors=neighbors, rows=50_000))
+    return found
+
+
+@pytest.mark.parametrize("sizes", [FIVE, FOURTEEN, (10,), (10, 4), (3000, 3000)])
+@pytest.mark.parametrize("warm_start", ["auto", 0, 1, 2])
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+def test_the_parts_of_a_plan_never_exceed_epsilon(sizes: tuple[int, ...], warm_start: Any, neighbors: str) -> None:
+    found = plan(sizes, neighbors, warm_start=warm_start)
+    parts = losses(found)
+    assert parts.total <= Fraction(1.0)
+    assert float(parts.total) == pytest.approx(1.0, rel=1e-9)
+    assert parts.first + found.cutoff * parts.each == parts.total
+    assert found.starts == len(opening(sizes, found.warm_start))
+    assert Fraction(found.epsilon_number) < Fraction(found.sparse_vector.epsilon_answer) / found.cutoff
+    assert (found.epsilon_rows == 0.0) == (neighbors == "replace")
+
+
+def test_the_first_answer_is_charged_for_the_opening() -> None:
+    found = plan()
+    first = realised_cost(found, "pure", 1, 0)
+    assert first.loss >= found.starts * found.epsilon_start * 10**12
+    assert realised_cost(found, "pure", 0, 0).loss == 0
+    assert realised_cost(found, "pure", 9, found.cutoff) == stream_cost(found, "pure")
+    rho = stream_cost(found, "zcdp").rho / 10**12
+    assert rho == pytest.approx(sum(count * float(part) ** 2 for count, part in losses(found).parts) / 2)
+
+
+def test_pairs_are_measured_where_they_are_few_and_single_attributes_elsewhere() -> None:
+    assert (plan(FIVE).warm_start, plan(FIVE).starts) == (2, 10)
+    assert (plan(FOURTEEN).warm_start, plan(FOURTEEN).starts) == (1, 14)
+    assert (plan((10,)).warm_start, plan((10,)).starts) == (1, 1)
+    assert (plan((1 << 19, 1 << 10, 5), warm_start=2).starts) == 1
+
+
+def test_the_promise_is_that_of_every_kind_of_answer_and_in_proportion_to_epsilon() -> None:
+    one, tenth = plan(), plan(epsilon=0.1)
+    assert one.alpha == max(one.sparse_vector.alpha, one.sparse_vector.answer_alpha)
+    assert tenth.alpha / one.alpha == pytest.approx(10.0, rel=0.02)
+    assert one.alpha / 48_842 <= 0.015
+    assert plan(FIVE, warm_start=0).alpha / 48_842 <= 0.035
+    assert plan(FOURTEEN, queries=3000).alpha / 48_842 <= 0.04
+    assert plan(epsilon=0.25).alpha / 48_842 > 0.05 > plan(epsilon=0.3).alpha / 48_842
+
+
+def test_more_questions_cost_little_and_more_tops_much() -> None:
+    assert plan(queries=1_000_000).alpha < 1.6 * plan(queries=5000).alpha
+    assert plan(updates=20).alpha > 2 * plan(updates=5).alpha
+    assert plan(queries=3).cutoff == 3
+
+
+def test_a_gap_is_a_share_of_the_rows() -> None:
+    assert plan(gap=0.05).threshold - plan(gap=0.01).threshold == pytest.approx(0.04 * 50_000 * 1024, rel=0.05)
+    with pytest.raises(PlanError, match=r"mechanism\.rows"):
+        candidates(spec(gap=0.05), Setting(sizes=FIVE))
+
+
+def test_noise_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(PlanError, match="raise epsilon or lower updates"):
+        plan(epsilon=1e-6, updates=1_000_000)
+
+
+def test_the_worst_case_and_the_textbook_are_multiplicative_weights() -> None:
+    setting = Setting(sizes=(8, 4), universe=32, rows=50_000)
+    assert isinstance(choose(spec(worst_case=True), setting), HypothesisCalibration)
+    textbook = choose(spec().model_copy(update={"calibration": "textbook"}), setting)
+    assert (textbook.kind, textbook.method) == ("hypothesis", "textbook")
+    assert choose(spec(), setting).kind == "estimate"
+    assert choose(spec(), Setting(sizes=FOURTEEN, universe=math.prod(FOURTEEN))).kind == "estimate"
+
+
+def test_bounds_of_measured_sums_hold_for_every_range_at_once() -> None:
+    found = plan()
+    bounds = Bounds(found)
+    rate = Fraction(found.epsilon_start)
+    one = bounds.cells(rate, 1, (85, 16), ranges=True)
+    assert one == bounds.cells(rate, 1, (85, 16), ranges=False)
+    # All 1,360 cells at once: the exact reach with the failure that each may have.
+    failure = 0.5 * 0.1 * 0.05 / (found.starts + found.cutoff)
+    q = math.exp(-float(rate))
+    assert 2 * q ** (one + 1) / (1 + q) * 1360 <= failure * 1.001
+    assert 2 * q**one / (1 + q) * 1360 > failure * 0.999
+    assert bounds.cells(rate, 6, (85, 16), ranges=True) < bounds.cells(rate, 6, (85, 16), ranges=False) == 6 * one
+    assert bounds.cells(rate, 0, (85, 16), ranges=True) == 0.0

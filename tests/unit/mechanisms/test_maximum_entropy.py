@@ -1,0 +1,138 @@
+"""The maximum-entropy estimate: right where the answer is known, the same bits for ever, and what it is the optimum of."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from blake3 import blake3
+
+from stream.mechanisms import maximum_entropy
+from stream.mechanisms.maximum_entropy import NoisyMarginal, combined, fit, ordered_sum, summed
+
+Floats = npt.NDArray[np.float64]
+SHAPE = (7, 3, 5)
+
+
+def table(seed: int = 0, shape: tuple[int, ...] = SHAPE, rows: int = 5000) -> Floats:
+    """Counts in whole numbers, from Python's own arithmetic alone."""
+    state, cells = seed + 1, []
+    for _ in range(math.prod(shape)):
+        state = (state * 1103515245 + 12345) % (1 << 31)
+        cells.append(1 + (state >> 16) % 97)
+    total = sum(cells)
+    found: Floats = np.array([cell * rows // total for cell in cells], dtype=np.float64)
+    return found.reshape(shape)
+
+
+def marginal(counts: Floats, axes: tuple[int, ...], variance: float = 1.0) -> NoisyMarginal:
+    others = tuple(axis for axis in range(counts.ndim) if axis not in axes)
+    return NoisyMarginal(axes, counts.sum(axis=others), variance)
+
+
+def shares(shape: tuple[int, ...], marginals: list[NoisyMarginal], rows: int) -> Floats:
+    found = fit(shape, marginals, rows)
+    share: Floats = found / found.sum()
+    return share
+
+
+def test_without_measurements_it_is_uniform() -> None:
+    assert np.unique(fit(SHAPE, [], 100)).size == 1
+
+
+def test_of_single_axes_it_is_the_product() -> None:
+    counts = table()
+    rows = int(counts.sum())
+    ones = [marginal(counts, (axis,)) for axis in range(3)]
+    product = np.ones(SHAPE)
+    for axis in range(3):
+        along = [SHAPE[axis] if other == axis else 1 for other in range(3)]
+        product = product * (ones[axis].counts / rows).reshape(along)
+    assert np.abs(shares(SHAPE, ones, rows) - product).max() < 1e-4
+
+
+def test_of_overlapping_pairs_it_has_the_largest_entropy_given_both() -> None:
+    counts = table()
+    rows = int(counts.sum())
+    left, right = marginal(counts, (0, 1), 1e-4), marginal(counts, (1, 2), 1e-4)
+    middle = counts.sum(axis=(0, 2))
+    known = left.counts[:, :, None] * right.counts[None, :, :] / middle[None, :, None]
+    assert np.abs(shares(SHAPE, [left, right], rows) * rows - known).max() < 0.05 * known.max()
+
+
+def test_where_noise_is_small_all_marginals_are_kept_to() -> None:
+    counts = table()
+    rows = int(counts.sum())
+    pairs = [marginal(counts, axes, 1.0) for axes in combinations(range(3), 2)]
+    found = shares(SHAPE, pairs, rows) * rows
+    for one in pairs:
+        assert np.abs(marginal(found, one.axes).counts - one.counts).max() < 3.0
+
+
+def test_it_meets_its_optimality_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
+    # One marginal: ln(p/p₀) = θ + constant with θ = (y − n·p)/τ, whatever the noise did.
+    monkeypatch.setattr(maximum_entropy, "steps_for", lambda _: 3000)
+    counts = table(shape=(6, 4))
+    noise = np.array([[(7 * row + 5 * column) % 11 - 5.0 for column in range(4)] for row in range(6)])
+    one = NoisyMarginal((0, 1), counts + 8.0 * noise, 100.0)
+    rows = int(counts.sum())
+    found = shares((6, 4), [one], rows)
+    base = np.maximum(one.counts.sum(axis=1), 5.0)[:, None] * np.maximum(one.counts.sum(axis=0), 5.0)[None, :]
+    theta = (one.counts - rows * found) / (0.5 * 10.0)
+    gap = np.log(found / base) - theta
+    assert np.ptp(gap) < 1e-2
+
+
+def test_noise_below_zero_and_conflicts_leave_a_distribution() -> None:
+    counts = table(shape=(8, 8), rows=60)
+    low = NoisyMarginal((0, 1), counts - 40.0, 900.0)
+    high = NoisyMarginal((0,), counts.sum(axis=1) + 300.0, 900.0)
+    found = fit((8, 8), [high, low], 60)
+    assert found.min() >= 0
+    assert abs(int(found.sum()) - (1 << 42)) < 64
+
+
+@pytest.mark.parametrize(
+    ("shape", "digest"),
+    [
+        ((7, 3, 5), "88561d80f6abde90d0840f5e9fbaaaff"),
+        ((40, 2, 9, 3), "78a4875b5e23033bea33e58e77cbbf21"),
+        ((130, 111), "af8e211730f7acdc3c3099900b5b81c5"),
+    ],
+)
+def test_estimates_are_the_bits_that_they_always_were(shape: tuple[int, ...], digest: str) -> None:
+    counts = table(3, shape)
+    pairs = [marginal(counts, axes, 9.0) for axes in combinations(range(len(shape)), 2)]
+    singles = [marginal(counts + 1.0, (axis,), 90.0) for axis in range(len(shape))]
+    found = fit(shape, combined([*pairs, *singles]), int(counts.sum()))
+    assert blake3(np.ascontiguousarray(found, dtype="<i8").tobytes()).hexdigest()[:32] == digest
+
+
+def test_the_order_of_axes_in_memory_changes_no_bit() -> None:
+    counts = table(5)
+    one = marginal(counts, (0, 2), 4.0)
+    turned = NoisyMarginal((0, 2), np.asfortranarray(one.counts), 4.0)
+    assert np.array_equal(fit(SHAPE, [one], 900), fit(SHAPE, [turned], 900))
+
+
+def test_equal_axes_are_averaged_by_precision() -> None:
+    some, more = NoisyMarginal((0,), np.array([10.0, 0.0]), 1.0), NoisyMarginal((0,), np.array([20.0, 8.0]), 3.0)
+    [found] = combined([some, more])
+    assert found.counts.tolist() == [12.5, 2.0]
+    assert found.variance == pytest.approx(0.75)
+
+
+def test_cells_added_up_have_the_variance_of_all_of_them() -> None:
+    one = NoisyMarginal((0, 1, 2), table(), 2.0)
+    found = summed(one, (1,))
+    assert np.array_equal(found.counts, table().sum(axis=(0, 2)))
+    assert found.variance == 2.0 * 35
+
+
+def test_an_ordered_sum_adds_by_halves() -> None:
+    values = np.array([1e16, 1.0, -1e16, 1.0, 1.0])
+    assert ordered_sum(values) == ((1e16 + -1e16) + 1.0) + (1.0 + 1.0)
+    assert ordered_sum(np.zeros(0)) == 0.0

@@ -1,0 +1,75 @@
+"""Streams of pmw that were opened before estimates: read, restored and answered as they always were.
+
+The records beside this file were written by the version before, with the key of these tests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from stream.data import TableStore
+from stream.processors.base import Outputs, Record
+from stream.processors.queries import QueryProcessor
+from stream.processors.topics import Topics
+from tests.unit.processors.installation import KEY
+
+WRITTEN = json.loads(Path(__file__).with_name("pmw_before_estimates.json").read_text())
+TOPICS = Topics(partitions=1)
+
+
+def records(name: str) -> list[Record]:
+    """What the version before wrote to a topic."""
+    topic = getattr(TOPICS, name)
+    return [
+        Record(topic, 0, offset, 0, key.encode(), value.encode(), ())
+        for offset, (key, value, _) in enumerate(WRITTEN[name])
+    ]
+
+
+def worker(*restored: Sequence[Record]) -> QueryProcessor:
+    store = TableStore.keyed_by(KEY)
+    people: dict[str, list[Any]] = {
+        "age": [(n * n + 3 * n) % 7 for n in range(300)],
+        "sex": ["F" if n % 3 else "M" for n in range(300)],
+    }
+    store.put("people", pl.DataFrame(people))
+    made = QueryProcessor(TOPICS, 0, KEY, store)
+    for some in restored:
+        made.restore(some)
+    made.restored()
+    return made
+
+
+def written(outputs: Outputs, topic: str) -> list[dict[str, Any]]:
+    return [json.loads(value or b"") for of, _, messages in outputs for _, value, _ in messages if of == topic]
+
+
+def test_their_questions_get_the_very_answers_that_they_got() -> None:
+    made = worker(records("control"))
+    queries = records("queries")
+    answers = [
+        answer for part in (queries[:18], queries[18:]) for answer in written(made.process(part), TOPICS.answers)
+    ]
+    assert answers == [json.loads(value) for _, value, _ in WRITTEN["answers"]]
+    assert "noisy" in {answer["basis"] for answer in answers}
+
+
+def test_they_are_restored_from_the_changelog_of_before() -> None:
+    live = worker(records("control"))
+    live.process(records("queries"))
+    restored = worker(records("control"), records("state"))
+    assert restored.streams.figures() == live.streams.figures()
+    place = len(WRITTEN["queries"])
+    late = [
+        Record(TOPICS.queries, 0, place + number, 0, name.encode(), json.dumps(query).encode(), ())
+        for number, (name, query) in enumerate(
+            (name, {"id": f"late-{name}", "stream": name, "where": "age <= 2"})
+            for name in ("planned", "chosen", "textbook")
+        )
+    ]
+    assert written(restored.process(late), TOPICS.answers) == written(live.process(late), TOPICS.answers)

@@ -1,0 +1,351 @@
+"""Streams of multiplicative weights, planned for the worst case: what they answer, spend, store and refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from schemas import Answer
+from stream.accounting.ledger import RefusedError
+from stream.processors.families import hypothesis
+from stream.processors.updates import UPDATE_PREFIX
+from stream.testing import Driver
+from tests.unit.processors.installation import KEY
+
+ROWS = 4000
+AGES, SEXES = 20, ("F", "M")
+SIZES = {"age": AGES, "sex": len(SEXES)}
+
+
+def people() -> dict[str, list[Any]]:
+    """A table far from uniform: the young are many, and most of them are women."""
+    generator = np.random.default_rng(7)
+    ages = np.minimum(generator.geometric(0.35, ROWS) - 1, AGES - 1)
+    women = generator.random(ROWS) < np.where(ages < 3, 0.9, 0.3)
+    return {"age": ages.tolist(), "sex": ["F" if w else "M" for w in women], "town": (ages % 3).tolist()}
+
+
+PEOPLE = people()
+
+
+def spec(name: str = "pmw", **more: Any) -> dict[str, Any]:
+    mechanism = {
+        "kind": "pmw",
+        "attributes": ["age", "sex"],
+        "worst_case": True,
+        "rows": ROWS + 500,
+        **more.pop("mechanism", {}),
+    }
+    return {"stream": name, "source": "people", "epsilon": 20.0, "expected_queries": 500, **more} | {
+        "mechanism": mechanism
+    }
+
+
+def driver(*specs: dict[str, Any], neighbors: str = "add-remove") -> Driver:
+    """An installation with the people and these streams."""
+    made = Driver(KEY, partitions=1)
+    made.register(
+        {
+            "kind": "table",
+            "source": "people",
+            "neighbors": neighbors,
+            "epsilon": 500.0,
+            "delta": 1e-4,
+            "path": "people.csv",
+            "attributes": {"age": AGES, "sex": list(SEXES), "town": 3},
+        },
+        table=PEOPLE,
+    )
+    for one in specs:
+        made.open(one)
+    return made
+
+
+def questions(count: int, seed: int = 1, stream: str = "pmw") -> list[dict[str, Any]]:
+    generator = np.random.default_rng(seed)
+    asked: list[dict[str, Any]] = []
+    for number in range(count):
+        low, high = sorted(generator.integers(0, AGES, 2).tolist())
+        where = f"age BETWEEN {low} AND {high}"
+        if generator.random() < 0.5:
+            where += f" AND sex = '{SEXES[int(generator.integers(2))]}'"
+        asked.append({"id": f"q{number}", "stream": stream, "where": where})
+    return asked
+
+
+def truth(asked: Iterable[dict[str, Any]]) -> list[int]:
+    """The true counts, by plain loops over the rows."""
+    counts = []
+    for one in asked:
+        condition = one["where"].replace("BETWEEN", "in range(").replace(" AND sex = ", ") and sex == ")
+        low, high = condition.split("range(")[1].split(")")[0].split(" AND ")
+        sex = condition.split("sex == ")[1].strip("'") if "sex" in condition else None
+        counts.append(
+            sum(
+                int(low) <= age <= int(high) and sex in (None, own)
+                for age, own in zip(PEOPLE["age"], PEOPLE["sex"], strict=True)
+            )
+        )
+    return counts
+
+
+def bases(answers: Sequence[Answer]) -> list[str | None]:
+    return [answer.basis for answer in answers]
+
+
+def updates_in(made: Driver) -> list[dict[str, Any]]:
+    records = [one for one in made.records(made.topics.state) if (one.key or b"").startswith(UPDATE_PREFIX)]
+    return [json.loads(one.value or b"") for one in records]
+
+
+def test_every_answer_is_within_the_alpha_that_it_names() -> None:
+    asked = questions(300)
+    answers = driver(spec()).ask(asked)
+    assert {"noisy", "hypothesis"} == set(bases(answers))
+    for answer, count in zip(answers, truth(asked), strict=True):
+        assert answer.outcome == "answer"
+        assert answer.estimate is not None
+        assert answer.alpha is not None
+        assert abs(answer.estimate - count) <= answer.alpha < ROWS / 2
+
+
+def test_only_corrections_are_charged_and_the_answer_says_how_many_are_left() -> None:
+    answers = driver(spec()).ask(questions(300))
+    before = answers[0]
+    for answer in answers[1:]:
+        assert before.spent is not None
+        assert answer.spent is not None
+        assert before.tops_left is not None
+        assert answer.tops_left is not None
+        if answer.basis == "noisy":
+            assert answer.spent.epsilon > before.spent.epsilon
+            assert answer.tops_left == before.tops_left - 1
+        else:
+            assert (answer.spent, answer.tops_left) == (before.spent, before.tops_left)
+        before = answer
+
+
+def test_a_question_repeated_on_an_unchanged_hypothesis_has_its_answer_repeated_for_nothing() -> None:
+    made = driver(spec())
+    made.ask(questions(200))
+    first = made.ask([{"id": "a", "stream": "pmw", "where": "age >= 5 AND sex = 'F'"}])[0]
+    made.crash()
+    again = made.ask(
+        [{"id": f"b{n}", "stream": "pmw", "where": "sex IN ('F') AND NOT age < 5"} for n in range(300)]
+    )
+    assert first.basis == "hypothesis"
+    assert {(one.basis, one.estimate, one.alpha, one.spent, one.tops_left) for one in again} == {
+        (first.basis, first.estimate, first.alpha, first.spent, first.tops_left)
+    }
+
+
+def test_crashes_and_batches_change_no_answer() -> None:
+    asked = questions(240)
+    whole = driver(spec()).ask(asked)
+    parts = driver(spec())
+    pieces: list[Answer] = []
+    for start in range(0, len(asked), 40):
+        pieces += parts.ask(asked[start : start + 40])
+        parts.crash()
+    assert pieces == whole
+
+
+def test_hypotheses_that_were_dropped_from_memory_are_built_again_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = questions(120)
+    whole = driver(spec()).ask(asked)
+    monkeypatch.setattr(hypothesis, "HYPOTHESIS_CACHE_BYTES", 0)
+    forgetful = driver(spec())
+    assert [forgetful.ask([one])[0] for one in asked] == whole
+
+
+def test_an_aborted_batch_is_answered_again_with_the_same_bytes() -> None:
+    made = driver(spec())
+    made.ask(questions(30, seed=2))
+    answers = made.ask(questions(200))
+    assert "noisy" in bases(answers)
+    assert made.redeliver() == answers
+
+
+def test_the_changelog_holds_one_small_record_for_each_update_and_no_hypothesis() -> None:
+    made = driver(spec())
+    answers = made.ask(questions(300))
+    written = updates_in(made)
+    asked = [one["where"] for one in questions(300)]
+    assert [one["terms"] for one in written] == [
+        [{"where": asked[place]}] for place, basis in enumerate(bases(answers)) if basis == "noisy"
+    ]
+    assert [one["number"] for one in written] == list(range(len(written)))
+    assert max(len(record.value or b"") for record in made.records(made.topics.state)) < 300
+
+
+def test_streams_of_a_partition_keep_hypotheses_of_their_own() -> None:
+    asked = questions(150)
+    names = ("one", "two", "three")
+    together = driver(*(spec(name) for name in names)).ask(
+        {**one, "stream": name} for one in asked for name in names
+    )
+    noisy = {
+        name: [one.estimate for one in together if (one.stream, one.basis) == (name, "noisy")] for name in names
+    }
+    assert len({tuple(found) for found in noisy.values()}) == len(names)
+    for name in names:
+        own = [one.estimate for one in together if one.stream == name]
+        assert all(abs(x - y) < ROWS / 2 for x, y in zip(own, truth(asked), strict=True) if x is not None)
+
+
+def test_a_stream_whose_updates_are_used_up_halts() -> None:
+    # The table has far more rows than the plan was told, so that errors are larger than it reckons with.
+    made = driver(spec(mechanism={"rows": 100, "gap": 0.75}))
+    answers = made.ask(questions(200))
+    cutoff = bases(answers).count("noisy")
+    assert cutoff == 4
+    halted = [answer for answer in answers if answer.outcome == "halted"]
+    assert halted == answers[-len(halted) :]
+    assert halted[0].reason == f"exhausted: all {cutoff} updates of the hypothesis are used"
+    assert len(updates_in(made)) == cutoff
+    made.crash()
+    assert made.ask([{"id": "late", "stream": "pmw", "where": "TRUE"}])[0].outcome == "halted"
+
+
+def test_fractions_are_of_the_noisy_number_of_rows_and_keep_to_their_alpha() -> None:
+    made = driver(spec())
+    asked = questions(100)
+    answers = made.ask({**one, "fraction": True} for one in asked)
+    control = json.loads(made.records(made.topics.control)[-1].value or b"")
+    assert control["calibration"]["epsilon_rows"] > 0
+    for answer, count in zip(answers, truth(asked), strict=True):
+        assert answer.estimate is not None
+        assert answer.alpha is not None
+        assert abs(answer.estimate - count / ROWS) <= answer.alpha < 0.6
+
+
+def test_where_neighbours_replace_a_row_the_number_of_rows_is_public_and_exact() -> None:
+    made = driver(spec(mechanism={"rows": ROWS}), neighbors="replace")
+    assert made.ask([{"id": "all", "stream": "pmw", "where": "TRUE"}])[0].estimate == ROWS
+
+
+def test_weighted_sums_are_answered_within_their_alpha() -> None:
+    made = driver(spec())
+    terms = [
+        {"where": "age < 3", "weight": 0.5},
+        {"where": "sex = 'F'", "weight": 0.25},
+        {"where": "age < 3 AND sex = 'M'", "weight": -0.25},
+    ]
+    answer = made.ask([{"id": "sum", "stream": "pmw", "terms": terms}])[0]
+    young = [age < 3 for age in PEOPLE["age"]]
+    women = [sex == "F" for sex in PEOPLE["sex"]]
+    exact = sum(0.5 * y + 0.25 * w - 0.25 * (y and not w) for y, w in zip(young, women, strict=True))
+    assert answer.estimate is not None
+    assert answer.alpha is not None
+    assert abs(answer.estimate - exact) <= answer.alpha
+    assert made.redeliver() == [answer]
+
+
+def test_terms_that_come_to_the_same_question_share_its_noise() -> None:
+    made = driver(spec())
+    asked = questions(150)
+    once = driver(spec()).ask(asked)
+    split = made.ask(
+        {
+            "id": one["id"],
+            "stream": "pmw",
+            "terms": [
+                {"where": one["where"], "weight": 0.25},
+                {"where": "age = 1", "weight": 0.0},
+                {"where": one["where"], "weight": 0.75},
+            ],
+        }
+        for one in asked
+    )
+    assert [one.estimate for one in split] == [one.estimate for one in once]
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        (
+            {"value": 3.0},
+            "malformed: value: this stream's mechanism does not take it; send where, fraction, terms",
+        ),
+        ({"where": "town = 1"}, "predicate: where: attribute 'town' is none of the stream's mechanism.attributes"),
+        ({"where": "age >"}, "predicate: where: "),
+        ({"where": "age > 3", "threshold": 5.0}, "malformed: threshold: "),
+        ({"terms": [{"where": "age > 3"}, {"where": "town = 1"}]}, "predicate: terms[1].where: attribute 'town'"),
+        (
+            {"terms": [{"where": "age > 3", "weight": 0.1}]},
+            "malformed: terms[0].weight: weights are multiples of 1/1024; round it to one",
+        ),
+        (
+            {"terms": [{"where": "age > 3"}, {"where": "sex = 'F'", "weight": 0.5}]},
+            "malformed: terms: some row's weights add up to less than 0 or more than 1; scale them",
+        ),
+        (
+            {"terms": [{"where": "age > 3", "weight": -0.5}]},
+            "malformed: terms: some row's weights add up to less than 0 or more than 1; scale them, or add a term",
+        ),
+        (
+            {"cells": [{"at": {"age": 1, "sex": "F"}}]},
+            "malformed: cells: this stream's mechanism does not take it",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_rejected_with_the_remedy_and_costs_nothing(
+    question: dict[str, Any], reason: str
+) -> None:
+    made = driver(spec())
+    answer = made.ask([{"id": "bad", "stream": "pmw", **question}])[0]
+    assert answer.outcome == "rejected"
+    assert answer.reason is not None
+    assert answer.reason.startswith(reason)
+    assert made.ask([{"id": "good", "stream": "pmw", "where": "TRUE"}])[0].index == 0
+
+
+def test_weights_beyond_one_are_taken_where_no_row_has_more_than_one() -> None:
+    terms = [{"where": "age < 10", "weight": 2.0}, {"where": "age < 10 AND TRUE", "weight": -1.5}]
+    assert driver(spec()).ask([{"id": "ok", "stream": "pmw", "terms": terms}])[0].outcome == "answer"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"rows": None}, "mechanism.rows: give a public number"),
+        ({"attributes": ["age", "height"]}, "mechanism.attributes.1: the source has no attribute of this name"),
+        ({"attributes": ["age", "age"]}, "mechanism.attributes: an attribute stands there twice"),
+    ],
+)
+def test_what_cannot_be_opened_is_refused_with_the_remedy(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(RefusedError, match=message):
+        driver(spec(mechanism=changed))
+
+
+def test_the_textbooks_constants_can_be_had() -> None:
+    made = driver(spec(calibration="textbook", epsilon=100.0))
+    answer = made.ask([{"id": "all", "stream": "pmw", "where": "age < 4"}])[0]
+    assert answer.alpha is not None
+    assert answer.outcome == "answer"
+
+
+def test_one_who_leaves_early_gets_back_what_was_not_spent() -> None:
+    made = driver(spec())
+    answers = made.ask(questions(300))
+    spent = answers[-1].spent
+    assert spent is not None
+    assert spent.epsilon < 20.0
+    made.close("pmw")
+    assert made.ledger("people").spent.epsilon == pytest.approx(spent.epsilon)
+
+
+def test_strong_corrections_are_written_down_and_replayed() -> None:
+    made = driver(spec(epsilon=200.0, mechanism={"gap": 0.03}))
+    asked = questions(200)
+    answers = made.ask(asked[:100])
+    assert max(one.get("times", 1) for one in updates_in(made)) > 1
+    made.crash()
+    answers += made.ask(asked[100:])
+    assert answers == driver(spec(epsilon=200.0, mechanism={"gap": 0.03})).ask(asked)
