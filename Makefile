@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+JOBS ?= auto
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,8 +18,8 @@ help: ## List what can be made
 demo: $(VENV)/.runtime ## Run the demo on a real local Kafka
 	@$(BIN)/sotto demo $(ARGS)
 
-test: $(VENV)/.developer ## Run all tests
-	@$(BIN)/pytest $(ARGS)
+test: $(VENV)/.developer ## Run all tests, in as many processes as there are cores: make test JOBS=0 for one
+	@$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 bench: $(VENV)/.runtime ## Measure throughput beside other stream processors
 	@$(BIN)/python -m benchmarks.throughput $(ARGS)

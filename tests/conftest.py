@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
@@ -12,6 +14,7 @@ from hypothesis import settings as property_settings
 
 from stream.client import Client
 from stream.kafka.broker import LocalBroker
+from stream.kafka.broker_process import file_lock
 from stream.kafka.processes import RoleName, Service
 from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
@@ -26,10 +29,19 @@ StartService = Callable[[RoleName], Service]
 
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with LocalBroker(tmp_path_factory.mktemp("broker")) as broker:
-        running = broker.status()
-        assert running is not None
+    """One broker for all processes of a test run: whoever starts it ends it, once nobody holds the users' lock any more."""
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    broker = LocalBroker(folder / "shared-broker")
+    with (folder / "broker.users").open("w") as users:
+        with file_lock(folder / "broker.starting", 300):
+            is_own = broker.status() is None
+            running = broker.start(timeout=180)
+            fcntl.flock(users, fcntl.LOCK_SH)
         yield running.bootstrap
+        if is_own:
+            fcntl.flock(users, fcntl.LOCK_EX)
+            broker.stop()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,19 @@ async def ground(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIter
     """An installation of its own on the shared broker."""
     async with installation(settings, key, tmp_path) as made:
         yield made
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what one process of several found to the one that reports."""
+    output: dict[str, list[str]] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["faults"] = REPORTS
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take it."""
+    REPORTS.extend(getattr(node, "workeroutput", {}).get("faults", []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
