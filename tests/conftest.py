@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings as property_settings
 
 from stream.client import Client
+from stream.data import adult
 from stream.kafka.broker import LocalBroker
 from stream.kafka.broker_process import file_lock
 from stream.kafka.processes import RoleName, Service
@@ -50,7 +51,7 @@ async def settings(bootstrap: str, tmp_path: Path) -> Settings:
         bootstrap=bootstrap,
         prefix=f"test-{uuid.uuid4().hex[:8]}",
         session_timeout_ms=6000,
-        table_roots=str(tmp_path),
+        table_roots=os.pathsep.join([str(tmp_path), str(adult.PATH.parent)]),
         table_reading_bytes=512 << 20,
     )
     await create_topics(installation)

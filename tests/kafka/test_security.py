@@ -71,7 +71,7 @@ WRITES = {
 READS = {
     Role.PRODUCER: set(),
     Role.ANALYST: {"answers"},
-    Role.OPERATOR: {"ledger", "rejected"},
+    Role.OPERATOR: {"ledger", "rejected", "status"},
     Role.WORKER: {"queries", "control", "state"},
     Role.BUDGET: {"requests", "charges", "ledger"},
     Role.MONITOR: {"control", "charges", "ledger", "rejected", "status"},
