@@ -1,19 +1,27 @@
 """Exact sums over a tensor of integers, by its cumulated sums: a range of any size costs a handful of look-ups.
 
-A weighting of the cells is kept as its differences, which are few where it is made of ranges. Sums of wrapped 64-bit integers
-are exact as long as the result fits 63 bits, whatever stands in between.
+A weighting of the cells is kept as its differences, which are few where it is made of ranges. Cumulated sums have one place more
+than cells along each axis, which with many small axes is many times the cells, and a weighting may have as many
+differences: where that is so it is kept cell by cell. Sums of wrapped 64-bit integers are exact as long as the result fits 63
+bits, whatever stands in between.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 Integers = npt.NDArray[np.int64]
+
+MOST_PLACES_OF_FEW_CELLS: Final = 1 << 17
+MOST_PLACES_A_CELL: Final = 3
+"""How many places cumulated sums may have, whatever the cells, and for each cell where there are many."""
 
 
 class Cells:
@@ -31,6 +39,11 @@ class Cells:
             np.cumsum(padded, axis=axis, out=padded)
         return padded.reshape(-1)
 
+    @property
+    def flat(self) -> Integers:
+        """The cells in row-major order."""
+        return self.tensor.reshape(-1)
+
     @cached_property
     def total(self) -> int:
         """What all cells add up to."""
@@ -44,24 +57,41 @@ class Cells:
 
 @dataclass(frozen=True, eq=False)
 class Corners:
-    """A weighting Σ_x w(x)·cell(x) as a weighting of cumulated sums."""
+    """A weighting Σ_x w(x)·cell(x) as a weighting of cumulated sums, or of the cells themselves."""
 
     places: Integers
     weights: Integers
+    is_cumulated: bool = True
 
     def value(self, cells: Cells) -> int:
         """The weighted sum, exactly."""
-        return int((cells.cumulated[self.places] * self.weights).sum())
+        sums = cells.cumulated if self.is_cumulated else cells.flat
+        return int((sums[self.places] * self.weights).sum())
 
 
 def values(weightings: Sequence[Corners], cells: Cells) -> Integers:
     """Each weighting's sum, exactly."""
     lengths = [len(one.places) for one in weightings]
-    if not lengths or 0 in lengths:
+    if not lengths or 0 in lengths or not all(one.is_cumulated for one in weightings):
         return np.array([one.value(cells) for one in weightings], dtype=np.int64)
     taken = cells.cumulated[np.concatenate([one.places for one in weightings])]
     taken *= np.concatenate([one.weights for one in weightings])
     return np.add.reduceat(taken, np.cumsum([0, *lengths[:-1]]))
+
+
+def can_cumulate(shape: Sequence[int]) -> bool:
+    """Whether a tensor's cumulated sums take up little more than the tensor."""
+    places = math.prod(size + 1 for size in shape)
+    return places <= max(MOST_PLACES_OF_FEW_CELLS, MOST_PLACES_A_CELL * math.prod(shape))
+
+
+def weighting(weights: Integers) -> Corners:
+    """A weighting that is written out over all cells: its differences where these are soon found."""
+    if math.prod(size + 2 for size in weights.shape) <= MOST_PLACES_OF_FEW_CELLS:
+        return corners(weights)
+    flat = weights.reshape(-1)
+    places = np.flatnonzero(flat)
+    return Corners(places, flat[places], is_cumulated=False)
 
 
 def corners(weights: Integers) -> Corners:
@@ -70,6 +100,11 @@ def corners(weights: Integers) -> Corners:
     for axis in range(padded.ndim):
         padded = -np.diff(padded, axis=axis)
     return _without_zeros(padded)
+
+
+def count_of_corners(factors: Sequence[Integers]) -> int:
+    """How many differences a product has."""
+    return math.prod(int(np.count_nonzero(np.diff(factor, prepend=0, append=0))) for factor in factors)
 
 
 def product_corners(factors: Sequence[Integers]) -> Corners:
@@ -85,7 +120,7 @@ def product_corners(factors: Sequence[Integers]) -> Corners:
 
 
 def added(parts: Sequence[tuple[int, Corners]]) -> Corners:
-    """A sum of multiples of weightings."""
+    """A sum of multiples of weightings of cumulated sums."""
     places, where = np.unique(np.concatenate([one.places for _, one in parts]), return_inverse=True)
     found = np.zeros(len(places), dtype=np.int64)
     np.add.at(found, where, np.concatenate([factor * one.weights for factor, one in parts]))

@@ -17,12 +17,21 @@ from stream.accounting.hypotheses import WEIGHT_STEPS
 from stream.data import Predicate, TableStore, attributes_of, cells, sum_sensitivity
 from stream.data.expressions import AllOf, Codes, membership
 from stream.mechanisms.estimate_questions import Groups, Linear, Mean, Question, extent_of
-from stream.mechanisms.tensor_sums import Corners, added, corners, product_corners
+from stream.mechanisms.tensor_sums import (
+    Corners,
+    added,
+    can_cumulate,
+    count_of_corners,
+    product_corners,
+    weighting,
+)
 from stream.mechanisms.weights import whole_steps
 from stream.processors.families.tensors import WeightedPredicates, canonical, check_range
 from stream.processors.rejections import Rejection
 
 Integers = npt.NDArray[np.int64]
+
+_FEW_CORNERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +88,10 @@ class QuestionReader:
         sizes = self._own(weights.attributes, "where" if alone else "terms")
         check_range(weights, sizes)
         key = json.dumps([[canonical(predicate), weight] for predicate, weight in weights.parts])
-        found = [(weight, _weighting(predicate, sizes)) for predicate, weight in weights.parts]
         return Linear(
             axes=self._axes(sizes),
             key=key.encode(),
-            parts=((1, added(found)),) if found else (),
+            parts=((1, _weighting(weights, sizes)),) if weights.parts else (),
             weights=lambda: weights.steps(sizes).astype(np.int64).reshape(tuple(sizes.values())),
             extent=lambda: _extent(weights, sizes),
             unit=WEIGHT_STEPS,
@@ -96,7 +104,7 @@ class QuestionReader:
         domain = self._summable(attribute, "sum")
         predicate = self._predicate(terms[0].where if terms else "TRUE", "where")
         sizes = self._own(attributes_of(predicate) | {attribute}, "sum")
-        above, counted = _valued(predicate, sizes, attribute), _weighting(predicate, sizes)
+        above, counted = _valued(predicate, sizes, attribute), _counting(predicate, sizes)
         minimum = domain.minimum
         return Linear(
             axes=self._axes(sizes),
@@ -118,7 +126,7 @@ class QuestionReader:
         count = Linear(
             axes,
             key,
-            ((WEIGHT_STEPS, _weighting(predicate, sizes)),),
+            ((WEIGHT_STEPS, _counting(predicate, sizes)),),
             lambda: cells(predicate, sizes).astype(np.int64) * WEIGHT_STEPS,
             lambda: _extent_of(predicate, sizes),
             WEIGHT_STEPS,
@@ -198,20 +206,39 @@ class QuestionReader:
         return predicate
 
 
-def _weighting(predicate: Predicate, sizes: dict[str, int]) -> Corners:
+def _weighting(weights: WeightedPredicates, sizes: dict[str, int]) -> Corners:
+    """A weighted sum of predicates."""
+    products = [_factors(predicate, sizes) for predicate, _ in weights.parts]
+    if (found := _products(products, sizes)) is not None:
+        return added([(weight, one) for one, (_, weight) in zip(found, weights.parts, strict=True)])
+    return weighting(weights.steps(sizes).astype(np.int64).reshape(tuple(sizes.values())))
+
+
+def _counting(predicate: Predicate, sizes: dict[str, int]) -> Corners:
     """A predicate's cells, each counted once."""
-    if (factors := _factors(predicate, sizes)) is not None:
-        return product_corners(list(factors.values()))
-    return corners(cells(predicate, sizes).astype(np.int64))
+    if (found := _products([_factors(predicate, sizes)], sizes)) is not None:
+        return found[0]
+    return weighting(cells(predicate, sizes).astype(np.int64))
 
 
 def _valued(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Corners:
     """A predicate's cells, each with its code of an attribute."""
-    codes = np.arange(sizes[attribute], dtype=np.int64)
     if (factors := _factors(predicate, sizes)) is not None:
-        factors[attribute] = factors[attribute] * codes
-        return product_corners(list(factors.values()))
-    return corners(_written(predicate, sizes, attribute, 0))
+        factors[attribute] = factors[attribute] * np.arange(sizes[attribute], dtype=np.int64)
+    if (found := _products([factors], sizes)) is not None:
+        return found[0]
+    return weighting(_written(predicate, sizes, attribute, 0))
+
+
+def _products(products: Sequence[dict[str, Integers] | None], sizes: dict[str, int]) -> list[Corners] | None:
+    """Products of weightings of single attributes by their differences; None if these are more than the cells."""
+    if not can_cumulate(tuple(sizes.values())):
+        return None
+    factors = [list(product.values()) for product in products if product is not None]
+    if len(factors) < len(products):
+        return None
+    most = max(_FEW_CORNERS, math.prod(sizes.values()))
+    return list(map(product_corners, factors)) if sum(map(count_of_corners, factors)) <= most else None
 
 
 def _written(predicate: Predicate, sizes: dict[str, int], attribute: str, minimum: int) -> Integers:

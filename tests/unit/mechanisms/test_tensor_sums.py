@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from stream.mechanisms.estimate_questions import extent_of
-from stream.mechanisms.tensor_sums import Cells, added, corners, product_corners, values
+from stream.mechanisms.tensor_sums import (
+    MOST_PLACES_A_CELL,
+    Cells,
+    added,
+    can_cumulate,
+    corners,
+    count_of_corners,
+    product_corners,
+    values,
+    weighting,
+)
 
 shapes = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
 
@@ -46,3 +57,29 @@ def test_a_range_of_every_axis_has_few_corners() -> None:
     assert extent_of(inside) == (87 * 92, True)
     inside[4, 5, 8] = 0
     assert extent_of(inside) == (87 * 92 - 1, False)
+
+
+@pytest.mark.parametrize("shape", [(2,) * 14, (3,) * 9, (4,) * 8])
+def test_a_weighting_takes_no_more_places_than_there_are_cells_where_axes_are_many(shape: tuple[int, ...]) -> None:
+    random = np.random.default_rng(7)
+    cells = Cells(random.integers(-(2**40), 2**40, shape))
+    weights, few = random.integers(-5, 6, shape), np.zeros(shape, dtype=np.int64)
+    few.reshape(-1)[::101] = 1
+    found = values([weighting(weights), weighting(few)], cells)
+    assert found.tolist() == [int((cells.tensor * weights).sum()), int((cells.tensor * few).sum())]
+    assert len(weighting(weights).places) <= weights.size
+    assert "cumulated" not in cells.__dict__
+
+
+def test_cumulated_sums_are_for_tensors_that_they_hardly_enlarge() -> None:
+    assert can_cumulate((85, 2, 16, 5, 2))
+    assert can_cumulate((1024, 1024))
+    assert not can_cumulate((2,) * 20)
+    assert not can_cumulate((4,) * 10)
+    assert MOST_PLACES_A_CELL < (3 / 2) ** 20
+
+
+@given(st.lists(st.lists(st.integers(-2, 2), min_size=1, max_size=4), min_size=1, max_size=4))
+def test_the_corners_of_a_product_are_counted_before_they_are_made(factors: list[list[int]]) -> None:
+    columns = [np.array(factor, dtype=np.int64) for factor in factors]
+    assert count_of_corners(columns) == len(product_corners(columns).places)

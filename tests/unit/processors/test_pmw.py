@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -405,3 +406,38 @@ def test_words_of_before_still_make_a_specification() -> None:
         }
     )
     assert made.mechanism.model_dump()["warm_start"] == "auto"
+
+
+@pytest.mark.parametrize(("count", "size"), [(18, 2), (9, 4)])
+def test_questions_over_many_small_attributes_take_memory_in_proportion_to_their_cells(
+    count: int, size: int
+) -> None:
+    """The cumulated sums of 18 attributes of two values would have 1,478 places a cell."""
+    names = [f"a{number}" for number in range(count)]
+    random = np.random.default_rng(3)
+    rows = {name: random.integers(0, size, 300) for name in names}
+    driver = Driver(bytes(32))
+    source = {"source": "wide", "kind": "table", "neighbors": "add-remove", "epsilon": 10.0, "path": "wide.csv"}
+    driver.register({**source, "attributes": dict.fromkeys(names, size)}, rows)
+    mechanism = {"kind": "pmw", "attributes": names, "warm_start": 0}
+    driver.open({"stream": "s", "source": "wide", "mechanism": mechanism, "epsilon": 5.0, "expected_queries": 10})
+    every, some = (joint.join(f"{name} = 1" for name in names) for joint in (" AND ", " OR "))
+    tracemalloc.start()
+    try:
+        answers = driver.ask(
+            [
+                {"id": "every", "stream": "s", "where": every},
+                {"id": "some", "stream": "s", "where": some},
+                {
+                    "id": "terms",
+                    "stream": "s",
+                    "terms": [{"where": some, "weight": 0.5}, {"where": every, "weight": 0.5}],
+                },
+                {"id": "sum", "stream": "s", "sum": "a0", "where": some},
+            ]
+        )
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert {answer.outcome for answer in answers} == {"answer"}
+    assert peak < 200 * 8 * size**count
