@@ -55,7 +55,7 @@ CORRECTED: Final = 20.0
 FITTED: Final = 2_500
 """Each cell of an estimate of few cells: the steps of its fit."""
 FITTED_WIDE: Final = 700
-"""Each cell of an estimate of many cells, whose fit takes fewer steps."""
+"""Each cell of an estimate of many cells, whose fit takes fewer steps, for each ``_AXES`` attributes."""
 MEASURED: Final = 200
 """Each cell of a marginal: its noise, its counts and their sums."""
 NAMED: Final = 1_000
@@ -65,8 +65,11 @@ RELEASED: Final = 4.0
 PROJECTED: Final = 15.0
 """Each row of a projection, for each cell."""
 
-_SERVED: Final = 10
+_SERVED: Final = 4
 """So many questions about the same attributes are taken to be served by one fit of few cells; a large one is each question's own."""
+
+_AXES: Final = 5
+"""A fit goes over the cells once for each attribute; so many are in the figure for a cell."""
 
 _LITERALS_AT_MOST: Final = 8
 """Longer lists of literals are looked up in one pass, which costs about as much as so many comparisons."""
@@ -170,7 +173,7 @@ def _estimated(calibration: EstimateCalibration, query: Any, texts: Sequence[str
     elif cells <= WHOLE_CELLS:
         work = FITTED * cells / _SERVED
     else:
-        work = FITTED_WIDE * cells
+        work = FITTED_WIDE * cells * max(1.0, len(named) / _AXES)
     measured = (MEASURED * cells + GROUPED * facts.rows * (1 + len(named))) / (
         1 if cells > WHOLE_CELLS else _SERVED
     )
