@@ -65,7 +65,7 @@ RELEASED: Final = 4.0
 PROJECTED: Final = 15.0
 """Each row of a projection, for each cell."""
 
-_SERVED: Final = 4
+_SERVED: Final = 10
 """So many questions about the same attributes are taken to be served by one fit of few cells; a large one is each question's own."""
 
 _AXES: Final = 5
