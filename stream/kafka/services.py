@@ -128,3 +128,5 @@ def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, stop: Callable[[], No
     if not os.read(sys.stdin.fileno(), 4096):
         loop.remove_reader(sys.stdin.fileno())
         stop()
+        # The parent has gone, and with it whoever would end a service that hangs, as it may without Kafka.
+        end_soon(2 * STOP_SECONDS)

@@ -115,6 +115,23 @@ asyncio.run(fail())
     assert ended.returncode == 1
 
 
+def test_a_service_whose_parent_has_gone_ends_though_its_stopping_hangs() -> None:
+    script = """
+import asyncio
+from stream.kafka import services
+
+services.STOP_SECONDS = 0.25
+
+async def serve():
+    services.stop_when_told(lambda: None, stop_with_stdin=True)
+    await asyncio.Event().wait()
+
+asyncio.run(serve())
+"""
+    ended = subprocess.run([sys.executable, "-c", script], check=False, timeout=60, input=b"")
+    assert ended.returncode == 1
+
+
 async def test_a_consumer_that_could_not_start_can_be_started_again_and_stopped() -> None:
     stopping, left = asyncio.Event(), 3
 
