@@ -25,8 +25,7 @@ from stream.mechanisms.tensor_sums import (
     product_corners,
     weighting,
 )
-from stream.mechanisms.weights import whole_steps
-from stream.processors.families.tensors import WeightedPredicates, canonical, check_range
+from stream.processors.families.tensors import WeightedPredicates, canonical, check_range, weighted
 from stream.processors.rejections import Rejection
 
 Integers = npt.NDArray[np.int64]
@@ -75,17 +74,8 @@ class QuestionReader:
 
     def linear(self, terms: Sequence[Term]) -> Linear:
         """A count, or a weighted sum of predicates."""
-        alone = len(terms) == 1
-        parts: dict[Predicate, int] = {}
-        for place, term in enumerate(terms):
-            predicate = self._predicate(term.where, "where" if alone else f"terms[{place}].where")
-            try:
-                parts[predicate] = parts.get(predicate, 0) + whole_steps(term.weight)
-            except ValueError as error:
-                raise Rejection("malformed", f"terms[{place}].weight: {error}") from None
-        kept = [(predicate, weight) for predicate, weight in parts.items() if weight]
-        weights = WeightedPredicates(tuple(sorted(kept, key=lambda part: canonical(part[0]))))
-        sizes = self._own(weights.attributes, "where" if alone else "terms")
+        weights = weighted(terms, self._predicate)
+        sizes = self._own(weights.attributes, "where" if len(terms) == 1 else "terms")
         check_range(weights, sizes)
         key = json.dumps([[canonical(predicate), weight] for predicate, weight in weights.parts])
         return Linear(

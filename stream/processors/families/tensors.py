@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -43,6 +43,20 @@ class WeightedPredicates:
         for predicate, weight in self.parts:
             total += np.int32(weight) * cells(predicate, sizes)
         return total.reshape(-1)
+
+
+def weighted(terms: Sequence[Any], parse: Callable[[str, str], Predicate]) -> WeightedPredicates:
+    """What a question's terms add up; ``parse`` takes a predicate and the field that it stands in. Rejection as from it."""
+    alone = len(terms) == 1
+    parts: dict[Predicate, int] = {}
+    for place, term in enumerate(terms):
+        predicate = parse(term.where, "where" if alone else f"terms[{place}].where")
+        try:
+            parts[predicate] = parts.get(predicate, 0) + whole_steps(term.weight)
+        except ValueError as error:
+            raise Rejection("malformed", f"terms[{place}].weight: {error}") from None
+    kept = [(predicate, weight) for predicate, weight in parts.items() if weight]
+    return WeightedPredicates(tuple(sorted(kept, key=lambda part: canonical(part[0]))))
 
 
 class VectorCache(BoundedCache[tuple[tuple[str, ...], WeightedPredicates], Steps]):
@@ -131,16 +145,7 @@ class TensorSpace:
         """
         if cells:
             raise Rejection("malformed", "cells: this stream's mechanism does not take them; send where or terms")
-        alone = len(terms) == 1
-        parts: dict[Predicate, int] = {}
-        for place, term in enumerate(terms):
-            predicate = self._predicate(term.where, "where" if alone else f"terms[{place}].where")
-            try:
-                parts[predicate] = parts.get(predicate, 0) + whole_steps(term.weight)
-            except ValueError as error:
-                raise Rejection("malformed", f"terms[{place}].weight: {error}") from None
-        kept = [(predicate, weight) for predicate, weight in parts.items() if weight]
-        weights = WeightedPredicates(tuple(sorted(kept, key=lambda part: canonical(part[0]))))
+        weights = weighted(terms, self._predicate)
         check_range(
             weights, {name: size for name, size in self._tensor.sizes.items() if name in weights.attributes}
         )
