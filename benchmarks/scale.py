@@ -31,7 +31,7 @@ from stream.kafka.broker import LocalBroker
 from stream.kafka.restore import reader
 from stream.noise import NoiseKey
 from stream.processors.base import Record
-from stream.processors.queries import STATUS_INTERVAL, QueryProcessor
+from stream.processors.queries.processor import STATUS_INTERVAL, QueryProcessor
 from stream.processors.topics import Topics
 
 KEY: Final = NoiseKey(bytes(range(32)))

@@ -22,9 +22,9 @@ from schemas.wire import struct
 from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Record
-from stream.processors.families.base import Context
 from stream.processors.queries import QueryProcessor
-from stream.processors.work import SECOND, Workload
+from stream.processors.queries.families.base import Context
+from stream.processors.queries.work import SECOND, Workload
 from stream.testing import Driver
 
 KEY = NoiseKey(bytes(32))

@@ -41,7 +41,7 @@ from stream.kafka.security import connection
 from stream.kafka.topics import find_topics
 from stream.kafka.unread import readable
 from stream.processors.base import Headers
-from stream.processors.receipts import RECEIPT_PREFIX, request_digest
+from stream.processors.budget.receipts import RECEIPT_PREFIX, request_digest
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from stream.settings import Settings
 from stream.tracing import context_headers

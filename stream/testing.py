@@ -35,10 +35,10 @@ from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Headers, Outputs, Record, TableMissedError
 from stream.processors.budget import BudgetProcessor
+from stream.processors.budget.receipts import RECEIPT_PREFIX, request_digest
 from stream.processors.queries import QueryProcessor
-from stream.processors.receipts import RECEIPT_PREFIX, request_digest
+from stream.processors.queries.shares import Limits
 from stream.processors.rejections import address_of
-from stream.processors.shares import Limits
 from stream.processors.topics import Topics, partition_of
 
 BATCH_EVENTS = 5000

@@ -6,7 +6,7 @@ from typing import Final
 
 from schemas.rejected import HEADER_PREFIX, OPTIONAL_FACTS, RejectedHeaders, header_name
 from stream.contract.json_schemas import Json
-from stream.processors.headers import (
+from stream.processors.queries.headers import (
     ANSWER_TYPE,
     CLOUD_EVENTS_VERSION,
     CONTENT_TYPE,

@@ -27,7 +27,7 @@ from stream.log import get_logger
 from stream.noise import NoiseKey
 from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor
-from stream.processors.shares import Limits
+from stream.processors.queries.shares import Limits
 from stream.processors.topics import Topics
 from stream.settings import Settings
 

@@ -37,7 +37,7 @@ from stream.monitor.models import (
 )
 from stream.monitor.monitor import Monitor
 from stream.monitor.problems import ProblemError, unknown
-from stream.processors.openings import plan_for
+from stream.processors.budget.openings import plan_for
 from stream.tracing import span
 
 log = get_logger("monitor")

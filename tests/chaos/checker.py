@@ -24,7 +24,7 @@ from stream.data import TableStore
 from stream.kafka.restore import read_to_end, reader
 from stream.noise import NoiseKey
 from stream.processors.base import RecordLike
-from stream.processors.shares import Limits
+from stream.processors.queries.shares import Limits
 from stream.processors.topics import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
 from tests.chaos.replay import Installation, Logs, answers_codec, as_read, check_replay, read_control, read_ledger

@@ -13,7 +13,7 @@ from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Message, Outputs, Record, RecordLike
 from stream.processors.queries import QueryProcessor
-from stream.processors.shares import UNLIMITED, Limits
+from stream.processors.queries.shares import UNLIMITED, Limits
 from stream.processors.topics import Topics
 from stream.processors.unread import Unread
 from tests.chaos.load import probe

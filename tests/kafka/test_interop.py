@@ -19,7 +19,7 @@ from schemas.wire import Codec
 from stream.client import Client
 from stream.kafka.broker import java, java_classpath
 from stream.kafka.broker_jars import KAFKA_VERSION
-from stream.processors.headers import ANSWER_TYPE
+from stream.processors.queries.headers import ANSWER_TYPE
 from stream.processors.topics import partition_of
 from stream.settings import Settings
 from tests.conftest import StartService

@@ -11,8 +11,8 @@ import pytest
 from stream.client import Client
 from stream.kafka.services import worker
 from stream.noise import NoiseKey
-from stream.processors.admission import Admission, Reading
 from stream.processors.base import RecordLike
+from stream.processors.queries.admission import Admission, Reading
 from stream.processors.topics import partition_of
 from stream.settings import Settings
 from tests import bombs

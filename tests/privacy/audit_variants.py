@@ -25,12 +25,12 @@ from stream.mechanisms.above_threshold import decide, query_sampler, threshold_s
 from stream.mechanisms.grid import Grid
 from stream.noise import NoiseKey, Sampler, event_words, sampler, stream_subkey
 from stream.noise.geometric import Integers, LowWords, Words
-from stream.processors.families.estimates import _Keyed
-from stream.processors.families.hypothesis import _KeyedNoise
-from stream.processors.hosted import HostedStreams
-from stream.processors.openings import definition_digest
+from stream.processors.budget.openings import definition_digest
 from stream.processors.queries import QueryProcessor
-from stream.processors.replies import WireAnswer
+from stream.processors.queries.families.estimates import _Keyed
+from stream.processors.queries.families.hypothesis import _KeyedNoise
+from stream.processors.queries.hosted import HostedStreams
+from stream.processors.queries.replies import WireAnswer
 
 NO_NOISE = Fraction(200)
 """The rate of noise that is 0 in all but e^-200 of all draws."""

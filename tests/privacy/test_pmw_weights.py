@@ -17,7 +17,7 @@ from stream.accounting.costs import losses
 from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.mechanisms.multiplicative_weights import Step, Strength, TensorHypothesis, run
 from stream.noise import DELTA_PER_DRAW
-from stream.processors.families.hypothesis import rows_sampler
+from stream.processors.queries.families.hypothesis import rows_sampler
 from tests.privacy.exact import BITS, Exact, Law, Machine, Outcome, exponential_below, law_of
 
 Integers = npt.NDArray[np.int64]

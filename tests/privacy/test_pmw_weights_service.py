@@ -14,7 +14,7 @@ from schemas import Answer, Control, HypothesisCalibration
 from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.mechanisms.multiplicative_weights import TensorHypothesis
 from stream.noise import Role, Sampler, cell_words, round_words, stream_subkey
-from stream.processors.families.hypothesis import rows_sampler, strength_of
+from stream.processors.queries.families.hypothesis import rows_sampler, strength_of
 from stream.testing import Driver
 from tests.privacy.service import KEY, definition_of
 

@@ -11,7 +11,7 @@ from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Outputs, Record, RecordLike
 from stream.processors.queries import QueryProcessor
-from stream.processors.shares import Limits
+from stream.processors.queries.shares import Limits
 from stream.settings import Settings
 from stream.testing import Driver
 from tests.chaos.load import ROWS, sources, specs

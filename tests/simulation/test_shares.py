@@ -13,10 +13,10 @@ import pytest
 from aiokafka import TopicPartition
 
 from schemas import HaltStream
-from stream.processors import queries
-from stream.processors.shares import UNLIMITED
+from stream.processors.queries import processor as queries
+from stream.processors.queries.shares import UNLIMITED
+from stream.processors.queries.work import SECOND
 from stream.processors.topics import partition_of
-from stream.processors.work import SECOND
 from tests.chaos.load import event, question
 from tests.simulation import world as worlds
 from tests.simulation.cast import LIMITS, PARTITIONS

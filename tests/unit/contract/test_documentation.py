@@ -15,7 +15,7 @@ from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Answer, Query, Reques
 from schemas.queries import Form
 from stream.contract.events import EVENTS
 from stream.contract.json_schemas import standalone
-from stream.processors.headers import ANSWER_TYPE, MAX_TRACEPARENT, MAX_TRACESTATE, MAX_TRACESTATE_MEMBERS
+from stream.processors.queries.headers import ANSWER_TYPE, MAX_TRACEPARENT, MAX_TRACESTATE, MAX_TRACESTATE_MEMBERS
 from stream.processors.topics import partition_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "contract.md").read_text(encoding="utf-8")

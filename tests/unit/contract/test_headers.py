@@ -11,7 +11,7 @@ from schemas import Answer, RejectedHeaders
 from schemas.wire import Codec
 from stream.contract.headers import ANSWER_HEADERS, DEAD_LETTER_HEADERS
 from stream.processors.base import Headers, Record
-from stream.processors.headers import (
+from stream.processors.queries.headers import (
     ANSWER_TYPE,
     MAX_TRACEPARENT,
     MAX_TRACESTATE,

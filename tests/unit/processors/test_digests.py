@@ -7,7 +7,7 @@ import json
 from schemas import MAX_EVENT_BYTES, StreamStatus
 from schemas.wire import Codec
 from stream.processors.base import Outputs
-from stream.processors.queries import STATUS_INTERVAL, QueryProcessor
+from stream.processors.queries.processor import STATUS_INTERVAL, QueryProcessor
 from stream.processors.topics import Topics
 from stream.testing import Driver
 from tests.unit.processors.installation import (

@@ -11,8 +11,8 @@ import pytest
 
 from schemas import Answer
 from stream.accounting.ledger import RefusedError
-from stream.processors.families import hypothesis
-from stream.processors.updates import UPDATE_PREFIX
+from stream.processors.queries.families import hypothesis
+from stream.processors.queries.updates import UPDATE_PREFIX
 from stream.testing import Driver
 from tests.unit.processors.installation import KEY
 

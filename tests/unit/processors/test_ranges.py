@@ -9,8 +9,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from schemas import Source
 from stream.accounting.ledger import RefusedError
-from stream.processors import budget, openings
 from stream.processors.base import Record
+from stream.processors.budget import openings
+from stream.processors.budget import processor as budget
 from stream.testing import Driver
 from tests.unit.processors.installation import KEY, VALUES
 

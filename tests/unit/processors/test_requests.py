@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from schemas import MAX_DEFINITION_BYTES, CloseStream, GrantRecord, OpenStream, Receipt, SourceRecord
 from stream.accounting.ledger import RefusedError
-from stream.processors import receipts
 from stream.processors.base import PROGRESS_KEY, Record
-from stream.processors.receipts import request_digest
+from stream.processors.budget import receipts
+from stream.processors.budget.receipts import request_digest
 from stream.testing import Driver
 from tests.unit.processors.budget_service import (
     TOPICS,

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from stream.data import TableStore
 from stream.noise import NoiseKey
-from stream.processors import queries
 from stream.processors.base import Record, TableMissedError
 from stream.processors.queries import QueryProcessor
+from stream.processors.queries import processor as queries
 from stream.testing import Driver
 from tests.chaos.load import ROWS, Questions, sources, specs
 from tests.chaos.replay import differences

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from schemas import MAX_RECORD_BYTES, Control, StreamOpened
 from schemas.wire import Codec, MalformedEventError
-from stream.processors import definitions
-from stream.processors.definitions import Definition, DefinitionReader
-from stream.processors.terms import TermsTable
+from stream.processors.queries import definitions
+from stream.processors.queries.definitions import Definition, DefinitionReader
+from stream.processors.queries.terms import TermsTable
 from tests.unit.processors.test_restore import installation
 from tests.unit.schemas.json_events import garbage, literals, numbers, strings
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from schemas import Cell, SparsePmw, TableSource, Term
 from stream.data import Table
 from stream.mechanisms.sparse_weights import CellQuestion
-from stream.processors.families.sparse_cells import CellSpace
+from stream.processors.queries.families.sparse_cells import CellSpace
 from stream.processors.rejections import Rejection
 from stream.testing import Driver
 from tests.unit.processors.installation import KEY

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from schemas import MAX_RECORD_BYTES, Answer, Charge, Control, LedgerRecord, Query, Request, StreamStatus
 from schemas.repeats import REPEATED, may_repeat_a_field, repeats_a_field
 from schemas.wire import Codec, MalformedEventError, struct
-from stream.processors.definitions import DefinitionReader
-from stream.processors.terms import TermsTable
+from stream.processors.queries.definitions import DefinitionReader
+from stream.processors.queries.terms import TermsTable
 from tests.unit.processors.installation import LOW, feed_driver, query, records, spec, worker_of, written
 from tests.unit.processors.test_restore import installation
 from tests.unit.schemas.json_events import repeats_a_name

@@ -17,7 +17,7 @@ from pydantic import BaseModel, StringConstraints
 from schemas import MAX_RECORD_BYTES, Control, Mechanism, StreamIdentity, StreamSpec
 from schemas.base import Identifier, Reason
 from schemas.wire import Codec, MalformedEventError, struct
-from stream.processors.terms import TermsTable
+from stream.processors.queries.terms import TermsTable
 
 _OWN_FIELDS = frozenset({"threshold"})
 """Fields of a mechanism that belong to a stream alone."""

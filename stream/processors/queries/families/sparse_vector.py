@@ -14,12 +14,12 @@ from stream.mechanisms.above_threshold import ABOVE, Decisions, decide
 from stream.mechanisms.above_threshold import HALTED as QUERY_HALTED
 from stream.mechanisms.grid import written
 from stream.noise import Role, Sampler, event_words
-from stream.processors.admission import Batch
 from stream.processors.base import Message, Outputs
-from stream.processors.families.base import Context, form_for, on_values
-from stream.processors.hosted import EXHAUSTED, OPEN
-from stream.processors.replies import Replies, WireAnswer
-from stream.processors.terms import Terms
+from stream.processors.queries.admission import Batch
+from stream.processors.queries.families.base import Context, form_for, on_values
+from stream.processors.queries.hosted import EXHAUSTED, OPEN
+from stream.processors.queries.replies import Replies, WireAnswer
+from stream.processors.queries.terms import Terms
 from stream.processors.written import value_of
 
 Integers = npt.NDArray[np.int64]

@@ -23,7 +23,15 @@ from stream.mechanisms.selection import (
 )
 from stream.noise import Role, event_words
 from stream.noise.geometric import LowWords, Words
-from stream.processors.families.base import Asked, Context, Reply, Stateless, form_for, on_values, within_grants
+from stream.processors.queries.families.base import (
+    Asked,
+    Context,
+    Reply,
+    Stateless,
+    form_for,
+    on_values,
+    within_grants,
+)
 from stream.processors.rejections import Rejection
 from stream.processors.written import scores_of
 

@@ -10,7 +10,7 @@ from schemas import RandomizedResponse, ReleaseCalibration
 from stream.accounting.randomized_response import Response, response
 from stream.mechanisms.randomized_response import UNIFORM_WORDS, respond
 from stream.noise import Role, event_words
-from stream.processors.families.base import Asked, Context, Reply, Stateless, form_for
+from stream.processors.queries.families.base import Asked, Context, Reply, Stateless, form_for
 
 
 class RandomizedResponseFamily(Stateless):

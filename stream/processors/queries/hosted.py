@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from schemas import StreamState
 from stream.noise import NoiseKey, Role, round_words, stream_subkey
-from stream.processors.definitions import Definition
 from stream.processors.exhaustion import exhausted_reason
-from stream.processors.terms import Terms, TermsTable
+from stream.processors.queries.definitions import Definition
+from stream.processors.queries.terms import Terms, TermsTable
 
 STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
 OPEN, EXHAUSTED, HALTED, CLOSED = range(4)

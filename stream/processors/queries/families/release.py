@@ -31,8 +31,8 @@ from stream.mechanisms.projection import columns, inner_products, matrix_seed, p
 from stream.mechanisms.releases import cell_names, marginal, release_sampler, weighted_sum
 from stream.mechanisms.sparse_weights import CellQuestion
 from stream.noise import Role, cell_words
-from stream.processors.families.base import Asked, Context, Reply, Stateless, form_for
-from stream.processors.families.sparse_cells import Cells
+from stream.processors.queries.families.base import Asked, Context, Reply, Stateless, form_for
+from stream.processors.queries.families.sparse_cells import Cells
 from stream.processors.rejections import Rejection
 
 RELEASE_CACHE_BYTES: Final = 128 << 20

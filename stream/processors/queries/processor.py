@@ -13,22 +13,22 @@ from schemas import Checkpoint, Progress, TableSource
 from schemas.wire import struct
 from stream.data import TableStore
 from stream.noise import NoiseKey
-from stream.processors.admission import Admission, Batch, Reading
 from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike, TableMissedError
-from stream.processors.definitions import Definition, DefinitionReader
-from stream.processors.endings import undoes
-from stream.processors.families import families
-from stream.processors.families.base import Asked, Context
-from stream.processors.families.publishing import publish
-from stream.processors.families.sparse_vector import SparseVectors, private_number
-from stream.processors.headers import enveloped
-from stream.processors.hosted import CLOSED, HALTED, OPEN, HostedStreams
+from stream.processors.queries.admission import Admission, Batch, Reading
+from stream.processors.queries.definitions import Definition, DefinitionReader
+from stream.processors.queries.endings import undoes
+from stream.processors.queries.families import families
+from stream.processors.queries.families.base import Asked, Context
+from stream.processors.queries.families.publishing import publish
+from stream.processors.queries.families.sparse_vector import SparseVectors, private_number
+from stream.processors.queries.headers import enveloped
+from stream.processors.queries.hosted import CLOSED, HALTED, OPEN, HostedStreams
+from stream.processors.queries.replies import Replies
+from stream.processors.queries.shares import UNLIMITED, Limits, Shares
+from stream.processors.queries.updates import UPDATE_PREFIX, UpdateLog
+from stream.processors.queries.work import SECOND
 from stream.processors.rejections import INTERNAL
-from stream.processors.replies import Replies
-from stream.processors.shares import UNLIMITED, Limits, Shares
 from stream.processors.topics import Topics
-from stream.processors.updates import UPDATE_PREFIX, UpdateLog
-from stream.processors.work import SECOND
 
 WORK_AT_ONCE = 3 * SECOND // 20
 """A step ends with the question that brings its work to this: what is done is committed, and who must stop can."""

@@ -15,12 +15,12 @@ from schemas import MAX_EVENT_BYTES, Query
 from schemas.repeats import REPEATED, may_repeat_a_field, repeats_a_field
 from schemas.wire import Codec, MalformedEventError, struct
 from stream.processors.base import RecordLike
-from stream.processors.families.base import Asked, Context, Family
+from stream.processors.queries.families.base import Asked, Context, Family
+from stream.processors.queries.shares import Shares
+from stream.processors.queries.work import Workload
 from stream.processors.rejections import Rejection
-from stream.processors.shares import Shares
 from stream.processors.topics import Topics, partition_of
 from stream.processors.unread import Unread
-from stream.processors.work import Workload
 from stream.processors.written import readable
 
 _PLAIN_FIELDS = frozenset({"id", "stream", "value", "threshold"})

@@ -12,9 +12,9 @@ from typing import Any, Literal, Protocol
 
 from schemas import Integers, TableSource, form_of
 from stream.data import Predicate, Table, TableStore
-from stream.processors.hosted import HostedStreams
+from stream.processors.queries.hosted import HostedStreams
+from stream.processors.queries.updates import Update
 from stream.processors.rejections import Rejection
-from stream.processors.updates import Update
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from copy import copy
 from typing import Final, NamedTuple, Self
 
+from stream.processors.queries.work import SECOND
 from stream.processors.rejections import BUSY, Rejection
-from stream.processors.work import SECOND
 
 _MILLISECONDS: Final = 1000
 

@@ -22,8 +22,8 @@ from stream.mechanisms.estimate_questions import Groups, Linear, Mean
 from stream.mechanisms.estimator import Axes, Estimator, Step
 from stream.mechanisms.tensor_sums import Cells
 from stream.noise import Role, block_words, cell_words, round_words, sampler
-from stream.processors.families.base import Asked, Context, Reply, form_for
-from stream.processors.families.estimate_reader import QuestionReader, Read
+from stream.processors.queries.families.base import Asked, Context, Reply, form_for
+from stream.processors.queries.families.estimate_reader import QuestionReader, Read
 
 MEMORY_BYTES: Final = 256 << 20
 """Noisy counts and estimates that a partition keeps; what was dropped is computed again."""

@@ -10,12 +10,12 @@ import numpy.typing as npt
 from schemas import Answer, Charge, Checkpoint, Position, StreamStatus
 from schemas.wire import encode, struct
 from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
-from stream.processors.hosted import STATES, HostedStreams
 from stream.processors.letters import dead_letter
+from stream.processors.queries.hosted import STATES, HostedStreams
+from stream.processors.queries.updates import Update, encode_update, update_key
 from stream.processors.rejections import BUSY, Rejection, address_of
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from stream.processors.unread import Unread
-from stream.processors.updates import Update, encode_update, update_key
 
 WireAnswer: Any = struct(Answer)
 _WireCheckpoint: Any = struct(Checkpoint)

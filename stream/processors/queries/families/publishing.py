@@ -8,9 +8,9 @@ import numpy as np
 
 from schemas.wire import encode
 from stream.processors.base import Message, Outputs
-from stream.processors.families.base import Asked, Family, Reply
-from stream.processors.hosted import EXHAUSTED, OPEN, UNLIMITED, HostedStreams
-from stream.processors.replies import Replies, WireAnswer
+from stream.processors.queries.families.base import Asked, Family, Reply
+from stream.processors.queries.hosted import EXHAUSTED, OPEN, UNLIMITED, HostedStreams
+from stream.processors.queries.replies import Replies, WireAnswer
 
 
 def publish(

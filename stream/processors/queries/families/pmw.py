@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stream.processors.families.base import Asked, Context, Family, Reply
-from stream.processors.families.estimates import EstimateFamily
-from stream.processors.families.hypothesis import TensorFamily
+from stream.processors.queries.families.base import Asked, Context, Family, Reply
+from stream.processors.queries.families.estimates import EstimateFamily
+from stream.processors.queries.families.hypothesis import TensorFamily
 
 
 class PmwFamily:

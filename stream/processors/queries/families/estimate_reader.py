@@ -25,7 +25,7 @@ from stream.mechanisms.tensor_sums import (
     product_corners,
     weighting,
 )
-from stream.processors.families.tensors import WeightedPredicates, canonical, check_range, weighted
+from stream.processors.queries.families.tensors import WeightedPredicates, canonical, check_range, weighted
 from stream.processors.rejections import Rejection
 
 Integers = npt.NDArray[np.int64]

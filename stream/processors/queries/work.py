@@ -27,7 +27,7 @@ from schemas import (
     TableSource,
 )
 from stream.mechanisms.estimator import WHOLE_CELLS
-from stream.processors.families.base import Context
+from stream.processors.queries.families.base import Context
 from stream.processors.rejections import Rejection
 
 SECOND: Final = 1_000_000_000

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from stream.processors.families.base import Context, Family
-from stream.processors.families.hypothesis import SparsePmwFamily
-from stream.processors.families.laplace import LaplaceFamily
-from stream.processors.families.pmw import PmwFamily
-from stream.processors.families.randomized_response import RandomizedResponseFamily
-from stream.processors.families.release import HistogramFamily, LazyHistogramFamily, SparseProjectFamily
-from stream.processors.families.selection import ExponentialFamily, NoisyMaxFamily
+from stream.processors.queries.families.base import Context, Family
+from stream.processors.queries.families.hypothesis import SparsePmwFamily
+from stream.processors.queries.families.laplace import LaplaceFamily
+from stream.processors.queries.families.pmw import PmwFamily
+from stream.processors.queries.families.randomized_response import RandomizedResponseFamily
+from stream.processors.queries.families.release import HistogramFamily, LazyHistogramFamily, SparseProjectFamily
+from stream.processors.queries.families.selection import ExponentialFamily, NoisyMaxFamily
 
 
 def families(context: Context) -> dict[str, Family]:

@@ -14,7 +14,15 @@ from stream.accounting.answers import alpha_for, ratio_interval
 from stream.data import sum_sensitivity
 from stream.mechanisms.grid import MAX_STEPS
 from stream.noise import NoiseScaleError, Role, Sampler, event_words, sampler
-from stream.processors.families.base import Asked, Context, Reply, Stateless, form_for, on_values, within_grants
+from stream.processors.queries.families.base import (
+    Asked,
+    Context,
+    Reply,
+    Stateless,
+    form_for,
+    on_values,
+    within_grants,
+)
 from stream.processors.rejections import Rejection
 from stream.processors.written import value_of, values_of
 

@@ -22,9 +22,9 @@ from stream.accounting.hypotheses import WEIGHT_STEPS, hypothesis_reach, rows_re
 from stream.data.cache import BoundedCache
 from stream.mechanisms.multiplicative_weights import Aim, Correction, Hypothesis, Step, Strength, run
 from stream.noise import Role, Sampler, cell_words, round_words, sampler
-from stream.processors.families.base import Asked, Context, Reply, form_for
-from stream.processors.families.sparse_cells import CellSpace
-from stream.processors.families.tensors import TensorSpace, VectorCache
+from stream.processors.queries.families.base import Asked, Context, Reply, form_for
+from stream.processors.queries.families.sparse_cells import CellSpace
+from stream.processors.queries.families.tensors import TensorSpace, VectorCache
 
 HYPOTHESIS_CACHE_BYTES: Final = 256 << 20
 """Built hypotheses that a partition keeps; one that was dropped is built again from its updates."""
