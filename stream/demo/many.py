@@ -45,22 +45,28 @@ def mixed(seed: int) -> Mixed:
 
 def judged(asked: Mixed, answers: Sequence[Answer], spec: StreamSpec, alpha: float) -> tuple[str, bool]:
     """What was promised, reached and spent, and whether every answer kept to the α that it named."""
-    held, counts = True, []
+    held, counts, silent = True, [], 0
     for question, truth, answer in zip(asked.questions, asked.truths, answers, strict=True):
         told = answer.estimates or (() if answer.estimate is None else (answer.estimate,))
+        if len(told) != len(truth):
+            silent += 1
+            continue
         errors = [abs(number - true) for number, true in zip(told, truth, strict=True)]
         held &= answer.alpha is None or max(errors) <= answer.alpha
         if set(question) == {"where"}:
             counts.append(max(errors))
-    spent = answers[-1].spent.epsilon if answers[-1].spent is not None else 0.0
+    if not counts:
+        return f"none of {len(answers):,} questions was answered: {answers[0].reason}", False
+    spent = max(answer.spent.epsilon for answer in answers if answer.spent is not None)
     bases = Counter(answer.basis for answer in answers)
     seen = (
         f"{len(answers):,} questions for ε {spent:.3g} of {spec.epsilon:g}, {bases['noisy']} of them measured; counts within "
         f"±{alpha:.0f} ({alpha / asked.rows:.1%} of the rows) promised, off by {max(counts):.0f} at most and "
         f"{np.mean(counts):.0f} on average; Laplace noise for each would have cost ε {_laplace(spec, alpha):.3g} for that promise"
     )
-    unpromised = sum(answer.alpha is None for answer in answers)
-    return seen + (f"; {unpromised} answers without a promise" if unpromised else ""), held
+    unpromised = sum(answer.alpha is None for answer in answers) - silent
+    seen += f"; {unpromised} answers without a promise" if unpromised else ""
+    return seen + (f"; {silent} questions without an answer" if silent else ""), held and silent == 0
 
 
 def _laplace(spec: StreamSpec, alpha: float) -> float:

@@ -15,6 +15,7 @@ from schemas import Answer, GrantRecord, Query, RecordsSource, Source, StreamSpe
 from stream.client import Client
 from stream.data import adult
 from stream.demo import many
+from stream.demo.asking import answered
 from stream.demo.report import Check
 from stream.estimates import shares_of
 
@@ -91,7 +92,7 @@ async def tour(client: Client, seed: int) -> list[Check]:
             Query.model_validate({"id": f"{stop.spec.stream}/{number}", "stream": stop.spec.stream, **question})
             for number, question in enumerate(stop.questions)
         ]
-        answers = await client.ask_all(queries)
+        answers = await answered(client.ask_all, queries)
         _, grants = await client.budget(stop.spec.source)
         grant = next(grant for grant in grants if grant.spec.stream == stop.spec.stream)
         seen, held = stop.judge(Told(answers, grant))
