@@ -9,9 +9,10 @@ stands in ``docs/noise.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Context, Decimal, Inexact
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,19 @@ Written = Callable[[int], Decimal]
 def written(number: float) -> Decimal:
     """A double as the decimal that it was written as: its shortest."""
     return Decimal(repr(float(number)))
+
+
+def shown(steps: Iterable[int], grid: float, parts: int = 1) -> list[float]:
+    """Numbers of steps as they are published: the double nearest to steps·γ/``parts``, γ the decimal that the grid is."""
+    numerator, denominator = _ratio(grid)
+    denominator *= parts
+    # A quotient of two integers is rounded once, a product of doubles twice.
+    return [step * numerator / denominator for step in steps]
+
+
+@lru_cache(maxsize=4096)
+def _ratio(grid: float) -> tuple[int, int]:
+    return written(grid).as_integer_ratio()
 
 
 def reach_of(grid: float) -> Decimal:

@@ -12,7 +12,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from stream.accounting.planner import sensitivity_steps
-from stream.mechanisms.grid import MAX_STEPS, THRESHOLD_STEPS, Grid, range_of, written
+from stream.mechanisms.grid import MAX_STEPS, THRESHOLD_STEPS, Grid, range_of, shown, written
 
 WIDE = Context(prec=400)
 
@@ -214,3 +214,16 @@ def test_a_coarser_grid_of_an_old_stream_is_rounded_upwards() -> None:
     upwards = Context(prec=40, rounding=ROUND_CEILING).divide(Decimal(1), Decimal(3))
     feed = Grid.of_feed(0.3333333333333333, sensitivity=1.0, sensitivity_steps=3)
     assert feed.gamma == upwards > Decimal(1) / 3
+
+
+def test_three_tenths_are_shown_as_such() -> None:
+    assert shown([3, -3, 7, 0], 0.1) == [0.3, -0.3, 0.7, 0.0]
+    assert shown([1, 2], 1.0, parts=3) == [1 / 3, 2 / 3]
+
+
+@given(steps=st.integers(-THRESHOLD_STEPS * 4, THRESHOLD_STEPS * 4), grid=grids, parts=st.integers(1, 10**6))
+def test_what_is_shown_is_the_double_nearest_to_the_exact_product(steps: int, grid: float, parts: int) -> None:
+    [number] = shown([steps], grid, parts)
+    exactly = steps * Fraction(written(grid)) / parts
+    off = abs(Fraction(number) - exactly)
+    assert all(off <= abs(Fraction(math.nextafter(number, end)) - exactly) for end in (-math.inf, math.inf))

@@ -12,7 +12,7 @@ import numpy as np
 from schemas import MAX_CATEGORIES, AnswersCalibration, Laplace
 from stream.accounting.answers import alpha_for, ratio_interval
 from stream.data import sum_sensitivity
-from stream.mechanisms.grid import MAX_STEPS
+from stream.mechanisms.grid import MAX_STEPS, shown
 from stream.noise import NoiseScaleError, Role, Sampler, event_words, sampler
 from stream.processors.queries.families.base import (
     Asked,
@@ -32,13 +32,14 @@ class _Question:
     """Private integers with the ℓ1 sensitivity, in steps, that each one's noise must fit.
 
     Trusted values stand here as doubles until they are rounded to steps, by what is written in the event. What is
-    published is number·``unit`` + ``centre``, or the quotient of two numbers, within ``low`` and ``high``.
+    published is the number, or its share of ``parts``, or the quotient of two numbers + ``centre``, within ``low`` and
+    ``high``.
     """
 
     numbers: tuple[int, ...]
     widths: tuple[int, ...]
     shape: Literal["number", "vector", "quotient"]
-    unit: float = 1.0
+    parts: int = 1
     centre: float = 0.0
     low: float = 0.0
     high: float = 1.0
@@ -108,7 +109,7 @@ class LaplaceFamily(Stateless):
         calibration = _calibration(terms.calibration)
         width = len(values) * calibration.sensitivity_steps
         shape: Literal["number", "vector"] = "number" if form == "value" else "vector"
-        return _Question((), (width,) * len(values), shape, trusted=values, unit=calibration.grid)
+        return _Question((), (width,) * len(values), shape, trusted=values)
 
     def _sum_width(self, slot: int, attribute: str, centre: int, field: str) -> int:
         domain = self._context.integers(slot, attribute, field)
@@ -119,7 +120,7 @@ class LaplaceFamily(Stateless):
     def _fraction(self, slot: int, query: Any) -> _Question:
         count = self._context.count(slot, query.where)
         if (rows := self._context.public_rows(slot)) is not None:
-            return _Question((count,), (1,), "number", unit=1.0 / max(1, rows))
+            return _Question((count,), (1,), "number", parts=max(1, rows))
         everyone = self._context.count(slot, None)
         # Both numbers share the answer's ε, so each has twice the noise.
         return _Question((count, everyone), (2, 2), "quotient")
@@ -131,7 +132,7 @@ class LaplaceFamily(Stateless):
         total = _clamped(self._context.total(slot, query.mean, query.where, centre=centre, field="mean"))
         low, high = float(domain.minimum), float(domain.maximum)
         count = self._context.count(slot, query.where)
-        return _Question((total, count), (2 * width, 2), "quotient", 1.0, float(centre), low, high)
+        return _Question((total, count), (2 * width, 2), "quotient", 1, float(centre), low, high)
 
     def _groups(self, slot: int, query: Any) -> _Question:
         predicate = self._context.predicate(slot, query.where)
@@ -181,13 +182,11 @@ class LaplaceFamily(Stateless):
             bounds = (question.low - question.centre, question.high - question.centre)
             estimate, alpha = ratio_interval(top, bottom, bounds)
             return Reply(charged=True, estimate=estimate + question.centre, basis="noisy", alpha=alpha)
-        # The α of the calibration is in the grid's unit; a table's grid is 1 and its numbers may be shares of n.
-        alpha = alpha_for(calibration, question.widths[0], len(noisy)) * question.unit / calibration.grid
+        alpha = alpha_for(calibration, question.widths[0], len(noisy)) / question.parts
+        told = shown(noisy, calibration.grid, question.parts)
         if question.shape == "number":
-            estimate = noisy[0] * question.unit + question.centre
-            return Reply(charged=True, estimate=estimate, basis="noisy", alpha=alpha)
-        estimates = tuple(number * question.unit for number in noisy)
-        return Reply(charged=True, estimates=estimates, basis="noisy", alpha=alpha)
+            return Reply(charged=True, estimate=told[0], basis="noisy", alpha=alpha)
+        return Reply(charged=True, estimates=tuple(told), basis="noisy", alpha=alpha)
 
     def _rounded(self, one: Asked) -> list[int]:
         """A question's trusted values in steps."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from schemas.wire import encode
 from stream.mechanisms.above_threshold import ABOVE, Decisions, decide
 from stream.mechanisms.above_threshold import HALTED as QUERY_HALTED
-from stream.mechanisms.grid import written
+from stream.mechanisms.grid import shown, written
 from stream.noise import Role, Sampler, event_words
 from stream.processors.base import Message, Outputs
 from stream.processors.queries.admission import Batch
@@ -139,8 +139,8 @@ class SparseVectors:
                 ]
                 gaps = margins[members] - np.array(barriers, dtype=np.int64)
                 steps = thresholds[members] + gaps
-            for member, step in zip(members.tolist(), steps.tolist(), strict=True):
-                numbers[member] = (step * calibration.grid, calibration.numbers, calibration.answer_alpha)
+            for member, number in zip(members.tolist(), shown(steps.tolist(), calibration.grid), strict=True):
+                numbers[member] = (number, calibration.numbers, calibration.answer_alpha)
         return numbers
 
     def _write_answers(

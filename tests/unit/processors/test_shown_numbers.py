@@ -1,0 +1,62 @@
+"""Numbers on a decimal grid are published as the decimals that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from schemas import Answer
+from stream.mechanisms.grid import written
+from stream.testing import Driver
+from tests.unit.processors.installation import KEY
+
+GRIDS = [0.1, 0.3, 0.7, 0.01, 0.005, 0.001, 1.1, 2.5]
+ASKED = 200
+
+
+def told(grid: float, mechanism: dict[str, Any], questions: Iterable[dict[str, Any]]) -> list[Answer]:
+    driver = Driver(KEY, partitions=1)
+    source = {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 1000.0}
+    driver.register({**source, "sensitivity": 10 * grid, "grid": grid})
+    driver.open({"stream": "s", "source": "feed", "epsilon": 900.0, "mechanism": mechanism})
+    return driver.ask([{"id": str(number), "stream": "s", **one} for number, one in enumerate(questions)])
+
+
+def assert_on_the_grid(numbers: list[float], grid: float) -> None:
+    assert len(numbers) >= ASKED
+    for number in numbers:
+        assert (Fraction(written(number)) / Fraction(written(grid))).denominator == 1, number
+
+
+@pytest.mark.parametrize("numbers", ["fresh", "gap"])
+@pytest.mark.parametrize("grid", GRIDS)
+def test_numbers_of_sparse_vectors_are_multiples_of_the_grid(grid: float, numbers: str) -> None:
+    mechanism = {"kind": "numeric_sparse", "threshold": 0.0, "cutoff": ASKED, "numbers": numbers}
+    answers = told(grid, mechanism, ({"value": 1e6 * grid * (1 + place)} for place in range(ASKED)))
+    assert_on_the_grid([one.estimate for one in answers if one.estimate is not None], grid)
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_noisy_values_are_multiples_of_the_grid(grid: float) -> None:
+    mechanism = {"kind": "laplace", "answers": 2 * ASKED, "dimensions": 3}
+    single = [{"value": grid * place} for place in range(ASKED)]
+    several = [{"values": [grid * place, -grid * place, 1.0]} for place in range(ASKED)]
+    answers = told(grid, mechanism, [*single, *several])
+    assert_on_the_grid([one.estimate for one in answers if one.estimate is not None], grid)
+    assert_on_the_grid([number for one in answers for number in one.estimates or ()], grid)
+
+
+def test_a_noisy_share_of_public_rows_is_the_nearest_double_to_the_quotient() -> None:
+    rows = 49
+    driver = Driver(KEY, partitions=1)
+    source = {"kind": "table", "source": "people", "path": "in memory", "neighbors": "replace", "epsilon": 1000.0}
+    driver.register({**source, "attributes": {"sex": ["F", "M"]}}, {"sex": ["F"] * rows})
+    mechanism = {"kind": "laplace", "answers": ASKED}
+    driver.open({"stream": "s", "source": "people", "epsilon": 50.0, "mechanism": mechanism})
+    asked = [{"id": str(n), "stream": "s", "fraction": True, "where": "sex = 'F'"} for n in range(ASKED)]
+    shares = [one.estimate for one in driver.ask(asked) if one.estimate is not None]
+    assert len(shares) == ASKED
+    assert all(share == round(share * rows) / rows for share in shares)
