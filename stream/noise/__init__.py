@@ -1,30 +1,27 @@
 """Keyed, exact, vectorised noise on the integers."""
 
-from stream.noise.geometric import (
-    DELTA_PER_DRAW,
-    MAX_DIGITS,
-    Geometric,
-    NoiseScaleError,
-    Sampler,
-    TwoSidedGeometric,
-    sampler,
-)
+from stream.noise.gaussian import Gaussian
+from stream.noise.geometric import DELTA_PER_DRAW, MAX_DIGITS, Geometric, NoiseScaleError, TwoSidedGeometric
 from stream.noise.keys import NoiseKey, NoiseKeyError
+from stream.noise.samplers import Sampler, Symmetric, gaussian, sampler
 from stream.noise.words import Role, block_words, cell_words, event_words, round_words, stream_subkey
 
 __all__ = [
     "DELTA_PER_DRAW",
     "MAX_DIGITS",
+    "Gaussian",
     "Geometric",
     "NoiseKey",
     "NoiseKeyError",
     "NoiseScaleError",
     "Role",
     "Sampler",
+    "Symmetric",
     "TwoSidedGeometric",
     "block_words",
     "cell_words",
     "event_words",
+    "gaussian",
     "round_words",
     "sampler",
     "stream_subkey",

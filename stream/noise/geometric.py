@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from functools import cached_property, lru_cache
-from typing import Literal
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,9 @@ FIXED_POINT_BITS = 128
 TAIL_BITS = 62
 MAX_DIGITS = 52
 DELTA_PER_DRAW = 2.0**-60
-"""Total variation between a draw and the ideal law: ≤ 2⁻⁶² of cut tail and ≤ 2⁻¹²⁰ of rounding, twice if two-sided."""
+"""Total variation between a draw and the ideal law: ≤ 2⁻⁶² of cut tail and ≤ 2⁻¹²⁰ of rounding, twice if two-sided; no more
+for Gaussian noise.
+"""
 
 LowWords = Callable[[int], Words]
 """Given a row's number, the low words of that row; asked for only on a tie."""
@@ -122,12 +123,3 @@ class TwoSidedGeometric:
         plus = self.half.draw(high[:, :width], lambda row: low(row)[:width])
         minus = self.half.draw(high[:, width:], lambda row: low(row)[width:])
         return plus - minus
-
-
-Sampler = Geometric | TwoSidedGeometric
-
-
-@lru_cache(maxsize=4096)
-def sampler(noise: Literal["one_sided", "two_sided"], rate: Fraction) -> Sampler:
-    """The sampler of a law; the same object for the same law, so that a batch can be grouped by it."""
-    return Geometric(rate) if noise == "one_sided" else TwoSidedGeometric(rate)

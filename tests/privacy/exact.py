@@ -6,6 +6,7 @@ What is claimed of a divergence is therefore proved by integer arithmetic, not e
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ import numpy.typing as npt
 
 from schemas import SparseVectorCalibration
 from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
-from stream.noise import Geometric, Sampler
+from stream.noise import Gaussian, Geometric, Sampler
+from stream.noise.gaussian import STRETCH, TABLE_BITS, cumulated
 
 Exact = npt.NDArray[np.object_]
 """Python integers, for arithmetic without rounding."""
@@ -74,6 +76,8 @@ NO_NOISE = Law(first=0, weights=(1,), bits=0)
 def law_of(sampler: Sampler) -> Law:
     """The law of a sampler, as its own fixed-point digit probabilities imply it, without any rounding."""
     one = 1 << DIGIT_BITS
+    if isinstance(sampler, Gaussian):
+        return _gaussian_law(sampler)
     if isinstance(sampler, Geometric):
         weights = [1]
         for p in sampler.probabilities:
@@ -92,6 +96,21 @@ def law_of(sampler: Sampler) -> Law:
     return Law(
         first=1 - (1 << sampler.half.digits), weights=tuple(signed), bits=2 * DIGIT_BITS * sampler.half.digits
     )
+
+
+def _gaussian_law(gaussian: Gaussian) -> Law:
+    """The sum of its draws, each of a fair sign and a size whose cumulated probabilities are shipped."""
+    weights = np.array([1], dtype=object)
+    for variance in reversed(gaussian.levels):
+        sums = (*cumulated(variance), 1 << TABLE_BITS)
+        sizes = [2 * sums[0], *(after - before for before, after in itertools.pairwise(sums))]
+        part = np.array(sizes[:0:-1] + sizes, dtype=object)
+        apart = np.zeros(STRETCH * (len(weights) - 1) + 1, dtype=object)
+        apart[::STRETCH] = weights
+        weights = np.zeros(len(apart) + len(part) - 1, dtype=object)
+        for place in np.flatnonzero(apart):
+            weights[place : place + len(part)] += apart[place] * part
+    return Law(first=-(len(weights) // 2), weights=tuple(weights), bits=DIGIT_BITS * len(gaussian.levels))
 
 
 class Outcome(NamedTuple):

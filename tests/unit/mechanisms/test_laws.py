@@ -57,4 +57,4 @@ def test_two_sided_noise_is_discrete_laplace() -> None:
 
 def test_rates_are_exact_for_the_very_doubles() -> None:
     calibration = CALIBRATION.model_copy(update={"epsilon_threshold": 0.1})
-    assert threshold_sampler(calibration).rate == Fraction(0.1) / 5 != Fraction(1, 50)
+    assert threshold_sampler(calibration) == Geometric(Fraction(0.1) / 5) != Geometric(Fraction(1, 50))
