@@ -11,53 +11,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from schemas import EstimateCalibration
-from stream.accounting.estimates import opening
 from stream.accounting.measured import Bounds
 from stream.mechanisms.estimate_questions import Linear, Mean, Numbers, Question, plain_of, rounded
-from stream.mechanisms.maximum_entropy import NoisyMarginal, combined, fit, ordered_sum, summed
+from stream.mechanisms.maximum_entropy import combined, fit
+from stream.mechanisms.measurements import Axes, Draws, Measurements, Memory
 from stream.mechanisms.tensor_sums import Cells, values
 
 Integers = npt.NDArray[np.int64]
-Axes = tuple[int, ...]
 
 WHOLE_CELLS: Final = 1 << 15
 """Where all attributes have no more cells together, one estimate of all of them serves every question."""
 
 _FIRST_BLOCK: Final = 32
 _MOST_LOOKS: Final = 1 << 15
-
-
-class Draws(Protocol):
-    """The noise of one stream."""
-
-    def barrier(self, tops: int) -> int:
-        """ρ."""
-
-    def queries(self, tops: int, keys: Sequence[bytes]) -> Integers:
-        """ν of questions, asked after so many ⊤s."""
-
-    def number(self, tops: int, key: bytes, rate: Fraction) -> int:
-        """The noise of the number on the ⊤ of a question, two-sided of this rate."""
-
-    def marginal(self, tops: int | None, axes: Axes, cells: int, rate: Fraction) -> Integers:
-        """The noise of a marginal's cells: of that on the ⊤ after so many, or with None of one of the opening."""
-
-
-class Memory(Protocol):
-    """Keeps what can be computed again."""
-
-    def get(self, key: Any) -> Any:
-        """What is kept under the key, or None."""
-
-    def put(self, key: Any, value: Any) -> None:
-        """Keep a value, unless it is too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +40,6 @@ class Step:
     numbers: Numbers
     reach: tuple[float, ...] | None
     numbered: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """One measured marginal: its axes, the rate of its cells' noise, and the number that was told with it."""
-
-    axes: Axes
-    rate: Fraction
-    tops: int | None
-    question: Linear | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Covering:
-    """A measurement that tells of all axes of a question, ``more`` of its cells for each of theirs."""
-
-    index: int
-    rate: Fraction
-    sizes: tuple[int, ...]
-    more: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,26 +72,15 @@ class Estimator:
         self._memory = memory
         self._bounds = Bounds(calibration)
         self._promise = calibration.sparse_vector.alpha
-        rate = Fraction(calibration.epsilon_start) / calibration.marginal_sensitivity
-        self._measured = [
-            _Measured(axes, rate, None)
-            for axes in (opening(self._sizes, calibration.warm_start) if calibration.starts else ())
-        ]
+        self._measured = Measurements(self._sizes, calibration, private, draws, memory)
         self._everything = math.prod(self._sizes) <= WHOLE_CELLS
-        self._number_of: dict[bytes, int] = {}
         self._looks: dict[bytes, _Look] = {}
-        self._used: dict[Axes, tuple[int, ...]] = {}
-        self._covering: dict[Axes, list[_Covering]] = {}
 
     def take(self, question: Linear | None, axes: Axes) -> None:
         """Add the marginal that a ⊤ measured, with the question whose number was told beside it, if one was."""
-        if question is not None:
-            self._number_of[question.key] = len(self._measured)
-        self._measured.append(
-            _Measured(axes, self._marginal_rate(numbered=question is not None), self.tops, question)
-        )
+        self._measured.add(self.tops, axes, question)
         self.tops += 1
-        self._looks, self._used, self._covering = {}, {}, {}
+        self._looks = {}
 
     def answer(self, questions: Sequence[Question], *, beyond: bool) -> list[Step]:
         """Answer questions in order until the last ⊤ is out; with ``beyond`` those after it too, without a promise.
@@ -197,37 +138,17 @@ class Estimator:
     def _shares(self, axes: Axes) -> Cells:
         """The estimate on some axes."""
         frame = tuple(range(len(self._sizes))) if self._everything else axes
-        used = self._used_for(frame)
+        used = self._measured.used_for(frame)
         key = ("shares", axes, frame, used)
         if (known := self._memory.get(key)) is None:
             if axes == frame:
-                tensor = self._fitted(frame, used)
+                marginals = combined(self._measured.marginals(frame))
+                tensor = fit([self._sizes[axis] for axis in frame], marginals, self._rows)
             else:
                 tensor = self._shares(frame).tensor.sum(axis=tuple(axis for axis in frame if axis not in axes))
             known = Cells(tensor)
             self._memory.put(key, known)
         return known  # type: ignore[no-any-return]
-
-    def _fitted(self, frame: Axes, used: Sequence[int]) -> Integers:
-        marginals = []
-        for index in used:
-            shared = tuple(axis for axis in self._measured[index].axes if axis in frame)
-            one = summed(self._noisy(index), shared)
-            places = tuple(frame.index(axis) for axis in shared)
-            marginals.append(NoisyMarginal(places, one.counts, one.variance))
-        return fit([self._sizes[axis] for axis in frame], combined(marginals), self._rows)
-
-    def _used_for(self, frame: Axes) -> tuple[int, ...]:
-        """Which measurements tell of these axes: all that share two of them, and the first that tell of a single one."""
-        if (known := self._used.get(frame)) is None:
-            used, covered = [], set[int]()
-            for index, one in enumerate(self._measured):
-                shared = {axis for axis in one.axes if axis in frame}
-                if len(shared) > 1 or shared - covered:
-                    used.append(index)
-                    covered |= shared
-            known = self._used[frame] = tuple(used)
-        return known
 
     def _settled(self, question: Question, numbers: Numbers) -> tuple[Numbers, tuple[float, ...]] | None:
         """The estimate, moved to where the promise holds by the noise of one measurement alone; None if none is so good."""
@@ -235,9 +156,9 @@ class Estimator:
             return None
         moved = question.width
         best: tuple[float, Callable[[], Numbers]] | None = None
-        if (index := self._number_of.get(question.key)) is not None:
+        if (index := self._measured.told(question.key)) is not None:
             best = (self._bounds.number() * moved, self._teller(index))
-        for one in self._covering_of(question.axes) if question.whole else ():
+        for one in self._measured.covering(question.axes) if question.whole else ():
             reach = (
                 self._bounds.cells(one.rate, question.summed * one.more, one.sizes, ranges=question.ranges) * moved
             )
@@ -255,33 +176,11 @@ class Estimator:
             (reach + abs(number - centre)) / moved for number, centre in zip(kept, told, strict=True)
         )
 
-    def _covering_of(self, axes: Axes) -> list[_Covering]:
-        """The measurements that tell of all these axes."""
-        if (known := self._covering.get(axes)) is None:
-            known = self._covering[axes] = [
-                _Covering(
-                    index,
-                    one.rate,
-                    tuple(self._sizes[axis] for axis in one.axes),
-                    math.prod(self._sizes[axis] for axis in one.axes if axis not in axes),
-                )
-                for index, one in enumerate(self._measured)
-                if set(axes) <= set(one.axes)
-            ]
-        return known
-
     def _teller(self, index: int) -> Callable[[], Numbers]:
-        return lambda: (self._number(index),)
+        return lambda: (self._measured.number(index),)
 
     def _summer(self, question: Question, index: int) -> Callable[[], Numbers]:
-        return lambda: question.numbers(Cells(self._counts_on(index, question.axes)))
-
-    def _counts_on(self, index: int, axes: Axes) -> Integers:
-        """A measurement's noisy counts, summed over the axes left out."""
-        own = self._measured[index].axes
-        others = tuple(place for place, axis in enumerate(own) if axis not in axes)
-        counts = self._counts(index)
-        return counts.sum(axis=others) if others else counts
+        return lambda: question.numbers(Cells(self._measured.counts_on(index, question.axes)))
 
     # What follows reads the table, and hides it behind noise.
 
@@ -299,57 +198,14 @@ class Estimator:
 
     def _measure(self, question: Question, numbers: int) -> Step:
         """What a ⊤ tells: a number, or sums of the marginal's own cells where their noise is as small."""
-        bound = self._bounds.fresh(self._marginal_rate(numbered=False), numbers, question)
+        bound = self._bounds.fresh(self._measured.rate_on_top(numbered=False), numbers, question)
         numbered = isinstance(question, Linear) and bound > self._promise
         self.take(question if numbered and isinstance(question, Linear) else None, question.axes)
-        index = len(self._measured) - 1
+        index = len(self._measured.listed) - 1
         if numbered:
-            return Step("above", (self._number(index),), (self._bounds.number(),), numbered=True)
-        told = question.numbers(Cells(self._counts(index)))
+            return Step("above", (self._measured.number(index),), (self._bounds.number(),), numbered=True)
+        told = question.numbers(Cells(self._measured.counts(index)))
         return Step("above", told, (bound,) * len(told))
-
-    def _marginal_rate(self, *, numbered: bool) -> Fraction:
-        calibration = self._calibration
-        part = Fraction(calibration.sparse_vector.epsilon_answer) / calibration.cutoff
-        if numbered:
-            part -= Fraction(calibration.epsilon_number)
-        return part / calibration.marginal_sensitivity
-
-    def _counts(self, index: int) -> Integers:
-        """A measurement's noisy counts; a function of the table, the key and the list."""
-        key = ("counts", index, self._measured[index].axes)
-        if (known := self._memory.get(key)) is None:
-            one = self._measured[index]
-            true = self._private(one.axes).tensor
-            noise = self._draws.marginal(one.tops, one.axes, true.size, one.rate)
-            known = true + noise.reshape(true.shape)
-            self._memory.put(key, known)
-        return known  # type: ignore[no-any-return]
-
-    def _number(self, index: int) -> int:
-        """The number that was told with a measurement."""
-        one = self._measured[index]
-        if one.question is None or one.tops is None:
-            raise ValueError("no number was told with this measurement")
-        [true] = one.question.numbers(self._private(one.axes))
-        return true + self._draws.number(one.tops, one.question.key, self._number_rate(one.question))
-
-    def _number_rate(self, question: Linear) -> Fraction:
-        return Fraction(self._calibration.epsilon_number) / question.width
-
-    def _noisy(self, index: int) -> NoisyMarginal:
-        """A measurement as the fit takes it: its cells, moved to what the number beside them says, by precision."""
-        one = self._measured[index]
-        counts = self._counts(index).astype(np.float64)
-        rate = float(one.rate)
-        variance = 2.0 / (rate * rate)
-        if (question := one.question) is not None:
-            weights = question.weights().astype(np.float64)
-            told = self._number(index) - question.numbers(Cells(self._counts(index)))[0]
-            number_rate = float(self._number_rate(question))
-            spread = variance * ordered_sum(weights * weights) + 2.0 / (number_rate * number_rate)
-            counts = counts + weights * (variance * told / spread)
-        return NoisyMarginal(one.axes, counts, variance)
 
 
 def _numbers(questions: Sequence[Question], cells: Cells) -> list[Numbers]:

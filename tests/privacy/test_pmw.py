@@ -21,7 +21,8 @@ import pytest
 from schemas import EstimateCalibration, SparseVectorCalibration
 from stream.accounting.costs import losses
 from stream.mechanisms.estimate_questions import Linear, extent_of
-from stream.mechanisms.estimator import Axes, Estimator
+from stream.mechanisms.estimator import Estimator
+from stream.mechanisms.measurements import Axes
 from stream.mechanisms.tensor_sums import Cells, corners
 
 Integers = npt.NDArray[np.int64]
@@ -190,7 +191,7 @@ def log_likelihood(plan: EstimateCalibration, rows: Rows, transcript: Transcript
         [step] = estimator.answer([one], beyond=False)
         assert (step.kind == "above") == top
     for index in range(len(transcript.cells)):
-        estimator._counts(index)
+        estimator._measured.counts(index)
     for noise, cell_rate in forced.marginals:
         used = float(
             cell_rate if wrong != "whole marginal beside the number" else Fraction(vector.epsilon_answer) / 2

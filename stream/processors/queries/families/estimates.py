@@ -19,7 +19,8 @@ from stream.accounting.answers import ratio_interval
 from stream.accounting.estimates import rows_reach
 from stream.data.cache import BoundedCache
 from stream.mechanisms.estimate_questions import Groups, Linear, Mean
-from stream.mechanisms.estimator import Axes, Estimator, Step
+from stream.mechanisms.estimator import Estimator, Step
+from stream.mechanisms.measurements import Axes
 from stream.mechanisms.tensor_sums import Cells
 from stream.noise import Role, block_words, cell_words, round_words, sampler
 from stream.processors.queries.families.base import Asked, Context, Reply, form_for
