@@ -101,7 +101,9 @@ def differences(what: str, one: QueryProcessor, other: QueryProcessor, streams: 
     streams = list(streams)
     figures, others = one.streams.figures(), other.streams.figures()
     violations = [f"{what} disagree about {name}" for name in streams if figures.get(name) != others.get(name)]
-    after = 1 + max([0, *(int(processor.streams.last_offset.max(initial=0)) for processor in (one, other))])
+    after = 1 + max(
+        [0, *(int(processor.streams.columns.last_offset.max(initial=0)) for processor in (one, other))]
+    )
     probes: list[Record] = []
     for name in streams:
         if (slot := one.streams.slots.get(name)) is not None:

@@ -29,7 +29,7 @@ from stream.processors.budget.openings import definition_digest
 from stream.processors.queries import QueryProcessor
 from stream.processors.queries.families.estimates import _Keyed
 from stream.processors.queries.families.hypothesis import _KeyedNoise
-from stream.processors.queries.hosted import HostedStreams
+from stream.processors.queries.life import LifeCycle
 from stream.processors.queries.replies import WireAnswer
 
 NO_NOISE = Fraction(200)
@@ -156,12 +156,12 @@ def noise_redrawn_at_restart(surgery: Surgery) -> None:
 
 def cutoff_forgotten_at_restart(surgery: Surgery) -> None:
     """A restored stream starts counting its ⊤s from 0."""
-    resume = HostedStreams.resume
+    resume = LifeCycle.resume
 
-    def forgetting(streams: HostedStreams, found: Sequence[tuple[int, Any, int]]) -> None:
-        resume(streams, [(slot, replace(kept, tops=0, state="open", reason=None), at) for slot, kept, at in found])
+    def forgetting(life: LifeCycle, found: Sequence[tuple[int, Any, int]]) -> None:
+        resume(life, [(slot, replace(kept, tops=0, state="open", reason=None), at) for slot, kept, at in found])
 
-    surgery.patch.setattr(HostedStreams, "resume", forgetting)
+    surgery.patch.setattr(LifeCycle, "resume", forgetting)
 
 
 def same_noise_for_other_data(surgery: Surgery) -> None:

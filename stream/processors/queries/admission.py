@@ -173,7 +173,7 @@ class Admission:
         A stream that this worker must not answer for is not looked up: its table may not be the right one.
         """
         family = self._families.get(self._context.streams.kinds[slot])
-        if self._context.streams.refused[slot]:
+        if self._context.streams.columns.refused[slot]:
             return 0.0
         if family is None:
             return self._private_number(self._context, slot, query)

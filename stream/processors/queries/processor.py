@@ -22,7 +22,8 @@ from stream.processors.queries.families.base import Asked, Context
 from stream.processors.queries.families.publishing import publish
 from stream.processors.queries.families.sparse_vector import SparseVectors, private_number
 from stream.processors.queries.headers import enveloped
-from stream.processors.queries.hosted import CLOSED, HALTED, OPEN, HostedStreams
+from stream.processors.queries.hosted import HostedStreams
+from stream.processors.queries.life import CLOSED, HALTED, OPEN
 from stream.processors.queries.replies import Replies
 from stream.processors.queries.shares import UNLIMITED, Limits, Shares
 from stream.processors.queries.updates import UPDATE_PREFIX, UpdateLog
@@ -120,15 +121,13 @@ class QueryProcessor:
             key.decode(): _decode_checkpoint(record.value).incarnation for key, record in self._early.items()
         }
         self._early = {}
-        ended = dict(self.streams.reasons)
+        ended = dict(self.streams.life.reasons)
         self._refuse_unfit(np.arange(len(self.streams)))
-        self.streams.reasons |= ended
+        self.streams.life.reasons |= ended
         self._resume_hypotheses(self._updates)
         self._updates = UpdateLog()
-        self.streams.resumed(recent=int(5000 * STATUS_INTERVAL))
-        over_tables = [isinstance(terms.source, TableSource) for terms in self.streams.terms]
-        self.streams.show_fit(np.array(over_tables, dtype=np.bool_))
-        due = self.streams.due[: len(self.streams)]
+        self.streams.show_resumed(recent=int(5000 * STATUS_INTERVAL))
+        due = self.streams.columns.due[: len(self.streams)]
         waiting = np.flatnonzero(due > self._progress.served).tolist()
         self._admission.shares.resume(
             self._progress.clock, self._progress.served, {slot: int(due[slot]) for slot in waiting}
@@ -161,17 +160,17 @@ class QueryProcessor:
             else:
                 found.append((slot, checkpoint, record.timestamp))
                 self._early.pop(key, None)
-        self.streams.resume(found)
+        self.streams.life.resume(found)
 
     def _resume_hypotheses(self, updates: UpdateLog) -> None:
         """Hand each stream the updates of its hypothesis; one that lacks any must not answer."""
         terms = self.streams.terms
         learning = [index for index in range(len(terms)) if terms[index].calibration.kind in _LEARNING]
-        for slot in np.flatnonzero(np.isin(self.streams.terms_of[: len(self.streams)], learning)).tolist():
+        for slot in np.flatnonzero(np.isin(self.streams.columns.terms_of[: len(self.streams)], learning)).tolist():
             name, incarnation = self.streams.names[slot], self.streams.incarnations[slot]
-            found = updates.of(name, incarnation, int(self.streams.tops[slot]))
+            found = updates.of(name, incarnation, int(self.streams.columns.tops[slot]))
             if found is None:
-                self.streams.refuse(
+                self.streams.life.refuse(
                     slot, "the changelog lacks updates of the hypothesis; restore it from a backup"
                 )
             else:
@@ -200,9 +199,9 @@ class QueryProcessor:
         outputs = self._settle()
         if now >= self._status_due:
             self._status_due = now + STATUS_INTERVAL
-            changed = np.flatnonzero(self.streams.changed[: len(self.streams)])
+            changed = np.flatnonzero(self.streams.columns.changed[: len(self.streams)])
             self._replies.status(outputs, changed)
-            self.streams.changed[changed] = False
+            self.streams.columns.changed[changed] = False
         return outputs
 
     def process(self, records: Sequence[RecordLike]) -> Outputs:
@@ -240,7 +239,7 @@ class QueryProcessor:
         shares = self._admission.shares = reading.shares
         charged = list(dict.fromkeys(slot for _, slot, _ in reading.waiting)) if self._limited else []
         for slot in charged:
-            self.streams.due[slot] = shares.due.get(slot, shares.served)
+            self.streams.columns.due[slot] = shares.due.get(slot, shares.served)
         return charged
 
     def _reached(self, outputs: Outputs, last: RecordLike, charged: Sequence[int] = ()) -> None:
@@ -268,7 +267,7 @@ class QueryProcessor:
             readable = []
             # Written by a later version, perhaps to halt the stream: whatever it says, do not answer against it.
             if (known := self.streams.slots.get((record.key or b"").decode(errors="replace"))) is not None:
-                self.streams.refuse(known, "this worker cannot read the stream's control event; upgrade it")
+                self.streams.life.refuse(known, "this worker cannot read the stream's control event; upgrade it")
         return slots + self._host(readable)
 
     def _host(self, definitions: Sequence[Definition]) -> list[int]:
@@ -297,10 +296,10 @@ class QueryProcessor:
     def _refuse_unfit(self, slots: npt.NDArray[np.intp]) -> None:
         """Refuse those streams whose noise key or table is not here."""
         streams = self.streams
-        for slot in streams.keyless.keys() & set(slots.tolist() if streams.keyless else ()):
-            key_id = streams.keyless[slot]
-            streams.refuse(slot, f"this worker lacks noise key {key_id}; give it that key")
-        terms_of = streams.terms_of[slots]
+        for slot in streams.noise.keyless.keys() & set(slots.tolist() if streams.noise.keyless else ()):
+            key_id = streams.noise.keyless[slot]
+            streams.life.refuse(slot, f"this worker lacks noise key {key_id}; give it that key")
+        terms_of = streams.columns.terms_of[slots]
         for index in np.unique(terms_of).tolist():
             source = streams.terms[index].source
             if not isinstance(source, TableSource):
@@ -309,18 +308,18 @@ class QueryProcessor:
                 self._tables.get(source, streams.terms[index].fingerprint)
             except ValueError as error:
                 for slot in slots[terms_of == index].tolist():
-                    if slot not in streams.keyless:
-                        streams.refuse(slot, f"table: {error}")
+                    if slot not in streams.noise.keyless:
+                        streams.life.refuse(slot, f"table: {error}")
 
     def _settle(self) -> Outputs:
         outputs = Outputs()
         ended = []
         for slot, definition in self._pending.items():
             state = CLOSED if definition.kind == "closed" else HALTED
-            known = self.streams.state[slot]
+            known = self.streams.columns.state[slot]
             if known == CLOSED or (known != OPEN and state == HALTED):
                 continue
-            self.streams.end(slot, state, definition.reason or "")
+            self.streams.life.end(slot, state, definition.reason or "")
             ended.append(slot)
         self._pending.clear()
         if ended:
@@ -346,13 +345,15 @@ class QueryProcessor:
 
     def _halt_replayed(self, slots: npt.NDArray[np.intp], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
         """An offset that a stream has passed already means that the input topic went back: never answer it again."""
-        replayed = (offsets <= self.streams.last_offset[slots]) & (self.streams.state[slots] == OPEN)
+        replayed = (offsets <= self.streams.columns.last_offset[slots]) & (
+            self.streams.columns.state[slots] == OPEN
+        )
         halted = np.unique(slots[replayed])
         for slot in halted.tolist():
-            self.streams.end(
+            self.streams.life.end(
                 slot,
                 HALTED,
-                f"replayed: {self._topics.queries} went back behind offset {self.streams.last_offset[slot]} of this "
+                f"replayed: {self._topics.queries} went back behind offset {self.streams.columns.last_offset[slot]} of this "
                 "stream (topic recreated or offsets reset); open a new stream",
             )
         return halted

@@ -11,7 +11,8 @@ from schemas import Answer, Charge, Checkpoint, Position, StreamStatus
 from schemas.wire import encode, struct
 from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
 from stream.processors.letters import dead_letter
-from stream.processors.queries.hosted import STATES, HostedStreams
+from stream.processors.queries.hosted import HostedStreams
+from stream.processors.queries.life import STATES
 from stream.processors.queries.updates import Update, encode_update, update_key
 from stream.processors.rejections import BUSY, Rejection, address_of
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
@@ -35,9 +36,15 @@ class Replies:
     def checkpoints(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
         """One changelog record per touched stream."""
         streams = self._streams
-        columns = (streams.state, streams.answered, streams.tops, streams.last_offset, streams.due)
+        columns = (
+            streams.columns.state,
+            streams.columns.answered,
+            streams.columns.tops,
+            streams.columns.last_offset,
+            streams.columns.due,
+        )
         rows = zip(slots.tolist(), *(column[slots].tolist() for column in columns), strict=True)
-        keys, incarnations, reason_of = streams.keys, streams.incarnations, streams.reasons.get
+        keys, incarnations, reason_of = streams.keys, streams.incarnations, streams.life.reasons.get
         outputs.extend(
             self._topics.state,
             self._partition,
@@ -73,11 +80,11 @@ class Replies:
                 streams.names[slot],
                 source,
                 streams.incarnations[slot],
-                STATES[streams.state[slot]],
-                int(streams.answered[slot]),
-                int(streams.tops[slot]),
+                STATES[streams.columns.state[slot]],
+                int(streams.columns.answered[slot]),
+                int(streams.columns.tops[slot]),
                 streams.spent(slot),
-                streams.reasons.get(slot),
+                streams.life.reasons.get(slot),
             )
             key = source.encode()
             outputs.add(self._topics.charges, partition_of(key, LEDGER_PARTITIONS), (key, encode(charge), ()))
@@ -86,20 +93,20 @@ class Replies:
         """One digest per stream that changed since the last time."""
         streams = self._streams
         for slot in slots.tolist():
-            position = _WirePosition(self._topics.queries, self._partition, int(streams.last_offset[slot]))
+            position = _WirePosition(self._topics.queries, self._partition, int(streams.columns.last_offset[slot]))
             terms = streams.terms_at(slot)
             digest = _WireStatus(
                 streams.names[slot],
                 terms.source.source,
                 streams.incarnations[slot],
-                STATES[streams.state[slot]],
-                int(streams.answered[slot]),
-                int(streams.tops[slot]),
+                STATES[streams.columns.state[slot]],
+                int(streams.columns.answered[slot]),
+                int(streams.columns.tops[slot]),
                 streams.shown_left(slot),
                 streams.spent(slot),
                 terms.calibration.alpha,
                 position,
-                streams.reason(slot) if streams.refused[slot] else None,
+                streams.reason(slot) if streams.columns.refused[slot] else None,
             )
             outputs.add(self._topics.status, self._partition, (streams.keys[slot], encode(digest), ()))
 

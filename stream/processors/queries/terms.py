@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from schemas import (
     AboveThreshold,
@@ -21,7 +24,7 @@ from schemas.wire import struct
 from stream.accounting.costs import realised_cost, to_amount
 from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.mechanisms.grid import Grid, written
-from stream.noise import Sampler
+from stream.noise import Sampler, round_words
 
 WireAmount: Any = struct(Amount)
 
@@ -45,6 +48,16 @@ class Terms:
     def is_sparse_vector(self) -> bool:
         """Whether the mechanism compares with a threshold of the stream's own."""
         return isinstance(self.mechanism, AboveThreshold | NumericSparse)
+
+    @property
+    def plain(self) -> bool:
+        """Whether questions are trusted values that are compared with a threshold: nothing else need be known of them."""
+        return self.is_sparse_vector and self.source.kind == "values"
+
+    @property
+    def ends_at_cutoff(self) -> bool:
+        """Whether a stream is over when its last charged answer is out."""
+        return getattr(self.mechanism, "beyond", "end") == "end"
 
     @property
     def sparse_vector(self) -> SparseVectorCalibration:
@@ -77,6 +90,12 @@ class Terms:
     def answer_noise(self) -> Sampler:
         """The law of the fresh noise of numbers."""
         return self._sampler("answer", answer_sampler)
+
+    def barriers(self, subkeys: Sequence[bytes], tops: Sequence[int]) -> npt.NDArray[np.int64]:
+        """ρ + s of streams of these subkeys, each after so many ⊤s; the same for ever where ρ is drawn once."""
+        rounds = tops if self.sparse_vector.fresh_threshold else [0] * len(tops)
+        words, low = round_words(subkeys, rounds, self.threshold_noise.words)
+        return self.threshold_noise.draw(words, low) + self.sparse_vector.shift
 
     def _sampler(self, name: str, law: Callable[[SparseVectorCalibration], Sampler]) -> Sampler:
         if (sampler := self._samplers.get(name)) is None:

@@ -115,7 +115,7 @@ class Workload:
         return int(work)
 
     def _facts_of(self, slot: int, source: TableSource) -> _Facts:
-        number = int(self._context.streams.terms_of[slot])
+        number = int(self._context.streams.columns.terms_of[slot])
         if (known := self._facts.get(number)) is not None:
             return known
         mechanism = self._context.streams.terms_at(slot).mechanism

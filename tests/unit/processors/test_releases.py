@@ -76,7 +76,7 @@ def whole_noise(driver: Driver, stream: str, names: Sequence[bytes]) -> np.ndarr
     calibration = streams.terms_at(slot).calibration
     assert isinstance(calibration, ReleaseCalibration)
     law = release_sampler(calibration)
-    return law.draw(*cell_words(streams.subkey(slot, Role.RELEASE), names, law.words))
+    return law.draw(*cell_words(streams.noise.subkey(slot, Role.RELEASE), names, law.words))
 
 
 def whole_histogram(driver: Driver, stream: str) -> np.ndarray[Any, np.dtype[np.int64]]:

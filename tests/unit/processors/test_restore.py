@@ -179,7 +179,7 @@ def test_a_table_that_came_late_is_found_when_the_restore_ends() -> None:
         processor.restore(driver.records(driver.topics.control))
         store.put("people", {"age": [1, 2, 3], "sex": ["F", "M", "F"]})
         processor.restored()
-    assert not processor.streams.refused[: len(processor.streams)].any()
+    assert not processor.streams.columns.refused[: len(processor.streams)].any()
 
 
 @pytest.mark.parametrize("count", [1, 7, 64, 65, 300])

@@ -52,7 +52,7 @@ class Family(Protocol):
     def answer(self, questions: Sequence[Asked]) -> list[Reply | None]:
         """Answer questions of open streams in order; None where the stream's charged answers are used up.
 
-        ``streams.tops_left`` says how many charged replies each stream may still give, at the start of the batch.
+        ``streams.left`` says how many charged replies each stream may still give, at the start of the batch.
         """
 
     def resume(self, slot: int, updates: Sequence[Update]) -> None:
@@ -165,7 +165,7 @@ def within_grants(streams: HostedStreams, questions: Sequence[Asked]) -> list[bo
     for one in questions:
         rest = left.get(one.slot)
         if rest is None:
-            rest = int(streams.tops_left[one.slot])
+            rest = streams.left(one.slot)
         paid.append(rest > 0)
         left[one.slot] = rest - 1
     return paid

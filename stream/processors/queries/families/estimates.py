@@ -83,7 +83,7 @@ class EstimateFamily:
         reads: list[Read] = [one.content for one in questions]
         before = current.estimator.tops
         steps = current.estimator.answer(
-            [read.question for read in reads], beyond=not self._streams.ends_at_cutoff(slot)
+            [read.question for read in reads], beyond=not self._streams.terms_at(slot).ends_at_cutoff
         )
         replies: list[Reply | None] = [None] * len(questions)
         for place, (read, step) in enumerate(zip(reads, steps, strict=False)):
@@ -133,12 +133,12 @@ class EstimateFamily:
         if public is not None:
             return max(1, public)
         law = sampler("two_sided", Fraction(calibration.epsilon_rows))
-        words, low = round_words([self._streams.subkey(slot, Role.ROWS)], [0], law.words)
+        words, low = round_words([self._streams.noise.subkey(slot, Role.ROWS)], [0], law.words)
         return max(1, self._context.table(slot).private_row_count + int(law.draw(words, low)[0]))
 
     def _true(self, slot: int, reader: QuestionReader, axes: Axes) -> Cells:
         """The exact counts on some axes: private."""
-        key = (int(self._streams.terms_of[slot]), axes)
+        key = (int(self._streams.columns.terms_of[slot]), axes)
         if (known := self._private.get(key)) is None:
             everyone = self._context.predicate(slot, None)
             names = [reader.attributes[axis] for axis in axes]
@@ -192,7 +192,7 @@ class _Keyed:
         self._streams = context.streams
         self._slot = slot
         self._barrier: int | None = None
-        self._query_key = self._streams.subkey(slot, Role.QUERY)
+        self._query_key = self._streams.noise.subkey(slot, Role.QUERY)
 
     def barrier(self, tops: int) -> int:
         """ρ, drawn once for the stream."""
@@ -211,14 +211,14 @@ class _Keyed:
     def number(self, tops: int, key: bytes, rate: Fraction) -> int:
         """The noise of the number on the ⊤ of a question."""
         law = sampler("two_sided", rate)
-        subkey = self._streams.subkey(self._slot, Role.ANSWER)
+        subkey = self._streams.noise.subkey(self._slot, Role.ANSWER)
         words, low = cell_words(subkey, [tops.to_bytes(_NUMBER_BYTES, "big") + key], law.words)
         return int(law.draw(words, low)[0])
 
     def marginal(self, tops: int | None, axes: Axes, cells: int, rate: Fraction) -> Integers:
         """The noise of a marginal's cells."""
         law = sampler("two_sided", rate)
-        subkey = self._streams.subkey(self._slot, Role.RELEASE)
+        subkey = self._streams.noise.subkey(self._slot, Role.RELEASE)
         when = _START if tops is None else tops.to_bytes(_NUMBER_BYTES, "big")
         place = when + b"".join(axis.to_bytes(_NUMBER_BYTES, "big") for axis in axes)
         parts = []

@@ -172,7 +172,7 @@ class _HypothesisFamily(ABC):
         if calibration.epsilon_rows == 0.0:
             return calibration.rows
         law = rows_sampler(calibration)
-        words, low = round_words([self._streams.subkey(slot, Role.ROWS)], [0], law.words)
+        words, low = round_words([self._streams.noise.subkey(slot, Role.ROWS)], [0], law.words)
         return max(1, self._context.table(slot).private_row_count + int(law.draw(words, low)[0]))
 
     def _calibration(self, slot: int) -> HypothesisCalibration:
@@ -233,8 +233,8 @@ class _KeyedNoise:
         self._streams = context.streams
         self._slot = slot
         self._keys = keys
-        self._query = (context.streams.subkey(slot, Role.QUERY), terms.query_noise)
-        self._answer = (context.streams.subkey(slot, Role.ANSWER), terms.answer_noise)
+        self._query = (context.streams.noise.subkey(slot, Role.QUERY), terms.query_noise)
+        self._answer = (context.streams.noise.subkey(slot, Role.ANSWER), terms.answer_noise)
 
     def barrier(self, tops: int) -> int:
         """ρ + s of the round under way after so many ⊤s."""

@@ -153,7 +153,7 @@ class LaplaceFamily(Stateless):
         """The noise of each question's numbers, from one run of words per event."""
         streams = self._context.streams
         words, low = event_words(
-            [streams.subkey(one.slot, Role.ANSWER) for one in questions],
+            [streams.noise.subkey(one.slot, Role.ANSWER) for one in questions],
             self._context.topic,
             self._context.partition,
             [one.offset for one in questions],

@@ -9,7 +9,8 @@ import numpy as np
 from schemas.wire import encode
 from stream.processors.base import Message, Outputs
 from stream.processors.queries.families.base import Asked, Family, Reply
-from stream.processors.queries.hosted import EXHAUSTED, OPEN, UNLIMITED, HostedStreams
+from stream.processors.queries.hosted import HostedStreams
+from stream.processors.queries.life import EXHAUSTED
 from stream.processors.queries.replies import Replies, WireAnswer
 
 
@@ -22,7 +23,7 @@ def publish(
     outputs: Outputs,
 ) -> None:
     """Answer questions of one family and write what must outlive this worker; ended streams answer ``halted``."""
-    live = [one for one in questions if streams.state[one.slot] == OPEN and not streams.refused[one.slot]]
+    live = [one for one in questions if streams.life.answers(one.slot)]
     found = {one.place: reply for one, reply in zip(live, family.answer(live), strict=True)}
     touched: dict[int, None] = {}
     charged: dict[int, None] = {}
@@ -33,30 +34,28 @@ def publish(
             answers[one.place] = _halted(streams, one)
             continue
         touched[slot] = None
-        if reply.charged or streams.answered[slot] == 0:
+        if reply.charged or streams.columns.answered[slot] == 0:
             charged[slot] = None
         answers[one.place] = _answer(streams, one, reply)
         if reply.update is not None:
             replies.update(outputs, slot, reply.update)
     for slot in touched:
-        if streams.tops_left[slot] == 0 and streams.ends_at_cutoff(slot):
-            streams.state[slot] = EXHAUSTED
-        streams.changed[slot] = True
+        if streams.left(slot) == 0 and streams.terms_at(slot).ends_at_cutoff:
+            streams.columns.state[slot] = EXHAUSTED
+        streams.columns.changed[slot] = True
     replies.checkpoints(outputs, np.array(list(touched), dtype=np.intp))
     replies.charges(outputs, np.array(list(charged), dtype=np.intp))
 
 
 def _answer(streams: HostedStreams, one: Asked, reply: Reply) -> Message:
     slot = one.slot
-    index = int(streams.answered[slot])
+    index = int(streams.columns.answered[slot])
     if reply.charged:
-        if streams.tops_left[slot] == 0:
+        if streams.left(slot) == 0:
             raise AssertionError(f"stream '{streams.names[slot]}' has no charged answer left")
-        streams.tops[slot] += 1
-        if streams.tops_left[slot] < UNLIMITED:
-            streams.tops_left[slot] -= 1
-    streams.answered[slot] = index + 1
-    streams.last_offset[slot] = one.offset
+        streams.columns.tops[slot] += 1
+    streams.columns.answered[slot] = index + 1
+    streams.columns.last_offset[slot] = one.offset
     answer = WireAnswer(
         one.id,
         streams.names[slot],

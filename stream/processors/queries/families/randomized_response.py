@@ -31,7 +31,7 @@ class RandomizedResponseFamily(Stateless):
             return []
         streams = self._context.streams
         words, _ = event_words(
-            [streams.subkey(one.slot, Role.ANSWER) for one in questions],
+            [streams.noise.subkey(one.slot, Role.ANSWER) for one in questions],
             self._context.topic,
             self._context.partition,
             [one.offset for one in questions],
@@ -46,7 +46,7 @@ class RandomizedResponseFamily(Stateless):
         return replies
 
     def _categories(self, slot: int) -> dict[str, int]:
-        terms = int(self._context.streams.terms_of[slot])
+        terms = int(self._context.streams.columns.terms_of[slot])
         if (numbers := self._numbers.get(terms)) is None:
             names, _ = self._law(slot)
             numbers = self._numbers[terms] = {name: number for number, name in enumerate(names)}

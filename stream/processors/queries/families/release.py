@@ -68,7 +68,7 @@ class _Release(Stateless):
 
     def _cells(self, slot: int, attributes: Sequence[str]) -> Cells:
         """The stream's cells; streams of the same terms share them."""
-        terms = int(self._context.streams.terms_of[slot])
+        terms = int(self._context.streams.columns.terms_of[slot])
         if (known := self._cells_of.get(terms)) is None:
             known = self._cells_of[terms] = Cells(self._context.source_table(slot), attributes)
         return known
@@ -76,7 +76,7 @@ class _Release(Stateless):
     def _noise(self, slot: int, names: Sequence[bytes]) -> Integers:
         """The noise that belongs to cells, or rows, of these names."""
         law = release_sampler(self._calibration(slot))
-        subkey = self._context.streams.subkey(slot, Role.RELEASE)
+        subkey = self._context.streams.noise.subkey(slot, Role.RELEASE)
         parts = [np.zeros(0, dtype=np.int64)]
         remaining = iter(names)
         while some := list(islice(remaining, _CELLS_AT_ONCE)):

@@ -85,7 +85,7 @@ class _Selection(Stateless, ABC):
         """The index of the candidate to publish."""
 
     def _words(self, one: Asked, count: int) -> tuple[Words, LowWords]:
-        subkey = self._context.streams.subkey(one.slot, Role.ANSWER)
+        subkey = self._context.streams.noise.subkey(one.slot, Role.ANSWER)
         context = self._context
         return event_words([subkey], context.topic, context.partition, [one.offset], [one.payload], count)
 

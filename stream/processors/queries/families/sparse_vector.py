@@ -17,7 +17,8 @@ from stream.noise import Role, Sampler, event_words
 from stream.processors.base import Message, Outputs
 from stream.processors.queries.admission import Batch
 from stream.processors.queries.families.base import Context, form_for, on_values
-from stream.processors.queries.hosted import EXHAUSTED, OPEN
+from stream.processors.queries.families.rounds import Rounds
+from stream.processors.queries.life import EXHAUSTED
 from stream.processors.queries.replies import Replies, WireAnswer
 from stream.processors.queries.terms import Terms
 from stream.processors.written import value_of
@@ -36,25 +37,26 @@ class SparseVectors:
         self._context = context
         self._streams = context.streams
         self._replies = replies
+        self._rounds = Rounds(context.streams)
 
     def answer(self, batch: Batch, answers: list[Message | None], outputs: Outputs) -> None:
         """Answer a batch, and write what must outlive this worker."""
-        streams = self._streams
+        streams, rounds = self._streams, self._rounds
         slots = np.array(batch.slots, dtype=np.intp)
         rows, row_of = np.unique(slots, return_inverse=True)
-        open_rows = (streams.state[rows] == OPEN) & ~streams.refused[rows]
-        streams.prepare(rows)
-        tops_before = streams.tops[rows]
+        open_rows = streams.life.answering(rows)
+        rounds.prepare(rows)
+        tops_before = streams.columns.tops[rows]
         groups = self._by_terms(slots)
         values, thresholds = self._values(batch, slots, groups)
         margins = values - thresholds + self._noise(batch, groups)
         decisions = decide(
             margins,
             row_of,
-            streams.barrier[rows],
-            np.where(open_rows, streams.tops_left[rows], 0),
+            rounds.barrier[rows],
+            np.where(open_rows, streams.columns.tops_left(rows), 0),
             lambda row, tops: streams.barrier_of_round(int(rows[row]), int(tops_before[row]) + tops),
-            streams.fresh[rows],
+            rounds.fresh[rows],
         )
         numbers = self._numbers(batch, slots, row_of, rows, decisions, values, thresholds, margins)
         self._write_answers(batch, row_of, rows, open_rows, decisions, numbers, answers)
@@ -65,7 +67,7 @@ class SparseVectors:
         values = np.array(batch.values, dtype=np.float64)
         steps = np.empty(len(slots), dtype=np.int64)
         asked = np.array(batch.thresholds, dtype=np.float64)
-        thresholds = self._streams.threshold[slots]
+        thresholds = self._rounds.threshold[slots]
         for terms, members in groups:
             own = ~np.isnan(asked[members])
             thresholds[members[own]] = terms.grid.public(asked[members[own]])
@@ -78,7 +80,7 @@ class SparseVectors:
         laws: dict[Sampler, list[npt.NDArray[np.intp]]] = {}
         for terms, members in groups:
             laws.setdefault(terms.query_noise, []).append(members)
-        query_keys = [self._streams.query_keys[slot] for slot in batch.slots]
+        query_keys = [self._rounds.query_keys[slot] for slot in batch.slots]
         for law, parts in laws.items():
             members = np.sort(np.concatenate(parts))
             noise[members] = self._draws(law, batch, query_keys, members)
@@ -99,7 +101,7 @@ class SparseVectors:
 
     def _by_terms(self, slots: npt.NDArray[np.intp]) -> Groups:
         """Which places of a batch go by the same terms."""
-        terms_of = self._streams.terms_of[slots]
+        terms_of = self._streams.columns.terms_of[slots]
         return [
             (self._streams.terms[index], np.flatnonzero(terms_of == index))
             for index in np.unique(terms_of).tolist()
@@ -129,10 +131,10 @@ class SparseVectors:
             if calibration.numbers == "fresh":
                 subkeys = [b""] * len(slots)
                 for member in members.tolist():
-                    subkeys[member] = self._streams.subkey(int(slots[member]), Role.ANSWER)
+                    subkeys[member] = self._streams.noise.subkey(int(slots[member]), Role.ANSWER)
                 steps = values[members] + self._draws(terms.answer_noise, batch, subkeys, members)
             else:
-                before = self._streams.tops[rows[row_of[members]]] + decisions.tops_before[members]
+                before = self._streams.columns.tops[rows[row_of[members]]] + decisions.tops_before[members]
                 barriers = [
                     self._streams.barrier_of_round(slot, tops_before)
                     for slot, tops_before in zip(slots[members].tolist(), before.tolist(), strict=True)
@@ -154,10 +156,10 @@ class SparseVectors:
         answers: list[Message | None],
     ) -> None:
         streams = self._streams
-        tops_after = streams.tops[rows][row_of] + decisions.tops_before + (decisions.codes == ABOVE)
-        index = streams.answered[rows][row_of] + np.where(open_rows[row_of], decisions.place, 0)
-        cutoff = (streams.tops[rows] + streams.tops_left[rows])[row_of]
-        columns = (decisions.codes, index, tops_after, cutoff - tops_after, streams.terms_of[rows][row_of])
+        tops_after = streams.columns.tops[rows][row_of] + decisions.tops_before + (decisions.codes == ABOVE)
+        index = streams.columns.answered[rows][row_of] + np.where(open_rows[row_of], decisions.place, 0)
+        cutoff = streams.columns.cutoff[rows][row_of]
+        columns = (decisions.codes, index, tops_after, cutoff - tops_after, streams.columns.terms_of[rows][row_of])
         keys, names, terms = streams.keys, streams.names, streams.terms
         for where, query_id, slot, code, place, tops, left, index_of_terms in zip(
             batch.places,
@@ -219,14 +221,14 @@ class SparseVectors:
         answered = np.bincount(row_of[answers], minlength=len(rows))
         last = np.full(len(rows), -1, dtype=np.int64)
         np.maximum.at(last, row_of[answers], np.array(batch.offsets, dtype=np.int64)[answers])
-        shown = np.where(open_rows, streams.tops_left[rows] - decisions.tops_left, 0)
-        first = (streams.answered[rows] == 0) & (answered > 0)
-        streams.answered[rows] += answered
-        streams.advance(rows, shown)
-        streams.last_offset[rows[answered > 0]] = last[answered > 0]
-        ended = open_rows & (streams.tops_left[rows] == 0)
-        streams.state[rows[ended]] = EXHAUSTED
-        streams.changed[rows[(answered > 0) | ended]] = True
+        shown = np.where(open_rows, streams.columns.tops_left(rows) - decisions.tops_left, 0)
+        first = (streams.columns.answered[rows] == 0) & (answered > 0)
+        streams.columns.answered[rows] += answered
+        streams.columns.tops[rows] += shown
+        streams.columns.last_offset[rows[answered > 0]] = last[answered > 0]
+        ended = open_rows & (streams.columns.tops_left(rows) == 0)
+        streams.columns.state[rows[ended]] = EXHAUSTED
+        streams.columns.changed[rows[(answered > 0) | ended]] = True
         self._replies.checkpoints(outputs, rows[(answered > 0) | ended])
         # A stream's first answer costs the threshold's share, each ⊤ one more; ⊥s after the first cost nothing.
         self._replies.charges(outputs, rows[first | (shown > 0) | ended])

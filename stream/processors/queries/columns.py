@@ -1,0 +1,72 @@
+"""Figures of many streams as numpy arrays, one entry for each slot."""
+
+from __future__ import annotations
+
+from typing import Any, Final, get_args, get_type_hints
+
+import numpy as np
+import numpy.typing as npt
+
+UNLIMITED: Final = 1 << 62
+"""Stands for the cutoff where one charge pays for all."""
+
+_ROOM_AT_FIRST: Final = 64
+
+
+class Columns:
+    """Arrays of equal length, one for each annotation of a subclass; entries are 0 at first.
+
+    An array is exchanged when it grows, so whoever keeps ``Columns`` asks for its arrays anew.
+    """
+
+    def __init__(self) -> None:
+        self._room = _ROOM_AT_FIRST
+        self._names: list[str] = []
+        for name, kind in get_type_hints(type(self)).items():
+            setattr(self, name, np.zeros(self._room, dtype=_entry(kind)))
+            self._names.append(name)
+
+    def grow(self, count: int) -> None:
+        """Make room for so many slots."""
+        if count <= self._room:
+            return
+        while self._room < count:
+            self._room *= 2
+        for name in self._names:
+            values = getattr(self, name)
+            grown = np.zeros(self._room, dtype=values.dtype)
+            grown[: len(values)] = values
+            setattr(self, name, grown)
+
+
+class StreamColumns(Columns):
+    """The figures that a partition keeps of each of its streams.
+
+    ``cutoff`` is how many charged answers a stream may give in all and ``tops`` how many it has given. ``threshold`` is
+    that of a sparse vector's definition. ``begun`` is the number of the beginning, never 0, that a stream's figures go
+    back to: another beginning, another number.
+    """
+
+    terms_of: npt.NDArray[np.int32]
+    begun: npt.NDArray[np.int64]
+    threshold: npt.NDArray[np.float64]
+    cutoff: npt.NDArray[np.int64]
+    state: npt.NDArray[np.uint8]
+    refused: npt.NDArray[np.bool_]
+    changed: npt.NDArray[np.bool_]
+    tops: npt.NDArray[np.int64]
+    answered: npt.NDArray[np.int64]
+    last_offset: npt.NDArray[np.int64]
+    written_at: npt.NDArray[np.int64]
+    due: npt.NDArray[np.int64]
+
+    def tops_left(self, slots: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+        """How many charged answers streams may still give."""
+        left: npt.NDArray[np.int64] = self.cutoff[slots] - self.tops[slots]
+        return left
+
+
+def _entry(array: Any) -> Any:
+    """The type of the entries of ``npt.NDArray[...]``."""
+    _, dtype = get_args(array)
+    return get_args(dtype)[0]
