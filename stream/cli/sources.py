@@ -9,12 +9,14 @@ import typer
 from pydantic import TypeAdapter
 
 from schemas import Receipt, Source, SourceRecord, ValuesSource
+from stream.cli import checking
 from stream.cli.grants import ShownGrant, shown_grants
 from stream.cli.output import AsJson, amount, asked, read_document, say, show_json, show_table
 from stream.client import Client
 from stream.mechanisms.grid import range_of
 
 app = typer.Typer(help="Sources and their budgets.", no_args_is_help=True)
+app.command("check")(checking.check)
 _sources: TypeAdapter[Source] = TypeAdapter(Source)
 
 

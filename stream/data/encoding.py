@@ -40,11 +40,11 @@ def encode(name: str, domain: Domain, column: pl.Series) -> tuple[CodeArray, Mas
     """
     match domain:
         case Categories():
-            found, known = _category_codes(domain, _as_text(name, column))
+            found, known = _category_codes(domain, as_text(name, column))
         case Integers():
-            found, known = _integer_codes(domain, _as_numbers(name, column))
+            found, known = _integer_codes(domain, as_numbers(name, column))
         case Bins():
-            found, known = _bin_codes(domain, _as_numbers(name, column))
+            found, known = _bin_codes(domain, as_numbers(name, column))
     return found.astype(code_type(domain.size)), known
 
 
@@ -72,7 +72,8 @@ def _bin_codes(domain: Bins, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArra
     return np.clip(found, 0, domain.size - 1), known
 
 
-def _as_text(name: str, column: pl.Series) -> pl.Series:
+def as_text(name: str, column: pl.Series) -> pl.Series:
+    """A column's cells as categories are read from them."""
     kind = column.dtype
     if kind.is_float():
         # Some writers turn whole numbers into floats as soon as one row has none: 1.0 is still the category '1'.
@@ -87,7 +88,8 @@ def _as_text(name: str, column: pl.Series) -> pl.Series:
     raise DataError(f"column {shown(name)} has type {kind}, not text or whole numbers; write it as text")
 
 
-def _as_numbers(name: str, column: pl.Series) -> npt.NDArray[np.float64]:
+def as_numbers(name: str, column: pl.Series) -> npt.NDArray[np.float64]:
+    """A column's cells as numbers are read from them; NaN where a cell is missing or no number."""
     kind = column.dtype
     if kind in (pl.String, pl.Categorical, pl.Enum):
         column = column.cast(pl.String).str.strip_chars()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,18 +24,29 @@ def read_columns(path: Path, names: Sequence[str]) -> pl.DataFrame:
     formed, that is, its writer put cells that hold quotes, commas or newlines in quotes. A blank line is a row whose
     cells are missing, wherever it stands. UnreadableError if there is no such file, DataError if it lacks a column.
     """
+    require_table_file(path)
+    with readable():
+        if is_parquet(path):
+            require(names, pl.read_parquet_schema(path))
+            return pl.read_parquet(path, columns=list(names), glob=False)
+        return _read_csv(path, names)
+
+
+def require_table_file(path: Path) -> None:
+    """UnreadableError unless there is a file whose name says that it holds a table."""
     kind = "".join(path.suffixes[-2:]).lower()
     if not (kind.endswith((".csv", ".parquet")) or kind == ".csv.gz"):
         raise UnreadableError("no .csv, .csv.gz or .parquet file")
     if not path.is_file():
         raise UnreadableError("missing")
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """UnreadableError for whatever goes wrong in reading a file; what the reader says may quote cells, so it is not passed on."""
     try:
-        if _is_parquet(path):
-            require(names, pl.read_parquet_schema(path))
-            return pl.read_parquet(path, columns=list(names), glob=False)
-        return _read_csv(path, names)
+        yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError):
-        # What the reader says may quote cells, so it is not passed on.
         raise UnreadableError(
             "its format, or its rights; in CSV, cells with quotes or newlines must be quoted"
         ) from None
@@ -42,12 +54,10 @@ def read_columns(path: Path, names: Sequence[str]) -> pl.DataFrame:
 
 def rows_before_reading(path: Path) -> int | None:
     """How many rows a file says that it has, without reading them; None where its format does not say."""
-    if not _is_parquet(path):
+    if not is_parquet(path):
         return None
-    try:
+    with readable():
         return int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError):
-        raise UnreadableError("its format, or its rights") from None
 
 
 def in_memory(frame: Frame, names: Sequence[str]) -> pl.DataFrame:
@@ -71,16 +81,21 @@ def require(names: Sequence[str], available: Sequence[str] | Mapping[str, object
             raise DataError(f"the table has no column {shown(name)}; add it or leave the attribute out")
 
 
-def _is_parquet(path: Path) -> bool:
+def is_parquet(path: Path) -> bool:
+    """Whether a file's name says that it is a Parquet file."""
     return path.suffix.lower() == ".parquet"
 
 
-def _read_csv(path: Path, names: Sequence[str]) -> pl.DataFrame:
+def csv_columns(path: Path) -> list[str]:
+    """The column names of a CSV file, as they are read: of two that are the same the second is given another name."""
     try:
-        header = pl.read_csv(path, n_rows=0, infer_schema=False, encoding="utf8-lossy", glob=False)
+        return pl.read_csv(path, n_rows=0, infer_schema=False, encoding="utf8-lossy", glob=False).columns
     except pl.exceptions.NoDataError:
         raise UnreadableError("no line of column names") from None
-    require(names, header.columns)
+
+
+def _read_csv(path: Path, names: Sequence[str]) -> pl.DataFrame:
+    require(names, csv_columns(path))
     cells = pl.read_csv(
         path,
         columns=list(names),

@@ -1,0 +1,113 @@
+"""What a table's owner may do about what was found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from itertools import islice
+from typing import Final
+
+from schemas import Categories, TableSource
+from stream.data.checks.cells import CellCheck
+from stream.data.checks.report import Columns, Misfit, People
+from stream.data.errors import shown
+
+_SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_MOST_ALIKE: Final = 3
+_DECIMAL_COMMA: Final = re.compile(r"\s*[-+]?\d+,\d+\s*")
+_UNIT: Final = re.compile(r"\s*[-+]?\d+(\.\d+)?\s*[^\d\s.,eE+-]+\s*")
+_NOT_UTF8: Final = "\ufffd"
+
+
+def separator_of(header: list[str], declared: Iterable[str]) -> str | None:
+    """The sign that seems to stand between a header's names in the place of a comma; None if none does."""
+    wanted, line = set(declared), ",".join(header)
+    named = {sign: len(wanted & {name.strip().strip('"') for name in line.split(sign)}) for sign in _SEPARATORS}
+    best = max(named, key=lambda sign: named[sign])
+    return best if named[best] > len(wanted.intersection(header)) else None
+
+
+def about_columns(columns: Columns) -> Iterator[str]:
+    """What to do about columns that are missing."""
+    if columns.separator is not None:
+        yield (
+            f"the columns seem to be separated by {_SEPARATORS[columns.separator]}; services read commas only: write the "
+            "file with commas"
+        )
+        return
+    alike = {_folded(name): name for name in columns.undeclared}
+    for name in columns.missing:
+        found = alike.get(_folded(name))
+        near = [found] if found is not None else get_close_matches(name, columns.undeclared, n=1)
+        if near:
+            yield f"column {shown(near[0])} may be what is declared as {shown(name)}: names must be equal, sign by sign"
+    if len(columns.undeclared) == len(columns.found):
+        yield "no declared column is there; see that the first line of a CSV file names the columns"
+    for name in columns.found:
+        repeated = name.removesuffix("_duplicated_0")
+        if repeated != name and repeated in columns.found:
+            yield f"column {shown(repeated)} is there twice; the first one is read"
+
+
+def about_cells(checks: Iterable[CellCheck]) -> Iterator[str]:
+    """What to do about cells that do not fit."""
+    clamped = False
+    for check in checks:
+        for misfit in check.misfits():
+            yield from _about_misfit(check, misfit)
+            clamped |= misfit.fate == "clamped"
+    if clamped:
+        yield (
+            "a declaration is public: take ranges from what is known without the table, since one that was fitted to the "
+            "rows tells of them"
+        )
+
+
+def about_rows(source: TableSource, left_out: int, surplus_lines: int, people: People | None) -> Iterator[str]:
+    """What to do about whole rows."""
+    if surplus_lines:
+        yield "lines with too many cells: put cells that hold commas in quotes, or their rows are read shifted"
+    if left_out and source.neighbors == "replace":
+        yield (
+            "with neighbors 'replace' the number of rows in the file is public, those left out among them; mechanisms that "
+            "build on it promise their accuracy only where no row is left out: declare 'other', clamp, and fill in numbers"
+        )
+    if people is not None and people.with_several:
+        yield (
+            f"every promise is for one row a person: for whoever has {people.most_rows:,} rows the loss is up to "
+            f"{_group_loss(source, people.most_rows)}; make one row of each person's rows"
+        )
+    if people is not None and people.rows_without:
+        yield f"rows without {shown(people.column)}: nobody can tell whose they are; name their person or drop them"
+
+
+def _group_loss(source: TableSource, rows: int) -> str:
+    if source.accountant == "zcdp":
+        return f"{rows**2:,} times the ρ"
+    return f"{rows:,} times the ε" + (" and more than as many times the δ" if source.delta else "")
+
+
+def _about_misfit(check: CellCheck, misfit: Misfit) -> Iterator[str]:
+    name, domain = shown(check.name), check.domain
+    values = [one.value for one in misfit.found]
+    if isinstance(domain, Categories):
+        alike = {_folded(value): value for value in domain.values}
+        pairs = ((value, alike.get(_folded(value))) for value in sorted(check.undeclared()))
+        for value, declared in islice(((one, two) for one, two in pairs if two is not None), _MOST_ALIKE):
+            if misfit.what == "undeclared":
+                yield f"{name}: {shown(value)} is the declared {shown(declared)} but for spaces or case; write it so"
+        if misfit.fate == "left out":
+            yield f"{name}: declare 'other' to keep rows whose category is {misfit.what}"
+    elif any(_DECIMAL_COMMA.fullmatch(value) for value in values):
+        yield f"{name}: numbers have a decimal comma; write a decimal point"
+    elif any(_UNIT.fullmatch(value) for value in values):
+        yield f"{name}: numbers have a unit; write the number alone"
+    elif misfit.what == "not whole":
+        yield f"{name}: round the numbers in the file, or declare bins"
+    if any(_NOT_UTF8 in value for value in values):
+        yield f"{name}: some cells are not UTF-8; write the file as UTF-8"
+
+
+def _folded(text: str) -> str:
+    return "".join(text.casefold().split())

@@ -1,0 +1,293 @@
+"""A table beside its declaration: what does not fit is found, told apart, and counted as services count it."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import Bins, Categories, Domain, Integers, TableSource
+from stream.data import DataError, Table, UnreadableError, adult
+from stream.data.checks import NOTICE, Found, Misfit, Report, check_table, commonest, people, scan
+from tests.unit.data.small import ATTRIBUTES, Cell, read_by_hand, rows, source, unhurried
+
+AGE = Integers(minimum=0, maximum=9)
+STRICT = Integers(minimum=0, maximum=9, outside="reject")
+BMI = Bins(edges=(10.0, 20.0, 30.5))
+SEX = Categories(values=("F", "M"))
+OTHER = Categories(values=("F", "M", "?"), other="?")
+
+
+def checked(folder: Path, text: str, attributes: Mapping[str, Domain], person: str | None = None) -> Report:
+    path = folder / "table.csv"
+    path.write_text(text, encoding="utf-8")
+    return check_table(source(attributes), path, person)
+
+
+def one(folder: Path, domain: Domain, cells: Sequence[str]) -> Report:
+    """A check of one column; the other keeps empty cells from being blank lines."""
+    return checked(folder, "x,y\n" + "".join(f"{cell},\n" for cell in cells), {"x": domain})
+
+
+def found(misfit: Misfit) -> dict[str, int]:
+    return {value.value: value.rows for value in misfit.found}
+
+
+def is_as_found(row: Mapping[str, Cell], values: Mapping[str, Any]) -> bool:
+    for name, domain in ATTRIBUTES.items():
+        cell = row[name]
+        same = cell == values[name] if isinstance(domain, Categories) else float(cell or 0) == float(values[name])
+        if not same:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@unhurried
+@given(table=st.lists(rows, max_size=12))
+def test_rows_are_counted_as_the_declared_rules_read_them(kind: str, table: list[Mapping[str, Cell]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"table.{kind}")
+        texts = [["" if row[name] is None else str(row[name]) for name in ATTRIBUTES] for row in table]
+        if kind == "csv":
+            with path.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file, lineterminator="\n").writerows([list(ATTRIBUTES), *texts])
+        else:
+            pl.DataFrame(texts, schema=dict.fromkeys(ATTRIBUTES, pl.String), orient="row").write_parquet(path)
+        report = check_table(source(path=str(path)))
+        loaded = Table.load(source(path=str(path)))
+    read = [(row, read_by_hand(row)) for row in table]
+    as_declared = sum(values is not None and is_as_found(row, values) for row, values in read)
+    assert report.rows == len(table) == loaded.file_row_count
+    assert report.left_out == sum(values is None for _, values in read)
+    assert loaded.private_row_count == report.rows - report.left_out
+    assert report.as_declared == as_declared
+    assert report.changed == len(table) - report.left_out - as_declared
+    assert report.fits == (as_declared == len(table))
+
+
+def test_each_way_not_to_fit_is_told_with_what_was_found(tmp_path: Path) -> None:
+    cells = ["3", "", " ", "-4", "-1", "12", "1e3", "inf", "x", "x", "1_0", "nan", "2.5"]
+    missing, unread, broken, below, above = one(tmp_path, AGE, cells).misfits
+    assert (missing.what, missing.rows, missing.fate, missing.found) == ("missing", 2, "left out", ())
+    assert (unread.what, unread.rows, unread.fate, unread.different) == ("not a number", 4, "left out", 3)
+    assert found(unread) == {"x": 2, "1_0": 1, "nan": 1}
+    assert (broken.what, found(broken), broken.fate) == ("not whole", {"2.5": 1}, "left out")
+    assert (below.what, below.rows, below.fate, below.becomes, below.farthest) == (
+        "below",
+        2,
+        "clamped",
+        "0",
+        "-4",
+    )
+    assert (above.what, above.rows, above.fate, above.becomes, above.farthest) == (
+        "above",
+        3,
+        "clamped",
+        "9",
+        "inf",
+    )
+    assert (below.sum_moved, above.sum_moved) == (5.0, 9 - 12 + 9 - 1000)
+
+
+def test_bins_and_rejected_ranges_have_no_sum_that_moves(tmp_path: Path) -> None:
+    below, above = one(tmp_path, BMI, ["9", "30.5", "31", "10"]).misfits
+    assert (below.becomes, below.farthest, below.sum_moved) == ("10 … 20", "9", None)
+    assert (above.becomes, above.farthest, above.sum_moved) == ("20 … 30.5", "31", None)
+    below, above = one(tmp_path, STRICT, ["-1", "10"]).misfits
+    assert {(misfit.fate, misfit.becomes, misfit.sum_moved) for misfit in (below, above)} == {
+        ("left out", None, None)
+    }
+
+
+@pytest.mark.parametrize(("domain", "fate", "becomes"), [(SEX, "left out", None), (OTHER, "other", "?")])
+def test_categories_are_told_apart(tmp_path: Path, domain: Categories, fate: str, becomes: str | None) -> None:
+    report = one(tmp_path, domain, ["F", "", "m", "X", "X", "M"])
+    missing, undeclared = report.misfits
+    assert (missing.what, missing.rows, undeclared.what, undeclared.rows) == ("missing", 1, "undeclared", 3)
+    assert (found(undeclared), undeclared.different) == ({"X": 2, "m": 1}, 2)
+    assert {(misfit.fate, misfit.becomes) for misfit in report.misfits} == {(fate, becomes)}
+    assert (report.left_out, report.changed) == ((4, 0) if fate == "left out" else (0, 4))
+
+
+def test_empty_text_may_be_a_category(tmp_path: Path) -> None:
+    assert one(tmp_path, Categories(values=("", "F")), ["", "F"]).fits
+
+
+@pytest.mark.parametrize("sign", [";", "\t", "|"])
+def test_another_separator_is_named_and_so_are_the_columns_found(tmp_path: Path, sign: str) -> None:
+    text = f'age{sign}"sex"\n3{sign}F\n'
+    report = checked(tmp_path, text, {"age": AGE, "sex": SEX})
+    assert report.columns.separator == sign
+    assert report.columns.missing == ("age", "sex")
+    assert report.columns.found == (text.splitlines()[0].replace('"', ""),) or sign in report.columns.found[0]
+    assert (report.as_declared, report.changed, report.left_out, report.fits) == (None, None, None, False)
+    assert any("services read commas only" in line for line in report.suggestions)
+
+
+def test_a_missing_column_is_named_with_those_found_and_the_others_are_checked(tmp_path: Path) -> None:
+    report = checked(tmp_path, "Age,sex,note\n3,X,\n", {"age": AGE, "sex": SEX})
+    assert (report.columns.missing, report.columns.found) == (("age",), ("Age", "sex", "note"))
+    assert report.columns.undeclared == ("Age", "note")
+    assert [misfit.attribute for misfit in report.misfits] == ["sex"]
+    assert not report.fits
+    assert any("'Age' may be what is declared as 'age'" in line for line in report.suggestions)
+
+
+@pytest.mark.parametrize(
+    ("text", "attributes", "said"),
+    [
+        ("3,F\n4,M\n", {"age": AGE, "sex": SEX}, "see that the first line"),
+        ("age,age\n3,4\n", {"age": AGE}, "'age' is there twice"),
+        ('age,rate\n1,"2,5"\n', {"rate": BMI}, "decimal comma"),
+        ("age,rate\n1,25 kg\n", {"rate": BMI}, "unit"),
+        ("age,rate\n1.5,25\n", {"age": AGE}, "declare bins"),
+        ("age,sex\n1, f\n", {"sex": SEX}, "' f' is the declared 'F'"),
+        ("age,sex\n1,X\n", {"sex": SEX}, "declare 'other'"),
+        ("age,sex\n11,F\n", {"age": AGE}, "a declaration is public"),
+        ("age,sex\n1,F,X\n", {"age": AGE}, "too many cells"),
+    ],
+)
+def test_suggestions_say_what_to_do(tmp_path: Path, text: str, attributes: dict[str, Domain], said: str) -> None:
+    report = checked(tmp_path, text, attributes)
+    assert any(said in line for line in report.suggestions), report.suggestions
+
+
+def test_bytes_that_are_no_utf8_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes("sex,place\nF,Orléans\n".encode("latin-1"))
+    report = check_table(source({"place": Categories(values=("Orléans",))}), path)
+    assert any("not UTF-8" in line for line in report.suggestions)
+
+
+def test_lines_with_too_many_cells_are_counted_and_trailing_commas_are_none(tmp_path: Path) -> None:
+    report = checked(tmp_path, "age,sex\n1,F\n2,F,X\n3,M,\n4\n5,M,,7\n", {"age": AGE})
+    assert (report.rows, report.as_declared, report.surplus_lines, report.fits) == (5, 5, 1, False)
+
+
+def test_a_column_of_a_type_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    pl.DataFrame({"age": [[1], [2]], "sex": ["F", "M"]}).write_parquet(path)
+    report = check_table(source({"age": AGE, "sex": SEX}), path)
+    assert list(report.columns.unusable) == ["age"]
+    assert "List(Int64)" in report.columns.unusable["age"]
+    assert (report.rows, report.as_declared, report.fits) == (2, None, False)
+
+
+def test_rows_per_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = ["a", "b", "a", "", "c", "a", "b", " "]
+    text = "age,who\n" + "".join(f"1,{name}\n" for name in named)
+    monkeypatch.setattr(people, "_ROWS_A_PASS", 3)  # several passes
+    told = checked(tmp_path, text, {"age": AGE}, "who").people
+    assert told is not None
+    assert (told.people, told.most_rows, told.with_several, told.rows_without) == (3, 3, 2, 2)
+    assert not told.one_row_each
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, "3 times the ε;"),
+        ({"delta": 1e-6}, "3 times the ε and more than as many times the δ"),
+        ({"delta": 1e-6, "accountant": "zcdp"}, "9 times the ρ"),
+    ],
+)
+def test_several_rows_of_a_person_are_told_as_what_they_cost(
+    tmp_path: Path, more: dict[str, Any], said: str
+) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("age,who\n1,a\n2,a\n3,a\n4,b\n")
+    wanted = TableSource.model_validate({**source({"age": AGE}).model_dump(), **more})
+    report = check_table(wanted, path, "who")
+    assert (report.as_declared, report.fits) == (4, False)
+    assert any(said in line for line in report.suggestions), report.suggestions
+
+
+def test_rows_left_out_matter_more_where_neighbours_replace_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("age,who\nx,a\n")
+    wanted = source({"age": AGE}).model_copy(update={"neighbors": "replace"})
+    assert any("neighbors 'replace'" in line for line in check_table(wanted, path).suggestions)
+    assert not any("neighbors 'replace'" in line for line in check_table(source({"age": AGE}), path).suggestions)
+
+
+def test_the_shipped_table_fits_its_declaration() -> None:
+    report = check_table(adult.source(1.0))
+    assert (report.fits, report.rows, report.as_declared, report.misfits) == (True, 48842, 48842, ())
+
+
+@pytest.mark.parametrize("name", ["missing.csv", "table.txt", "broken.csv", "empty.csv", "broken.parquet"])
+def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str) -> None:
+    contents = {"table.txt": b"age\n", "broken.csv": b'age,x\n1,"2\n', "empty.csv": b"", "broken.parquet": b"PAR1"}
+    if name in contents:
+        (tmp_path / name).write_bytes(contents[name])
+    with pytest.raises(UnreadableError):
+        check_table(source({"age": AGE}), tmp_path / name)
+
+
+def test_an_unknown_person_column_is_refused_with_the_columns_found(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="--person: the table has no column 'who'; name one of 'age', 'sex'"):
+        checked(tmp_path, "age,sex\n1,F\n", {"age": AGE}, "who")
+
+
+def test_a_report_as_json_begins_with_the_notice(tmp_path: Path) -> None:
+    told = one(tmp_path, AGE, ["3"]).to_json()
+    assert list(told)[:2] == ["private", "fits"]
+    assert told["private"] == NOTICE
+
+
+def test_values_are_counted_exactly_up_to_a_bound_and_the_commonest_beyond(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commonest, "MAX_VALUES", 20)
+    counted = commonest.Commonest()
+    law = [f"rare {number}" for number in range(20)]
+    counted.add(pl.Series(law))
+    assert counted.different() == 20
+    counted.add(pl.Series([*["often"] * 9, *["x" * 1000] * 8, None]))
+    assert counted.different() is None
+    assert counted.shown()[0] == Found("often", 9)
+    assert max(map(len, counted)) == 60
+    assert len(list(counted)) <= 20
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
+def test_no_more_rows_than_a_batch_are_held_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path = tmp_path / f"table.{kind}"
+    frame = pl.DataFrame({"x": [number % 13 for number in range(1000)], "who": range(1000)})
+    if kind == "parquet":
+        frame.write_parquet(path)
+    else:
+        text = frame.write_csv().encode()
+        path.write_bytes(gzip.compress(text) if kind == "csv.gz" else text)
+    heights: list[int] = []
+    read = scan.TableFile.batches
+
+    def seen(file: scan.TableFile, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+        for batch in read(file, names):
+            heights.append(batch.height)
+            yield batch
+
+    def whole(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(scan, "BATCH_ROWS", 7)
+    monkeypatch.setattr(scan.TableFile, "batches", seen)
+    monkeypatch.setattr(pl.LazyFrame, "collect", whole)
+    report = check_table(source({"x": AGE}), path, "who")
+    (above,) = report.misfits
+    assert (report.rows, above.rows) == (1000, sum(number % 13 > 9 for number in range(1000)))
+    assert report.people is not None
+    assert report.people.people == 1000
+    assert max(heights) <= 7
+    assert sum(heights) == 2000  # once for the cells and once for the people

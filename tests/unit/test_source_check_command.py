@@ -1,0 +1,149 @@
+"""``sotto source check`` tells a table's owner what does not fit, says that this is private, and tells nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from stream.cli.app import app
+from stream.data.checks import NOTICE
+
+SOURCE: dict[str, Any] = {
+    "source": "patients",
+    "kind": "table",
+    "neighbors": "add-remove",
+    "epsilon": 4,
+    "path": "patients.csv",
+    "attributes": {
+        "age": {"kind": "integers", "minimum": 0, "maximum": 120},
+        "sex": ["F", "M"],
+        "bmi": {"kind": "bins", "edges": [10, 18.5, 25, 60], "outside": "reject"},
+    },
+}
+GOOD = "age,sex,bmi,who\n40,F,22,a\n50,M,31,b\n"
+BAD = "age,sex,bmi,who\n140,F,22,a\n50,x,31,b\n,M,9,a\n60,F,30,c\n"
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without a table, and a machine from which nobody can be reached."""
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise AssertionError("a connection")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(socket.socket, "connect", unreachable)
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    monkeypatch.setattr(asyncio, "run", unreachable)
+    monkeypatch.setenv("SOTTO_BOOTSTRAP", "127.0.0.1:1")
+
+
+def check(table: str | bytes, *arguments: str, source: dict[str, Any] = SOURCE) -> Result:
+    Path("patients.csv").write_bytes(table if isinstance(table, bytes) else table.encode())
+    return CliRunner().invoke(app, ["source", "check", json.dumps(source), *arguments], env={"COLUMNS": "200"})
+
+
+def test_a_table_that_fits_has_status_0() -> None:
+    result = check(GOOD, "--person", "who")
+    assert result.exit_code == 0, result.exception
+    assert "2 (100 %) fit as they are" in result.stdout
+    assert "the table fits its declaration" in result.stdout
+
+
+def test_a_table_that_does_not_has_status_1_and_every_misfit_is_told() -> None:
+    result = check(BAD, "--person", "who")
+    assert result.exit_code == 1
+    told = " ".join(result.stdout.split())
+    for expected in (
+        "patients: 4 rows in patients.csv",
+        "1 (25 %) fit as they are, 1 (25 %) are taken with a cell changed, 2 (50 %) are left out",
+        "age │ missing │ 1 │ 25 % │ left out",
+        "age │ above │ 1 │ 25 % │ 120 (clamped) │ as far as 140",
+        "sex │ undeclared │ 1 │ 25 % │ left out │ 'x' 1×",
+        "bmi │ below │ 1 │ 25 % │ left out │ as far as 9",
+        "clamping what is above the range moves the sum of age by -20",
+        "by who: 3 people, 1 of them with more than one row, 2 at most; 0 rows name nobody",
+        "columns that are not declared, and not read: 'who'",
+        "the table does not fit its declaration",
+    ):
+        assert expected in told, expected
+
+
+def test_missing_columns_are_told_with_those_found_and_the_separator() -> None:
+    result = check(BAD.replace(",", ";"))
+    assert result.exit_code == 1
+    assert "missing columns: 'age', 'sex', 'bmi'; the file has 'age;sex;bmi;who'" in result.stdout
+    assert "separated by semicolons; services read commas only" in result.stdout
+    assert "fit as they are" not in result.stdout
+
+
+@pytest.mark.parametrize("table", [GOOD, BAD, BAD.replace(",", ";")])
+def test_nothing_is_printed_without_saying_that_it_is_private(table: str) -> None:
+    assert check(table).stdout.startswith(f"{NOTICE}\n")
+    told = json.loads(check(table, "--json").stdout)
+    assert next(iter(told)) == "private"
+    assert told["private"] == NOTICE
+    assert NOTICE.startswith("PRIVATE")
+
+
+def test_json_has_all_of_it_and_the_same_status() -> None:
+    result = check(BAD, "--json", "--person", "who")
+    assert (result.exit_code, check(GOOD, "--json").exit_code) == (1, 0)
+    told = json.loads(result.stdout)
+    assert (told["rows"], told["as_declared"], told["changed"], told["left_out"]) == (4, 1, 1, 2)
+    assert {(one["attribute"], one["what"], one["rows"]) for one in told["misfits"]} == {
+        ("age", "missing", 1),
+        ("age", "above", 1),
+        ("sex", "undeclared", 1),
+        ("bmi", "below", 1),
+    }
+    assert told["people"] == {"column": "who", "people": 3, "most_rows": 2, "with_several": 1, "rows_without": 0}
+    assert told["fits"] is False
+
+
+def test_nothing_goes_anywhere_else(caplog: pytest.LogCaptureFixture) -> None:
+    """No connection, no log line, no file: the fixture has any connection fail."""
+    with caplog.at_level(logging.DEBUG):
+        result = check(BAD)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert (result.stderr, caplog.records) == ("", [])
+    assert [path.name for path in Path().iterdir()] == ["patients.csv"]
+
+
+def test_another_table_is_taken_where_the_source_names_one_on_another_machine() -> None:
+    result = check(GOOD, "--table", "patients.csv", source={**SOURCE, "path": "/data/on/the/server.csv"})
+    assert result.exit_code == 0, result.exception
+
+
+def test_cells_cannot_command_the_terminal() -> None:
+    result = check(BAD.replace("x", "\x1b[2Jx"))
+    assert "\x1b" not in result.stdout
+    assert "\\x1b[2Jx" in result.stdout
+    assert "\x1b" not in check(BAD.replace("x", "\x1b[2Jx"), "--json").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "source", "message"),
+    [
+        (["--table", "missing.csv"], SOURCE, "table: missing.csv cannot be read: missing; give a well-formed"),
+        (
+            ["--person", "name"],
+            SOURCE,
+            "--person: the table has no column 'name'; name one of 'age', 'sex', 'bmi'",
+        ),
+        ([], {"source": "v", "kind": "records", "epsilon": 1}, "v has no table, its questions carry the values"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused(arguments: list[str], source: dict[str, Any], message: str) -> None:
+    result = check(GOOD, *arguments, source=source)
+    assert result.exit_code == 1
+    assert message in str(result.exception)
+    assert result.stdout == ""
