@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -15,7 +15,9 @@ from schemas import MAX_EVENT_BYTES, Query
 from schemas.repeats import REPEATED, may_repeat_a_field, repeats_a_field
 from schemas.wire import Codec, MalformedEventError, struct
 from stream.processors.base import RecordLike
-from stream.processors.queries.families.base import Asked, Context, Family
+from stream.processors.queries.families import Families
+from stream.processors.queries.families.base import Asked, Context
+from stream.processors.queries.families.rows import Rows
 from stream.processors.queries.shares import Shares
 from stream.processors.queries.work import Workload
 from stream.processors.rejections import Rejection
@@ -32,19 +34,16 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _REPEATED = Rejection("malformed", REPEATED)
 
-PrivateNumber = Callable[[Context, int, Any], float]
-
-
 Row = tuple[int, str, int, float, float | None, int, bytes]
-"""A query to a sparse vector: its place, id, slot, private number, threshold, offset and payload."""
+"""A query to a family that answers in columns: an entry of each column of ``Rows``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Some records, read and found to belong to streams.
 
-    Trusted values for sparse vectors are ready as ``rows``; ``waiting`` has place, slot and content of the other questions
-    that are taken on, and ``shares`` are as they will be then.
+    Values for plain streams are ready as ``rows``; ``waiting`` has place, slot and content of the other questions that
+    are taken on, and ``shares`` are as they will be then.
     """
 
     records: Sequence[RecordLike]
@@ -62,20 +61,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The admitted queries of some records, and the rejections; ``places`` index the records.
-
-    Queries to sparse vectors stand in parallel columns, the others in ``asked``.
-    """
+    """The admitted queries of some records, those to answer in columns and those to answer one by one, and the rejections."""
 
     rejected: list[tuple[int, Rejection]]
-    asked: Sequence[Asked] = ()
-    places: Sequence[int] = ()
-    ids: Sequence[str] = ()
-    slots: Sequence[int] = ()
-    values: Sequence[float] = ()
-    thresholds: Sequence[float | None] = ()
-    offsets: Sequence[int] = ()
-    payloads: Sequence[bytes] = ()
+    asked: Sequence[Asked]
+    rows: Rows
 
 
 class Admission:
@@ -84,19 +74,10 @@ class Admission:
     ``shares`` are those that the next records are read with.
     """
 
-    def __init__(
-        self,
-        topics: Topics,
-        context: Context,
-        families: Mapping[str, Family],
-        private_number: PrivateNumber,
-        shares: Shares,
-    ) -> None:
-        """Take the families by mechanism kind, and what resolves a question to a sparse vector."""
+    def __init__(self, topics: Topics, context: Context, families: Families, shares: Shares) -> None:
         self._topics = topics
         self._context = context
         self._families = families
-        self._private_number = private_number
         self.shares = shares
         self._workload = Workload(context)
 
@@ -148,7 +129,7 @@ class Admission:
         """Do the work that questions ask for, in order."""
         rejected, rows = reading.rejected.copy(), reading.rows.copy()
         asked: list[Asked] = []
-        kinds = self._context.streams.kinds
+        kinds, one_by_one = self._context.streams.kinds, self._families.one_by_one
         for place, slot, query in reading.waiting:
             record = reading.records[place]
             payload = record.value or b""
@@ -157,7 +138,7 @@ class Admission:
             except Rejection as rejection:
                 rejected.append((place, rejection))
                 continue
-            if kinds[slot] in self._families:
+            if kinds[slot] in one_by_one:
                 asked.append(Asked(place, query.id, slot, record.offset, payload, content))
             else:
                 rows.append((place, query.id, slot, content, query.threshold, record.offset, payload))
@@ -165,21 +146,19 @@ class Admission:
             rejected.sort(key=itemgetter(0))
             rows.sort(key=itemgetter(0))
         columns: Any = zip(*rows, strict=True) if rows else ()
-        return Batch(rejected, asked, *columns)
+        return Batch(rejected, asked, Rows(*columns))
 
     def _resolve(self, slot: int, query: Any) -> Any:
         """What the stream's family makes of a question; every private number comes from here.
 
         A stream that this worker must not answer for is not looked up: its table may not be the right one.
         """
-        family = self._families.get(self._context.streams.kinds[slot])
-        if self._context.streams.columns.refused[slot]:
+        streams = self._context.streams
+        if streams.columns.refused[slot]:
             return 0.0
-        if family is None:
-            return self._private_number(self._context, slot, query)
-        if query.threshold is not None:
+        if query.threshold is not None and not streams.terms_at(slot).is_sparse_vector:
             raise Rejection("malformed", "threshold: this stream's mechanism compares with none; remove it")
-        return family.admit(slot, query)
+        return self._families.of(streams.kinds[slot]).admit(slot, query)
 
     def _unknown(self, stream: str) -> Rejection:
         home = partition_of(stream.encode(), self._topics.partitions)

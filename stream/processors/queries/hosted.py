@@ -71,17 +71,17 @@ class HostedStreams:
     def _begin(self, fresh: dict[int, Definition]) -> None:
         """Start streams as their definitions have them."""
         columns, terms_of = self.columns, [definition.terms for definition in fresh.values()]
+        facts = {index: _facts(self.terms[index]) for index in set(terms_of)}
         for (slot, definition), index in zip(fresh.items(), terms_of, strict=True):
             self.noise.begin(slot, definition.digest, definition.key_id)
-            terms = self.terms[index]
-            self.kinds[slot], self.plain[slot] = terms.mechanism.kind, terms.plain
+            self.kinds[slot], self.plain[slot], _ = facts[index]
         columns.grow(len(self))
         self._beginnings += 1
         slots = np.fromiter(fresh, dtype=np.intp, count=len(fresh))
         columns.begun[slots] = self._beginnings
         columns.terms_of[slots] = terms_of
         columns.threshold[slots] = [definition.threshold for definition in fresh.values()]
-        columns.cutoff[slots] = [self.terms[index].calibration.cutoff or UNLIMITED for index in terms_of]
+        columns.cutoff[slots] = [facts[index][2] for index in terms_of]
         self.life.begin(slots)
 
     def _new_slot(self, name: str) -> int:
@@ -150,3 +150,8 @@ class HostedStreams:
         if self.terms_at(slot).calibration.kind not in {"sparse_vector", "hypothesis", "estimate"}:
             return None
         return self.barrier_of_round(slot, int(self.columns.tops[slot]))
+
+
+def _facts(terms: Terms) -> tuple[str, bool, int]:
+    """The kind, whether it is plain, and the cutoff of a stream that begins on these terms."""
+    return terms.mechanism.kind, terms.plain, terms.calibration.cutoff or UNLIMITED

@@ -15,15 +15,15 @@ from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike, TableMissedError
 from stream.processors.queries.admission import Admission, Batch, Reading
+from stream.processors.queries.column_publishing import ColumnPublisher
 from stream.processors.queries.definitions import Definition, DefinitionReader
 from stream.processors.queries.endings import undoes
 from stream.processors.queries.families import families
 from stream.processors.queries.families.base import Asked, Context
-from stream.processors.queries.families.publishing import publish
-from stream.processors.queries.families.sparse_vector import SparseVectors, private_number
 from stream.processors.queries.headers import enveloped
 from stream.processors.queries.hosted import HostedStreams
 from stream.processors.queries.life import CLOSED, HALTED, OPEN
+from stream.processors.queries.publishing import Publisher
 from stream.processors.queries.replies import Replies
 from stream.processors.queries.shares import UNLIMITED, Limits, Shares
 from stream.processors.queries.updates import UPDATE_PREFIX, UpdateLog
@@ -78,10 +78,11 @@ class QueryProcessor:
         self._tables = tables
         self._replies = Replies(topics, partition, self.streams)
         context = Context(self.streams, tables, topics.queries, partition)
-        self._sparse_vectors = SparseVectors(context, self._replies)
+        self._publisher = Publisher(self.streams, self._replies)
+        self._column_publisher = ColumnPublisher(self.streams, self._replies)
         self._families = families(context)
         self._limited = limits.outstanding > 0
-        self._admission = Admission(topics, context, self._families, private_number, Shares(limits))
+        self._admission = Admission(topics, context, self._families, Shares(limits))
         self._reading: Reading | None = None
         self._progress = _WireProgress(0)
         self._reader = DefinitionReader(self.streams.terms_table)
@@ -174,7 +175,7 @@ class QueryProcessor:
                     slot, "the changelog lacks updates of the hypothesis; restore it from a backup"
                 )
             else:
-                self._families[self.streams.kinds[slot]].resume(slot, found)
+                self._families.one_by_one[self.streams.kinds[slot]].resume(slot, found)
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """Take in definitions; a stream that control ends reports its last totals, once."""
@@ -215,7 +216,7 @@ class QueryProcessor:
         answers: list[Message | None] = [None] * len(records)
         for place, rejection in batch.rejected:
             answers[place] = self._replies.reject(outputs, records[place], rejection)
-        if batch.slots or batch.asked:
+        if batch.rows.slots or batch.asked:
             self._answer(batch, answers, outputs)
         outputs.extend(self._topics.answers, self._partition, enveloped(self._topics.answers, records, answers))
         self._reached(outputs, records[-1], charged)
@@ -330,16 +331,18 @@ class QueryProcessor:
 
     def _answer(self, batch: Batch, answers: list[Message | None], outputs: Outputs) -> None:
         """Answer the admitted queries, family by family; a stream's queries all go to one."""
-        slots = np.array([*batch.slots, *(one.slot for one in batch.asked)], dtype=np.intp)
-        offsets = np.array([*batch.offsets, *(one.offset for one in batch.asked)], dtype=np.int64)
+        rows, asked = batch.rows, batch.asked
+        slots = np.array([*rows.slots, *(one.slot for one in asked)], dtype=np.intp)
+        offsets = np.array([*rows.offsets, *(one.offset for one in asked)], dtype=np.int64)
         replayed = self._halt_replayed(slots, offsets)
-        if batch.slots:
-            self._sparse_vectors.answer(batch, answers, outputs)
+        if rows.slots:
+            verdicts = self._families.in_columns.decide(rows)
+            self._column_publisher.publish(rows, verdicts, answers, outputs)
         by_kind: dict[str, list[Asked]] = {}
-        for one in batch.asked:
+        for one in asked:
             by_kind.setdefault(self.streams.kinds[one.slot], []).append(one)
         for kind, questions in by_kind.items():
-            publish(self._families[kind], questions, self.streams, self._replies, answers, outputs)
+            self._publisher.publish(self._families.one_by_one[kind], questions, answers, outputs)
         self._replies.checkpoints(outputs, replayed)
         self._replies.charges(outputs, replayed)
 

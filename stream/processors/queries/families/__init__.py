@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from stream.processors.queries.families.base import Context, Family
 from stream.processors.queries.families.hypothesis import SparsePmwFamily
 from stream.processors.queries.families.laplace import LaplaceFamily
 from stream.processors.queries.families.pmw import PmwFamily
 from stream.processors.queries.families.randomized_response import RandomizedResponseFamily
 from stream.processors.queries.families.release import HistogramFamily, LazyHistogramFamily, SparseProjectFamily
+from stream.processors.queries.families.rows import ColumnFamily
 from stream.processors.queries.families.selection import ExponentialFamily, NoisyMaxFamily
+from stream.processors.queries.families.sparse_vector import SparseVectorFamily
 
 
-def families(context: Context) -> dict[str, Family]:
-    """The families of a partition by mechanism kind; sparse vectors have a path of their own."""
-    return {
-        "laplace": LaplaceFamily(context),
-        "randomized_response": RandomizedResponseFamily(context),
-        "noisy_max": NoisyMaxFamily(context),
-        "exponential": ExponentialFamily(context),
-        "histogram": HistogramFamily(context),
-        "lazy_histogram": LazyHistogramFamily(context),
-        "sparse_project": SparseProjectFamily(context),
-        "pmw": PmwFamily(context),
-        "sparse_pmw": SparsePmwFamily(context),
-    }
+@dataclass(frozen=True, slots=True)
+class Families:
+    """The families of a partition's streams: by mechanism kind those that answer questions one by one, and ``in_columns``
+    that of all other kinds.
+    """
+
+    one_by_one: Mapping[str, Family]
+    in_columns: ColumnFamily
+
+    def of(self, kind: str) -> Family | ColumnFamily:
+        """The family of a kind of mechanism."""
+        return self.one_by_one.get(kind, self.in_columns)
+
+
+def families(context: Context) -> Families:
+    """The families of a partition."""
+    return Families(
+        one_by_one={
+            "laplace": LaplaceFamily(context),
+            "randomized_response": RandomizedResponseFamily(context),
+            "noisy_max": NoisyMaxFamily(context),
+            "exponential": ExponentialFamily(context),
+            "histogram": HistogramFamily(context),
+            "lazy_histogram": LazyHistogramFamily(context),
+            "sparse_project": SparseProjectFamily(context),
+            "pmw": PmwFamily(context),
+            "sparse_pmw": SparsePmwFamily(context),
+        },
+        in_columns=SparseVectorFamily(context),
+    )

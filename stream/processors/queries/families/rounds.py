@@ -27,6 +27,7 @@ class Rounds(Columns):
         super().__init__()
         self._streams = streams
         self.query_keys: list[bytes] = []
+        self._some_are_fresh = False
 
     def prepare(self, slots: npt.NDArray[np.intp]) -> None:
         """Bring streams' figures to the round under way.
@@ -36,9 +37,10 @@ class Rounds(Columns):
         self._follow()
         columns = self._streams.columns
         stale = self.begun[slots] != columns.begun[slots]
-        stale |= self.fresh[slots] & (self.tops[slots] != columns.tops[slots])
-        if stale.any():
-            waiting = slots[stale]
+        if self._some_are_fresh:
+            stale |= self.fresh[slots] & (self.tops[slots] != columns.tops[slots])
+        waiting = slots[stale]
+        if len(waiting):
             terms_of = columns.terms_of[waiting]
             for index in np.unique(terms_of).tolist():
                 self._derive(waiting[terms_of == index], index)
@@ -58,7 +60,8 @@ class Rounds(Columns):
         tops = columns.tops[slots]
         self.begun[slots] = columns.begun[slots]
         self.tops[slots] = tops
-        self.fresh[slots] = terms.sparse_vector.fresh_threshold
+        self.fresh[slots] = fresh = terms.sparse_vector.fresh_threshold
+        self._some_are_fresh |= fresh
         self.threshold[slots] = terms.grid.public(columns.threshold[slots])
         subkeys = [noise.subkey(slot, Role.THRESHOLD) for slot in members]
         self.barrier[slots] = terms.barriers(subkeys, tops.tolist())

@@ -14,37 +14,40 @@ from stream.processors.queries.life import EXHAUSTED
 from stream.processors.queries.replies import Replies, WireAnswer
 
 
-def publish(
-    family: Family,
-    questions: Sequence[Asked],
-    streams: HostedStreams,
-    replies: Replies,
-    answers: list[Message | None],
-    outputs: Outputs,
-) -> None:
-    """Answer questions of one family and write what must outlive this worker; ended streams answer ``halted``."""
-    live = [one for one in questions if streams.life.answers(one.slot)]
-    found = {one.place: reply for one, reply in zip(live, family.answer(live), strict=True)}
-    touched: dict[int, None] = {}
-    charged: dict[int, None] = {}
-    for one in questions:
-        slot = one.slot
-        reply = found.get(one.place)
-        if reply is None:
-            answers[one.place] = _halted(streams, one)
-            continue
-        touched[slot] = None
-        if reply.charged or streams.columns.answered[slot] == 0:
-            charged[slot] = None
-        answers[one.place] = _answer(streams, one, reply)
-        if reply.update is not None:
-            replies.update(outputs, slot, reply.update)
-    for slot in touched:
-        if streams.left(slot) == 0 and streams.terms_at(slot).ends_at_cutoff:
-            streams.columns.state[slot] = EXHAUSTED
-        streams.columns.changed[slot] = True
-    replies.checkpoints(outputs, np.array(list(touched), dtype=np.intp))
-    replies.charges(outputs, np.array(list(charged), dtype=np.intp))
+class Publisher:
+    """Has families answer, and writes their replies."""
+
+    def __init__(self, streams: HostedStreams, replies: Replies) -> None:
+        self._streams = streams
+        self._replies = replies
+
+    def publish(
+        self, family: Family, questions: Sequence[Asked], answers: list[Message | None], outputs: Outputs
+    ) -> None:
+        """Answer questions of one family and write what must outlive this worker; ended streams answer ``halted``."""
+        streams = self._streams
+        live = [one for one in questions if streams.life.answers(one.slot)]
+        found = {one.place: reply for one, reply in zip(live, family.answer(live), strict=True)}
+        touched: dict[int, None] = {}
+        charged: dict[int, None] = {}
+        for one in questions:
+            slot = one.slot
+            reply = found.get(one.place)
+            if reply is None:
+                answers[one.place] = _halted(streams, one)
+                continue
+            touched[slot] = None
+            if reply.charged or streams.columns.answered[slot] == 0:
+                charged[slot] = None
+            answers[one.place] = _answer(streams, one, reply)
+            if reply.update is not None:
+                self._replies.update(outputs, slot, reply.update)
+        for slot in touched:
+            if streams.left(slot) == 0 and streams.terms_at(slot).ends_at_cutoff:
+                streams.columns.state[slot] = EXHAUSTED
+            streams.columns.changed[slot] = True
+        self._replies.checkpoints(outputs, np.array(list(touched), dtype=np.intp))
+        self._replies.charges(outputs, np.array(list(charged), dtype=np.intp))
 
 
 def _answer(streams: HostedStreams, one: Asked, reply: Reply) -> Message:
