@@ -1,0 +1,338 @@
+"""The Kubernetes manifests are what the API takes, run the services as they are, and hold no secret.
+
+Each check looks at the files themselves and, where ``kubectl`` or ``kustomize`` is installed, at what they build.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import socket
+import tomllib
+import urllib.request
+from fractions import Fraction
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from stream.environment import KEY_FILE_VARIABLE
+from stream.kafka.acls import Role, usual_principal
+from stream.kafka.health import Health
+from stream.monitor.routes import ROUTES
+from stream.settings import Settings, variable
+from tests.docs.checks import check_command
+from tests.unit.deployment.manifests import (
+    BASE,
+    COMPONENTS,
+    EXAMPLE,
+    KUBERNETES,
+    PROJECT,
+    SERVING,
+    TABLES,
+    Manifest,
+    built,
+    container,
+    environment,
+    files,
+    of_kind,
+    pod,
+    quantity,
+    read,
+    selects,
+    settings,
+    settings_of,
+    workloads,
+)
+
+VERSIONS = ["1.28", kubernetes_validate.latest_version()]
+
+
+@pytest.fixture(scope="module", params=["files", "base", "example"])
+def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
+    return files() if request.param == "files" else built(BASE if request.param == "base" else EXAMPLE)
+
+
+def stated_memory() -> list[int]:
+    text = " ".join((PROJECT / "docs" / "scaling.md").read_text().split())
+    worker = re.search(r"a worker takes at most (\d+) MB and (\d+) MB for each partition", text)
+    copies = re.search(
+        r"warm copies SOTTO_STANDBY_PARTITIONS × \(their streams × [\d.]+ kB \+ (\d+) MB at most\)", text
+    )
+    assert worker is not None
+    assert copies is not None
+    return [int(number) * 10**6 for number in (*worker.groups(), *copies.groups())]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_manifest_is_what_the_api_takes(manifests: list[Manifest], version: str) -> None:
+    for one in manifests:
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_schemas_tell_a_field_that_is_not_there_and_a_value_of_another_type(version: str) -> None:
+    worker = workloads(files())["worker"]
+    for wrong in ({"replicas": "two"}, {"replica": 2}):
+        broken = copy.deepcopy(worker)
+        broken["spec"] |= wrong
+        with pytest.raises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(broken, version, strict=True)
+
+
+def test_there_are_the_services_and_what_makes_their_topics(manifests: list[Manifest]) -> None:
+    found = workloads(manifests)
+    assert set(found) == set(COMPONENTS)
+    assert found["topics"]["kind"] == "Job"
+    assert {one["kind"] for name, one in found.items() if name != "topics"} == {"Deployment"}
+    assert len({container(one)["image"] for one in found.values()}) == 1
+    for name, one in found.items():
+        check_command(" ".join(["sotto", *container(one)["args"]]))
+        assert container(one)["args"][:2] == (["topics", "create"] if name == "topics" else ["serve", name])
+
+
+def test_the_example_names_this_version_of_the_image() -> None:
+    (image,) = read(EXAMPLE / "kustomization.yaml")[0]["images"]
+    assert image["newTag"] == tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
+    assert {container(one)["image"] for one in workloads(files()).values()} == {image["name"]}
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_every_variable_is_a_setting_and_its_value_is_taken(
+    manifests: list[Manifest], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = workloads(manifests)[name]
+    known = {variable(field) for field in Settings.model_fields} | {KEY_FILE_VARIABLE}
+    assert set(environment(manifests, workload)) <= known
+    taken = settings(manifests, workload, monkeypatch)
+    assert taken.security_protocol == "SASL_SSL"
+    if name != "topics":
+        assert f"User:{taken.sasl_username}" == usual_principal(Role(name), taken)
+    assert (KEY_FILE_VARIABLE in environment(manifests, workload)) == (name in SERVING)
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_every_file_that_a_setting_names_is_mounted_where_secrets_may_lie(
+    manifests: list[Manifest], name: str
+) -> None:
+    workload = workloads(manifests)[name]
+    volumes = {one["name"]: one for one in pod(workload)["volumes"]}
+    mounted = {mount["name"]: mount for mount in container(workload)["volumeMounts"]}
+    assert set(volumes) == set(mounted)
+    there = {
+        f"{mounted[volume]['mountPath']}/{item['path']}"
+        for volume, one in volumes.items()
+        for source in one.get("projected", {}).get("sources", [])
+        for item in next(iter(source.values()))["items"]
+    }
+    named = {value for key, value in environment(manifests, workload).items() if key.endswith("_FILE")}
+    assert named == there
+    assert all(path.startswith("/run/secrets/") for path in named)
+    for one in volumes.values():
+        if "projected" in one:
+            assert one["projected"]["defaultMode"] == 0o440
+            assert mounted[one["name"]]["readOnly"] is True
+
+
+def test_what_is_referred_to_is_made_here_or_by_the_commands_of_the_operations_page(
+    manifests: list[Manifest],
+) -> None:
+    text = (PROJECT / "docs" / "operations.md").read_text().replace("\\\n", " ")
+    made = {
+        (kind.replace("secret generic", "secret"), name): set(re.findall(r"--from-\w+=([^=\s]+)=", rest))
+        for kind, name, rest in re.findall(r"kubectl create (secret generic|configmap) (\S+) (.*)", text)
+    }
+    asked: dict[tuple[str, str], set[str]] = {}
+    for workload in workloads(manifests).values():
+        for volume in pod(workload)["volumes"]:
+            for source in volume.get("projected", {}).get("sources", []):
+                ((kind, one),) = source.items()
+                keys = {item["key"] for item in one["items"]}
+                asked.setdefault((kind.lower(), one["name"]), set()).update(keys)
+    assert made == asked
+    claims = {
+        volume["persistentVolumeClaim"]["claimName"]
+        for workload in workloads(manifests).values()
+        for volume in pod(workload)["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
+    assert claims == {one["metadata"]["name"] for one in of_kind(manifests, "PersistentVolumeClaim")}
+    assert of_kind(manifests, "Secret") == []
+
+
+def test_no_secret_stands_in_the_files() -> None:
+    text = "\n".join(path.read_text() for path in KUBERNETES.rglob("*") if path.is_file())
+    assert not re.search(r"\b[0-9a-fA-F]{32,}\b|BEGIN [A-Z ]*KEY", text)
+    assert "SOTTO_SASL_PASSWORD=" not in text
+    assert "secretKeyRef" not in text
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_pods_have_no_root_no_capabilities_no_writable_files_and_no_token(
+    manifests: list[Manifest], name: str
+) -> None:
+    workload = workloads(manifests)[name]
+    (user,) = re.findall(r"^USER (\d+)$", (PROJECT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    assert pod(workload)["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": int(user),
+        "runAsGroup": int(user),
+        "fsGroup": int(user),
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert container(workload)["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod(workload)["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC", "serviceAccountName"} & set(pod(workload))
+    assert all(
+        set(volume) & {"projected", "emptyDir"} or volume["persistentVolumeClaim"]["readOnly"]
+        for volume in pod(workload)["volumes"]
+    )
+
+
+def test_no_service_overwrites_a_setting(manifests: list[Manifest]) -> None:
+    """A cluster tells pods of a Service by variables of its name, and SOTTO_MONITOR_PORT would be one."""
+    told = {f"{one['metadata']['name'].upper().replace('-', '_')}_PORT" for one in of_kind(manifests, "Service")}
+    assert told & {variable(field) for field in Settings.model_fields} == {"SOTTO_MONITOR_PORT"}
+    assert all(pod(one)["enableServiceLinks"] is False for one in workloads(manifests).values())
+
+
+@pytest.fixture(scope="module")
+def health() -> str:
+    """The address of a service's real probes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    service = Health("worker")
+    service.tell("")
+    service.serve("127.0.0.1", port)
+    return f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_services_are_probed_where_they_answer(
+    manifests: list[Manifest], name: str, health: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = workloads(manifests)[name]
+    taken = settings(manifests, workload, monkeypatch)
+    assert container(workload)["ports"] == [{"name": "metrics", "containerPort": taken.metrics_port}]
+    assert taken.metrics_host == "10.0.0.1"
+    for probe, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
+        assert container(workload)[probe]["httpGet"] == {"path": path, "port": "metrics"}
+        with urllib.request.urlopen(health + path, timeout=30) as answer:  # noqa: S310
+            assert answer.read() == b"ok\n"
+
+
+def test_the_monitor_is_probed_where_it_answers(
+    manifests: list[Manifest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = workloads(manifests)["monitor"]
+    taken = settings(manifests, workload, monkeypatch)
+    assert container(workload)["ports"] == [{"name": "http", "containerPort": taken.monitor_port}]
+    assert taken.monitor_host == "10.0.0.1"
+    open_paths = {route.path for route in ROUTES if route.access is None}
+    paths = {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+    for probe, path in paths.items():
+        assert path in open_paths
+        assert container(workload)[probe]["httpGet"] == {"path": path, "port": "http"}
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_memory_is_what_the_scaling_page_says_that_a_service_takes(
+    manifests: list[Manifest], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = workloads(manifests)
+    taken = settings(manifests, found[name], monkeypatch)
+    arguments = container(found["topics"])["args"]
+    partitions = int(arguments[arguments.index("--partitions") + 1]) if name == "worker" else 1
+    fixed, each, copy_of_one = stated_memory()
+    needed = fixed + each * partitions + (taken.standby_partitions * copy_of_one if name == "worker" else 0)
+    if taken.table_roots:
+        needed += taken.table_bytes + (128 << 20) + taken.table_reading_bytes
+    resources = container(found[name])["resources"]
+    assert needed <= quantity(resources["limits"]["memory"]) <= needed * Fraction(13, 10)
+    assert resources["requests"]["memory"] == resources["limits"]["memory"]
+    assert set(resources["limits"]) == {"memory"}
+    mounts = {mount["mountPath"] for mount in container(found[name])["volumeMounts"]}
+    assert set(filter(None, taken.table_roots.split(":"))) <= mounts
+
+
+def test_a_disruption_leaves_a_service_at_work(manifests: list[Manifest]) -> None:
+    budgets = of_kind(manifests, "PodDisruptionBudget")
+    for name in SERVING:
+        workload = workloads(manifests)[name]
+        (budget,) = [one for one in budgets if selects(one["spec"]["selector"], workload)]
+        assert budget["spec"]["maxUnavailable"] < workload["spec"]["replicas"]
+        assert workload["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert len(budgets) == len(SERVING)
+
+
+def test_selectors_find_their_own_pods_and_no_others(manifests: list[Manifest]) -> None:
+    found = workloads(manifests)
+    for one in of_kind(manifests, "Deployment"):
+        assert [name for name, other in found.items() if selects(one["spec"]["selector"], other)] == [
+            one["metadata"]["labels"]["app.kubernetes.io/component"]
+        ]
+    for service in of_kind(manifests, "Service"):
+        (workload,) = [one for one in found.values() if selects({"matchLabels": service["spec"]["selector"]}, one)]
+        ports = {port["name"]: port["containerPort"] for port in container(workload)["ports"]}
+        for port in service["spec"]["ports"]:
+            assert port["port"] == ports[port["targetPort"]]
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_pods_reach_names_and_kafka_and_are_reached_at_their_ports_only(
+    manifests: list[Manifest], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = workloads(manifests)[name]
+    policies = [
+        one["spec"] for one in of_kind(manifests, "NetworkPolicy") if selects(one["spec"]["podSelector"], workload)
+    ]
+    assert all(one["podSelector"] for one in policies)  # nobody else's pods
+    assert {kind for one in policies for kind in one["policyTypes"]} == {"Ingress", "Egress"}
+    kafka = int(settings(manifests, workload, monkeypatch).bootstrap.rpartition(":")[2])
+    out = [
+        (rule.get("to"), port["port"])
+        for one in policies
+        for rule in one.get("egress", [])
+        for port in rule["ports"]
+    ]
+    assert {port for _, port in out} == {53, kafka}
+    into = [rule for one in policies for rule in one.get("ingress", [])]
+    assert [port["port"] for rule in into for port in rule["ports"]] == [
+        port["name"] for port in container(workload).get("ports", [])
+    ]
+    assert all(rule["from"] for rule in into)
+
+
+def test_pods_stop_within_what_the_compose_file_gives_them(manifests: list[Manifest]) -> None:
+    composed = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"]
+    for name, service in (("budget", "budget"), ("worker", "worker-1")):
+        given = pod(workloads(manifests)[name])["terminationGracePeriodSeconds"]
+        assert f"{given}s" == composed[service]["stop_grace_period"]
+
+
+def test_the_example_narrows_kafka_and_changes_nothing_else_in_the_network() -> None:
+    def egress(manifests: list[Manifest]) -> list[Manifest]:
+        (found,) = [one for one in of_kind(manifests, "NetworkPolicy") if one["metadata"]["name"] == "sotto"]
+        rules: list[Manifest] = found["spec"]["egress"]
+        return rules
+
+    names, kafka = egress(files())
+    (patch,) = read(EXAMPLE / "kafka.yaml")
+    assert patch["spec"]["egress"][0] == names
+    assert patch["spec"]["egress"][1]["ports"] == kafka["ports"]
+    assert patch["spec"]["egress"][1]["to"]
+
+
+def test_tables_come_read_only_with_their_settings_for_those_who_read_them() -> None:
+    assert settings_of(TABLES)["SOTTO_TABLE_ROOTS"] == "/data"
+    (component,) = read(TABLES / "kustomization.yaml")
+    patched = [one for patch in component["patches"] for one in read(TABLES / patch["path"])]
+    assert [one["metadata"]["name"] for one in patched] == ["sotto-worker", "sotto-budget"]
+    for one in patched:
+        (mount,) = container(one)["volumeMounts"]
+        assert (mount["mountPath"], mount["readOnly"]) == ("/data", True)
