@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
 from typing import Any, Literal
@@ -36,32 +36,56 @@ _START_SHARE = {0: 0.0, 1: 0.2, 2: 0.6}
 _WHOLE_START_SHARE = 0.8
 """Share of ε for the opening where it settles every question."""
 _ROWS_SHARE = 0.03
-_UPDATES = {0: (16, 2), 1: (6, 2), 2: (0, 1)}
+_UPDATES = {0: (16, 2), 1: (6, 2), 2: (-1, 1)}
 """How many ⊤s are paid for unless the operator says so: a number, and so many for each attribute."""
-_NUMBER_SHARE = 0.3
-"""The part of a ⊤'s ε that goes to its number, where one is told."""
+_NUMBER_SHARE = {0: 0.3, 1: 0.3, 2: 0.5}
+"""The part of a ⊤'s ε that goes to its number, where one is told; the marginal needs less where its pairs are known."""
 _FALSE_SHARE = 0.2
 """About so many of the ⊤s may be spent on questions that the estimate answers well."""
 _NOISES_OF_SLACK = 3.0
 """The estimate is let off so many scales of the noise in one measured cell before it counts as wrong."""
+_WIDE_RARITY = 2.75
+_WIDE_CELLS = 1 << 11
+"""Where pairs were measured, the noise of wide sums of their cells is let off but for one question in e^2.75, about 16. More cells
+than that are mostly empty, and the fit evens out their noise."""
 _LEAST_SHARE, _LARGEST_SHARE = 0.02, 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """The public parameters of a plan, but for the division of what is ``left`` of ε after rows and opening."""
+    """The public parameters of a plan, but for the division of what is ``left`` of ε after rows and opening.
+
+    ``gap`` is the slack that was asked for, in rows. ``known`` is the noise scale of the opening's cells and ``wide`` the standard
+    deviation of the noisiest sums of them, where pairs were measured and the threshold goes by that, else None.
+    """
 
     left: Fraction
     updates: int
     queries: int
     beta: float
     width: int
-    slack: float | None
+    number_share: float
+    gap: float | None
+    known: float | None = None
+    wide: float = 0.0
 
     @property
     def rarity(self) -> float:
         """ln of how many questions there are for each ⊤ that may be raised for nothing."""
         return math.log(max(2.0, self.queries / (_FALSE_SHARE * self.updates)))
+
+    def slack(self, answer: float) -> float:
+        """The error that the estimate may have on every question, in rows."""
+        if self.gap is not None:
+            return self.gap
+        measured = self.width * self.updates / ((1.0 - self.number_share) * answer)
+        return _NOISES_OF_SLACK * (measured if self.known is None else self.known)
+
+    def raised(self, answer: float, query: float) -> float:
+        """The threshold, in rows: for all questions at the slack, and for the seldom ones that sum many noisy cells."""
+        scale = 2.0 * self.updates / query
+        plain = self.slack(answer) + scale * self.rarity
+        return plain if self.known is None else max(plain, self.wide + scale * _WIDE_RARITY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +95,6 @@ class _Division:
     threshold: float
     query: float
     answer: float
-    slack: float
     decisions: float
     numbers: float
 
@@ -110,9 +133,15 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration,
         queries=spec.expected_queries,
         beta=spec.beta,
         width=width,
-        slack=None if gap is None else gap * max(1, setting.rows or 1),
+        gap=None if gap is None else gap * max(1, setting.rows or 1),
+        number_share=_NUMBER_SHARE[order],
     )
-    return (_finished(spec, task, order, starts, start, rows),)
+    tasks = [task]
+    if order == 2 and gap is None:
+        scale = width / start
+        tasks.append(replace(task, known=scale, wide=scale * _wide_noises(sizes)))
+    plans = (_finished(spec, one, order, starts, start, rows) for one in tasks)
+    return (min(plans, key=lambda plan: plan.alpha),)
 
 
 def warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Order:
@@ -155,9 +184,9 @@ def _finished(
     grid = 1.0 / WEIGHT_STEPS
     answer = division.answer
     query = rounded_down(task.left - Fraction(answer) - Fraction(division.threshold))
-    number = _NUMBER_SHARE * answer / task.updates
+    number = task.number_share * answer / task.updates
     _check_scale(min(division.threshold, query / (2.0 * task.updates), number) / WEIGHT_STEPS)
-    threshold = math.ceil((division.slack + 2.0 * task.updates * task.rarity / query) / grid)
+    threshold = math.ceil(task.raised(answer, query) / grid)
     reach = one_sided_reach(division.threshold / WEIGHT_STEPS, 1, THRESHOLD_PART * spec.beta)
     numbers = two_sided_reach(number / WEIGHT_STEPS, task.updates, NUMBERS_PART * spec.beta)
     decisions = (threshold + reach) * grid
@@ -213,28 +242,42 @@ def _best_division(task: _Task) -> _Division:
 def _division(task: _Task, share: float) -> _Division:
     """With a part ``share`` of what is left for measuring.
 
-    Given the rest D of ε, slack + a/ε₂ + b/ε₁ with ε₁ + ε₂ = D is least, slack + (√a + √b)²/D, where ε₁/D = √b/(√a + √b).
+    Given the rest D of ε, slack + a/ε₂ + b/ε₁ with ε₁ + ε₂ = D is least where ε₁/D = √b/(√a + √b); the larger of two such sums is
+    least at one of these points, or where both are equal.
     """
     left = float(task.left)
     answer = share * left
-    number = _NUMBER_SHARE * answer / task.updates
-    slack = (
-        task.slack
-        if task.slack is not None
-        else _NOISES_OF_SLACK * task.width / ((1.0 - _NUMBER_SHARE) * answer / task.updates)
-    )
-    queries = 2.0 * task.updates * task.rarity
-    threshold = -math.log(THRESHOLD_PART * task.beta)
     rest = left - answer
-    part = math.sqrt(threshold) / (math.sqrt(threshold) + math.sqrt(queries))
+    least = -math.log(THRESHOLD_PART * task.beta)
+
+    def query_at(rarity: float) -> float:
+        return rest / (1.0 + math.sqrt(least / (2.0 * task.updates * rarity)))
+
+    queries = [query_at(task.rarity)]
+    if task.known is not None:
+        queries.append(query_at(_WIDE_RARITY))
+        apart = task.wide - task.slack(answer)
+        if apart > 0.0 and task.rarity > _WIDE_RARITY:
+            queries.append(min(2.0 * task.updates * (task.rarity - _WIDE_RARITY) / apart, queries[0]))
+
+    def decisions(query: float) -> float:
+        return task.raised(answer, query) + least / (rest - query)
+
+    query = min(queries, key=decisions)
+    number = task.number_share * answer / task.updates
     return _Division(
-        threshold=part * rest,
-        query=(1.0 - part) * rest,
+        threshold=rest - query,
+        query=query,
         answer=answer,
-        slack=slack,
-        decisions=slack + (math.sqrt(queries) + math.sqrt(threshold)) ** 2 / rest,
+        decisions=decisions(query),
         numbers=math.log(task.updates / (NUMBERS_PART * task.beta)) / number,
     )
+
+
+def _wide_noises(sizes: Sequence[int]) -> float:
+    """The standard deviation of a sum of half of the cells of the largest measured pair, whose total is known; in noise scales."""
+    cells = max(math.prod(sizes[axis] for axis in axes) for axes in opening(sizes, 2))
+    return math.sqrt(min(cells, _WIDE_CELLS) / 2.0)
 
 
 def _check_scale(rate: float) -> None:

@@ -70,13 +70,55 @@ def test_the_promise_is_that_of_every_kind_of_answer_and_in_proportion_to_epsilo
     assert one.alpha / 48_842 <= 0.015
     assert plan(FIVE, warm_start=0).alpha / 48_842 <= 0.035
     assert plan(FOURTEEN, queries=3000).alpha / 48_842 <= 0.04
-    assert plan(epsilon=0.25).alpha / 48_842 > 0.05 > plan(epsilon=0.3).alpha / 48_842
+    assert plan(epsilon=0.25).alpha / 48_842 <= 0.05
+    assert plan(epsilon=0.6).alpha / 48_842 <= 0.02
 
 
 def test_more_questions_cost_little_and_more_tops_much() -> None:
     assert plan(queries=1_000_000).alpha < 1.6 * plan(queries=5000).alpha
     assert plan(updates=20).alpha > 2 * plan(updates=5).alpha
     assert plan(queries=3).cutoff == 3
+
+
+def test_the_opening_s_noise_is_let_off_where_pairs_are_known() -> None:
+    found = plan()
+    scale = 2 * found.cutoff / found.sparse_vector.epsilon_query
+    noise = 1 / found.epsilon_start
+    threshold = found.threshold / 1024
+    assert found.warm_start == 2
+    # A sum of half of the 1,360 cells of age and education, a standard deviation off, is a ⊤ in one of e^2.75 cases.
+    assert threshold == pytest.approx(noise * math.sqrt(1360 / 2) + 2.75 * scale, abs=0.01)
+    assert threshold > 3 * noise + scale * math.log(5000 / (0.2 * found.cutoff))
+    # So many questions that few ⊤s for nothing among all of them need the higher threshold.
+    many = plan(queries=10**9)
+    scale = 2 * many.cutoff / many.sparse_vector.epsilon_query
+    usual = 3 / many.epsilon_start + scale * math.log(10**9 / (0.2 * many.cutoff))
+    assert many.threshold / 1024 == pytest.approx(usual, abs=0.01)
+    assert usual > noise * math.sqrt(1360 / 2) + 2.75 * scale
+    # Noise of pairs that is beyond what a ⊤ measures decides nothing.
+    singles, pairs = plan(FOURTEEN, warm_start=1), plan(FOURTEEN, warm_start=2)
+    for one, share in ((singles, 0.3), (pairs, 0.5)):
+        each = one.sparse_vector.epsilon_answer / one.cutoff
+        assert one.epsilon_number == pytest.approx(share * each)
+        scale = 2 * one.cutoff / one.sparse_vector.epsilon_query
+        slack = 3 / ((1 - share) * each)
+        usual = slack + scale * math.log(5000 / (0.2 * one.cutoff))
+        assert one.threshold / 1024 == pytest.approx(usual, abs=0.01)
+
+
+def test_no_other_division_promises_less_error() -> None:
+    found = plan()
+    vector = found.sparse_vector
+    wide = math.sqrt(1360 / 2) / found.epsilon_start
+    rest = vector.epsilon_threshold + vector.epsilon_query
+
+    def decisions(query: float) -> float:
+        scale = 2 * found.cutoff / query
+        usual = 3 / found.epsilon_start + scale * math.log(5000 / (0.2 * found.cutoff))
+        return max(usual, wide + 2.75 * scale) + math.log(2 / 0.05) / (rest - query)
+
+    assert vector.alpha == pytest.approx(decisions(vector.epsilon_query), abs=0.1)
+    assert all(decisions(part / 1000 * rest) >= vector.alpha - 0.1 for part in range(1, 1000))
 
 
 def test_a_gap_is_a_share_of_the_rows() -> None:
