@@ -26,8 +26,8 @@ from benchmarks.contenders import PEERS, environment
 from benchmarks.installation import FOLDER
 from benchmarks.report import console, write_json
 from schemas import Answer
+from sotto import Driver
 from stream.data import Predicate, TableStore, adult, cells
-from stream.testing import Driver
 
 ATTRIBUTES = ("age", "sex", "education-num", "race", "income>50K")
 ROWS_AT_MOST = 50_000
@@ -221,7 +221,7 @@ def _streamed(task: Task, spec: dict[str, Any], number: int) -> Run:
     driver = _installation(number)
     stream = f"asked-{next(_streams)}"
     driver.open({"stream": stream, "source": "adult", "beta": BETA, "expected_queries": len(task.wheres), **spec})
-    answers = driver.ask(
+    answers = driver.ask_many(
         {"id": str(place), "stream": stream, "where": where} for place, where in enumerate(task.wheres)
     )
     kept = [(place, answer) for place, answer in enumerate(answers) if answer.estimate is not None]

@@ -17,10 +17,10 @@ from rich.table import Table as RichTable
 
 from benchmarks.report import console
 from schemas import StreamSpec
+from sotto import Driver
 from stream.mechanisms.maximum_entropy import NoisyMarginal, fit
 from stream.noise import block_words, sampler
 from stream.processors.base import Record
-from stream.testing import Driver
 
 SHAPES = ((100, 100), (25, 20, 20), (1024, 1024), (128, 128, 64))
 ROWS = 50_000

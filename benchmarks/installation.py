@@ -17,7 +17,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from benchmarks.programs import service
 from schemas import AboveThreshold, OpenStream, RegisterSource, StreamSpec, ValuesSource
-from stream.client import Client
+from sotto import AsyncClient
 from stream.kafka.broker import LocalBroker
 from stream.kafka.topics import create_topics
 from stream.processors.topics import Topics, partition_of
@@ -86,7 +86,7 @@ async def install(base: Settings, queries: int, streams: int) -> Installation:
     noise_key = secrets.token_hex(32)
     await create_topics(settings)
     with service("budget", settings, noise_key, FOLDER / "logs" / f"budget-{streams}.log"):
-        async with Client(settings) as client:
+        async with AsyncClient(settings) as client:
             source = ValuesSource(
                 source="bench", neighbors="add-remove", epsilon=SOURCE_EPSILON, kind="values", sensitivity=1.0
             )

@@ -22,6 +22,7 @@ from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.stopwatch import best_seconds
 from schemas import MAX_DEFINITION_BYTES, Amount, Answer, Control, Query
 from schemas.wire import Codec, encode, struct
+from sotto import Driver
 from stream.data import TableStore
 from stream.mechanisms.above_threshold import decide, query_sampler
 from stream.mechanisms.grid import Grid
@@ -29,7 +30,6 @@ from stream.noise import NoiseKey, TwoSidedGeometric, event_words
 from stream.processors.base import Record
 from stream.processors.queries import QueryProcessor
 from stream.processors.written import value_of
-from stream.testing import Driver
 
 BATCH = 5_000
 REPEATS = 15

@@ -13,6 +13,7 @@ import io
 import random
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ import polars as pl
 
 from benchmarks.report import console
 from schemas import Answer, Integers
+from sotto import Driver
 from stream.data import adult
-from stream.testing import Driver
 
 ATTRIBUTES = ("age", "sex", "marital-status", "occupation", "race")
 SPARSITY = 200
@@ -126,7 +127,7 @@ def _run(task: Task, mechanism: dict[str, Any], epsilon: float, key: int) -> tup
         "expected_queries": len(task.truths),
     }
     driver.open(spec | {"mechanism": {"attributes": list(ATTRIBUTES), "sparsity": SPARSITY, **mechanism}})
-    answers: list[Answer] = driver.ask(
+    answers: Sequence[Answer] = driver.ask_many(
         {
             "id": str(place),
             "stream": "asked",

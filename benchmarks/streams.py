@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
+from sotto import Driver
 from stream.noise import NoiseKey
 from stream.processors.base import Record
 from stream.processors.topics import Topics
-from stream.testing import Driver
 
 CUTOFF: Final = 10
 GC_THRESHOLDS: Final = (100_000, 20, 20)

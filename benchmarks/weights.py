@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.stopwatch import best_seconds
+from sotto import Driver
 from stream.accounting.hypotheses import WEIGHT_STEPS
 from stream.mechanisms.multiplicative_weights import TensorHypothesis
-from stream.testing import Driver
 
 ATTRIBUTES = (16, 20)
 """Of two values each: |X| = 2¹⁶ and 2²⁰."""
@@ -130,9 +130,9 @@ def _processor(attributes: int) -> Figure:
         }
         for number in range(ASKED)
     ]
-    driver.ask(queries[:1])
+    driver.ask_many(queries[:1])
     began = time.perf_counter()
-    answers = driver.ask(queries)
+    answers = driver.ask_many(queries)
     seconds = time.perf_counter() - began
     if refused := [answer for answer in answers if answer.estimate is None]:
         raise RuntimeError(f"{len(refused)} questions were refused: {refused[0].reason}")

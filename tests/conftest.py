@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings as property_settings
 
-from stream.client import Client
+from sotto import AsyncClient
 from stream.data import adult
 from stream.kafka.broker import LocalBroker
 from stream.kafka.broker_process import file_lock
@@ -81,6 +81,6 @@ def start(settings: Settings, key: NoiseKey, tmp_path: Path) -> Iterator[StartSe
 
 
 @pytest.fixture
-async def client(settings: Settings) -> AsyncIterator[Client]:
-    async with Client(settings) as connected:
+async def client(settings: Settings) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(settings) as connected:
         yield connected

@@ -11,16 +11,11 @@ from typing import Literal
 
 from schemas import Amount, Calibration, GrantRecord, Source, SourceRecord, StreamIdentity, StreamSpec, StreamState
 from stream.accounting.costs import NOTHING, Cost, fits, realised_cost, stream_cost, to_amount, total_budget
+from stream.errors import Refused
 
 
-class RefusedError(Exception):
+class RefusedError(Refused):
     """A request that the ledger refuses; nothing has changed."""
-
-    def __init__(self, reason: str, asked: Amount | None = None, left: Amount | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.asked = asked
-        self.left = left
 
 
 @dataclass(slots=True)

@@ -62,7 +62,7 @@ def audit_all(
     Raises:
         ValueError: there are no cases, or too few runs.
         AuditError: the installation rejects a case's queries.
-        RefusedError: it refuses a case's stream.
+        Refused: it refuses a case's stream.
     """
     if not cases:
         raise ValueError("cases: name at least one")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,9 +114,9 @@ class _Installation:
             for run in runs
             for place in places
         )
-        self._take(runs, self._driver.ask(queries))
+        self._take(runs, self._driver.ask_many(queries))
 
-    def _take(self, runs: list[_Run], answers: list[Answer]) -> None:
+    def _take(self, runs: list[_Run], answers: Sequence[Answer]) -> None:
         each = len(answers) // max(len(runs), 1)
         forgetful = self._case.interruption == "crash" or self._case.streams > 1
         for number, run in enumerate(runs):

@@ -33,6 +33,7 @@ from stream.cli.output import CommandError, visible
 from stream.contract.compatibility import UnknownKeywordError
 from stream.contract.export import ContractError
 from stream.data import DataError
+from stream.errors import SottoError
 from stream.kafka.broker import BrokerError
 from stream.kafka.membership import MembershipLostError
 from stream.kafka.security import advice
@@ -75,6 +76,7 @@ for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
 
 _EXPECTED = (
+    SottoError,
     RefusedError,
     PlanError,
     CommandError,

@@ -15,7 +15,7 @@ from aiokafka import TopicPartition
 from schemas import MAX_ANSWER_BYTES, Answer, GrantRecord
 from schemas.wire import Codec
 from stream.cli.output import AsJson, CommandError, read_document, show_json, show_table
-from stream.client import Client
+from stream.client import AsyncClient
 from stream.estimates import Estimate, EstimateError, shares_of
 from stream.kafka.restore import read_to_end, reader, require_visible
 from stream.processors.topics import partition_of
@@ -92,18 +92,14 @@ def _decoded(lines: Iterable[str]) -> Iterator[Answer]:
 
 
 async def _grant(source: str, stream: str) -> GrantRecord:
-    async with Client() as client:
-        _, grants = await client.budget(source)
-    for grant in grants:
-        if grant.spec.stream == stream:
-            return grant
-    raise CommandError(f"stream '{stream}' is not known; see 'sotto source show {source}'")
+    async with AsyncClient() as client:
+        return await client.grant(source, stream)
 
 
 async def _collected(stream: str) -> list[Answer]:
     """The committed answers of a stream's partition as of now that may be the stream's own."""
     settings = Settings()
-    async with Client(settings) as client:
+    async with AsyncClient(settings) as client:
         topics = client.topics
     partition = TopicPartition(topics.answers, partition_of(stream.encode(), topics.partitions))
     found: list[Answer] = []

@@ -10,10 +10,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from aiokafka.errors import TopicAuthorizationFailedError
-
 from schemas import Amount, GrantRecord, StreamStatus
-from stream.client import Client
+from stream.client import AsyncClient
+from stream.errors import Forbidden
 
 _ENDINGS = {"closed": "closing", "halted": "halting"}
 
@@ -84,11 +83,11 @@ class ShownGrant:
         return f"{self.tops} / {cutoff}" if cutoff else "once"
 
 
-async def shown_grants(client: Client, grants: Iterable[GrantRecord]) -> list[ShownGrant]:
+async def shown_grants(client: AsyncClient, grants: Iterable[GrantRecord]) -> list[ShownGrant]:
     """Grants with what their workers last said; without it where Kafka does not let us read ``status``."""
     listed = list(grants)
     try:
         digests = await client.digests(grant.spec.stream for grant in listed if not grant.settled)
-    except TopicAuthorizationFailedError:
+    except Forbidden:
         digests = {}
     return [ShownGrant(grant, *digests.get(grant.spec.stream, (None, None))) for grant in listed]

@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 
 from schemas import Source, TableSource
 from stream.cli.output import CommandError
-from stream.client import Client
+from stream.client import AsyncClient
 from stream.data import UnreadableError, adult
 from stream.data.files import read_columns
 from stream.kafka.security import advice
@@ -100,8 +100,8 @@ def _told(error: TopicsError | KafkaError) -> str:
 
 async def _sources_of(settings: Settings) -> list[Source]:
     await find_topics(settings)  # at once: a client waits for topics that are being made
-    async with Client(settings) as client:
-        return await client.sources()
+    async with AsyncClient(settings) as client:
+        return [record.source for record in await client.list_sources()]
 
 
 def _reachable(bootstrap: str) -> bool:

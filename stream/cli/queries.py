@@ -12,7 +12,8 @@ import typer
 
 from schemas import Answer, Query
 from stream.cli.output import CommandError, read_document, say, show_json
-from stream.client import Client
+from stream.client import AsyncClient
+from stream.errors import Timeout
 from stream.processors.exhaustion import says_exhausted
 
 
@@ -24,10 +25,6 @@ class ExitStatus(IntEnum):
     HALTED = 4
     EXHAUSTED = 5
     NO_ANSWER = 6
-
-
-class NoAnswerError(TimeoutError):
-    """No answer came in the time that was given."""
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one answer a line.")]
@@ -72,7 +69,7 @@ def ask(
     query = Query.model_validate_json(json.dumps({**document, **fields}))
     try:
         answer = asyncio.run(_ask(query, timeout))
-    except NoAnswerError as error:
+    except Timeout as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(ExitStatus.NO_ANSWER) from None
     _show(answer, as_json=as_json)
@@ -115,16 +112,13 @@ def answers(
 
 
 async def _ask(query: Query, timeout: float) -> Answer:  # noqa: ASYNC109
-    async with Client() as client:
-        try:
-            return await asyncio.wait_for(client.ask(query), timeout)
-        except TimeoutError:
-            raise NoAnswerError(f"no answer within {timeout:g} s; is 'sotto serve worker' running?") from None
+    async with AsyncClient() as client:
+        return await client.ask(query, timeout=timeout, outcomes=True)
 
 
 async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_json: bool) -> None:
     seen = 0
-    async with Client() as client:
+    async with AsyncClient() as client:
         async for answer in client.answers(from_beginning=from_beginning):
             if stream is not None and answer.stream != stream:
                 continue

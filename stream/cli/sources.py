@@ -12,7 +12,7 @@ from schemas import Receipt, Source, SourceRecord, ValuesSource
 from stream.cli import checking
 from stream.cli.grants import ShownGrant, shown_grants
 from stream.cli.output import AsJson, amount, asked, read_document, say, show_json, show_table
-from stream.client import Client
+from stream.client import AsyncClient
 from stream.mechanisms.grid import range_of
 
 app = typer.Typer(help="Sources and their budgets.", no_args_is_help=True)
@@ -83,11 +83,11 @@ def _clamping(source: Source) -> str:
 
 
 async def _register(source: Source) -> Receipt:
-    async with Client() as client:
+    async with AsyncClient() as client:
         return await client.register(source)
 
 
 async def _budget(source: str) -> tuple[SourceRecord, list[ShownGrant]]:
-    async with Client() as client:
-        record, grants = await client.budget(source)
-        return record, await shown_grants(client, grants)
+    async with AsyncClient() as client:
+        grants = await client.list_streams(source)
+        return await client.budget(source), await shown_grants(client, grants)

@@ -10,8 +10,8 @@ import typer
 from schemas import GrantRecord, Receipt, StreamSpec
 from stream.accounting.promises import promises
 from stream.cli.grants import ShownGrant, shown_grants
-from stream.cli.output import AsJson, CommandError, amount, asked, read_document, say, show_json, show_table
-from stream.client import Client
+from stream.cli.output import AsJson, amount, asked, read_document, say, show_json, show_table
+from stream.client import AsyncClient
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
 SourceName = Annotated[str, typer.Argument(help="The stream's source.")]
@@ -93,24 +93,17 @@ def _end(how: Literal["close", "halt"], source: str, stream: str, *, as_json: bo
 
 
 async def _open(spec: StreamSpec) -> GrantRecord:
-    async with Client() as client:
+    async with AsyncClient() as client:
         await client.open(spec)
-        return _find(await client.budget(spec.source), spec.stream)
+        return await client.grant(spec.source, spec.stream)
 
 
 async def _ended(how: Literal["close", "halt"], source: str, stream: str) -> Receipt:
-    async with Client() as client:
+    async with AsyncClient() as client:
         return await (client.close(source, stream) if how == "close" else client.halt(source, stream))
 
 
 async def _grant(source: str, stream: str) -> ShownGrant:
-    async with Client() as client:
-        [shown] = await shown_grants(client, [_find(await client.budget(source), stream)])
+    async with AsyncClient() as client:
+        [shown] = await shown_grants(client, [await client.grant(source, stream)])
         return shown
-
-
-def _find(budget: tuple[object, list[GrantRecord]], stream: str) -> GrantRecord:
-    for grant in budget[1]:
-        if grant.spec.stream == stream:
-            return grant
-    raise CommandError(f"stream '{stream}' is not known; see 'sotto source show SOURCE'")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from schemas import Answer, Calibration, CloseStream, GrantRecord, OpenStream, RegisterSource, SourceRecord
-from stream.client import Client
+from stream.client import AsyncClient
 from stream.data import adult
 from stream.demo.report import Check, Report, check_answers, check_budget
 from stream.demo.scenario import Asked, questions, sources, streams
@@ -112,7 +112,7 @@ def run_demo(up: Installation, progress: Progress, *, queries: int, seed: int = 
 
 
 async def _main_job(settings: Settings, victim: Service, progress: Progress, queries: int, seed: int) -> _Run:
-    async with Client(settings) as client:
+    async with AsyncClient(settings) as client:
         progress.step("registering two sources and opening 40 streams")
         per_stream = -(-queries // len(streams(1)))
         specs = streams(per_stream)
@@ -123,7 +123,7 @@ async def _main_job(settings: Settings, victim: Service, progress: Progress, que
                 raise RuntimeError(f"stream {receipt.stream} was not opened: {receipt.reason}")
         names = [source.source for source in sources()]
         calibrations = {
-            grant.spec.stream: grant.calibration for name in names for grant in (await client.budget(name))[1]
+            grant.spec.stream: grant.calibration for name in names for grant in await client.list_streams(name)
         }
         asked = {one.query.id: one for one in questions(specs, calibrations, per_stream, seed)}
         answers: list[Answer] = []
@@ -157,7 +157,7 @@ async def _main_job(settings: Settings, victim: Service, progress: Progress, que
 
 
 async def _publish(
-    client: Client,
+    client: AsyncClient,
     order: list[Asked],
     before: int,
     answers: list[Answer],
@@ -173,7 +173,7 @@ async def _publish(
     progress.advance(before + len(order), len(answers), total)
 
 
-async def _read(client: Client, answers: list[Answer]) -> None:
+async def _read(client: AsyncClient, answers: list[Answer]) -> None:
     async for answer in client.answers(from_beginning=True):
         answers.append(answer)  # noqa: PERF401  (others look at the list while it grows)
 
@@ -189,13 +189,13 @@ async def _until(answers: list[Answer], count: int, progress: Progress, publishe
             return
 
 
-async def _settled(client: Client, source: str) -> tuple[SourceRecord, list[GrantRecord]]:
+async def _settled(client: AsyncClient, source: str) -> tuple[SourceRecord, list[GrantRecord]]:
     """The budget once every closed stream's final charge is in."""
     deadline = time.monotonic() + ANSWER_TIMEOUT
     while True:
-        record, grants = await client.budget(source)
+        grants = await client.list_streams(source)
         if all(grant.state == "closed" for grant in grants) or time.monotonic() > deadline:
-            return record, grants
+            return await client.budget(source), grants
         await asyncio.sleep(0.2)
 
 

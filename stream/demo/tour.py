@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from schemas import Answer, GrantRecord, Query, RecordsSource, Source, StreamSpec
-from stream.client import Client
+from stream.client import AsyncClient
 from stream.data import adult
 from stream.demo import many
 from stream.demo.asking import answered
@@ -81,7 +81,7 @@ def stops(seed: int) -> list[Stop]:
     ]
 
 
-async def tour(client: Client, seed: int) -> list[Check]:
+async def tour(client: AsyncClient, seed: int) -> list[Check]:
     """Open a stream of every mechanism, ask, and judge."""
     for source in tour_sources():
         await client.register(source)
@@ -92,9 +92,8 @@ async def tour(client: Client, seed: int) -> list[Check]:
             Query.model_validate({"id": f"{stop.spec.stream}/{number}", "stream": stop.spec.stream, **question})
             for number, question in enumerate(stop.questions)
         ]
-        answers = await answered(client.ask_all, queries)
-        _, grants = await client.budget(stop.spec.source)
-        grant = next(grant for grant in grants if grant.spec.stream == stop.spec.stream)
+        answers = await answered(client.ask_many, queries)
+        grant = await client.grant(stop.spec.source, stop.spec.stream)
         seen, held = stop.judge(Told(answers, grant))
         checks.append(Check(f"{stop.spec.mechanism.kind} keeps its promise", seen, bool(held)))
     return checks

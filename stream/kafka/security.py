@@ -145,6 +145,11 @@ async def find_refusal(settings: Settings) -> None:
         await connected.close()
 
 
+def is_refusal(error: KafkaError) -> bool:
+    """Whether Kafka does not let this principal do something."""
+    return isinstance(error, _REFUSALS)
+
+
 def advice(error: KafkaError) -> str:
     """One line for whoever met an error of Kafka's: what it is, and what to look at."""
     if isinstance(error, SecurityError):

@@ -31,10 +31,10 @@ class MonitorEndedError(RuntimeError):
 
 
 class Requester(Protocol):
-    """Whoever takes requests to the budget service; stream.client.Client is one."""
+    """Whoever takes requests to the budget service; stream.client.AsyncClient is one."""
 
     def request(self, request: Request, /) -> Awaitable[Receipt]:
-        """Send a request and wait until the ledger has committed its receipt; RefusedError if it is refused."""
+        """Send a request and wait until the ledger has committed its receipt; Refused if it is refused."""
 
 
 @dataclass

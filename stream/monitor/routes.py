@@ -14,8 +14,8 @@ from pydantic import BaseModel, Field, TypeAdapter
 from schemas import CloseStream, HaltSource, HaltStream, OpenStream, Receipt, RegisterSource, Request, StreamSpec
 from schemas.wire import MalformedEventError
 from stream.accounting.costs import stream_cost, to_amount
-from stream.accounting.ledger import RefusedError
 from stream.accounting.planner import PlanError
+from stream.errors import Refused
 from stream.log import get_logger
 from stream.monitor import views
 from stream.monitor.entries import SourceEntry
@@ -122,7 +122,7 @@ async def _plan(monitor: Monitor, call: Call) -> Plan:
     try:
         # A search over calibrations takes a while; the event loop has others to serve.
         calibration = await asyncio.to_thread(plan_for, spec, source)
-    except RefusedError as error:
+    except Refused as error:
         raise ProblemError(409, "refused", str(error)[:1024], asked=error.asked, left=error.left) from None
     except (PlanError, ValueError, ArithmeticError) as error:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
@@ -145,7 +145,7 @@ async def _request(monitor: Monitor, call: Call) -> Receipt:
     try:
         with span("monitor requests", {"sotto.request.kind": request.kind}):
             receipt = await monitor.requester.request(request)
-    except RefusedError as error:
+    except Refused as error:
         log.info("request refused", kind=request.kind)
         raise ProblemError(409, "refused", error.reason, asked=error.asked, left=error.left) from None
     except MalformedEventError as error:

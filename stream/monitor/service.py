@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from stream import tracing
-from stream.client import Client
+from stream.client import AsyncClient
 from stream.kafka.acls import Role
 from stream.kafka.services import stop_when_told
 from stream.kafka.starting import Stopped, patiently
@@ -37,7 +37,7 @@ async def serve_monitor(settings: Settings, tokens: Tokens, *, stop_with_stdin: 
         await patiently(lambda: find_topics(settings, attempts=50, role=Role.MONITOR), stopping)
     except Stopped:
         return
-    async with Client(settings) as client:
+    async with AsyncClient(settings) as client:
         tables = Tables(client.topics)
         reader = Reader(settings, client.topics, tables)
         monitor = Monitor(tables, tokens, settings, client, lambda: _readiness(reader, groups))

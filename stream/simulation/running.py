@@ -33,7 +33,7 @@ def simulate(
 
     Raises:
         SimulationError: what is given does not fit together.
-        RefusedError: the source's budget does not pay for the stream, or no plan does.
+        Refused: the source's budget does not pay for the stream, or no plan does.
     """
     if spec.source != source.source:
         raise SimulationError(
@@ -59,7 +59,7 @@ def _run(
     driver = Driver(blake3(f"sotto simulation v1 {seed} {number}".encode()).digest(), partitions=1)
     driver.register(source, table)
     driver.open(spec)
-    answers = dict(zip(questions, driver.ask(questions.values()), strict=True))
+    answers = dict(zip(questions, driver.ask_many(questions.values()), strict=True))
     grant = driver.grant(spec.source, spec.stream)
     stopped = [(line, answer) for line, answer in answers.items() if answer.outcome == "halted"]
     rejections = {line: one.reason or "" for line, one in answers.items() if one.outcome == "rejected"}

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from schemas import MAX_RECORD_BYTES, GrantRecord, LedgerRecord, RejectedHeaders
 from schemas.wire import Codec
-from stream.accounting.ledger import RefusedError
+from sotto import Refused
 from stream.monitor.connections import Runner
 from stream.monitor.models import MemberRow, PartitionRow, Restore, WorkersView
 from stream.monitor.server import build_application
@@ -111,7 +111,7 @@ class Scene(Installation):
         self.open_on_the_census()
         for step in range(int(HOUR / STEP)):
             self.now = end - HOUR + (step + 1) * STEP
-            self.driver.ask(self.queries(step, chance))
+            self.driver.ask_many(self.queries(step, chance))
             self.events_of_the_day(step)
             self.flow()
             self.monitor.remember()
@@ -146,21 +146,23 @@ class Scene(Installation):
         if step == 70:
             self.driver.halt("grid-south/peak-load", "meters replaced; under review")
         if step == 80:
-            self.driver.halt_source("web-traffic", "consent banner out of order")
+            self.driver.halt("web-traffic", reason="consent banner out of order")
         if step == 90:
             self.driver.open(above("checkout/chargebacks-2", "payments", 0.5, 10))
         if step == 60:
             try:
                 self.driver.open(above("too-much", "vitals", 9.0, 10))
-            except RefusedError:
+            except Refused:
                 return
             raise AssertionError("a stream was opened that the budget cannot pay for")
 
     def refuse_some(self) -> None:
-        self.driver.ask([{"id": f"late-{n}", "stream": "nowhere/at-all", "value": 1.0} for n in range(23)])
+        self.driver.ask_many([{"id": f"late-{n}", "stream": "nowhere/at-all", "value": 1.0} for n in range(23)])
         for number in range(9):
-            self.driver.publish(number % 2, b"no JSON at all")
-        self.driver.ask([{"id": f"w-{n}", "stream": "ward-3/heart-rate", "where": "age >= 3"} for n in range(4)])
+            self.driver.send(number % 2, b"no JSON at all")
+        self.driver.ask_many(
+            [{"id": f"w-{n}", "stream": "ward-3/heart-rate", "where": "age >= 3"} for n in range(4)]
+        )
         self.flow()
 
     def show_services(self) -> None:

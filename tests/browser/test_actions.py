@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from schemas import CloseStream, HaltStream, Receipt, Request
-from stream.accounting.ledger import RefusedError
+from sotto import Refused
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, VIEWER, Scene, above, values
 from tests.unit.monitor.installation import LOW
@@ -31,7 +31,7 @@ class Refusing(Scene):
     """The budget service refuses whatever it is asked."""
 
     async def request(self, request: Request) -> Receipt:
-        raise RefusedError(f"request: this id was used for another request ({request.kind})")
+        raise Refused(f"request: this id was used for another request ({request.kind})")
 
 
 def with_ward(scene: Scene) -> Scene:
@@ -67,7 +67,7 @@ async def test_an_operator_halts_a_stream_and_sees_the_receipt(open_page: OpenPa
     (request,) = scene.requested
     assert isinstance(request, HaltStream)
     assert (request.source, request.stream, request.reason) == ("feed", "ward/7", "audit")
-    assert scene.driver.ask([{"id": "late", "stream": "ward/7", "value": 1.0}])[0].outcome == "halted"
+    assert scene.driver.ask_many([{"id": "late", "stream": "ward/7", "value": 1.0}])[0].outcome == "halted"
 
 
 async def test_closing_gives_back_what_was_not_spent(open_page: OpenPage) -> None:
@@ -80,7 +80,7 @@ async def test_closing_gives_back_what_was_not_spent(open_page: OpenPage) -> Non
         await page.keyboard.press("Escape")
         await expect(page.locator(".head .badge")).to_contain_text("closed")
     assert isinstance(scene.requested[0], CloseStream)
-    assert scene.driver.ledger("feed").refunded.epsilon > 0
+    assert scene.driver.budget("feed").refunded.epsilon > 0
 
 
 async def test_nothing_is_sent_before_it_is_confirmed(open_page: OpenPage) -> None:
@@ -145,7 +145,7 @@ async def test_a_source_is_halted_with_all_its_streams(open_page: OpenPage) -> N
         await shown.get_by_role("button", name="Done").click()
         await expect(page.locator(".head .badge")).to_contain_text("halted")
         await expect(page.get_by_role("button", name="Halt source…")).to_be_hidden()
-    assert scene.driver.ledger("feed").state == "halted"
+    assert scene.driver.budget("feed").state == "halted"
     assert scene.tables.streams["ward/7"].state == "halted"
 
 

@@ -38,7 +38,7 @@ async def test_every_source_shows_its_budget_as_the_ledger_has_it(scene: Scene, 
         page = await open_page(address, "sources")
         await expect(page.locator("li.source")).to_have_count(5)
         for source in ("vitals", "energy", "payments", "web-traffic", "census"):
-            record = scene.driver.ledger(source)
+            record = scene.driver.budget(source)
             row = source_row(scene.tables.sources[source])
             in_rho = (
                 row.total.rho and (row.left.rho or 0.0) / row.total.rho >= row.left.epsilon / row.total.epsilon

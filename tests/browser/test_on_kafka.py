@@ -11,7 +11,7 @@ import pytest
 from aiohttp import ClientError, ClientSession
 from playwright.async_api import Page, expect
 
-from stream.client import Client
+from sotto import AsyncClient
 from stream.kafka.processes import Service
 from stream.monitor.tokens import make_token_file
 from stream.settings import Settings
@@ -80,11 +80,14 @@ async def test_a_halt_from_the_page_halts_the_stream_on_kafka_and_a_killed_monit
     address = f"http://{own.monitor_host}:{own.monitor_port}"
     operator, viewer = own_tokens(own)
     log = tmp_path / "monitor.log"
-    async with Client(settings) as client:
+    async with AsyncClient(settings) as client:
         await client.register(SOURCE)
         for name in ("ward/7", "ward/8"):
             await client.open({"stream": name, "source": "feed", "epsilon": 1.0, "mechanism": MECHANISM})
-        outcomes = [(await client.ask({"stream": "ward/7", "value": value})).outcome for value in (LOW, HIGH)]
+        outcomes = [
+            (await client.ask({"stream": "ward/7", "value": value}, outcomes=True)).outcome
+            for value in (LOW, HIGH)
+        ]
         assert outcomes == ["below", "above"]
         with Service("monitor", own, None, log) as monitor:
             await until_it_is_ready(address)
@@ -101,7 +104,7 @@ async def test_a_halt_from_the_page_halts_the_stream_on_kafka_and_a_killed_monit
             await expect(dialog.get_by_role("alert")).to_contain_text(re.compile(r"Receipt \d+: halted"))
             await dialog.get_by_role("button", name="Done").click()
             await expect(page.locator(".head .badge")).to_contain_text("halted")
-            assert (await client.ask({"stream": "ward/7", "value": LOW})).outcome == "halted"
+            assert (await client.ask({"stream": "ward/7", "value": LOW}, outcomes=True)).outcome == "halted"
             assert (await client.ask({"stream": "ward/8", "value": LOW})).outcome == "below"
 
             await page.goto(f"{address}/#/streams")

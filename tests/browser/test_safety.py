@@ -31,7 +31,7 @@ def hostile_scene() -> Scene:
     for name in HOSTILE:
         scene.add_grant(model, name, state="halted", reason=name)
         scene.add_dead_letter(RejectedHeaders(topic=name, partition=0, offset=1, code=name, message=name))
-    scene.driver.halt("ward", HOSTILE[0])
+    scene.driver.halt("feed", "ward", HOSTILE[0])
     scene.flow()
     return scene
 

@@ -31,7 +31,7 @@ def small_scene() -> Scene:
     scene.driver.register(values("feed", 4.0))
     scene.driver.open(above("ward", "feed", 1.0, 3))
     scene.ask("ward", LOW, LOW, HIGH)
-    scene.driver.publish(0, b"no JSON")
+    scene.driver.send(0, b"no JSON")
     scene.flow()
     return scene
 
@@ -43,7 +43,7 @@ async def test_one_picture_has_the_ledgers_figures_in_any_width(columns: int) ->
         status, output, error = await top(address, columns=columns)
     assert (status, error) == (0, "")
     assert max(map(len, output.splitlines())) <= columns
-    budget = scene.driver.ledger("feed")
+    budget = scene.driver.budget("feed")
     assert f"ε {budget.spent.epsilon:.4g}" in output
     assert "75.0%" in output
     assert "1/3" in output

@@ -19,7 +19,7 @@ from aiokafka.errors import GroupIdNotFound, NoError, for_code
 from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from schemas import OpenStream
-from stream.client import Client
+from sotto import AsyncClient
 from stream.kafka.names import worker_group
 from stream.kafka.processes import RoleName, Service
 from stream.noise import NoiseKey
@@ -41,7 +41,9 @@ REPORTS: list[str] = []
 class Ground:
     """One installation: its services, its load and its journal."""
 
-    def __init__(self, settings: Settings, client: Client, key: NoiseKey, folder: Path, stack: ExitStack) -> None:
+    def __init__(
+        self, settings: Settings, client: AsyncClient, key: NoiseKey, folder: Path, stack: ExitStack
+    ) -> None:
         self.settings = settings
         self.client = client
         self.key = key
@@ -86,7 +88,7 @@ class Ground:
         (greedy,) = (spec for spec in specs() if spec.stream == GREEDY)
         for number in range(count):
             identifier, stream, value = self._questions.next(None if number % 4 else greedy)
-            await self.client._send(self.client.topics.queries, stream, value)
+            await self.client._connection.send(self.client.topics.queries, stream, value)
             self.asked.append(identifier)
         await self.client.flush()
 
@@ -179,7 +181,7 @@ class Ground:
 async def installation(settings: Settings, key: NoiseKey, folder: Path) -> AsyncIterator[Ground]:
     """A ground on topics that exist; its services are stopped in the end."""
     with ExitStack() as stack:
-        async with Client(settings) as client:
+        async with AsyncClient(settings) as client:
             yield Ground(settings, client, key, folder, stack)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from schemas import Answer, OpenStream, Source, StreamSpec
-from stream.client import Client
+from sotto import AsyncClient
 
 SENSITIVE_STREAMS = 12
 """Streams of plain sparse vectors, which a load has most of."""
@@ -155,7 +155,7 @@ class Questions:
         return identifier, spec.stream, event(identifier, spec.stream, asked)
 
 
-async def open_streams(client: Client, table: Path) -> list[OpenStream]:
+async def open_streams(client: AsyncClient, table: Path) -> list[OpenStream]:
     """Register the sources and open all streams; gives the requests that opened them."""
     write_table(table)
     for source in sources(table):
@@ -166,7 +166,7 @@ async def open_streams(client: Client, table: Path) -> list[OpenStream]:
     return requests
 
 
-async def answered(client: Client, count: int, seconds: float) -> int:
+async def answered(client: AsyncClient, count: int, seconds: float) -> int:
     """Wait until so many answers are committed, and give how many there are."""
     seen: list[Answer] = []
 

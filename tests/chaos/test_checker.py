@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from sotto import Driver
 from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Record
-from stream.testing import Driver
 from tests.chaos.checker import examine
 from tests.chaos.load import ROWS, SENSITIVE_STREAMS, Questions, event, sources, specs
 from tests.chaos.replay import Installation
@@ -32,10 +32,10 @@ def _written() -> tuple[Driver, list[str]]:
         driver.open(spec)
     questions = Questions(specs(), seed=3)
     events = [questions.next() for _ in range(400)]
-    driver.ask([value for _, _, value in events])
-    driver.halt("stream-1")
+    driver.ask_many([value for _, _, value in events])
+    driver.halt("feed", "stream-1")
     later = [questions.next() for _ in range(60)]
-    driver.ask([value for _, _, value in later])
+    driver.ask_many([value for _, _, value in later])
     return driver, [identifier for identifier, _, _ in events + later]
 
 

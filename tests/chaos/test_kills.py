@@ -118,7 +118,9 @@ async def _suspended_while_granting(ground: Ground, budget: Service, request: Op
     )
     async with committed, written:
         before = (await written.end_offsets([place]))[place]
-        await ground.client._send(topics.requests, request.stream.source, request.model_dump_json().encode())
+        await ground.client._connection.send(
+            topics.requests, request.stream.source, request.model_dump_json().encode()
+        )
         await ground.client.flush()
         async with asyncio.timeout(30):
             while (await written.end_offsets([place]))[place] == before:

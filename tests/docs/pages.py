@@ -44,6 +44,11 @@ class Page:
         return [block for block in self.blocks if block.language in languages]
 
 
+def needs_installation(code: str) -> bool:
+    """Whether a piece of Python talks to an installation on Kafka."""
+    return re.search(r"\b(Async)?Client\(", code) is not None
+
+
 def take_apart(text: str, name: str = "page") -> Page:
     """A page's blocks, code and links."""
     tokens = MarkdownIt("commonmark").enable("table").parse(text)

@@ -12,13 +12,13 @@ from stream.monitor import tokens
 from stream.noise import keys
 from stream.settings import Settings, variable
 from tests.docs.checks import check_command, check_json, check_mention, check_python
-from tests.docs.pages import PAGES, PROJECT, Block, commands, label, page, take_apart
+from tests.docs.pages import PAGES, PROJECT, Block, commands, label, needs_installation, page, take_apart
 
 each_page = pytest.mark.parametrize("path", PAGES, ids=label)
 
 
 def on_kafka(block: Block) -> bool:
-    return "stream.client" in block.text
+    return needs_installation(block.text)
 
 
 @each_page

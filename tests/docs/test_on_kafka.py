@@ -13,12 +13,12 @@ import pytest
 
 from stream.settings import Settings
 from tests.conftest import StartService
-from tests.docs.pages import DOCS, PAGES, PROJECT, label, matches, page
+from tests.docs.pages import DOCS, PAGES, PROJECT, label, matches, needs_installation, page
 
 pytestmark = pytest.mark.kafka
 
 WITH_CLIENT = [
-    path for path in PAGES if any("stream.client" in one.text for one in page(path).of_language("python"))
+    path for path in PAGES if any(needs_installation(one.text) for one in page(path).of_language("python"))
 ]
 
 
@@ -53,7 +53,7 @@ async def test_the_documents_can_be_followed_one_after_the_other_and_show_what_i
         for block in page(path).blocks:
             if block.language == "sh":
                 command = ["bash", "-e", "-u", "-o", "pipefail", "-c", block.text]
-            elif block.language == "python" and "stream.client" in block.text:
+            elif block.language == "python" and needs_installation(block.text):
                 command = [sys.executable, "-c", block.text]
             else:
                 continue

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from schemas import Answer
+from sotto import Driver, Unknown
 from stream.noise import NoiseKey
-from stream.testing import Driver
 
 KEY = bytes(32)
 SOURCE: dict[str, Any] = {
@@ -39,7 +39,7 @@ def driver() -> Driver:
 
 
 def ask(driver: Driver, value: float, name: str = "ward-7") -> Answer:
-    return driver.ask([{"id": f"{name} {value}", "stream": name, "value": value}])[0]
+    return driver.ask_many([{"id": f"{name} {value}", "stream": name, "value": value}])[0]
 
 
 def lose(driver: Driver, topic: str) -> None:
@@ -47,7 +47,7 @@ def lose(driver: Driver, topic: str) -> None:
 
 
 def left(driver: Driver) -> float:
-    return driver.ledger("vitals").left.epsilon
+    return driver.budget("vitals").left.epsilon
 
 
 def test_an_older_state_with_the_position_of_its_own_gives_the_same_bytes_again(driver: Driver) -> None:
@@ -64,26 +64,26 @@ def test_an_older_state_with_the_position_of_its_own_gives_the_same_bytes_again(
 def test_a_stream_whose_state_was_lost_answers_nothing_once_it_is_ended_and_gets_nothing_back(
     driver: Driver, ending: str
 ) -> None:
-    spent = driver.ledger("vitals").spent
+    spent = driver.budget("vitals").spent
     lose(driver, driver.topics.state)
     driver._start()
-    getattr(driver, ending)("ward-7")
+    getattr(driver, ending)("vitals", "ward-7")
     assert ask(driver, 5000.0).outcome == "halted"
     if ending == "halt":
-        driver.close("ward-7")
+        driver.close("vitals", "ward-7")
     assert left(driver) == 3.0
-    assert driver.ledger("vitals").spent == spent
+    assert driver.budget("vitals").spent == spent
 
 
 def test_without_control_nothing_is_answered_and_closing_gives_back_what_was_not_spent(driver: Driver) -> None:
-    spent = driver.ledger("vitals").spent.epsilon
+    spent = driver.budget("vitals").spent.epsilon
     lose(driver, driver.topics.control)
     driver.crash()
     lost = ask(driver, 5000.0)
     assert (lost.outcome, lost.spent) == ("rejected", None)
     assert "unknown-stream" in (lost.reason or "")
-    driver.close("ward-7")
-    assert driver.ledger("vitals").spent.epsilon == spent > 0
+    driver.close("vitals", "ward-7")
+    assert driver.budget("vitals").spent.epsilon == spent > 0
     assert left(driver) == pytest.approx(4.0 - spent)
     assert ask(driver, 5000.0).outcome == "halted"
 
@@ -92,8 +92,8 @@ def test_without_the_ledger_workers_go_on_and_charges_become_dead_letters(driver
     lose(driver, driver.topics.ledger)
     driver.crash()
     assert ask(driver, 5000.0).outcome == "above"
-    with pytest.raises(KeyError):
-        driver.ledger("vitals")
+    with pytest.raises(Unknown):
+        driver.budget("vitals")
     assert any(b"not registered" in value for _, value in driver.records(driver.topics.rejected)[-1].headers)
 
 
@@ -107,12 +107,12 @@ def test_recreated_queries_halt_a_stream_that_has_passed_their_offsets(driver: D
 
 
 def test_without_its_key_a_stream_answers_nothing_but_can_be_closed_for_its_refund(driver: Driver) -> None:
-    spent = driver.ledger("vitals").spent.epsilon
+    spent = driver.budget("vitals").spent.epsilon
     driver.restart(bytes([1]) * 32)
     answer = ask(driver, 5000.0)
     assert answer.outcome == "halted"
     assert (answer.reason or "").startswith("this worker lacks noise key ")
-    driver.close("ward-7")
+    driver.close("vitals", "ward-7")
     assert left(driver) == pytest.approx(4.0 - spent)
 
 

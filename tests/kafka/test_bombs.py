@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import MessageSizeTooLargeError
 
-from stream.client import Client
+from sotto import AsyncClient
 from stream.kafka.processes import Service
 from stream.kafka.topics import check_topics
 from stream.processors.base import RecordLike
@@ -47,7 +47,7 @@ def highest(service: Service) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-async def letters(client: Client, settings: Settings) -> list[RecordLike]:
+async def letters(client: AsyncClient, settings: Settings) -> list[RecordLike]:
     return [
         record
         for partition in range(client.topics.partitions)
@@ -63,13 +63,13 @@ def facts(letter: RecordLike) -> dict[str, str]:
     }
 
 
-async def ask(client: Client, name: str) -> None:
-    answer = await asyncio.wait_for(client.ask({"id": name, "stream": "ward", "value": 1.0}), 120)
+async def ask(client: AsyncClient, name: str) -> None:
+    answer = await client.ask({"id": name, "stream": "ward", "value": 1.0}, timeout=120, outcomes=True)
     assert answer.outcome == "below"
 
 
 async def test_bombs_among_queries_are_refused_whole_and_the_partition_goes_on(
-    settings: Settings, client: Client, start: StartService
+    settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
     start("budget")
     worker = start("worker")
@@ -96,7 +96,7 @@ async def test_bombs_among_queries_are_refused_whole_and_the_partition_goes_on(
 
 @pytest.mark.parametrize("topic", ["requests", "charges"])
 async def test_bombs_among_requests_and_charges_are_refused_whole_and_the_ledger_goes_on(
-    topic: str, settings: Settings, client: Client, start: StartService
+    topic: str, settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
     budget = start("budget")
     await client.register(FEED)
@@ -118,7 +118,7 @@ async def test_bombs_among_requests_and_charges_are_refused_whole_and_the_ledger
 
 
 async def test_bombs_in_control_are_passed_over_by_who_is_there_and_by_who_comes(
-    settings: Settings, client: Client, start: StartService
+    settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
     start("budget")
     worker = start("worker")
@@ -139,7 +139,7 @@ async def test_bombs_in_control_are_passed_over_by_who_is_there_and_by_who_comes
 
 
 async def test_thousands_of_bad_header_names_cost_their_own_events_and_no_time(
-    settings: Settings, client: Client, start: StartService
+    settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
     start("budget")
     worker = start("worker")
@@ -166,7 +166,7 @@ async def test_thousands_of_bad_header_names_cost_their_own_events_and_no_time(
 
 
 async def test_all_partitions_at_once_stay_within_what_a_worker_may_take(
-    settings: Settings, client: Client, start: StartService
+    settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
     """Under batches that just pass: each unfolds to what it may, or has as many headers as it may."""
     full = bombs.large_values(4)
@@ -194,7 +194,7 @@ async def test_all_partitions_at_once_stay_within_what_a_worker_may_take(
 
 
 async def test_a_service_says_at_its_start_that_brokers_unfold_what_is_sent(
-    settings: Settings, client: Client, start: StartService
+    settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
     """Then they do so in their own memory: a batch of kilobytes ends a broker before it is too large for the topic."""
     admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)

@@ -10,8 +10,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from schemas import MAX_EVENT_BYTES, Answer, OpenStream, Query, StreamSpec
-from stream.accounting.ledger import RefusedError
-from stream.client import Client
+from sotto import AsyncClient, Refused
 from stream.kafka.names import budget_group
 from stream.kafka.services import worker
 from stream.kafka.topics import TopicsError, create_topics, find_topics
@@ -33,7 +32,7 @@ def spec(stream: str, epsilon: float = 1.0, cutoff: int = 2) -> dict[str, object
 
 async def test_whatever_is_wrong_with_an_event_it_costs_nothing_and_stops_nobody(
     settings: Settings,
-    client: Client,
+    client: AsyncClient,
     start: StartService,
 ) -> None:
     start("budget")
@@ -64,9 +63,9 @@ async def test_whatever_is_wrong_with_an_event_it_costs_nothing_and_stops_nobody
     async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap) as producer:
         for value, (partition, _, _) in events.items():
             await producer.send_and_wait(client.topics.queries, value, partition=partition)
-    answer = await asyncio.wait_for(client.ask({"stream": "ward", "value": 5.0}), 30)
+    answer = await client.ask({"stream": "ward", "value": 5.0}, timeout=30, outcomes=True)
     assert (answer.outcome, answer.index) == ("below", 0)
-    await client.ask({"stream": "nobody", "value": 5.0})
+    await client.ask({"stream": "nobody", "value": 5.0}, outcomes=True)
     dead = [
         record
         for partition in range(client.topics.partitions)
@@ -81,30 +80,30 @@ async def test_whatever_is_wrong_with_an_event_it_costs_nothing_and_stops_nobody
     answers = await _answers(client, len(events) + 1)
     outcomes = {one.id: one.outcome for one in answers}
     assert all(outcomes[name] == "rejected" for _, _, name in events.values() if name)
-    record, grants = await client.budget("feed")
+    record, grants = await client.budget("feed"), await client.list_streams("feed")
     assert record.granted.epsilon == 1.0
     assert grants[0].spec.stream == "ward"
 
 
-async def test_a_stream_answers_as_soon_as_it_is_granted(client: Client, start: StartService) -> None:
+async def test_a_stream_answers_as_soon_as_it_is_granted(client: AsyncClient, start: StartService) -> None:
     """The receipt may be visible before the control event's commit marker has reached the workers' partition."""
     start("budget")
     start("worker")
     await client.register({**FEED, "epsilon": 100.0})
     for number in range(40):
         await client.open(spec(f"stream-{number}"))
-        answer = await asyncio.wait_for(client.ask({"stream": f"stream-{number}", "value": 1.0}), 30)
+        answer = await client.ask({"stream": f"stream-{number}", "value": 1.0}, timeout=30, outcomes=True)
         assert answer.outcome == "below", answer
 
 
 async def test_an_exhausted_source_says_what_was_asked_and_what_is_left(
-    client: Client, start: StartService
+    client: AsyncClient, start: StartService
 ) -> None:
     start("budget")
     start("worker")
     await client.register(FEED)
     await client.open(spec("first", 2.5))
-    with pytest.raises(RefusedError, match=r"ε = 1 asked, ε = 0\.5 left") as refused:
+    with pytest.raises(Refused, match=r"ε = 1 asked, ε = 0\.5 left") as refused:
         await client.open(spec("second", 1.0))
     assert refused.value.asked is not None
     assert refused.value.left is not None
@@ -113,58 +112,58 @@ async def test_an_exhausted_source_says_what_was_asked_and_what_is_left(
 
 
 async def test_closing_a_stream_refunds_what_it_provably_did_not_spend(
-    client: Client, start: StartService
+    client: AsyncClient, start: StartService
 ) -> None:
     start("budget")
     start("worker")
     await client.register(FEED)
     await client.open(spec("unused"))
     await client.open(spec("used"))
-    answer = await client.ask({"stream": "used", "value": 1.0})
+    answer = await client.ask({"stream": "used", "value": 1.0}, outcomes=True)
     assert answer.spent is not None
     for stream in ("unused", "used"):
         await client.close("feed", stream)
     async with asyncio.timeout(30):
         while True:
-            record, grants = await client.budget("feed")
+            record, grants = await client.budget("feed"), await client.list_streams("feed")
             if all(grant.state == "closed" for grant in grants):
                 break
             await asyncio.sleep(0.1)
     assert record.spent == answer.spent
     assert record.left.epsilon == pytest.approx(3.0 - answer.spent.epsilon)
-    assert (await client.ask({"stream": "used", "value": 1.0})).outcome == "halted"
+    assert (await client.ask({"stream": "used", "value": 1.0}, outcomes=True)).outcome == "halted"
 
 
 async def test_halting_a_source_halts_its_streams_and_refuses_new_ones(
-    client: Client, start: StartService
+    client: AsyncClient, start: StartService
 ) -> None:
     start("budget")
     start("worker")
     await client.register(FEED)
     await client.open(spec("ward"))
-    await client.ask({"stream": "ward", "value": 1.0})
+    await client.ask({"stream": "ward", "value": 1.0}, outcomes=True)
     await client.halt("feed", reason="audit")
     async with asyncio.timeout(30):
-        while (answer := await client.ask({"stream": "ward", "value": 1.0})).outcome != "halted":
+        while (answer := await client.ask({"stream": "ward", "value": 1.0}, outcomes=True)).outcome != "halted":
             await asyncio.sleep(0.1)
     assert answer.reason == "audit"
-    with pytest.raises(RefusedError, match="halted: audit"):
+    with pytest.raises(Refused, match="halted: audit"):
         await client.open(spec("another"))
 
 
-async def test_a_request_sent_twice_is_granted_once(client: Client, start: StartService) -> None:
+async def test_a_request_sent_twice_is_granted_once(client: AsyncClient, start: StartService) -> None:
     start("budget")
     await client.register(FEED)
     request = OpenStream(request="the same", stream=StreamSpec.model_validate(spec("ward")))
     first = await client.request(request)
     assert await client.request(request) == first
-    record, _ = await client.budget("feed")
+    record = await client.budget("feed")
     assert record.granted.epsilon == 1.0
 
 
 async def test_expired_group_offsets_answer_nothing_again(
     settings: Settings,
-    client: Client,
+    client: AsyncClient,
     key: NoiseKey,
     start: StartService,
 ) -> None:
@@ -176,7 +175,7 @@ async def test_expired_group_offsets_answer_nothing_again(
     asked = []
     for number in range(20):
         asked.append(f"before-{number}")
-        await client.ask({"id": asked[-1], "stream": "ward", "value": 1.0})
+        await client.ask({"id": asked[-1], "stream": "ward", "value": 1.0}, outcomes=True)
     first.stop()
     admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
     await admin.start()
@@ -188,14 +187,14 @@ async def test_expired_group_offsets_answer_nothing_again(
     await admin.close()
     start("worker")
     asked.append("after")
-    answer = await asyncio.wait_for(client.ask({"id": "after", "stream": "ward", "value": 1.0}), 60)
+    answer = await client.ask({"id": "after", "stream": "ward", "value": 1.0}, timeout=60, outcomes=True)
     assert (answer.outcome, answer.index) == ("below", 20)
     assert (await check(settings, client.topics, key, asked)).violations == []
 
 
 async def test_a_recreated_input_topic_halts_streams_rather_than_answering_again(
     settings: Settings,
-    client: Client,
+    client: AsyncClient,
     start: StartService,
 ) -> None:
     start("budget")
@@ -203,7 +202,7 @@ async def test_a_recreated_input_topic_halts_streams_rather_than_answering_again
     await client.register(FEED)
     await client.open(spec("ward"))
     for _ in range(5):
-        await client.ask({"stream": "ward", "value": 1.0})
+        await client.ask({"stream": "ward", "value": 1.0}, outcomes=True)
     first.stop()
     admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
     await admin.start()
@@ -212,8 +211,8 @@ async def test_a_recreated_input_topic_halts_streams_rather_than_answering_again
     await admin.create_topics([NewTopic(client.topics.queries, client.topics.partitions, 1)])
     await admin.close()
     start("worker")
-    async with Client(settings) as later:
-        answer = await asyncio.wait_for(later.ask({"stream": "ward", "value": 1.0}), 60)
+    async with AsyncClient(settings) as later:
+        answer = await later.ask({"stream": "ward", "value": 1.0}, timeout=60, outcomes=True)
         assert answer.outcome == "halted"
         assert answer.reason is not None
         assert "replayed" in answer.reason
@@ -223,7 +222,7 @@ async def test_a_recreated_input_topic_halts_streams_rather_than_answering_again
 
 async def test_a_budget_service_whose_ledger_was_lost_grants_nothing(
     settings: Settings,
-    client: Client,
+    client: AsyncClient,
     start: StartService,
 ) -> None:
     first = start("budget")
@@ -244,7 +243,7 @@ async def test_a_budget_service_whose_ledger_was_lost_grants_nothing(
         await admin.close()
     await create_topics(settings)
     second = start("budget")
-    async with Client(settings) as later:
+    async with AsyncClient(settings) as later:
         again = OpenStream(request="again", stream=StreamSpec.model_validate(spec("ward-again")))
         with pytest.raises(TimeoutError, match="1 requests without receipt"):
             await later.requests([again], timeout=10)
@@ -254,7 +253,7 @@ async def test_a_budget_service_whose_ledger_was_lost_grants_nothing(
 
 async def test_a_worker_with_another_key_refuses_the_streams_of_the_first(
     settings: Settings,
-    client: Client,
+    client: AsyncClient,
     start: StartService,
 ) -> None:
     start("budget")
@@ -263,7 +262,7 @@ async def test_a_worker_with_another_key_refuses_the_streams_of_the_first(
     engine = worker(settings, client.topics, NoiseKey.generate())
     running = asyncio.create_task(engine.run())
     try:
-        answer = await asyncio.wait_for(client.ask({"stream": "ward", "value": 1.0}), 30)
+        answer = await client.ask({"stream": "ward", "value": 1.0}, timeout=30, outcomes=True)
         assert answer.outcome == "halted"
         assert answer.reason is not None
         assert "lacks noise key" in answer.reason
@@ -271,7 +270,7 @@ async def test_a_worker_with_another_key_refuses_the_streams_of_the_first(
         engine.stop()
         await running
     start("worker")
-    assert (await asyncio.wait_for(client.ask({"stream": "ward", "value": 1.0}), 30)).outcome == "below"
+    assert (await client.ask({"stream": "ward", "value": 1.0}, timeout=30, outcomes=True)).outcome == "below"
 
 
 async def test_missing_topics_are_named_with_the_remedy(bootstrap: str) -> None:
@@ -282,7 +281,7 @@ async def test_missing_topics_are_named_with_the_remedy(bootstrap: str) -> None:
 @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
 async def test_producers_may_compress(
     settings: Settings,
-    client: Client,
+    client: AsyncClient,
     start: StartService,
     compression: str,
 ) -> None:
@@ -297,7 +296,7 @@ async def test_producers_may_compress(
     assert [(answer.id, answer.outcome) for answer in answers] == [("small", "below")]
 
 
-async def test_publishing_many_gets_every_answer(client: Client, start: StartService) -> None:
+async def test_publishing_many_gets_every_answer(client: AsyncClient, start: StartService) -> None:
     start("budget")
     start("worker")
     await client.register(FEED)
@@ -309,7 +308,7 @@ async def test_publishing_many_gets_every_answer(client: Client, start: StartSer
     assert [answer.id for answer in answers] == [f"many-{number}" for number in range(3000)]
 
 
-async def _answers(client: Client, count: int) -> list[Answer]:
+async def _answers(client: AsyncClient, count: int) -> list[Answer]:
     answers: list[Answer] = []
     async with asyncio.timeout(30):
         async for answer in client.answers(from_beginning=True):

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Message, Producer
 
 from schemas import Answer
 from schemas.wire import Codec
-from stream.client import Client
+from sotto import AsyncClient
 from stream.kafka.broker import java, java_classpath
 from stream.kafka.broker_jars import KAFKA_VERSION
 from stream.processors.queries.headers import ANSWER_TYPE
@@ -36,7 +36,7 @@ answers: Codec[Answer] = Codec(Answer, limit=1 << 20)
 
 
 @pytest.fixture
-async def wards(client: Client, start: StartService) -> Client:
+async def wards(client: AsyncClient, start: StartService) -> AsyncClient:
     """An installation with a dozen open streams, spread over its partitions."""
     start("budget")
     start("worker")
@@ -92,7 +92,9 @@ def decoded(messages: Iterable[Message]) -> list[Answer]:
     return [answers.decode(message.value()) for message in messages]
 
 
-async def test_queries_of_librdkafka_with_murmur2_are_all_answered_once(settings: Settings, wards: Client) -> None:
+async def test_queries_of_librdkafka_with_murmur2_are_all_answered_once(
+    settings: Settings, wards: AsyncClient
+) -> None:
     asked = questions(120)
     await asyncio.to_thread(ask_by_librdkafka, settings, wards.topics.queries, asked, partitioner="murmur2_random")
     found = decoded(await asyncio.to_thread(read_by_librdkafka, settings, wards.topics.answers, len(asked)))
@@ -103,7 +105,7 @@ async def test_queries_of_librdkafka_with_murmur2_are_all_answered_once(settings
 
 
 async def test_queries_of_librdkafka_s_own_partitioner_are_answered_or_told_of_the_right_one(
-    settings: Settings, wards: Client
+    settings: Settings, wards: AsyncClient
 ) -> None:
     """By default librdkafka partitions by CRC32: which streams come home is luck, and nothing is lost."""
     asked = questions(120)
@@ -123,7 +125,7 @@ async def test_queries_of_librdkafka_s_own_partitioner_are_answered_or_told_of_t
 
 
 async def test_the_jvm_s_console_producer_and_consumer_need_no_setting_but_keys_and_isolation(
-    settings: Settings, wards: Client
+    settings: Settings, wards: AsyncClient
 ) -> None:
     asked = questions(60)
     lines = [f"{question['stream']}{SEPARATOR}{json.dumps(question)}" for question in asked]
@@ -135,7 +137,7 @@ async def test_the_jvm_s_console_producer_and_consumer_need_no_setting_but_keys_
 
 
 async def test_a_cloud_event_with_trace_context_from_the_jvm_is_answered_by_one(
-    settings: Settings, wards: Client
+    settings: Settings, wards: AsyncClient
 ) -> None:
     headers = f"ce_specversion:1.0,ce_id:7,ce_source:/wards,ce_type:question,traceparent:{PARENT}"
     question = {"id": "traced", "stream": STREAMS[0], "value": 1.0}
@@ -162,9 +164,11 @@ async def test_a_cloud_event_with_trace_context_from_the_jvm_is_answered_by_one(
     assert decoded([message])[0].id == "traced"
 
 
-async def test_the_python_client_hands_trace_context_on(settings: Settings, wards: Client) -> None:
-    await wards.ask({"id": "plain", "stream": STREAMS[0], "value": 1.0})
-    await wards.ask({"id": "traced", "stream": STREAMS[0], "value": 1.0}, [("traceparent", PARENT.encode())])
+async def test_the_python_client_hands_trace_context_on(settings: Settings, wards: AsyncClient) -> None:
+    await wards.ask({"id": "plain", "stream": STREAMS[0], "value": 1.0}, outcomes=True)
+    await wards.ask(
+        {"id": "traced", "stream": STREAMS[0], "value": 1.0}, headers=[("traceparent", PARENT.encode())]
+    )
     plain, traced = await asyncio.to_thread(read_by_librdkafka, settings, wards.topics.answers, 2)
     assert (headers_of(plain), headers_of(traced)) == ({}, {"traceparent": PARENT})
 

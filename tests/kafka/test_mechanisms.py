@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from schemas import Answer, Query
-from stream.client import Client
+from sotto import AsyncClient
 from stream.demo.tour import stops, tour, tour_sources
 from tests.conftest import StartService
 
 pytestmark = pytest.mark.kafka
 
 
-async def test_every_mechanism_keeps_its_promise(client: Client, start: StartService) -> None:
+async def test_every_mechanism_keeps_its_promise(client: AsyncClient, start: StartService) -> None:
     start("budget")
     start("worker")
     for check in await tour(client, seed=7):
         assert check.held, f"{check.claim}: {check.seen}"
 
 
-async def test_releases_and_hypotheses_answer_the_same_after_a_kill(client: Client, start: StartService) -> None:
+async def test_releases_and_hypotheses_answer_the_same_after_a_kill(
+    client: AsyncClient, start: StartService
+) -> None:
     """What is derived again (a release, a hypothesis from its updates) is what it was: same question, same answer."""
     start("budget")
     worker = start("worker")
@@ -41,7 +41,7 @@ async def test_releases_and_hypotheses_answer_the_same_after_a_kill(client: Clie
             for stop in chosen
             for number, question in enumerate(stop.questions[:60])
         ]
-        return await asyncio.wait_for(client.ask_all(queries), 90)
+        return list(await client.ask_many(queries, timeout=90))
 
     before = await ask("before the kill")
     worker.kill()

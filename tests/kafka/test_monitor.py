@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from schemas import Amount, PartitionStatus, SourceRecord, ValuesSource
-from stream.client import Client
+from sotto import AsyncClient
 from stream.kafka import reports
 from stream.kafka.processes import Service
 from stream.kafka.services import worker
@@ -124,7 +124,7 @@ def figures(page: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def test_a_halt_from_the_api_halts_the_stream_on_kafka(
-    client: Client, start: StartService, start_monitor: Callable[[], Service], web: Web
+    client: AsyncClient, start: StartService, start_monitor: Callable[[], Service], web: Web
 ) -> None:
     start("budget")
     start("worker")
@@ -132,19 +132,19 @@ async def test_a_halt_from_the_api_halts_the_stream_on_kafka(
     await web.ready()
     assert (await web.post("/api/sources", {"request": "register", "source": FEED}))[0] == 200
     assert (await web.post("/api/streams", {"request": "open", "stream": spec("ward")}))[1]["outcome"] == "opened"
-    assert (await asyncio.wait_for(client.ask({"stream": "ward", "value": HIGH}), 30)).outcome == "above"
+    assert (await client.ask({"stream": "ward", "value": HIGH}, timeout=30, outcomes=True)).outcome == "above"
     halt = {"kind": "halt", "request": "stop it", "source": "feed", "stream": "ward", "reason": "audit"}
     assert (await web.post("/api/halts", halt, "nobody"))[0] == 401
     assert (await web.post("/api/halts", halt, "viewer"))[0] == 403
-    assert (await asyncio.wait_for(client.ask({"stream": "ward", "value": LOW}), 30)).outcome == "below"
+    assert (await client.ask({"stream": "ward", "value": LOW}, timeout=30, outcomes=True)).outcome == "below"
     before = await web.until("/api/streams/ward", lambda detail: detail["row"]["answered"] == 2)
     assert before["row"]["state"] == "open"
     status, receipt = await web.post("/api/halts", halt)
     assert (status, receipt["outcome"]) == (200, "halted")
-    assert (await client.budget("feed"))[1][0].ending == "halted"
+    assert (await client.list_streams("feed"))[0].ending == "halted"
     assert await web.post("/api/halts", halt) == (200, receipt)
     async with asyncio.timeout(30):
-        while (answer := await client.ask({"stream": "ward", "value": LOW})).outcome != "halted":
+        while (answer := await client.ask({"stream": "ward", "value": LOW}, outcomes=True)).outcome != "halted":
             await asyncio.sleep(0.1)
     assert answer.reason == "audit"
     after = await web.until("/api/streams/ward", lambda detail: detail["row"]["state"] == "halted")
@@ -160,7 +160,7 @@ async def test_a_halt_from_the_api_halts_the_stream_on_kafka(
 
 
 async def test_a_monitor_that_was_killed_shows_the_same_figures_and_its_absence_stops_nobody(
-    client: Client, start: StartService, start_monitor: Callable[[], Service], web: Web
+    client: AsyncClient, start: StartService, start_monitor: Callable[[], Service], web: Web
 ) -> None:
     start("budget")
     start("worker")
@@ -171,7 +171,7 @@ async def test_a_monitor_that_was_killed_shows_the_same_figures_and_its_absence_
         await client.open(spec(stream))
     for stream, values in {"open": [LOW, HIGH, LOW], "exhausted": [HIGH] * 3, "closed": [LOW]}.items():
         for value in values:
-            await asyncio.wait_for(client.ask({"stream": stream, "value": value}), 30)
+            await client.ask({"stream": stream, "value": value}, timeout=30, outcomes=True)
     await client.close("feed", "closed")
     await web.until("/api/sources", lambda page: page["items"][0]["refunded"]["epsilon"] > 0)
     await web.until("/api/overview", lambda overview: overview["answered"] == 7)
@@ -182,19 +182,19 @@ async def test_a_monitor_that_was_killed_shows_the_same_figures_and_its_absence_
     await web.ready()
     after = [figures(await web.get(path)) for path in ("/api/streams", "/api/sources")]
     assert after == before
-    record, grants = await client.budget("feed")
+    record, grants = await client.budget("feed"), await client.list_streams("feed")
     assert before[1][0]["spent"]["epsilon"] == record.spent.epsilon
     assert {row["stream"]: row["state"] for row in before[0]} == {
         grant.spec.stream: grant.state for grant in grants
     }
     second.kill()
     for value in (LOW, HIGH):
-        await asyncio.wait_for(client.ask({"stream": "open", "value": value}), 30)
+        await client.ask({"stream": "open", "value": value}, timeout=30, outcomes=True)
     assert (await client.open(spec("another"))).outcome == "opened"
 
 
 async def test_what_was_never_committed_is_not_shown(
-    own: Settings, client: Client, start_monitor: Callable[[], Service], web: Web
+    own: Settings, client: AsyncClient, start_monitor: Callable[[], Service], web: Web
 ) -> None:
     start_monitor()
     await web.ready()
@@ -233,7 +233,7 @@ async def test_what_was_never_committed_is_not_shown(
 
 
 async def test_a_restore_tells_how_far_it_is(
-    settings: Settings, client: Client, key: NoiseKey, start: StartService, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, client: AsyncClient, key: NoiseKey, start: StartService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start("budget")
     await client.register(FEED)
@@ -242,7 +242,7 @@ async def test_a_restore_tells_how_far_it_is(
     engine = worker(settings, client.topics, key)
     running = asyncio.create_task(engine.run())
     try:
-        await asyncio.wait_for(client.ask({"stream": "ward", "value": LOW}), START_SECONDS)
+        await client.ask({"stream": "ward", "value": LOW}, timeout=START_SECONDS, outcomes=True)
     finally:
         engine.stop()
         await running
@@ -259,7 +259,7 @@ async def test_a_restore_tells_how_far_it_is(
 
 
 async def test_a_trace_leads_from_the_asker_to_the_worker(
-    settings: Settings, client: Client, key: NoiseKey, start: StartService
+    settings: Settings, client: AsyncClient, key: NoiseKey, start: StartService
 ) -> None:
     start("budget")
     await client.register(FEED)
@@ -271,7 +271,7 @@ async def test_a_trace_leads_from_the_asker_to_the_worker(
     trace_with(provider)
     try:
         with span("asker", {}):
-            await asyncio.wait_for(client.ask({"stream": "ward", "value": LOW}), START_SECONDS)
+            await client.ask({"stream": "ward", "value": LOW}, timeout=START_SECONDS, outcomes=True)
     finally:
         engine.stop()
         await running

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stream.client import Client
+from sotto import AsyncClient
 from stream.kafka.services import worker
 from stream.noise import NoiseKey
 from stream.processors.base import RecordLike
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.kafka
 
 async def test_poison_is_refused_alone(
     settings: Settings,
-    client: Client,
+    client: AsyncClient,
     key: NoiseKey,
     start: StartService,
     monkeypatch: pytest.MonkeyPatch,
@@ -49,7 +49,10 @@ async def test_poison_is_refused_alone(
         async with asyncio.timeout(60):
             answers = await asyncio.gather(
                 *(
-                    client.ask({"id": name, "stream": "ward", "value": 31337.0 if name == "poison" else 1.0})
+                    client.ask(
+                        {"id": name, "stream": "ward", "value": 31337.0 if name == "poison" else 1.0},
+                        outcomes=True,
+                    )
                     for name in asked
                 )
             )
@@ -72,14 +75,14 @@ async def test_poison_is_refused_alone(
 
 
 async def test_an_event_whose_header_name_is_no_text_is_refused_alone(
-    settings: Settings, client: Client, start: StartService
+    settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
     """Those behind it in its producer's batch are answered."""
     start("budget")
     start("worker")
     await client.register(FEED)
     await client.open(spec("ward"))
-    await asyncio.wait_for(client.ask({"id": "warm", "stream": "ward", "value": 1.0}), 60)
+    await client.ask({"id": "warm", "stream": "ward", "value": 1.0}, timeout=60, outcomes=True)
     partition = partition_of(b"ward", client.topics.partitions)
     before = await committed(settings, client.topics.answers, partition)
     events = [json.dumps({"id": f"{number}", "stream": "ward", "value": 1.0}).encode() for number in range(5)]
@@ -92,7 +95,7 @@ async def test_an_event_whose_header_name_is_no_text_is_refused_alone(
         "none",
     )
     await bombs.send(settings.bootstrap, client.topics.queries, partition, built)
-    last = await asyncio.wait_for(client.ask({"id": "last", "stream": "ward", "value": 1.0}), 60)
+    last = await client.ask({"id": "last", "stream": "ward", "value": 1.0}, timeout=60, outcomes=True)
     assert last.outcome == "below"
     answered = (await committed(settings, client.topics.answers, partition))[len(before) :]
     outcomes = [(one["id"], one["outcome"]) for one in (json.loads(record.value or b"") for record in answered)]

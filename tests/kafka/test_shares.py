@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import time
@@ -13,7 +12,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from schemas import MAX_EVENT_BYTES
-from stream.client import Client
+from sotto import AsyncClient
 from stream.kafka.topics import check_topics
 from stream.processors.topics import partition_of
 from stream.settings import Settings
@@ -36,7 +35,7 @@ def _terms(chance: random.Random) -> list[dict[str, object]]:
 
 
 async def test_1800_questions_over_a_million_cells_do_not_hold_a_neighbour_up(
-    settings: Settings, client: Client, start: StartService, tmp_path: Path
+    settings: Settings, client: AsyncClient, start: StartService, tmp_path: Path
 ) -> None:
     path = tmp_path / "people.csv"
     path.write_text(",".join(CELLS) + "\n" + "\n".join(["0,1,2,3,0,1,2,3,0,1"] * 1000) + "\n")
@@ -58,10 +57,10 @@ async def test_1800_questions_over_a_million_cells_do_not_hold_a_neighbour_up(
         asked = {"id": f"greedy-{number}", "stream": "greedy", "terms": _terms(chance)}
         value = json.dumps(asked, separators=(",", ":")).encode()
         assert len(value) <= MAX_EVENT_BYTES
-        await client._send(client.topics.queries, "greedy", value)
+        await client._connection.send(client.topics.queries, "greedy", value)
     await client.flush()
     began = time.monotonic()
-    answer = await asyncio.wait_for(client.ask({"stream": neighbour, "where": "a1 = 1"}), PATIENCE)
+    answer = await client.ask({"stream": neighbour, "where": "a1 = 1"}, timeout=PATIENCE, outcomes=True)
     print(f"the neighbour waited for {time.monotonic() - began:.1f} s")  # noqa: T201
     assert answer.outcome == "answer"
     answers = [
@@ -75,7 +74,7 @@ async def test_1800_questions_over_a_million_cells_do_not_hold_a_neighbour_up(
 
 
 async def test_questions_are_stamped_by_the_broker_whatever_a_producer_says(
-    settings: Settings, client: Client
+    settings: Settings, client: AsyncClient
 ) -> None:
     before = int(time.time() * 1000) - 60_000
     async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap) as producer:

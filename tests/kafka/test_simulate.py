@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stream.client import Client
+from sotto import AsyncClient
 from stream.settings import Settings
 from tests.conftest import StartService
 
@@ -49,7 +49,7 @@ def simulate(settings: Settings, folder: Path, *arguments: str) -> subprocess.Co
 
 
 async def test_registered_tables_are_refused_whatever_definition_is_given(
-    settings: Settings, client: Client, start: StartService, tmp_path: Path
+    settings: Settings, client: AsyncClient, start: StartService, tmp_path: Path
 ) -> None:
     private, public, link = (tmp_path / f"{name}.csv" for name in ("private", "public", "link"))
     private.write_text("age\n" + "20\n" * 40)
@@ -60,7 +60,7 @@ async def test_registered_tables_are_refused_whatever_definition_is_given(
     start("budget")
     await client.register(source)
     await client.register({**source, "source": "others"})
-    assert {one.source for one in await client.sources()} == {"people", "others"}
+    assert {one.source.source for one in await client.list_sources()} == {"people", "others"}
 
     other = json.dumps({**source, "path": str(public)})
     for arguments in (

@@ -80,7 +80,7 @@ async def test_who_inherits_a_warm_copy_reads_the_rest_and_answers_as_the_one_th
         )
         ground.asked.append("after the kill")
         async with asyncio.timeout(PATIENCE):
-            await ground.client.ask({"id": "after the kill", "stream": stream, "value": 1.0})
+            await ground.client.ask({"id": "after the kill", "stream": stream, "value": 1.0}, outcomes=True)
         after = time.monotonic() - killed - settings.session_timeout_ms / 1000
         await ground.ask(400)
         await ground.answered()

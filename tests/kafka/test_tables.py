@@ -13,8 +13,7 @@ import polars as pl
 import pytest
 
 from schemas import Answer
-from stream.accounting.ledger import RefusedError
-from stream.client import Client
+from sotto import AsyncClient, Refused
 from stream.data import GuardedReader, Table
 from stream.kafka.engine import Engine
 from stream.kafka.services import budget, worker
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.kafka
 
 async def test_a_slow_table_holds_up_neither_heartbeats_nor_the_other_partitions(
     settings: Settings,
-    client: Client,
+    client: AsyncClient,
     key: NoiseKey,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -64,7 +63,7 @@ async def test_a_slow_table_holds_up_neither_heartbeats_nor_the_other_partitions
         mechanism = {"kind": "above_threshold", "threshold": 10_000.0, "cutoff": 1}
         await client.open({"stream": "adults", "source": "people", "mechanism": mechanism, "epsilon": 1.0})
         answers = [
-            await asyncio.wait_for(client.ask({"stream": "adults", "where": where}), 60)
+            await client.ask({"stream": "adults", "where": where}, timeout=60, outcomes=True)
             for where in ("age > 90", "age >= 18")
         ]
     finally:
@@ -77,7 +76,7 @@ async def test_a_slow_table_holds_up_neither_heartbeats_nor_the_other_partitions
 
 
 async def test_a_table_that_unfolds_into_much_is_refused_and_stops_neither_services_nor_their_next_start(
-    client: Client, start: StartService, tmp_path: Path
+    client: AsyncClient, start: StartService, tmp_path: Path
 ) -> None:
     path, sound = tmp_path / "bomb.csv.gz", tmp_path / "sound.csv"
     with gzip.open(path, "wb", 9) as bomb:
@@ -96,11 +95,11 @@ async def test_a_table_that_unfolds_into_much_is_refused_and_stops_neither_servi
         return {"stream": f"{name}-alarm", "source": name, "mechanism": mechanism, "epsilon": 1.0}
 
     async def answer(name: str) -> Answer:
-        return await asyncio.wait_for(client.ask({"stream": f"{name}-alarm", "where": "age < 50"}), 90)
+        return await client.ask({"stream": f"{name}-alarm", "where": "age < 50"}, timeout=90, outcomes=True)
 
-    with pytest.raises(RefusedError, match="no table can be read there"):
+    with pytest.raises(Refused, match="no table can be read there"):
         await client.register(source("bomb", path))
-    with pytest.raises(RefusedError, match="no table can be read there"):
+    with pytest.raises(Refused, match="no table can be read there"):
         await client.register(source("passwords", Path("/etc/passwd")))
     for name in ("people", "others"):
         file = tmp_path / f"{name}.csv"

@@ -11,10 +11,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from schemas import AboveThreshold, Control, Query, SparseVectorCalibration
+from sotto import Driver
 from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
 from stream.noise import NoiseKey, Role, event_words, round_words, stream_subkey
 from stream.processors.base import Record
-from stream.testing import Driver
 
 KEY = NoiseKey(bytes(range(100, 132)))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from schemas import Answer
-from stream.testing import Driver
+from sotto import Driver
 from tests.privacy.chance import at_most
 from tests.privacy.service import KEY, definition_of, feed, stream
 
@@ -35,7 +37,7 @@ def failures(cutoff: int, queries: int, beta: float, *, stretch: float = 1.0, ca
     error = stretch * planned.alpha
     wanted = ["below"] * (queries - cutoff) + ["above"] * cutoff
     values = [threshold + (error if outcome == "above" else -error) for outcome in wanted]
-    answers: list[Answer] = driver.ask(
+    answers: Sequence[Answer] = driver.ask_many(
         {"id": f"{place}", "stream": name, "value": value} for place, value in enumerate(values) for name in names
     )
     return sum([answer.outcome for answer in answers[row::STREAMS]] != wanted for row in range(STREAMS))

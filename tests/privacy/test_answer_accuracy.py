@@ -25,8 +25,8 @@ import pytest
 from scipy.stats import binom
 
 from schemas import Answer
+from sotto import Driver
 from stream.data import adult
-from stream.testing import Driver
 from tests.privacy.chance import FALSE_ALARM, at_most
 from tests.privacy.service import definition_of
 
@@ -233,7 +233,7 @@ def largest_shares(neighbors: str, epsilon: float, delta: float) -> dict[str, li
         for stream in streams:
             driver.open(spec | {"stream": stream, "expected_queries": QUESTIONS})
         queries = [{"id": "q", "stream": stream, **one.query} for stream in streams for one in asked]
-        answers = driver.ask(queries)
+        answers = driver.ask_many(queries)
         definition = definition_of(driver, streams[0])
         for start in range(0, len(answers), len(asked)):
             own = zip(asked, answers[start : start + len(asked)], strict=True)

@@ -17,9 +17,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from schemas import Control
+from sotto import Driver
 from stream.mechanisms.grid import MAX_STEPS, Grid
 from stream.noise import DELTA_PER_DRAW, sampler
-from stream.testing import Driver
 from tests.privacy.audit_variants import broken, decimals_rounded_as_doubles
 from tests.privacy.exact import law_of
 from tests.privacy.test_laplace import excess
@@ -98,7 +98,7 @@ def rounded(
     calibration = _control.validate_json(driver.records(driver.topics.control)[0].value or b"").calibration
     with patch.context() as patched:
         patched.setattr(Grid, "private", noting)
-        answers = driver.ask(events)
+        answers = driver.ask_many(events)
     assert "rejected" not in {answer.outcome for answer in answers}
     assert len(found) == len(texts)
     return found, calibration
@@ -203,7 +203,7 @@ def test_floats_and_whole_numbers_of_the_python_side_are_the_decimals_they_are_s
         {"stream": "s", "source": "feed", "epsilon": 10, "mechanism": {"kind": "laplace", "dimensions": 8}}
     )
     numbers = [-0.55, -0.45, 0.35, 1.35, 0.1 + 0.2, 5e-324, 7, 123456789012345]
-    driver.ask([{"id": "1", "stream": "s", "values": numbers}])
+    driver.ask_many([{"id": "1", "stream": "s", "values": numbers}])
     assert found == [
         math.floor(Fraction(repr(number)) / Fraction(1, 10) + Fraction(1, 2))
         if abs(number) < 10**14
@@ -225,7 +225,7 @@ def test_an_event_is_rounded_alike_when_it_comes_again() -> None:
         }
     )
     driver.open({"stream": "s", "source": "feed", "epsilon": 10, "mechanism": {"kind": "laplace", "answers": 4}})
-    before = driver.ask(single(["-0.55", "0.35000000000000000000001", "1e400", "0.34999999999999999999999"]))
+    before = driver.ask_many(single(["-0.55", "0.35000000000000000000001", "1e400", "0.34999999999999999999999"]))
     assert driver.redeliver() == before
     driver.crash()
     assert driver.redeliver() == before

@@ -12,8 +12,8 @@ import opendp.prelude as dp
 import pytest
 from scipy.stats import chi2
 
+from sotto import Driver
 from stream.noise import DELTA_PER_DRAW, sampler
-from stream.testing import Driver
 from tests.privacy.chance import follows
 from tests.privacy.exact import Law, exponential_below, law_of
 from tests.unit.processors.installation import KEY
@@ -69,7 +69,7 @@ def test_published_answers_follow_the_exact_law_around_the_value() -> None:
     draws = 4000
     mechanism = {"kind": "laplace", "answers": draws}
     driver.open({"stream": "numbers", "source": "feed", "epsilon": 1000.0, "mechanism": mechanism})
-    answers = driver.ask({"id": str(n), "stream": "numbers", "value": 17.0} for n in range(draws))
+    answers = driver.ask_many({"id": str(n), "stream": "numbers", "value": 17.0} for n in range(draws))
     noise = np.array([round((answer.estimate or 0.0) - 17.0) for answer in answers], dtype=np.int64)
     grant_share = Fraction(answers[0].spent.epsilon) if answers[0].spent else Fraction(0)
     assert grant_share == Fraction(0.25)

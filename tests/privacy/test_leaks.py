@@ -14,10 +14,9 @@ from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from schemas import Query
-from stream.accounting.ledger import RefusedError
+from sotto import Driver, Refused
 from stream.noise import Role
 from stream.processors.base import Record
-from stream.testing import Driver
 from tests.privacy.service import KEY, Derived, definition_of, everything, feed, stream
 
 PRIVATE = 314159265.25
@@ -90,31 +89,31 @@ def session() -> Session:
         driver.open(stream("grained", 2, source="coarse"))
         driver.open(stream("halted", 2))
         driver.open(stream("people", 2, source="table", monotone=True, threshold=500.0))
-        driver.ask(
+        driver.ask_many(
             {"id": f"{name} {i}", "stream": name, "value": sign * (PRIVATE + i)}
             for i in range(3)
             for name, sign in (("high", -1), ("low", 1), ("low", -1), ("grained", 1), ("halted", -1))
         )
         driver.redeliver()
-        driver.ask([{"id": "near", "stream": "high", "value": PRIVATE, "threshold": PRIVATE // 1000}])
-        driver.ask([event.encode() for event in MALFORMED])
+        driver.ask_many([{"id": "near", "stream": "high", "value": PRIVATE, "threshold": PRIVATE // 1000}])
+        driver.ask_many([event.encode() for event in MALFORMED])
         driver.redeliver()
         for partition in range(2):
-            driver.publish(partition, f'{{"id": "lost", "stream": "high", "value": {PRIVATE}}}'.encode())
-            driver.publish(partition, f"\xff{PRIVATE}".encode("latin-1"))
-        driver.ask(
+            driver.send(partition, f'{{"id": "lost", "stream": "high", "value": {PRIVATE}}}'.encode())
+            driver.send(partition, f"\xff{PRIVATE}".encode("latin-1"))
+        driver.ask_many(
             {"id": f"p{i}", "stream": "people", "where": where} for i, where in enumerate(["age = 120", "age = 7"])
         )
-        driver.ask([{"id": "bad", "stream": "people", "where": "height = 3"}])
+        driver.ask_many([{"id": "bad", "stream": "people", "where": "height = 3"}])
         publish_status(driver)
-        driver.halt("halted")
-        driver.ask([{"id": "late", "stream": "halted", "value": PRIVATE}])
+        driver.halt("feed", "halted")
+        driver.ask_many([{"id": "late", "stream": "halted", "value": PRIVATE}])
         driver.crash()
-        driver.ask([{"id": "later", "stream": "low", "value": PRIVATE}])
-        driver.close("high")
-        driver.halt_source("feed")
-        driver.ask([{"id": "last", "stream": "low", "value": PRIVATE}])
-        with pytest.raises(RefusedError):
+        driver.ask_many([{"id": "later", "stream": "low", "value": PRIVATE}])
+        driver.close("feed", "high")
+        driver.halt("feed")
+        driver.ask_many([{"id": "last", "stream": "low", "value": PRIVATE}])
+        with pytest.raises(Refused):
             driver.open(stream("more", 1))
         publish_status(driver)
     return driver, logs
@@ -213,7 +212,9 @@ def test_logs_hold_nothing_private(
         driver = Driver(KEY)
         driver.register(feed())
         driver.open(stream("high", 3))
-        driver.ask([{"id": "1", "stream": "high", "value": PRIVATE}, *(event.encode() for event in MALFORMED)])
+        driver.ask_many(
+            [{"id": "1", "stream": "high", "value": PRIVATE}, *(event.encode() for event in MALFORMED)]
+        )
         driver.crash()
     output = capfd.readouterr()
     text = repr(logs) + caplog.text + output.out + output.err
@@ -230,8 +231,8 @@ def refusal_of(driver: Driver, table: pl.DataFrame) -> str:
     try:
         driver.register(TABLE, table)
         driver.open(stream("people", 2, source="table", monotone=True))
-        driver.ask([{"id": "1", "stream": "people", "where": "age = 7"}])
-    except (RefusedError, ValueError) as error:
+        driver.ask_many([{"id": "1", "stream": "people", "where": "age = 7"}])
+    except (Refused, ValueError) as error:
         return shown_by(error)
     return ""
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pytest
 
 from schemas import Answer, Control, EstimateCalibration
+from sotto import Driver
 from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
 from stream.mechanisms.maximum_entropy import NoisyMarginal, combined, fit, summed
 from stream.noise import Role, Sampler, block_words, cell_words, round_words, sampler, stream_subkey
-from stream.testing import Driver
 from tests.privacy.service import KEY, definition_of
 
 X, Y = 6, 3
@@ -92,12 +92,12 @@ class Told:
         return stream_subkey(KEY, incarnation=identity.incarnation, definition=digest, role=role)
 
 
-def ask(driver: Driver, questions: Sequence[tuple[int, int]]) -> list[Answer]:
+def ask(driver: Driver, questions: Sequence[tuple[int, int]]) -> Sequence[Answer]:
     asked: list[dict[str, Any]] = [
         {"id": str(place), "stream": "pmw", "where": f"x <= {a} AND y = {b}"}
         for place, (a, b) in enumerate(questions)
     ]
-    return driver.ask(asked)
+    return driver.ask_many(asked)
 
 
 @pytest.mark.parametrize("warm_start", [0, 1])

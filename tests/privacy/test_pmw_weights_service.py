@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pytest
 
 from schemas import Answer, Control, HypothesisCalibration
+from sotto import Driver
 from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.mechanisms.multiplicative_weights import TensorHypothesis
 from stream.noise import Role, Sampler, cell_words, round_words, stream_subkey
 from stream.processors.queries.families.hypothesis import rows_sampler, strength_of
-from stream.testing import Driver
 from tests.privacy.service import KEY, definition_of
 
 VALUES = 6
@@ -98,11 +98,11 @@ class Told:
         return stream_subkey(KEY, incarnation=identity.incarnation, definition=digest, role=role)
 
 
-def ask(driver: Driver, questions: Sequence[AtMost]) -> list[Answer]:
+def ask(driver: Driver, questions: Sequence[AtMost]) -> Sequence[Answer]:
     asked: list[dict[str, Any]] = [
         {"id": str(place), "stream": "pmw", "where": f"x <= {one.value}"} for place, one in enumerate(questions)
     ]
-    return driver.ask(asked)
+    return driver.ask_many(asked)
 
 
 @pytest.mark.parametrize("method", ["one_sided", "one_sided_rounds", "textbook"])

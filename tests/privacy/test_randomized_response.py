@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sotto import Driver
 from stream.accounting.randomized_response import RESPONSE_BITS, Response, response
 from stream.mechanisms.randomized_response import UNIFORM_WORDS, respond
 from stream.noise import Role, event_words, stream_subkey
-from stream.testing import Driver
 from tests.privacy.chance import fits
 from tests.privacy.exact import exponential_below
 from tests.unit.processors.installation import KEY
@@ -80,7 +80,7 @@ def test_a_stream_answers_whoever_is_not_listed_with_every_category_alike() -> N
     mechanism = {"kind": "randomized_response", "categories": ["a", "b", "c"]}
     driver.open({"stream": "survey", "source": "people", "epsilon": 2.0, "mechanism": mechanism})
     draws = 6000
-    answers = driver.ask({"id": str(n), "stream": "survey", "category": "z" * n} for n in range(draws))
+    answers = driver.ask_many({"id": str(n), "stream": "survey", "category": "z" * n} for n in range(draws))
     assert fits([sum(answer.choice == category for answer in answers) for category in "abc"], [draws / 3] * 3)
 
 
@@ -110,7 +110,7 @@ def test_a_stream_answers_with_the_law_of_its_share_of_epsilon() -> None:
     mechanism = {"kind": "randomized_response", "categories": ["a", "b", "c"]}
     driver.open({"stream": "survey", "source": "people", "epsilon": 2.0, "mechanism": mechanism})
     draws = 6000
-    answers = driver.ask({"id": str(n), "stream": "survey", "category": "b"} for n in range(draws))
+    answers = driver.ask_many({"id": str(n), "stream": "survey", "category": "b"} for n in range(draws))
     own, other = response(Fraction(1), 3).rates
     counts = [sum(answer.choice == category for answer in answers) for category in "abc"]
     assert fits(counts, [draws * other, draws * own, draws * other])

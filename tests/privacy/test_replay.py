@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from schemas import Answer
-from stream.accounting.ledger import RefusedError
+from sotto import Driver, Refused
 from stream.mechanisms.above_threshold import query_sampler
 from stream.noise import Geometric, NoiseKey
-from stream.testing import Driver
 from tests.privacy.chance import happens
 from tests.privacy.service import KEY, Derived, definition_of, feed, stream
 
@@ -44,7 +44,7 @@ def test_a_redelivered_batch_gives_the_same_bytes_on_every_topic() -> None:
     driver = mixed_session()
     seen: set[str] = set()
     for part in range(3):
-        answers = driver.ask(mixed_batch(part))
+        answers = driver.ask_many(mixed_batch(part))
         assert driver.redeliver() == answers
         assert driver.redeliver() == answers
         seen |= {answer.outcome for answer in answers}
@@ -55,7 +55,7 @@ def test_a_crash_at_any_point_changes_neither_figures_nor_later_answers() -> Non
     steady, crashing = mixed_session(), mixed_session()
     for part in range(3):
         for query in mixed_batch(part)[:60]:
-            assert crashing.ask([query]) == steady.ask([query])
+            assert crashing.ask_many([query]) == steady.ask_many([query])
             before = crashing.figures()
             crashing.crash()
             assert crashing.figures() == before == steady.figures()
@@ -64,7 +64,7 @@ def test_a_crash_at_any_point_changes_neither_figures_nor_later_answers() -> Non
 def test_how_events_are_batched_changes_no_outcome() -> None:
     together, apart = mixed_session(), mixed_session()
     batch = mixed_batch(0)
-    one, other = together.ask(batch), [answer for query in batch for answer in apart.ask([query])]
+    one, other = together.ask_many(batch), [answer for query in batch for answer in apart.ask_many([query])]
     assert [answer for answer in one if answer.outcome != "rejected"] == [
         answer for answer in other if answer.outcome != "rejected"
     ]
@@ -76,7 +76,7 @@ def test_how_events_are_batched_changes_no_outcome() -> None:
 def test_how_events_are_batched_does_not_show_in_rejections() -> None:
     together, apart = mixed_session(), mixed_session()
     batch = mixed_batch(0)
-    assert together.ask(batch) == [answer for query in batch for answer in apart.ask([query])]
+    assert together.ask_many(batch) == [answer for query in batch for answer in apart.ask_many([query])]
 
 
 def test_streams_of_equal_terms_have_noise_of_their_own() -> None:
@@ -96,11 +96,11 @@ def test_a_name_is_never_used_for_a_second_stream() -> None:
     driver = mixed_session()
     for end in (driver.close, driver.halt):
         name = {"close": "once", "halt": "often"}[end.__name__]
-        end(name)
-        with pytest.raises(RefusedError, match="used before"):
+        end("feed", name)
+        with pytest.raises(Refused, match="used before"):
             driver.open(stream(name, 1))
         driver.crash()
-        with pytest.raises(RefusedError, match="used before"):
+        with pytest.raises(Refused, match="used before"):
             driver.open(stream(name, 1))
 
 
@@ -117,12 +117,12 @@ class Coin:
         height = round(math.log(2) / float(law.rate))
         self.chance = math.exp(-float(law.rate) * height)
         value = float(self.derived.barrier(0) - height)
-        self.answers = self.driver.ask(
+        self.answers = self.driver.ask_many(
             {"id": f"{prefix}{i}", "stream": "coin", "value": value} for i in range(QUERIES)
         )
 
 
-def tops(answers: list[Answer]) -> list[bool]:
+def tops(answers: Sequence[Answer]) -> list[bool]:
     return [answer.outcome == "above" for answer in answers]
 
 
@@ -159,12 +159,14 @@ def test_events_behind_a_streams_last_offset_are_never_answered_again() -> None:
     driver = Driver(KEY, partitions=1)
     driver.register(feed())
     driver.open(stream("once", 1))
-    driver.ask([{"id": "1", "stream": "once", "value": -1000.0}, {"id": "2", "stream": "once", "value": -1000.0}])
+    driver.ask_many(
+        [{"id": "1", "stream": "once", "value": -1000.0}, {"id": "2", "stream": "once", "value": -1000.0}]
+    )
     # The topic is recreated: its offsets begin at 0 again, with other data.
     driver._logs[driver.topics.queries, 0].clear()
     driver._positions[driver.topics.queries, 0] = 0
-    again = driver.ask([{"id": "3", "stream": "once", "value": 1000.0}])
+    again = driver.ask_many([{"id": "3", "stream": "once", "value": 1000.0}])
     assert [answer.outcome for answer in again] == ["halted"]
     assert "went back" in (again[0].reason or "")
     driver.crash()
-    assert driver.ask([{"id": "4", "stream": "once", "value": 1000.0}])[0].outcome == "halted"
+    assert driver.ask_many([{"id": "4", "stream": "once", "value": 1000.0}])[0].outcome == "halted"

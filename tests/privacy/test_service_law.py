@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schemas import Answer
-from stream.testing import Driver
+from sotto import Driver
 from tests.privacy.chance import fits
 from tests.privacy.exact import UNIT, Machine, outcomes
 from tests.privacy.service import KEY, Derived, definition_of, feed, sparse_vector, stream
@@ -50,7 +50,7 @@ def test_answers_are_the_rule_applied_to_the_noise_derived_from_the_key(spec: st
             for own in ([5.5] if i % 2 else [0.0])
             for name in names
         ]
-        answers += driver.ask(queries)
+        answers += driver.ask_many(queries)
         driver.crash()
     for name in names:
         asked = [record for record in driver.records(driver.topics.queries) if record.key == name.encode()]
@@ -65,7 +65,7 @@ def test_transcripts_of_many_streams_follow_the_exact_law(spec: str) -> None:
     driver = service(names, {**SPECS[spec][1], "epsilon": 0.4})
     calibration = sparse_vector(definition_of(driver, names[0]))
     margins = (calibration.shift, calibration.shift + 4, calibration.shift + 1)
-    answers = driver.ask(
+    answers = driver.ask_many(
         {"id": f"{number}", "stream": name, "value": float(margin)}
         for number, margin in enumerate(margins)
         for name in names

@@ -47,7 +47,7 @@ WORKS = """
 import importlib.util, json, sys
 from pathlib import Path
 from stream.data import adult
-from stream.testing import Driver
+from sotto import Driver
 
 static = Path(importlib.util.find_spec("stream.monitor").origin).parent / "static"
 assert {"index.html", "main.js", "theme.css"} <= {path.name for path in static.iterdir()}
@@ -55,7 +55,7 @@ driver = Driver(bytes(32))
 driver.register(adult.source(epsilon=2.0))
 spec = {"stream": "s", "source": adult.source(epsilon=2.0).source, "epsilon": 1.0}
 driver.open({**spec, "mechanism": {"kind": "laplace", "answers": 1}})
-[answer] = driver.ask([{"id": "1", "stream": "s", "where": "age >= 65"}])
+[answer] = driver.ask_many([{"id": "1", "stream": "s", "where": "age >= 65"}])
 print(json.dumps({"outcome": answer.outcome, "module": adult.__file__, "python": list(sys.version_info[:2])}))
 """
 

@@ -7,13 +7,13 @@ from functools import cache
 from pathlib import Path
 
 from schemas import StreamSpec
+from sotto import Driver
 from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Outputs, Record, RecordLike
 from stream.processors.queries import QueryProcessor
 from stream.processors.queries.shares import Limits
 from stream.settings import Settings
-from stream.testing import Driver
 from tests.chaos.load import ROWS, sources, specs
 
 KEY = NoiseKey(bytes(range(32)))

@@ -24,10 +24,10 @@ from stream.kafka.starting import Stopped
 from stream.kafka.writer import Writer
 from stream.processors.base import Outputs, Processor
 from stream.processors.budget import BudgetProcessor
-from stream.processors.budget.receipts import Receipts
 from stream.processors.queries import QueryProcessor
 from stream.processors.queries import processor as queries
 from stream.processors.queries.shares import Shares
+from stream.processors.receipts import Receipts
 from stream.settings import Settings
 from tests.simulation.clients import MAX_POLL_INTERVAL_MS, SimulatedProducer
 

@@ -13,7 +13,7 @@ from tests.unit.processors.installation import KEY, feed_driver, spec, table_sto
 def control() -> list[Record]:
     """A stream's opening, its halt, and the opening once more."""
     driver = feed_driver(spec("ward"))
-    driver.halt("ward")
+    driver.halt("feed", "ward")
     opened, halted = driver.records(driver.topics.control)
     return [opened, halted, opened._replace(offset=halted.offset + 1)]
 

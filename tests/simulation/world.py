@@ -19,8 +19,8 @@ from stream.kafka.roles import Role
 from stream.kafka.stamps import Stamps
 from stream.processors.base import Processor, Record
 from stream.processors.budget import BudgetProcessor
-from stream.processors.budget.receipts import receipt_key
 from stream.processors.queries import QueryProcessor
+from stream.processors.receipts import receipt_key
 from stream.processors.topics import Topics, partition_of
 from stream.processors.unread import TOO_LARGE, Unread, UnreadBatch
 from tests.chaos.checker import check_letters, examine

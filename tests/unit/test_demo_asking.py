@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Sequence
 
 from schemas import Answer, Query
+from sotto import Driver
 from stream.data import adult
 from stream.demo import many
 from stream.demo.asking import answered
 from stream.demo.tour import CENSUS, stops
-from stream.testing import Driver
 
 OUTSTANDING = 0.3
 """Seconds of work: fewer than the questions take together."""
@@ -28,8 +28,8 @@ def test_busy_questions_are_asked_again_until_all_are_answered() -> None:
         for number, question in enumerate(asked.questions)
     ]
 
-    async def ask_all(questions: Sequence[Query]) -> list[Answer]:
-        return driver.ask(questions)
+    async def ask_all(questions: Sequence[Query]) -> Sequence[Answer]:
+        return driver.ask_many(questions)
 
     async def sleep(seconds: float) -> None:
         driver.wait(seconds)

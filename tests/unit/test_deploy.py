@@ -44,7 +44,7 @@ def exported() -> dict[str, set[str]]:
     installation = Installation()
     installation.open(spec("one"))
     installation.ask("one", HIGH)
-    installation.driver.publish(0, b"no JSON")
+    installation.driver.send(0, b"no JSON")
     installation.flow()
     families = list(text_string_to_metric_families(exposition(installation.monitor).decode()))
     for role in ("worker", "budget"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,10 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from schemas import Answer, OpenStream, Query, StreamSpec
-from stream import testing
-from stream.accounting.ledger import RefusedError
+from sotto import Driver, NotReproducibleError, Refused, Unknown
 from stream.processors.base import Record
-from stream.testing import Driver, NotReproducibleError
+from stream.testing import installation as testing
 
 KEY = bytes(range(32))
 FEED: dict[str, Any] = {
@@ -62,6 +62,11 @@ def everything(driver: Driver) -> dict[str, list[Record]]:
     }
 
 
+def owner_of(driver: Driver, stream: str) -> str:
+    """The source that a stream was opened on; any, if it was not."""
+    return next((one.spec.source for one in driver.list_streams() if one.spec.stream == stream), "feed")
+
+
 class CrashMachine(RuleBasedStateMachine):
     """Two installations are told the same; one crashes and has its batches delivered again, the other never."""
 
@@ -70,7 +75,7 @@ class CrashMachine(RuleBasedStateMachine):
         self.drivers = (Driver(KEY, partitions=2), Driver(KEY, partitions=2))
         self.stormy, self.calm = self.drivers
         self.asked = 0
-        self.told: list[Answer] = []
+        self.told: Sequence[Answer] = []
         self.may_redeliver = False
         for driver in self.drivers:
             driver.register(FEED)
@@ -82,7 +87,7 @@ class CrashMachine(RuleBasedStateMachine):
         for driver in self.drivers:
             try:
                 results.append(tell(driver))
-            except RefusedError as refused:
+            except Refused as refused:
                 results.append((refused.reason, refused.asked, refused.left))
         assert results[0] == results[1]
         self.may_redeliver = False
@@ -111,23 +116,23 @@ class CrashMachine(RuleBasedStateMachine):
             question = {"where": f"age < {min(number, 100):.0f}"} if odds < 5 else {"value": number}
             own = {"threshold": 20.0} if odds == 19 else {}
             queries.append(b"broken" if odds == 10 else {"id": str(self.asked), "stream": name, **question, **own})
-        told = [driver.ask(list(queries)) for driver in self.drivers]
+        told = [driver.ask_many(list(queries)) for driver in self.drivers]
         assert told[0] == told[1]
         self.told = told[0]
         self.may_redeliver = True
 
     @rule(name=st.sampled_from(NAMES))
     def close(self, name: str) -> None:
-        self.both(lambda one: one.close(name))
+        self.both(lambda one: one.close(owner_of(one, name), name))
 
     @rule(name=st.sampled_from(NAMES))
     def halt(self, name: str) -> None:
-        self.both(lambda one: one.halt(name))
+        self.both(lambda one: one.halt(owner_of(one, name), name))
 
     @rule(source=st.sampled_from(["feed", "rounded", "people"]), odds=st.integers(0, 9))
     def halt_a_source(self, source: str, odds: int) -> None:
         if odds == 0:
-            self.both(lambda one: one.halt_source(source))
+            self.both(lambda one: one.halt(source))
 
     @rule()
     def crash(self) -> None:
@@ -151,7 +156,7 @@ TestCrashes = CrashMachine.TestCase
 def test_answers_come_in_the_order_of_the_queries_across_partitions() -> None:
     driver = new_driver("stream-0", "stream-1", "stream-2", partitions=4)
     asked = [Query(id=str(number), stream=f"stream-{number % 3}", value=0.0) for number in range(30)]
-    told = driver.ask(asked)
+    told = driver.ask_many(asked)
     assert [(answer.id, answer.stream) for answer in told] == [(query.id, query.stream) for query in asked]
 
 
@@ -162,7 +167,7 @@ def test_a_query_may_be_a_model_a_mapping_or_bytes() -> None:
         Query.model_validate(event),
         Query.model_validate(event).model_dump_json(exclude_none=True).encode(),
     ]
-    assert len({new_driver("stream-0").ask([form])[0].model_dump_json() for form in forms}) == 1
+    assert len({new_driver("stream-0").ask_many([form])[0].model_dump_json() for form in forms}) == 1
 
 
 def test_a_key_may_be_bytes_or_digits() -> None:
@@ -171,7 +176,7 @@ def test_a_key_may_be_bytes_or_digits() -> None:
         driver = Driver(key, partitions=2)
         driver.register(FEED)
         driver.open(opening("stream-0"))
-        told.append(driver.ask({"id": str(n), "stream": "stream-0", "value": float(n)} for n in range(100)))
+        told.append(driver.ask_many({"id": str(n), "stream": "stream-0", "value": float(n)} for n in range(100)))
     assert told[0] == told[1]
 
 
@@ -184,7 +189,7 @@ def test_another_key_gives_other_answers() -> None:
         told.append(
             [
                 one.outcome
-                for one in driver.ask({"id": "a", "stream": "stream-0", "value": n / 2} for n in range(200))
+                for one in driver.ask_many({"id": "a", "stream": "stream-0", "value": n / 2} for n in range(200))
             ]
         )
     assert told[0] != told[1]
@@ -194,19 +199,19 @@ def test_many_small_batches_give_the_answers_of_a_large_one(monkeypatch: pytest.
     questions = [{"id": str(n), "stream": f"stream-{n % 3}", "value": float(n % 70)} for n in range(100)]
     streams = ("stream-0", "stream-1", "stream-2")
     at_once = new_driver(*streams)
-    expected = at_once.ask(questions)
+    expected = at_once.ask_many(questions)
     monkeypatch.setattr(testing, "BATCH_EVENTS", 7)
     bit_by_bit = new_driver(*streams)
-    assert bit_by_bit.ask(questions) == expected
+    assert bit_by_bit.ask_many(questions) == expected
     assert bit_by_bit.figures() == at_once.figures()
-    assert bit_by_bit.ledger("feed") == at_once.ledger("feed")
+    assert bit_by_bit.budget("feed") == at_once.budget("feed")
 
 
 def test_a_request_sent_twice_opens_one_stream() -> None:
     driver = new_driver()
     request = OpenStream.model_validate({"request": "mine", "stream": opening("stream-0")})
     assert driver.request(request) == driver.request(request)
-    assert driver.ledger("feed").granted.epsilon == 1.0
+    assert driver.budget("feed").granted.epsilon == 1.0
 
 
 def test_a_table_stands_in_for_its_path() -> None:
@@ -214,7 +219,7 @@ def test_a_table_stands_in_for_its_path() -> None:
     driver.register(PEOPLE, ROWS)
     driver.open(opening("stream-0", "people"))
     driver.crash()
-    told = driver.ask(
+    told = driver.ask_many(
         {"id": where, "stream": "stream-0", "where": where, "threshold": -1e6} for where in ("TRUE", "age < 3")
     )
     assert [answer.outcome for answer in told] == ["above", "above"]
@@ -222,8 +227,8 @@ def test_a_table_stands_in_for_its_path() -> None:
 
 def test_redelivery_notices_state_that_the_changelog_does_not_hold() -> None:
     driver = new_driver("stream-0")
-    driver.ask([{"id": "a", "stream": "stream-0", "value": 0.0}])
-    driver.ask([{"id": "b", "stream": "stream-0", "value": 0.0}])
+    driver.ask_many([{"id": "a", "stream": "stream-0", "value": 0.0}])
+    driver.ask_many([{"id": "b", "stream": "stream-0", "value": 0.0}])
     place = next(place for place, log in driver._logs.items() if place[0] == driver.topics.state and log)
     del driver._logs[place][:2]
     with pytest.raises(NotReproducibleError, match=r"other bytes for the same 1 events"):
@@ -236,10 +241,10 @@ def test_nothing_asked_is_nothing_to_redeliver() -> None:
 
 
 def test_a_source_or_a_stream_that_is_not_there_is_told() -> None:
-    with pytest.raises(KeyError, match="source 'nobody' is not registered"):
-        new_driver().ledger("nobody")
-    with pytest.raises(RefusedError, match="stream 'nobody' is not open"):
-        new_driver().close("nobody")
+    with pytest.raises(Unknown, match="source 'nobody' is not registered"):
+        new_driver().budget("nobody")
+    with pytest.raises(Refused, match="source 'nobody' is not registered"):
+        new_driver().close("nobody", "stream")
 
 
 def test_another_request_under_a_used_id_is_refused() -> None:
@@ -248,5 +253,5 @@ def test_another_request_under_a_used_id_is_refused() -> None:
     first = OpenStream(request="same", stream=StreamSpec.model_validate(opening("one")))
     assert driver.request(first).outcome == "opened"
     assert driver.request(first).outcome == "opened"
-    with pytest.raises(RefusedError, match="choose another id"):
+    with pytest.raises(Refused, match="choose another id"):
         driver.request(first.model_copy(update={"stream": StreamSpec.model_validate(opening("two"))}))

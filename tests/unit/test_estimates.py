@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from schemas import Answer, GrantRecord
+from sotto import Driver
 from stream.cli import main
 from stream.estimates import EstimateError, shares_of
-from stream.testing import Driver
 from tests.unit.processors.budget_service import ledger_codec
 from tests.unit.processors.installation import KEY, answer_codec
 
@@ -26,13 +26,13 @@ def collected() -> tuple[GrantRecord, list[Answer]]:
     mechanism = {"kind": "randomized_response", "categories": ["yes", "no"]}
     for stream in ("survey", "other"):
         driver.open({"stream": stream, "source": "people", "epsilon": 2.0, "mechanism": mechanism})
-    answers = driver.ask(
+    answers = driver.ask_many(
         {"id": f"{stream}-{number}", "stream": stream, "category": category}
         for number, category in enumerate(TRUTH)
         for stream in ("survey", "other")
     )
-    answers += driver.ask([{"id": "rejected", "stream": "survey", "value": 1.0}])
-    return grant_of(driver, "survey"), answers
+    rejected = driver.ask_many([{"id": "rejected", "stream": "survey", "value": 1.0}])
+    return grant_of(driver, "survey"), [*answers, *rejected]
 
 
 def grant_of(driver: Driver, stream: str) -> GrantRecord:

@@ -38,9 +38,9 @@ from stream.data import DataError, TableStore
 from stream.noise import NoiseScaleError
 from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
 from stream.processors.budget.openings import control_event, definition_digest, plan_for, require_reach
-from stream.processors.budget.receipts import Receipts, request_digest
 from stream.processors.exhaustion import exhausted_reason
 from stream.processors.letters import dead_letter
+from stream.processors.receipts import Receipts, request_digest
 from stream.processors.rejections import INTERNAL, Rejection
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from stream.processors.unread import Unread

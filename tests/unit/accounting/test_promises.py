@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
 from schemas import Answer, Calibration, GrantRecord, LedgerRecord, StreamSpec
+from sotto import Driver
 from stream.accounting.plans import choose
 from stream.accounting.promises import VACUOUS, Promise, promises
 from stream.accounting.setting import Setting
 from stream.cli import streams as stream_commands
 from stream.cli.app import app
-from stream.testing import Driver
 from tests.privacy.service import definition_of
 
 _ledger: TypeAdapter[LedgerRecord] = TypeAdapter(LedgerRecord)
@@ -102,7 +103,7 @@ def test_what_a_stream_promises_is_what_its_answers_carry(kind: str) -> None:
     found = promises(grant.spec, grant.calibration)
     assert CASES[kind][2] in {told(one) for one in found}
     assert {one.probability for one in found} == {0.95}
-    [answer] = driver.ask([{"id": "q", "stream": kind, **CASES[kind][1]}])
+    [answer] = driver.ask_many([{"id": "q", "stream": kind, **CASES[kind][1]}])
     assert answer.outcome in {"answer", "above", "below"}
     if kind == "above_threshold":
         assert answer.alpha is None
@@ -118,12 +119,12 @@ def test_what_a_stream_promises_is_what_its_answers_carry(kind: str) -> None:
 
 def test_what_moves_by_more_than_the_promise_speaks_of_carries_more_and_is_said_to() -> None:
     driver, grant = opened("histogram")
-    [wide] = driver.ask([{"id": "q", "stream": "histogram", "where": "TRUE"}])
+    [wide] = driver.ask_many([{"id": "q", "stream": "histogram", "where": "TRUE"}])
     [promise] = promises(grant.spec, grant.calibration)
     assert (wide.alpha or 0.0) > promise.alpha
     assert promise.remark == "sums of cells carry an alpha of their own"
     driver, grant = opened("laplace")
-    grouped, summed = driver.ask(
+    grouped, summed = driver.ask_many(
         [{"id": "q", "stream": "laplace", "group_by": ["sex"]}, {"id": "q", "stream": "laplace", "sum": "age"}]
     )
     [promise] = promises(grant.spec, grant.calibration)
@@ -202,7 +203,9 @@ def test_an_answer_of_a_feed_counts_the_rounding_of_its_value_in() -> None:
     streams = [f"s{number}" for number in range(50)]
     for stream in streams:
         driver.open({"stream": stream, "source": "feed", "epsilon": 20.0, "mechanism": {"kind": "laplace"}})
-    answers: list[Answer] = driver.ask([{"id": "q", "stream": stream, "value": 10.5} for stream in streams])
+    answers: Sequence[Answer] = driver.ask_many(
+        [{"id": "q", "stream": stream, "value": 10.5} for stream in streams]
+    )
     # At so large an ε there is hardly any noise: what is left is the half that rounding takes.
     assert {answer.alpha for answer in answers} == {definition_of(driver, "s0").calibration.alpha} == {0.5}
     assert sum(abs((answer.estimate or 0.0) - 10.5) > (answer.alpha or 0.0) for answer in answers) <= 5

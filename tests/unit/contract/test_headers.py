@@ -9,6 +9,7 @@ from jsonschema import Draft7Validator
 
 from schemas import Answer, RejectedHeaders
 from schemas.wire import Codec
+from sotto import Driver
 from stream.contract.headers import ANSWER_HEADERS, DEAD_LETTER_HEADERS
 from stream.processors.base import Headers, Record
 from stream.processors.queries.headers import (
@@ -18,7 +19,6 @@ from stream.processors.queries.headers import (
     MAX_TRACESTATE_MEMBERS,
     answer_headers,
 )
-from stream.testing import Driver
 from tests.unit.processors.installation import KEY, VALUES, feed_driver, query, spec
 
 PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -40,7 +40,7 @@ def published(*events: tuple[bytes, Headers], driver: Driver | None = None) -> l
     driver = driver or feed_driver(spec("ward"))
     before = len(driver.records(driver.topics.answers))
     for value, headers in events:
-        driver.publish(0, value, headers)
+        driver.send(0, value, headers)
     return driver.records(driver.topics.answers)[before:]
 
 
@@ -111,7 +111,7 @@ def test_an_event_answered_again_after_a_crash_has_the_same_headers() -> None:
 
 def test_a_dead_letter_keeps_the_headers_that_came_and_says_why() -> None:
     driver = feed_driver(spec("ward"))
-    driver.publish(0, b"not json", (*CLOUD_EVENT, ("traceparent", PARENT)))
+    driver.send(0, b"not json", (*CLOUD_EVENT, ("traceparent", PARENT)))
     [letter] = driver.records(driver.topics.rejected)
     assert letter.headers[: len(CLOUD_EVENT) + 1] == (*CLOUD_EVENT, ("traceparent", PARENT))
     facts = {name: text.decode() for name, text in letter.headers}

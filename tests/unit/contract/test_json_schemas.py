@@ -16,10 +16,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from schemas import Query, Request
 from schemas.queries import QUESTION_FIELDS
+from sotto import Driver
 from stream.contract.events import CHANNELS, EVENTS, EventKind
 from stream.contract.json_schemas import OPEN_WORDS, standalone
 from stream.processors.topics import Topics
-from stream.testing import Driver
 from tests.unit.processors.installation import KEY
 from tests.unit.processors.test_every_mechanism import KINDS, SOURCES, ask, driver_with
 
@@ -225,14 +225,14 @@ def lives() -> Iterator[Driver]:
         ask(driver, [*kind.questions, kind.wrong])
         for worker in driver._workers:
             driver._write(worker.idle(1.0))
-        driver.halt("halted", "enough")
-        driver.close("s")
-        driver.halt_source("survey")
+        driver.halt(kind.source, "halted", "enough")
+        driver.close(kind.source, "s")
+        driver.halt("survey")
         yield driver
     private = Driver(KEY, partitions=1)
     private.register({**SOURCES["feed"], "accountant": "zcdp", "delta": 1e-6})
     private.open(next(kind for kind in KINDS if kind.source == "feed").spec())
-    private.ask([{"id": "a", "stream": "s", "value": 1.0}])
+    private.ask_many([{"id": "a", "stream": "s", "value": 1.0}])
     yield private
 
 

@@ -13,6 +13,7 @@ from aiohttp.web import Application, Request
 
 from schemas import Receipt, StreamStatus
 from schemas import Request as LedgerRequest
+from sotto import Driver
 from stream.monitor.connections import Runner
 from stream.monitor.models import Readiness
 from stream.monitor.monitor import Monitor
@@ -21,7 +22,6 @@ from stream.monitor.tables import Tables
 from stream.monitor.tokens import Tokens
 from stream.processors.base import Record
 from stream.settings import Settings
-from stream.testing import Driver
 
 OPERATOR = "operator-" + "0" * 32
 VIEWER = "viewer-" + "1" * 32
@@ -96,7 +96,9 @@ class Installation:
         self.flow()
 
     def ask(self, stream: str, *values: float) -> None:
-        self.driver.ask([{"id": f"{number}", "stream": stream, "value": one} for number, one in enumerate(values)])
+        self.driver.ask_many(
+            [{"id": f"{number}", "stream": stream, "value": one} for number, one in enumerate(values)]
+        )
         self.flow()
 
     def show(self, status: StreamStatus) -> None:

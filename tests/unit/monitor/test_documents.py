@@ -60,8 +60,8 @@ def lived() -> Installation:
     for _ in range(9):
         installation.now += 20.0
         installation.ask("busy", LOW, HIGH)
-    installation.driver.halt("ended")
-    installation.driver.publish(0, b"not json")
+    installation.driver.halt("feed", "ended")
+    installation.driver.send(0, b"not json")
     installation.flow()
     partition = PartitionRow(
         role="worker",
@@ -96,7 +96,7 @@ async def test_metrics_are_the_totals_in_base_units(lived: Installation) -> None
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-    record = lived.driver.ledger("feed")
+    record = lived.driver.budget("feed")
     assert samples["source_epsilon", "feed", "total"] == 10.0
     assert samples["source_epsilon", "feed", "granted"] == record.granted.epsilon
     assert samples["source_epsilon", "feed", "spent"] == record.spent.epsilon

@@ -100,7 +100,7 @@ def test_every_order_lists_every_source_once(sort: SourceSort, descending: bool)
 
 async def test_sources_are_searched_and_filtered() -> None:
     installation = small()
-    installation.driver.halt_source("Other")
+    installation.driver.halt("Other")
     installation.flow()
     async with installation.web() as client:
         halted = await get(client, "/api/sources", state="halted")

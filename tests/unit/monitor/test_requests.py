@@ -41,7 +41,9 @@ async def test_a_stream_is_opened_halted_and_closed_from_the_api() -> None:
         row = (await get(client, "/api/streams/a%2Fb:c@d%2Be"))["row"]
         assert row["state"] == "closed"
         assert row["refunded"]["epsilon"] > 0
-    assert installation.driver.ask([{"id": "late", "stream": "a/b:c@d+e", "value": 1.0}])[0].outcome == "halted"
+    assert (
+        installation.driver.ask_many([{"id": "late", "stream": "a/b:c@d+e", "value": 1.0}])[0].outcome == "halted"
+    )
 
 
 async def test_a_source_is_halted_with_its_streams() -> None:
@@ -71,9 +73,9 @@ async def test_a_request_sent_again_gets_its_receipt_again_and_changes_nothing(
     installation.open(spec("ward"))
     async with installation.web() as client:
         first = await post(client, path, body)
-        before = (installation.driver.ledger("feed"), installation.driver.figures())
+        before = (installation.driver.budget("feed"), installation.driver.figures())
         assert await post(client, path, body) == first
-        assert (installation.driver.ledger("feed"), installation.driver.figures()) == before
+        assert (installation.driver.budget("feed"), installation.driver.figures()) == before
 
 
 async def test_a_request_id_used_for_something_else_is_refused_and_changes_nothing() -> None:
@@ -82,10 +84,10 @@ async def test_a_request_id_used_for_something_else_is_refused_and_changes_nothi
     async with installation.web() as client:
         body = {"request": "again", "source": "feed", "stream": "one"}
         await post(client, "/api/closes", body)
-        before = installation.driver.ledger("feed")
+        before = installation.driver.budget("feed")
         problem = await post(client, "/api/closes", {**body, "stream": "two"}, status=409)
     assert "another request" in problem["message"]
-    assert installation.driver.ledger("feed") == before
+    assert installation.driver.budget("feed") == before
 
 
 async def test_what_a_budget_cannot_pay_is_refused_with_both_figures() -> None:

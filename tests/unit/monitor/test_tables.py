@@ -28,12 +28,12 @@ def lived() -> Installation:
     installation.ask("open", LOW, HIGH, LOW)
     installation.ask("exhausted", HIGH, HIGH, HIGH)
     installation.ask("closed", LOW)
-    installation.driver.close("closed")
-    installation.driver.halt("halted", reason="audit")
+    installation.driver.close("feed", "closed")
+    installation.driver.halt("feed", "halted", reason="audit")
     installation.driver.register({**FEED, "source": "other", "epsilon": 2.0})
     installation.driver.open(spec("elsewhere", source="other"))
-    installation.driver.halt_source("other", reason="leak")
-    installation.driver.publish(0, b"not json")
+    installation.driver.halt("other", reason="leak")
+    installation.driver.send(0, b"not json")
     installation.flow()
     return installation
 
@@ -75,7 +75,7 @@ def test_streams_are_shown_with_their_state_reason_and_totals() -> None:
 def test_budgets_are_those_of_the_ledger() -> None:
     installation = lived()
     row = views.source_row(installation.tables.sources["feed"])
-    record = installation.driver.ledger("feed")
+    record = installation.driver.budget("feed")
     assert (row.granted, row.spent, row.refunded, row.left) == (
         record.granted,
         record.spent,
@@ -235,7 +235,7 @@ def test_nearly_dry_streams_are_counted_until_they_are_dry() -> None:
     for tops, expected in ((8, 0), (9, 1), (10, 1)):
         installation.show(status(installation, "ward", 20 + tops, tops, 30 + tops))
         assert installation.tables.totals.nearly_dry == expected
-    installation.driver.halt("ward")
+    installation.driver.halt("feed", "ward")
     installation.flow()
     assert installation.tables.totals.nearly_dry == 0
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Answer, Charge, Checkpoint
 from schemas.wire import Codec
+from sotto import Driver
 from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Outputs, Record
 from stream.processors.queries import QueryProcessor
 from stream.processors.topics import Topics
-from stream.testing import Driver
 
 KEY = NoiseKey(bytes(range(32)))
 OTHER_KEY = NoiseKey(bytes(32))

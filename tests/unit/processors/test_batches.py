@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import Amount, Answer, Checkpoint
+from sotto import Driver
 from stream.processors.base import Outputs, Record
 from stream.processors.queries import QueryProcessor
-from stream.testing import Driver
 from tests.unit.processors.installation import (
     HIGH,
     KEY,

@@ -9,9 +9,8 @@ from fractions import Fraction
 import pytest
 
 from schemas import GrantRecord, SparseVectorCalibration
-from stream.accounting.ledger import RefusedError
+from sotto import Driver, Refused
 from stream.processors.base import PROGRESS_KEY
-from stream.testing import Driver
 from tests.unit.processors.budget_service import (
     TOPICS,
     charge,
@@ -30,8 +29,8 @@ from tests.unit.processors.installation import HIGH, LOW, feed_driver, query, sp
 )
 def test_closing_refunds_exactly_what_the_transcript_did_not_spend(values: list[float], tops: int) -> None:
     driver = feed_driver(spec("alarms", cutoff=5))
-    driver.ask(query(str(number), "alarms", value) for number, value in enumerate(values))
-    driver.close("alarms")
+    driver.ask_many(query(str(number), "alarms", value) for number, value in enumerate(values))
+    driver.close("feed", "alarms")
     grant = _grant(driver, "alarms")
     plan = grant.calibration
     assert isinstance(plan, SparseVectorCalibration)
@@ -44,7 +43,7 @@ def test_closing_refunds_exactly_what_the_transcript_did_not_spend(values: list[
     assert (grant.state, grant.tops) == ("closed", tops)
     assert grant.spent.epsilon == units / 10**12
     assert grant.refunded.epsilon == (10**12 - units) / 10**12
-    source = driver.ledger("feed")
+    source = driver.budget("feed")
     assert source.refunded == grant.refunded
     assert source.left.epsilon == (10**13 - units) / 10**12
 
@@ -56,20 +55,20 @@ def _grant(driver: Driver, stream: str) -> GrantRecord:
 
 def test_a_refund_can_be_granted_again() -> None:
     driver = feed_driver(spec("first", epsilon=10.0))
-    with pytest.raises(RefusedError):
+    with pytest.raises(Refused):
         driver.open(spec("second", epsilon=10.0))
-    driver.close("first")
+    driver.close("feed", "first")
     assert driver.open(spec("second", epsilon=10.0)).outcome == "opened"
 
 
 def test_an_exhausted_stream_is_told_to_halt_and_recorded() -> None:
     driver = feed_driver(spec("alarms"))
-    driver.ask([query("a", "alarms", HIGH)])
+    driver.ask_many([query("a", "alarms", HIGH)])
     grant = _grant(driver, "alarms")
     assert (grant.state, grant.ending, grant.settled, grant.tops) == ("exhausted", "halted", True, 1)
     last = driver.records(driver.topics.control)[-1]
     assert json.loads(last.value or b"")["kind"] == "halted"
-    assert driver.ledger("feed").spent.epsilon == 1.0
+    assert driver.budget("feed").spent.epsilon == 1.0
 
 
 @pytest.mark.parametrize(

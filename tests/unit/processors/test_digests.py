@@ -6,10 +6,10 @@ import json
 
 from schemas import MAX_EVENT_BYTES, StreamStatus
 from schemas.wire import Codec
+from sotto import Driver
 from stream.processors.base import Outputs
 from stream.processors.queries.processor import STATUS_INTERVAL, QueryProcessor
 from stream.processors.topics import Topics
-from stream.testing import Driver
 from tests.unit.processors.installation import (
     HIGH,
     KEY,
@@ -95,7 +95,7 @@ def test_digests_show_the_streams_that_changed_once_per_interval() -> None:
 
 def test_a_stream_that_ended_has_a_last_digest() -> None:
     driver, worker = busy_worker()
-    driver.halt("idle", reason="unused")
+    driver.halt("feed", "idle", reason="unused")
     worker.follow(driver.records(driver.topics.control)[-1:])
     [digest] = digests_in(worker.idle(0.0), driver.topics)
     assert (digest.stream, digest.state, digest.answered, digest.position.offset) == ("idle", "halted", 0, -1)
@@ -133,7 +133,7 @@ def test_a_batch_that_was_not_looked_at_is_not_taken_for_the_one_that_was() -> N
 
 def test_a_thousand_streams_fit_one_partition() -> None:
     driver = feed_driver(*(spec(f"stream-{number}", epsilon=0.001) for number in range(1000)))
-    told = driver.ask(query(str(number), f"stream-{number}", LOW) for number in range(1000))
+    told = driver.ask_many(query(str(number), f"stream-{number}", LOW) for number in range(1000))
     assert {answer.outcome for answer in told} == {"below"}
     assert {figures[1] for figures in driver.figures().values()} == {1}
 

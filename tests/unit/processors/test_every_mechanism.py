@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from schemas import Answer
-from stream.accounting.ledger import RefusedError
-from stream.testing import Driver
+from sotto import Driver, Refused
 from tests.unit.processors.installation import KEY
 
 AGES = [(index * index) % 60 for index in range(900)]
@@ -189,8 +188,8 @@ def driver_with(kind: Kind, **changes: Any) -> Driver:
     return driver
 
 
-def ask(driver: Driver, questions: Sequence[dict[str, Any]]) -> list[Answer]:
-    return driver.ask([{"id": str(place), "stream": "s", **one} for place, one in enumerate(questions)])
+def ask(driver: Driver, questions: Sequence[dict[str, Any]]) -> Sequence[Answer]:
+    return driver.ask_many([{"id": str(place), "stream": "s", **one} for place, one in enumerate(questions)])
 
 
 @every_kind
@@ -210,7 +209,7 @@ def test_what_is_spent_grows_with_the_charged_answers_alone_and_stays_within_the
     given = [
         answer for answer in ask(driver, kind.questions) if answer.spent is not None and answer.index is not None
     ]
-    granted = driver.ledger(kind.source).granted.epsilon
+    granted = driver.budget(kind.source).granted.epsilon
     spent = [answer.spent.epsilon for answer in given if answer.spent is not None]
     assert spent[0] > 0
     assert spent == sorted(spent)
@@ -218,7 +217,7 @@ def test_what_is_spent_grows_with_the_charged_answers_alone_and_stays_within_the
     for (before, after), (first, second) in zip(pairwise(spent), pairwise(given), strict=True):
         # A stream whose δ is used counts as spent in full from its first answer on.
         assert (after > before) <= (first.tops_left != second.tops_left)
-    assert driver.ledger(kind.source).spent.epsilon == pytest.approx(spent[-1], abs=1e-11)
+    assert driver.budget(kind.source).spent.epsilon == pytest.approx(spent[-1], abs=1e-11)
 
 
 @every_kind
@@ -241,7 +240,7 @@ def test_batches_crashes_and_redelivery_change_no_byte(kind: Kind) -> None:
     driver = driver_with(kind)
     apart: list[Answer] = []
     for place, question in enumerate(kind.questions):
-        apart += driver.ask([{"id": str(place), "stream": "s", **question}])
+        apart += driver.ask_many([{"id": str(place), "stream": "s", **question}])
         assert driver.redeliver() == apart[-1:]
         if place % 3 == 0:
             figures = driver.figures()
@@ -254,8 +253,8 @@ def test_batches_crashes_and_redelivery_change_no_byte(kind: Kind) -> None:
 def test_a_closed_stream_gives_back_what_its_transcript_did_not_spend(kind: Kind) -> None:
     driver = driver_with(kind)
     ask(driver, kind.questions[:2])
-    driver.close("s")
-    record = driver.ledger(kind.source)
+    driver.close(kind.source, "s")
+    record = driver.budget(kind.source)
     assert record.granted.epsilon - record.refunded.epsilon == pytest.approx(record.spent.epsilon)
     [answer] = ask(driver, kind.questions[:1])
     assert answer.outcome == "halted"
@@ -264,8 +263,8 @@ def test_a_closed_stream_gives_back_what_its_transcript_did_not_spend(kind: Kind
 @every_kind
 def test_a_stream_that_was_never_asked_costs_nothing(kind: Kind) -> None:
     driver = driver_with(kind)
-    driver.close("s")
-    record = driver.ledger(kind.source)
+    driver.close(kind.source, "s")
+    record = driver.budget(kind.source)
     assert record.spent.epsilon == 0.0
     assert record.refunded == record.granted
 
@@ -273,7 +272,7 @@ def test_a_stream_that_was_never_asked_costs_nothing(kind: Kind) -> None:
 @every_kind
 def test_a_halted_stream_answers_nothing_and_its_reason_is_told(kind: Kind) -> None:
     driver = driver_with(kind)
-    driver.halt("s", "enough for today")
+    driver.halt(kind.source, "s", "enough for today")
     [answer] = ask(driver, kind.questions[:1])
     assert (answer.outcome, answer.reason) == ("halted", "enough for today")
     assert answer.estimate is None
@@ -288,7 +287,7 @@ def test_two_streams_of_one_specification_have_noise_of_their_own(kind: Kind) ->
     def seen(stream: str) -> list[Any]:
         log = [{"id": f"{place}", "stream": stream, **one} for place, one in enumerate(list(kind.questions) * 5)]
         keep = {"outcome", "estimate", "estimates", "choice"}
-        return [answer.model_dump(include=keep) for answer in driver.ask(log)]
+        return [answer.model_dump(include=keep) for answer in driver.ask_many(log)]
 
     assert seen("s") != seen("second")
 
@@ -308,7 +307,7 @@ def test_under_zcdp_the_source_pays_in_rho(kind: Kind) -> None:
     driver.register(source, {"age": AGES, "sex": SEXES} if source["kind"] == "table" else None)
     driver.open(kind.spec(epsilon=2.0))
     ask(driver, kind.questions[:1])
-    record = driver.ledger(kind.source)
+    record = driver.budget(kind.source)
     assert record.spent.rho is not None
     assert 0 < record.spent.rho <= record.granted.rho  # type: ignore[operator]
 
@@ -338,7 +337,7 @@ def test_a_mechanism_that_does_not_fit_its_source_is_refused_with_the_field(
     source: str, mechanism: dict[str, Any], words: str
 ) -> None:
     driver = driver_with(KINDS[0])
-    with pytest.raises(RefusedError, match="mechanism") as refused:
+    with pytest.raises(Refused, match="mechanism") as refused:
         driver.open({"stream": "other", "source": source, "mechanism": mechanism, "epsilon": 1.0})
     assert words in refused.value.reason
-    assert driver.ledger(source).granted.epsilon == (2.0 if source == "people" else 0.0)
+    assert driver.budget(source).granted.epsilon == (2.0 if source == "people" else 0.0)

@@ -9,7 +9,7 @@ import pytest
 
 from schemas import MAX_DEFINITION_BYTES, RegisterSource
 from schemas.wire import MalformedEventError
-from stream.accounting.ledger import RefusedError
+from sotto import Refused
 from tests.unit.processors.budget_service import opening, register, request_codec
 from tests.unit.processors.installation import TABLE, VALUES, feed_driver, spec
 
@@ -42,7 +42,7 @@ def test_no_valid_request_stops_the_service_or_a_worker(request_bytes: bytes) ->
     driver = feed_driver()
     driver.register({**VALUES, "source": "wide", "epsilon": 1000.0})
     request = request_codec.decode(request_bytes)
-    with contextlib.suppress(RefusedError):
+    with contextlib.suppress(Refused):
         driver.request(request)
     assert driver.open(spec("after")).outcome == "opened"
 
@@ -62,7 +62,7 @@ def test_a_source_as_large_as_a_request_may_be_does_not_stop_the_workers() -> No
     largest = people(categories)
     assert MAX_DEFINITION_BYTES - 256 < len(request_codec.encode(largest)) <= MAX_DEFINITION_BYTES
     driver = feed_driver()
-    with contextlib.suppress(RefusedError):
+    with contextlib.suppress(Refused):
         driver.register(largest.source, {"sex": categories[:1]})
         driver.open(spec("people-0", "people"))
     assert driver.open(spec("after")).outcome == "opened"

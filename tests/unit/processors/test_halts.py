@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schemas import Amount, HaltStream
-from stream.accounting.ledger import RefusedError
+from sotto import Refused
 from stream.processors.base import Outputs, Record
 from stream.processors.queries import QueryProcessor
 from stream.processors.topics import Topics
@@ -38,19 +38,19 @@ def fates(outputs: Outputs, topics: Topics) -> list[tuple[str, int | None]]:
 def test_after_its_cutoff_a_stream_is_exhausted() -> None:
     driver = feed_driver(spec("alarms", cutoff=2))
     values = [LOW, HIGH, HIGH, HIGH, LOW]
-    told = driver.ask(query(str(number), "alarms", value) for number, value in enumerate(values))
+    told = driver.ask_many(query(str(number), "alarms", value) for number, value in enumerate(values))
     assert [answer.outcome for answer in told] == ["below", "above", "above", "halted", "halted"]
     assert [answer.index for answer in told] == [0, 1, 2, None, None]
     assert [answer.tops_left for answer in told] == [2, 1, 0, 0, 0]
     assert [answer.reason for answer in told] == [None] * 3 + ["exhausted: all 2 ⊤s of the cutoff are out"] * 2
-    [later] = driver.ask([query("later", "alarms", HIGH)])
+    [later] = driver.ask_many([query("later", "alarms", HIGH)])
     assert (later.outcome, later.reason) == ("halted", told[-1].reason)
     assert later.spent == told[2].spent
 
 
 def test_an_answer_tells_what_its_stream_has_spent_so_far() -> None:
     driver = feed_driver(spec("alarms", cutoff=2))
-    told = driver.ask(
+    told = driver.ask_many(
         query(str(number), "alarms", value) for number, value in enumerate([LOW, LOW, HIGH, LOW, HIGH])
     )
     spent = [answer.spent.epsilon for answer in told if answer.spent is not None]
@@ -60,9 +60,9 @@ def test_an_answer_tells_what_its_stream_has_spent_so_far() -> None:
 @pytest.mark.parametrize("ending", ["halted", "closed"])
 def test_a_stream_that_is_ended_answers_nothing_and_says_why(ending: str) -> None:
     driver = feed_driver(spec("alarms"), spec("others"))
-    driver.ask([query("a", "alarms", LOW), query("b", "others", LOW)])
-    (driver.halt if ending == "halted" else driver.close)("alarms", reason="end of the study")
-    told = driver.ask([query("c", "alarms", HIGH), query("d", "others", HIGH)])
+    driver.ask_many([query("a", "alarms", LOW), query("b", "others", LOW)])
+    (driver.halt if ending == "halted" else driver.close)("feed", "alarms", reason="end of the study")
+    told = driver.ask_many([query("c", "alarms", HIGH), query("d", "others", HIGH)])
     assert [(answer.outcome, answer.reason) for answer in told] == [
         ("halted", "end of the study"),
         ("above", None),
@@ -72,8 +72,8 @@ def test_a_stream_that_is_ended_answers_nothing_and_says_why(ending: str) -> Non
 
 def test_a_stream_that_ended_before_its_first_answer_has_spent_nothing() -> None:
     driver = feed_driver(spec("alarms"))
-    driver.halt("alarms")
-    [answer] = driver.ask([query("a", "alarms", LOW)])
+    driver.halt("feed", "alarms")
+    [answer] = driver.ask_many([query("a", "alarms", LOW)])
     assert answer.outcome == "halted"
     assert answer.spent == Amount(epsilon=0.0, delta=0.0)
 
@@ -84,29 +84,29 @@ def test_halting_a_source_halts_all_its_streams_and_no_other() -> None:
         {"kind": "values", "source": "other", "neighbors": "replace", "epsilon": 1.0, "sensitivity": 1.0}
     )
     driver.open(spec("three", "other"))
-    driver.halt_source("feed", reason="consent withdrawn")
-    told = driver.ask([query(name, name, LOW) for name in ("one", "two", "three")])
+    driver.halt("feed", reason="consent withdrawn")
+    told = driver.ask_many([query(name, name, LOW) for name in ("one", "two", "three")])
     assert [answer.outcome for answer in told] == ["halted", "halted", "below"]
     assert told[0].reason == told[1].reason == "consent withdrawn"
-    assert driver.ledger("feed").state == "halted"
+    assert driver.budget("feed").state == "halted"
 
 
 def test_a_halted_stream_may_still_be_closed_but_not_the_other_way_round() -> None:
     driver = feed_driver(spec("alarms"))
-    driver.halt("alarms", reason="first")
-    driver.close("alarms", reason="second")
-    driver.halt("alarms", reason="third")
-    [answer] = driver.ask([query("a", "alarms", LOW)])
+    driver.halt("feed", "alarms", reason="first")
+    driver.close("feed", "alarms", reason="second")
+    driver.halt("feed", "alarms", reason="third")
+    [answer] = driver.ask_many([query("a", "alarms", LOW)])
     assert (answer.outcome, answer.reason) == ("halted", "second")
     assert driver.figures()["alarms"][0] == "closed"
-    assert driver.ledger("feed").refunded.epsilon == 1.0
+    assert driver.budget("feed").refunded.epsilon == 1.0
 
 
 def test_an_ended_stream_reports_its_last_totals_once() -> None:
     driver = feed_driver(spec("alarms"))
     worker = worker_of(driver)
     worker.process(records([query("a", "alarms", LOW), query("b", "alarms", LOW)]))
-    driver.close("alarms", reason="done")
+    driver.close("feed", "alarms", reason="done")
     control = driver.records(driver.topics.control)[-1:]
     first, second = worker.follow(control), worker.follow(control)
     [charge] = charges_in(first, driver.topics)
@@ -119,7 +119,7 @@ def test_a_worker_that_starts_after_the_closing_reports_for_its_predecessor() ->
     driver = feed_driver(spec("alarms"))
     predecessor = worker_of(driver)
     outputs = predecessor.process(records([query("a", "alarms", LOW)]))
-    driver.close("alarms")
+    driver.close("feed", "alarms")
     successor = restarted(driver, [outputs])
     [charge] = charges_in(successor.follow(()), driver.topics)
     assert (charge.state, charge.answered) == ("closed", 1)
@@ -129,8 +129,8 @@ def test_a_worker_that_starts_after_its_predecessors_report_says_nothing_more() 
     driver = feed_driver(spec("alarms", cutoff=1), spec("closed"))
     predecessor = worker_of(driver)
     outputs = [predecessor.process(records([query("a", "alarms", HIGH)]))]
-    driver.ask([query("a", "alarms", HIGH)])
-    driver.close("closed")
+    driver.ask_many([query("a", "alarms", HIGH)])
+    driver.close("feed", "closed")
     outputs.append(predecessor.follow(driver.records(driver.topics.control)))
     successor = restarted(driver, outputs)
     assert not successor.follow(())
@@ -202,7 +202,7 @@ def test_a_worker_with_another_key_still_settles_what_is_closed() -> None:
     driver = feed_driver(spec("alarms"))
     predecessor = worker_of(driver)
     outputs = predecessor.process(records([query("a", "alarms", LOW)]))
-    driver.close("alarms")
+    driver.close("feed", "alarms")
     stranger = QueryProcessor(driver.topics, 0, OTHER_KEY, table_store())
     stranger.restore(driver.records(driver.topics.control))
     stranger.restore(changelog(driver.topics, [outputs]))
@@ -225,7 +225,7 @@ def test_a_stream_is_not_answered_from_other_data_than_was_registered() -> None:
 
 def test_an_unknown_stream_cannot_be_halted() -> None:
     driver = feed_driver()
-    with pytest.raises(RefusedError, match="stream 'nobody' is not open on source 'feed'"):
+    with pytest.raises(Refused, match="stream 'nobody' is not open on source 'feed'"):
         driver.request(HaltStream(request="r", source="feed", stream="nobody"))
 
 

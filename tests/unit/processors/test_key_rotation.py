@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from schemas import Answer
+from sotto import Driver
 from stream.noise import NoiseKey
-from stream.testing import Driver
 
 FIRST = NoiseKey(bytes(range(32)))
 SECOND = NoiseKey(bytes(range(1, 33)), (FIRST,))
@@ -42,7 +42,7 @@ def laplace(name: str) -> dict[str, Any]:
 
 
 def ask(driver: Driver, stream: str, **question: Any) -> Answer:
-    [answer] = driver.ask([{"id": "1", "stream": stream, **question}])
+    [answer] = driver.ask_many([{"id": "1", "stream": stream, **question}])
     return answer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from schemas import Answer, AnswersCalibration, Control
+from sotto import Driver
 from stream.noise import NoiseKey, Role, event_words, sampler, stream_subkey
-from stream.testing import Driver
 from tests.unit.processors.installation import KEY
 
 AGES = [index % 100 for index in range(2000)]
@@ -54,8 +55,10 @@ def driver_with(stream: dict[str, Any], neighbors: str = "add-remove") -> Driver
     return driver
 
 
-def ask(driver: Driver, *questions: dict[str, Any]) -> list[Answer]:
-    return driver.ask([{"id": str(place), "stream": "s", **question} for place, question in enumerate(questions)])
+def ask(driver: Driver, *questions: dict[str, Any]) -> Sequence[Answer]:
+    return driver.ask_many(
+        [{"id": str(place), "stream": "s", **question} for place, question in enumerate(questions)]
+    )
 
 
 WOMEN = [age for age, sex in zip(AGES, SEXES, strict=True) if sex == "F"]
@@ -111,14 +114,14 @@ def test_every_answer_is_charged_until_the_grant_is_used_and_then_the_stream_is_
     )
     assert [answer.outcome for answer in answers[ANSWERS:]] == ["halted"] * 2
     assert "8 answers of the grant" in (answers[-1].reason or "")
-    assert driver.ledger("people").spent.epsilon == EPSILON
+    assert driver.budget("people").spent.epsilon == EPSILON
 
 
 def test_what_was_not_used_is_refunded() -> None:
     driver = driver_with(laplace())
     ask(driver, {"where": "TRUE"}, {"where": "TRUE"})
-    driver.close("s")
-    assert driver.ledger("people").refunded.epsilon == pytest.approx(EPSILON * 6 / ANSWERS)
+    driver.close("people", "s")
+    assert driver.budget("people").refunded.epsilon == pytest.approx(EPSILON * 6 / ANSWERS)
 
 
 @pytest.mark.parametrize(
@@ -184,9 +187,9 @@ def test_how_questions_are_batched_and_a_restart_between_them_change_no_answer()
     questions = [one for one, _ in QUESTIONS]
     together = ask(driver_with(laplace()), *questions)
     driver = driver_with(laplace())
-    apart = []
+    apart: list[Answer] = []
     for place, question in enumerate(questions):
-        apart += driver.ask([{"id": str(place), "stream": "s", **question}])
+        apart += driver.ask_many([{"id": str(place), "stream": "s", **question}])
         assert driver.redeliver() == apart[-1:]
         driver.crash()
     assert apart == together

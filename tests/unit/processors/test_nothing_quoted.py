@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.rejected import HEADER_PREFIX
+from sotto import Driver
 from stream.monitor.tables import Tables
 from stream.monitor.views import rejected
-from stream.testing import Driver
 from tests.unit.processors.budget_service import TOPICS, opening, ready, register
 from tests.unit.processors.installation import KEY, ROWS, TABLE, VALUES, spec, written
 
@@ -48,7 +48,7 @@ def installation() -> Driver:
 def tell(driver: Driver, event: bytes) -> list[bytes]:
     """All that is public of what one event led to: answers, headers of dead letters, the monitor's page of refusals."""
     before = {topic: len(driver.records(topic)) for topic in vars_of(driver)}
-    driver.publish(0, event)
+    driver.send(0, event)
     told: list[bytes] = []
     tables = Tables(driver.topics)
     for topic, known in before.items():
@@ -102,7 +102,7 @@ SHARED = installation()
 )
 def test_who_asks_is_told_where_and_what_to_mend(event: dict[str, Any], words: str) -> None:
     stream = "sums" if "group_by" in event else "people-0"
-    told = SHARED.publish(0, json.dumps({"id": "a", "stream": stream, **event}).encode())
+    told = SHARED.send(0, json.dumps({"id": "a", "stream": stream, **event}).encode())
     assert told is not None
     assert words in (told.reason or "")
 

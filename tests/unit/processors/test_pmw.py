@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from schemas import Answer, StreamSpec
-from stream.accounting.ledger import RefusedError
+from sotto import Driver, Refused
 from stream.processors.queries.families import estimates
 from stream.processors.queries.updates import UPDATE_PREFIX
-from stream.testing import Driver
 from tests.unit.processors.installation import KEY
 
 ROWS = 6000
@@ -113,7 +112,7 @@ NOTHING_FIRST = {"warm_start": 0, "updates": 12}
 @pytest.mark.parametrize("mechanism", [{}, {"warm_start": 1}, NOTHING_FIRST], ids=["auto", "one", "nothing"])
 def test_every_answer_is_within_the_alpha_that_it_names(mechanism: dict[str, Any]) -> None:
     made = conditions(300)
-    answers = driver(spec(mechanism=mechanism)).ask(asked(made))
+    answers = driver(spec(mechanism=mechanism)).ask_many(asked(made))
     told = [answer for answer in answers if answer.outcome == "answer"]
     assert len(told) > 200
     assert {answer.basis for answer in told} <= {"measured", "hypothesis", "noisy"}
@@ -123,11 +122,11 @@ def test_every_answer_is_within_the_alpha_that_it_names(mechanism: dict[str, Any
 
 def test_a_whole_marginal_is_measured_so_that_what_follows_about_it_is_free() -> None:
     made = driver(spec(mechanism=NOTHING_FIRST))
-    first = made.ask([{"id": "a", "stream": "pmw", "where": "age < 3 AND sex = 'F'"}])[0]
+    first = made.ask_many([{"id": "a", "stream": "pmw", "where": "age < 3 AND sex = 'F'"}])[0]
     assert first.basis == "noisy"
     assert updates_in(made)[0]["attributes"] == ["age", "sex"]
     others = [{"id": f"b{age}", "stream": "pmw", "where": f"age = {age} AND sex = 'M'"} for age in range(AGES)]
-    answers = made.ask(others)
+    answers = made.ask_many(others)
     assert {answer.basis for answer in answers} == {"measured"}
     assert {answer.spent for answer in answers} == {first.spent}
     for age, answer in enumerate(answers):
@@ -135,7 +134,7 @@ def test_a_whole_marginal_is_measured_so_that_what_follows_about_it_is_free() ->
 
 
 def test_the_first_answer_pays_for_the_opening_and_only_tops_are_charged_after() -> None:
-    answers = driver(spec(mechanism={"warm_start": 1, "updates": 12})).ask(asked(conditions(200)))
+    answers = driver(spec(mechanism={"warm_start": 1, "updates": 12})).ask_many(asked(conditions(200)))
     before = answers[0]
     assert before.spent is not None
     assert before.spent.epsilon > 0.2 * 8.0
@@ -155,10 +154,10 @@ def test_the_first_answer_pays_for_the_opening_and_only_tops_are_charged_after()
 
 def test_a_question_repeated_has_its_answer_repeated_for_nothing() -> None:
     made = driver(spec())
-    made.ask(asked(conditions(100)))
-    first = made.ask([{"id": "a", "stream": "pmw", "where": "age >= 5 AND sex = 'F' AND town = 1"}])[0]
+    made.ask_many(asked(conditions(100)))
+    first = made.ask_many([{"id": "a", "stream": "pmw", "where": "age >= 5 AND sex = 'F' AND town = 1"}])[0]
     made.crash()
-    again = made.ask(
+    again = made.ask_many(
         [{"id": f"b{n}", "stream": "pmw", "where": "sex IN ('F') AND NOT age < 5 AND town = 1"} for n in range(50)]
     )
     assert {(one.estimate, one.alpha, one.spent) for one in again} == {(first.estimate, first.alpha, first.spent)}
@@ -167,31 +166,31 @@ def test_a_question_repeated_has_its_answer_repeated_for_nothing() -> None:
 def test_crashes_batches_and_lost_memory_change_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     questions = asked(conditions(120))
     mechanism = {"warm_start": 1, "updates": 12}
-    whole = driver(spec(mechanism=mechanism)).ask(questions)
+    whole = driver(spec(mechanism=mechanism)).ask_many(questions)
     assert "noisy" in {answer.basis for answer in whole}
     parts = driver(spec(mechanism=mechanism))
     pieces: list[Answer] = []
     for start in range(0, len(questions), 17):
-        pieces += parts.ask(questions[start : start + 17])
+        pieces += parts.ask_many(questions[start : start + 17])
         parts.crash()
     assert pieces == whole
     monkeypatch.setattr(estimates, "MEMORY_BYTES", 0)
     monkeypatch.setattr(estimates, "PRIVATE_BYTES", 0)
     forgetful = driver(spec(mechanism=mechanism))
-    assert forgetful.ask(questions[:30]) + forgetful.ask(questions[30:]) == whole
+    assert [*forgetful.ask_many(questions[:30]), *forgetful.ask_many(questions[30:])] == whole
 
 
 def test_an_aborted_batch_is_answered_again_with_the_same_bytes() -> None:
     made = driver(spec(mechanism=NOTHING_FIRST))
-    made.ask(asked(conditions(5, seed=2)))
-    answers = made.ask(asked(conditions(60)))
+    made.ask_many(asked(conditions(5, seed=2)))
+    answers = made.ask_many(asked(conditions(60)))
     assert "noisy" in {answer.basis for answer in answers}
     assert made.redeliver() == answers
 
 
 def test_the_changelog_holds_one_small_record_for_each_measurement_and_no_estimate() -> None:
     made = driver(spec(mechanism=NOTHING_FIRST))
-    answers = made.ask(asked(conditions(150)))
+    answers = made.ask_many(asked(conditions(150)))
     written = updates_in(made)
     assert len(written) == sum(answer.basis == "noisy" for answer in answers)
     assert [one["number"] for one in written] == list(range(len(written)))
@@ -200,11 +199,11 @@ def test_the_changelog_holds_one_small_record_for_each_measurement_and_no_estima
 
 def test_a_stream_that_lost_a_measurement_does_not_answer() -> None:
     made = driver(spec(mechanism=NOTHING_FIRST))
-    made.ask(asked(conditions(20)))
+    made.ask_many(asked(conditions(20)))
     log = made._logs[made.topics.state, 0]
     log[:] = [record for record in log if not (record.key or b"").startswith(UPDATE_PREFIX)]
     made.crash()
-    late = made.ask([{"id": "late", "stream": "pmw", "where": "TRUE"}])[0]
+    late = made.ask_many([{"id": "late", "stream": "pmw", "where": "TRUE"}])[0]
     assert late.outcome == "halted"
     assert late.reason is not None
     assert "changelog lacks updates" in late.reason
@@ -212,7 +211,7 @@ def test_a_stream_that_lost_a_measurement_does_not_answer() -> None:
 
 def test_after_the_last_top_the_stream_ends() -> None:
     made = driver(spec(mechanism={"warm_start": 0, "updates": 2}))
-    answers = made.ask(asked(conditions(100)))
+    answers = made.ask_many(asked(conditions(100)))
     assert sum(answer.basis == "noisy" for answer in answers) == 2
     assert answers[-1].outcome == "halted"
     assert answers[-1].reason == "exhausted: all 2 ⊤s of the estimate are out"
@@ -220,7 +219,7 @@ def test_after_the_last_top_the_stream_ends() -> None:
 
 def test_beyond_the_last_top_it_goes_on_for_nothing_and_without_a_promise_if_asked_to() -> None:
     made = driver(spec(mechanism={"warm_start": 0, "updates": 2, "beyond": "unpromised"}))
-    answers = made.ask(asked(conditions(100)))
+    answers = made.ask_many(asked(conditions(100)))
     assert sum(answer.basis == "noisy" for answer in answers) == 2
     last = max(place for place, answer in enumerate(answers) if answer.basis == "noisy")
     assert {answer.outcome for answer in answers} == {"answer"}
@@ -230,8 +229,8 @@ def test_beyond_the_last_top_it_goes_on_for_nothing_and_without_a_promise_if_ask
     assert all(answer.alpha is None and answer.estimate is not None for answer in unpromised)
     made.crash()
     assert made.redeliver() == answers
-    made.close("pmw")
-    assert made.ledger("people").spent.epsilon == pytest.approx(8.0)
+    made.close("people", "pmw")
+    assert made.budget("people").spent.epsilon == pytest.approx(8.0)
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
@@ -260,7 +259,7 @@ def test_sums_means_fractions_groups_and_terms_keep_to_their_alpha(
         },
         {"id": "groups", "group_by": ["town", "sex"], "where": "age >= 4"},
     ]
-    answers = made.ask({**one, "stream": "pmw"} for one in questions * 2)
+    answers = made.ask_many({**one, "stream": "pmw"} for one in questions * 2)
     for answer in answers:
         if answer.id == "groups":
             cells = [
@@ -279,7 +278,7 @@ def test_sums_means_fractions_groups_and_terms_keep_to_their_alpha(
 
 def test_a_group_by_costs_one_top_whatever_the_number_of_its_cells() -> None:
     made = driver(spec(mechanism=NOTHING_FIRST))
-    answer = made.ask([{"id": "g", "stream": "pmw", "group_by": ["age", "town"]}])[0]
+    answer = made.ask_many([{"id": "g", "stream": "pmw", "group_by": ["age", "town"]}])[0]
     assert (answer.basis, len(answer.estimates or ())) == ("noisy", AGES * TOWNS)
     assert len(updates_in(made)) == 1
 
@@ -293,12 +292,12 @@ def test_any_number_of_attributes_will_do_as_long_as_a_question_names_few() -> N
     made.open(
         {"stream": "wide", "source": "wide", "epsilon": 20.0, "expected_queries": 50, "mechanism": mechanism}
     )
-    good = made.ask([{"id": "3", "stream": "wide", "where": "a0 < 9 AND a5 = 3 AND a11 > 4"}])[0]
+    good = made.ask_many([{"id": "3", "stream": "wide", "where": "a0 < 9 AND a5 = 3 AND a11 > 4"}])[0]
     assert good.outcome == "answer"
     columns = zip(wide["a0"], wide["a5"], wide["a11"], strict=True)
     assert within(good, sum(a < 9 and b == 3 and c > 4 for a, b, c in columns))
     where = " AND ".join(f"a{place} < 9" for place in range(4))
-    large = made.ask([{"id": "4", "stream": "wide", "where": where}])[0]
+    large = made.ask_many([{"id": "4", "stream": "wide", "where": where}])[0]
     assert large.outcome == "rejected"
     assert large.reason is not None
     assert large.reason.startswith(
@@ -314,8 +313,8 @@ def test_where_neighbours_replace_a_row_the_number_of_rows_is_public_and_margina
 
 def test_terms_that_come_to_the_same_question_share_its_noise() -> None:
     made = conditions(60)
-    once = driver(spec(mechanism=NOTHING_FIRST)).ask(asked(made))
-    halves = driver(spec(mechanism=NOTHING_FIRST)).ask(
+    once = driver(spec(mechanism=NOTHING_FIRST)).ask_many(asked(made))
+    halves = driver(spec(mechanism=NOTHING_FIRST)).ask_many(
         {
             "id": f"q{place}",
             "stream": "pmw",
@@ -356,11 +355,11 @@ def test_what_cannot_be_asked_is_rejected_with_the_remedy_and_costs_nothing(
     question: dict[str, Any], reason: str
 ) -> None:
     made = driver(spec())
-    answer = made.ask([{"id": "bad", "stream": "pmw", **question}])[0]
+    answer = made.ask_many([{"id": "bad", "stream": "pmw", **question}])[0]
     assert answer.outcome == "rejected"
     assert answer.reason is not None
     assert answer.reason.startswith(reason)
-    assert made.ask([{"id": "good", "stream": "pmw", "where": "TRUE"}])[0].index == 0
+    assert made.ask_many([{"id": "good", "stream": "pmw", "where": "TRUE"}])[0].index == 0
 
 
 @pytest.mark.parametrize(
@@ -373,23 +372,23 @@ def test_what_cannot_be_asked_is_rejected_with_the_remedy_and_costs_nothing(
     ],
 )
 def test_what_cannot_be_opened_is_refused_with_the_remedy(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(RefusedError, match=message):
+    with pytest.raises(Refused, match=message):
         driver(spec(mechanism=changed))
 
 
 def test_one_who_leaves_early_gets_back_what_was_not_spent() -> None:
     made = driver(spec(mechanism={"warm_start": 1}))
-    spent = made.ask(asked(conditions(30)))[-1].spent
+    spent = made.ask_many(asked(conditions(30)))[-1].spent
     assert spent is not None
     assert spent.epsilon < 8.0
-    made.close("pmw")
-    assert made.ledger("people").spent.epsilon == pytest.approx(spent.epsilon)
+    made.close("people", "pmw")
+    assert made.budget("people").spent.epsilon == pytest.approx(spent.epsilon)
 
 
 def test_streams_of_a_partition_keep_measurements_of_their_own() -> None:
     names = ("one", "two")
     made = conditions(60)
-    together = driver(*(spec(name, mechanism=NOTHING_FIRST) for name in names)).ask(
+    together = driver(*(spec(name, mechanism=NOTHING_FIRST) for name in names)).ask_many(
         one for pair in zip(*(asked(made, name) for name in names), strict=True) for one in pair
     )
     noisy = [[one.estimate for one in together if (one.stream, one.basis) == (name, "noisy")] for name in names]
@@ -424,7 +423,7 @@ def test_questions_over_many_small_attributes_take_memory_in_proportion_to_their
     every, some = (joint.join(f"{name} = 1" for name in names) for joint in (" AND ", " OR "))
     tracemalloc.start()
     try:
-        answers = driver.ask(
+        answers = driver.ask_many(
             [
                 {"id": "every", "stream": "s", "where": every},
                 {"id": "some", "stream": "s", "where": some},

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from schemas import Answer
-from stream.accounting.ledger import RefusedError
+from sotto import Driver, Refused
 from stream.processors.queries.families import hypothesis
 from stream.processors.queries.updates import UPDATE_PREFIX
-from stream.testing import Driver
 from tests.unit.processors.installation import KEY
 
 ROWS = 4000
@@ -104,7 +103,7 @@ def updates_in(made: Driver) -> list[dict[str, Any]]:
 
 def test_every_answer_is_within_the_alpha_that_it_names() -> None:
     asked = questions(300)
-    answers = driver(spec()).ask(asked)
+    answers = driver(spec()).ask_many(asked)
     assert {"noisy", "hypothesis"} == set(bases(answers))
     for answer, count in zip(answers, truth(asked), strict=True):
         assert answer.outcome == "answer"
@@ -114,7 +113,7 @@ def test_every_answer_is_within_the_alpha_that_it_names() -> None:
 
 
 def test_only_corrections_are_charged_and_the_answer_says_how_many_are_left() -> None:
-    answers = driver(spec()).ask(questions(300))
+    answers = driver(spec()).ask_many(questions(300))
     before = answers[0]
     for answer in answers[1:]:
         assert before.spent is not None
@@ -131,10 +130,10 @@ def test_only_corrections_are_charged_and_the_answer_says_how_many_are_left() ->
 
 def test_a_question_repeated_on_an_unchanged_hypothesis_has_its_answer_repeated_for_nothing() -> None:
     made = driver(spec())
-    made.ask(questions(200))
-    first = made.ask([{"id": "a", "stream": "pmw", "where": "age >= 5 AND sex = 'F'"}])[0]
+    made.ask_many(questions(200))
+    first = made.ask_many([{"id": "a", "stream": "pmw", "where": "age >= 5 AND sex = 'F'"}])[0]
     made.crash()
-    again = made.ask(
+    again = made.ask_many(
         [{"id": f"b{n}", "stream": "pmw", "where": "sex IN ('F') AND NOT age < 5"} for n in range(300)]
     )
     assert first.basis == "hypothesis"
@@ -145,11 +144,11 @@ def test_a_question_repeated_on_an_unchanged_hypothesis_has_its_answer_repeated_
 
 def test_crashes_and_batches_change_no_answer() -> None:
     asked = questions(240)
-    whole = driver(spec()).ask(asked)
+    whole = driver(spec()).ask_many(asked)
     parts = driver(spec())
     pieces: list[Answer] = []
     for start in range(0, len(asked), 40):
-        pieces += parts.ask(asked[start : start + 40])
+        pieces += parts.ask_many(asked[start : start + 40])
         parts.crash()
     assert pieces == whole
 
@@ -158,23 +157,23 @@ def test_hypotheses_that_were_dropped_from_memory_are_built_again_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = questions(120)
-    whole = driver(spec()).ask(asked)
+    whole = driver(spec()).ask_many(asked)
     monkeypatch.setattr(hypothesis, "HYPOTHESIS_CACHE_BYTES", 0)
     forgetful = driver(spec())
-    assert [forgetful.ask([one])[0] for one in asked] == whole
+    assert [forgetful.ask_many([one])[0] for one in asked] == whole
 
 
 def test_an_aborted_batch_is_answered_again_with_the_same_bytes() -> None:
     made = driver(spec())
-    made.ask(questions(30, seed=2))
-    answers = made.ask(questions(200))
+    made.ask_many(questions(30, seed=2))
+    answers = made.ask_many(questions(200))
     assert "noisy" in bases(answers)
     assert made.redeliver() == answers
 
 
 def test_the_changelog_holds_one_small_record_for_each_update_and_no_hypothesis() -> None:
     made = driver(spec())
-    answers = made.ask(questions(300))
+    answers = made.ask_many(questions(300))
     written = updates_in(made)
     asked = [one["where"] for one in questions(300)]
     assert [one["terms"] for one in written] == [
@@ -187,7 +186,7 @@ def test_the_changelog_holds_one_small_record_for_each_update_and_no_hypothesis(
 def test_streams_of_a_partition_keep_hypotheses_of_their_own() -> None:
     asked = questions(150)
     names = ("one", "two", "three")
-    together = driver(*(spec(name) for name in names)).ask(
+    together = driver(*(spec(name) for name in names)).ask_many(
         {**one, "stream": name} for one in asked for name in names
     )
     noisy = {
@@ -202,7 +201,7 @@ def test_streams_of_a_partition_keep_hypotheses_of_their_own() -> None:
 def test_a_stream_whose_updates_are_used_up_halts() -> None:
     # The table has far more rows than the plan was told, so that errors are larger than it reckons with.
     made = driver(spec(mechanism={"rows": 100, "gap": 0.75}))
-    answers = made.ask(questions(200))
+    answers = made.ask_many(questions(200))
     cutoff = bases(answers).count("noisy")
     assert cutoff == 4
     halted = [answer for answer in answers if answer.outcome == "halted"]
@@ -210,13 +209,13 @@ def test_a_stream_whose_updates_are_used_up_halts() -> None:
     assert halted[0].reason == f"exhausted: all {cutoff} updates of the hypothesis are used"
     assert len(updates_in(made)) == cutoff
     made.crash()
-    assert made.ask([{"id": "late", "stream": "pmw", "where": "TRUE"}])[0].outcome == "halted"
+    assert made.ask_many([{"id": "late", "stream": "pmw", "where": "TRUE"}])[0].outcome == "halted"
 
 
 def test_fractions_are_of_the_noisy_number_of_rows_and_keep_to_their_alpha() -> None:
     made = driver(spec())
     asked = questions(100)
-    answers = made.ask({**one, "fraction": True} for one in asked)
+    answers = made.ask_many({**one, "fraction": True} for one in asked)
     control = json.loads(made.records(made.topics.control)[-1].value or b"")
     assert control["calibration"]["epsilon_rows"] > 0
     for answer, count in zip(answers, truth(asked), strict=True):
@@ -227,7 +226,7 @@ def test_fractions_are_of_the_noisy_number_of_rows_and_keep_to_their_alpha() -> 
 
 def test_where_neighbours_replace_a_row_the_number_of_rows_is_public_and_exact() -> None:
     made = driver(spec(mechanism={"rows": ROWS}), neighbors="replace")
-    assert made.ask([{"id": "all", "stream": "pmw", "where": "TRUE"}])[0].estimate == ROWS
+    assert made.ask_many([{"id": "all", "stream": "pmw", "where": "TRUE"}])[0].estimate == ROWS
 
 
 def test_weighted_sums_are_answered_within_their_alpha() -> None:
@@ -237,7 +236,7 @@ def test_weighted_sums_are_answered_within_their_alpha() -> None:
         {"where": "sex = 'F'", "weight": 0.25},
         {"where": "age < 3 AND sex = 'M'", "weight": -0.25},
     ]
-    answer = made.ask([{"id": "sum", "stream": "pmw", "terms": terms}])[0]
+    answer = made.ask_many([{"id": "sum", "stream": "pmw", "terms": terms}])[0]
     young = [age < 3 for age in PEOPLE["age"]]
     women = [sex == "F" for sex in PEOPLE["sex"]]
     exact = sum(0.5 * y + 0.25 * w - 0.25 * (y and not w) for y, w in zip(young, women, strict=True))
@@ -250,8 +249,8 @@ def test_weighted_sums_are_answered_within_their_alpha() -> None:
 def test_terms_that_come_to_the_same_question_share_its_noise() -> None:
     made = driver(spec())
     asked = questions(150)
-    once = driver(spec()).ask(asked)
-    split = made.ask(
+    once = driver(spec()).ask_many(asked)
+    split = made.ask_many(
         {
             "id": one["id"],
             "stream": "pmw",
@@ -299,16 +298,16 @@ def test_what_cannot_be_asked_is_rejected_with_the_remedy_and_costs_nothing(
     question: dict[str, Any], reason: str
 ) -> None:
     made = driver(spec())
-    answer = made.ask([{"id": "bad", "stream": "pmw", **question}])[0]
+    answer = made.ask_many([{"id": "bad", "stream": "pmw", **question}])[0]
     assert answer.outcome == "rejected"
     assert answer.reason is not None
     assert answer.reason.startswith(reason)
-    assert made.ask([{"id": "good", "stream": "pmw", "where": "TRUE"}])[0].index == 0
+    assert made.ask_many([{"id": "good", "stream": "pmw", "where": "TRUE"}])[0].index == 0
 
 
 def test_weights_beyond_one_are_taken_where_no_row_has_more_than_one() -> None:
     terms = [{"where": "age < 10", "weight": 2.0}, {"where": "age < 10 AND TRUE", "weight": -1.5}]
-    assert driver(spec()).ask([{"id": "ok", "stream": "pmw", "terms": terms}])[0].outcome == "answer"
+    assert driver(spec()).ask_many([{"id": "ok", "stream": "pmw", "terms": terms}])[0].outcome == "answer"
 
 
 @pytest.mark.parametrize(
@@ -320,32 +319,32 @@ def test_weights_beyond_one_are_taken_where_no_row_has_more_than_one() -> None:
     ],
 )
 def test_what_cannot_be_opened_is_refused_with_the_remedy(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(RefusedError, match=message):
+    with pytest.raises(Refused, match=message):
         driver(spec(mechanism=changed))
 
 
 def test_the_textbooks_constants_can_be_had() -> None:
     made = driver(spec(calibration="textbook", epsilon=100.0))
-    answer = made.ask([{"id": "all", "stream": "pmw", "where": "age < 4"}])[0]
+    answer = made.ask_many([{"id": "all", "stream": "pmw", "where": "age < 4"}])[0]
     assert answer.alpha is not None
     assert answer.outcome == "answer"
 
 
 def test_one_who_leaves_early_gets_back_what_was_not_spent() -> None:
     made = driver(spec())
-    answers = made.ask(questions(300))
+    answers = made.ask_many(questions(300))
     spent = answers[-1].spent
     assert spent is not None
     assert spent.epsilon < 20.0
-    made.close("pmw")
-    assert made.ledger("people").spent.epsilon == pytest.approx(spent.epsilon)
+    made.close("people", "pmw")
+    assert made.budget("people").spent.epsilon == pytest.approx(spent.epsilon)
 
 
 def test_strong_corrections_are_written_down_and_replayed() -> None:
     made = driver(spec(epsilon=200.0, mechanism={"gap": 0.03}))
     asked = questions(200)
-    answers = made.ask(asked[:100])
+    answers = made.ask_many(asked[:100])
     assert max(one.get("times", 1) for one in updates_in(made)) > 1
     made.crash()
-    answers += made.ask(asked[100:])
-    assert answers == driver(spec(epsilon=200.0, mechanism={"gap": 0.03})).ask(asked)
+    later = made.ask_many(asked[100:])
+    assert [*answers, *later] == driver(spec(epsilon=200.0, mechanism={"gap": 0.03})).ask_many(asked)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from schemas import Answer
-from stream.accounting.ledger import RefusedError
-from stream.testing import Driver
+from sotto import Driver, Refused
 from tests.unit.processors.installation import KEY, VALUES
 
 CATEGORIES = ["red", "green", "blue"]
@@ -22,8 +22,8 @@ def survey(**more: Any) -> Driver:
     return driver
 
 
-def told(driver: Driver, *categories: str, start: int = 0) -> list[Answer]:
-    return driver.ask(
+def told(driver: Driver, *categories: str, start: int = 0) -> Sequence[Answer]:
+    return driver.ask_many(
         {"id": str(number), "stream": "survey", "category": one} for number, one in enumerate(categories, start)
     )
 
@@ -36,13 +36,13 @@ def test_the_whole_budget_is_charged_at_the_first_event_and_no_more_after() -> N
     assert {answer.tops_left for answer in answers} == {None}
     assert [answer.index for answer in answers] == list(range(60))
     assert {answer.choice for answer in answers} == set(CATEGORIES)
-    assert driver.ledger("people").spent.epsilon == 1.5
+    assert driver.budget("people").spent.epsilon == 1.5
 
 
 def test_a_stream_without_events_is_refunded_in_full() -> None:
     driver = survey()
-    driver.close("survey")
-    assert driver.ledger("people").refunded.epsilon == 1.5
+    driver.close("people", "survey")
+    assert driver.budget("people").refunded.epsilon == 1.5
 
 
 def test_equal_categories_are_answered_independently_and_for_good() -> None:
@@ -66,11 +66,11 @@ def test_equal_categories_are_answered_independently_and_for_good() -> None:
 )
 def test_what_is_no_category_at_all_is_refused_at_no_cost(question: bytes, message: str) -> None:
     driver = survey()
-    [answer] = driver.ask([b'{"id":"1","stream":"survey",%s}' % question])
+    [answer] = driver.ask_many([b'{"id":"1","stream":"survey",%s}' % question])
     assert answer.outcome == "rejected"
     assert answer.reason is not None
     assert message in answer.reason
-    assert driver.ledger("people").spent.epsilon == 0.0
+    assert driver.budget("people").spent.epsilon == 0.0
 
 
 @pytest.mark.parametrize("category", ["mauve", "", "RED", "red ", "x" * 300, "𝄞" * 3000, "null", "\x00"])
@@ -88,5 +88,5 @@ def test_any_string_is_answered_with_a_category_of_the_stream_and_for_good(categ
 def test_randomized_response_runs_on_peoples_own_records_only() -> None:
     driver = Driver(KEY, partitions=1)
     driver.register(VALUES)
-    with pytest.raises(RefusedError, match="does not run on a source of kind 'values'; use 'records'"):
+    with pytest.raises(Refused, match="does not run on a source of kind 'values'; use 'records'"):
         driver.open({"stream": "survey", "source": "feed", "epsilon": 1.0, "mechanism": MECHANISM})

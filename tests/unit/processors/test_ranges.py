@@ -8,11 +8,10 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from schemas import Source
-from stream.accounting.ledger import RefusedError
+from sotto import Driver, Refused
 from stream.processors.base import Record
 from stream.processors.budget import openings
 from stream.processors.budget import processor as budget
-from stream.testing import Driver
 from tests.unit.processors.installation import KEY, VALUES
 
 FINE = {**VALUES, "sensitivity": 1e-9, "grid": 1e-12}
@@ -51,11 +50,11 @@ def test_a_grid_that_does_not_reach_a_feeds_range_is_refused_at_registration(
     source: dict[str, Any], words: str
 ) -> None:
     driver = Driver(KEY, partitions=1)
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(Refused) as refused:
         driver.register(source)
     assert words in str(refused.value)
     with pytest.raises(KeyError):
-        driver.ledger("feed")
+        driver.budget("feed")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +110,7 @@ def test_a_number_that_is_not_kept_as_it_is_written_is_refused(field: str, text:
 @pytest.mark.parametrize("threshold", [10.5, -0.5, 1e15])
 def test_a_threshold_outside_the_range_is_refused_at_opening(threshold: float) -> None:
     driver = driver_of(minimum=0.0, maximum=10.0)
-    with pytest.raises(RefusedError, match=r"mechanism.threshold: .* lies outside the feed's range, 0 to 10"):
+    with pytest.raises(Refused, match=r"mechanism.threshold: .* lies outside the feed's range, 0 to 10"):
         driver.open(alarms(threshold))
     assert driver.open(alarms(10.0)).outcome == "opened"
 
@@ -120,7 +119,7 @@ def test_a_querys_own_threshold_may_lie_outside_and_is_not_moved() -> None:
     driver = driver_of(minimum=0.0, maximum=10.0)
     driver.open(alarms(5.0))
     asked = [(1e6, 1e15), (1e6, 1e3), (-1e6, -1e15), (-1e6, -1e3)]
-    answers = driver.ask(
+    answers = driver.ask_many(
         {"id": str(n), "stream": "alarms", "value": value, "threshold": threshold}
         for n, (value, threshold) in enumerate(asked)
     )
@@ -131,7 +130,7 @@ def test_values_are_clamped_to_the_declared_range() -> None:
     driver = driver_of(minimum=-5.0, maximum=40.0)
     mechanism = {"kind": "laplace", "dimensions": 4}
     driver.open({"stream": "s", "source": "feed", "epsilon": 1000.0, "mechanism": mechanism})
-    [answer] = driver.ask([{"id": "1", "stream": "s", "values": [-5.6, 41.0, 1e300, 7.0]}])
+    [answer] = driver.ask_many([{"id": "1", "stream": "s", "values": [-5.6, 41.0, 1e300, 7.0]}])
     assert answer.estimates == (-5.0, 40.0, 40.0, 7.0)
 
 
@@ -145,10 +144,10 @@ def test_a_source_that_an_earlier_version_registered_stays_readable_and_its_stre
         driver.register({**FINE, **EXACT})
         driver.open(alarms(1000.0))
     driver.crash()
-    [answer] = driver.ask([{"id": "1", "stream": "alarms", "value": -1000.0}])
+    [answer] = driver.ask_many([{"id": "1", "stream": "alarms", "value": -1000.0}])
     assert answer.outcome == "below"
     assert driver.register({**FINE, **EXACT}).outcome == "registered"
-    with pytest.raises(RefusedError, match="grid: 1e-12 reaches"):
+    with pytest.raises(Refused, match="grid: 1e-12 reaches"):
         driver.open(alarms(1000.0, "more"))
 
 

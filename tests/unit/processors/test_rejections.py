@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from schemas import MAX_EVENT_BYTES, Answer, Query
 from schemas.wire import Codec, MalformedEventError
+from sotto import Driver
 from stream.processors.base import Record
 from stream.processors.rejections import Rejection, address_of
 from stream.processors.topics import partition_of
-from stream.testing import Driver
 from tests.unit.processors.installation import (
     KEY,
     LOW,
@@ -154,12 +154,12 @@ def test_an_event_in_the_wrong_partition_is_told_the_right_one_and_the_partition
     driver = feed_driver(spec("feed-0"), partitions=4)
     home = partition_of(b"feed-0", 4)
     wrong = (home + 1) % 4
-    answer = driver.publish(wrong, query("lost", "feed-0", LOW))
+    answer = driver.send(wrong, query("lost", "feed-0", LOW))
     assert answer is not None
     assert (answer.outcome, answer.stream, answer.spent, answer.tops_left) == ("rejected", "feed-0", None, None)
     assert f"stream: belongs in partition {home}, came in {wrong}" in (answer.reason or "")
     assert "murmur2" in (answer.reason or "")
-    found = driver.publish(home, query("found", "feed-0", LOW))
+    found = driver.send(home, query("found", "feed-0", LOW))
     assert found is not None
     assert (found.outcome, found.index) == ("below", 0)
 
@@ -246,7 +246,7 @@ def test_no_bytes_whatever_stop_a_worker_and_each_event_has_one_fate(seed: int) 
 def test_a_field_given_twice_with_a_wrong_value_is_told_as_such() -> None:
     driver = feed_driver(spec("feed-0"))
     event = b'{"id":"a","stream":"feed-0","value":"much","value":1.0}'
-    [answer] = driver.ask([event])
+    [answer] = driver.ask_many([event])
     assert answer.outcome == "rejected"
     assert "twice" in (answer.reason or "") or "more than once" in (answer.reason or "")
 
@@ -284,4 +284,4 @@ def test_a_worker_made_by_hand_answers_as_the_drivers_own() -> None:
     driver.open(spec("feed-0"))
     worker = worker_of(driver)
     [mine] = answers_in(worker.process(records([query("a", "feed-0", 3.0)])), driver.topics)
-    assert driver.ask([query("a", "feed-0", 3.0)]) == [mine]
+    assert driver.ask_many([query("a", "feed-0", 3.0)]) == [mine]

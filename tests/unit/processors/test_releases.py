@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from schemas import Answer, ReleaseCalibration
+from sotto import Driver
 from stream.mechanisms.projection import columns, matrix_seed, project
 from stream.mechanisms.releases import cell_names, release_sampler
 from stream.noise import Role, cell_words
-from stream.testing import Driver
 from tests.unit.processors.installation import KEY, worker_of
 
 ATTRIBUTES: dict[str, Any] = {"age": 12, "sex": ["F", "M"], "ward": 5}
@@ -58,7 +58,7 @@ def asks(stream: str, **question: Any) -> dict[str, Any]:
 
 
 def one(driver: Driver, stream: str, **question: Any) -> Answer:
-    [answer] = driver.ask([asks(stream, **question)])
+    [answer] = driver.ask_many([asks(stream, **question)])
     return answer
 
 
@@ -91,7 +91,7 @@ def test_cells_asked_for_in_any_order_and_company_are_those_of_the_whole_histogr
     cells = list(product(*map(range, SHAPE)))
     random.Random(7).shuffle(cells)
     groups = [cells[start : start + 1 + start % 7] for start in range(0, len(cells), 7)]
-    answers = driver.ask([asks(kind, cells=[at(cell) for cell in group]) for group in groups])
+    answers = driver.ask_many([asks(kind, cells=[at(cell) for cell in group]) for group in groups])
     assert [answer.estimate for answer in answers] == [sum(int(release[c]) for c in group) for group in groups]
     driver.crash()
     again = [one(driver, kind, cells=[at(cell)]).estimate for cell in cells[:20]]
@@ -110,7 +110,7 @@ def test_counts_groups_and_cells_of_a_histogram_are_sums_of_one_release() -> Non
         asks("histogram", cells=[{**at((1, 0, 1)), "weight": 0.25}, at((11, 1, 4))]),
         asks("histogram", where="age < 0"),
     ]
-    whole, some, groups, within, everything, weighted, nobody = driver.ask(asked)
+    whole, some, groups, within, everything, weighted, nobody = driver.ask_many(asked)
     assert whole.estimate == release.sum()
     assert some.estimate == release[2:6, 1].sum()
     assert groups.estimates == tuple(release.sum(axis=1).T.ravel().tolist())
@@ -124,14 +124,14 @@ def test_counts_groups_and_cells_of_a_histogram_are_sums_of_one_release() -> Non
 def test_every_number_is_within_the_alpha_that_it_carries(neighbors: str) -> None:
     driver = installation("histogram", "lazy_histogram", neighbors=neighbors)
     counts = exact_counts()
-    everything, some = driver.ask(
+    everything, some = driver.ask_many(
         [asks("histogram", group_by=list(ATTRIBUTES)), asks("histogram", where="age < 4")]
     )
     errors = np.abs(np.array(everything.estimates).reshape(SHAPE) - counts)
     assert 0 < errors.max() <= (everything.alpha or 0.0)
     assert abs((some.estimate or 0.0) - counts[:4].sum()) <= (some.alpha or 0.0)
     cells = list(product(*map(range, SHAPE)))
-    answers = driver.ask([asks("lazy_histogram", cells=[at(cell)]) for cell in cells])
+    answers = driver.ask_many([asks("lazy_histogram", cells=[at(cell)]) for cell in cells])
     beyond = sum(
         abs((answer.estimate or 0.0) - counts[cell]) > (answer.alpha or 0.0)
         for answer, cell in zip(answers, cells, strict=True)
@@ -144,7 +144,7 @@ def test_every_number_is_within_the_alpha_that_it_carries(neighbors: str) -> Non
 def test_cells_without_rows_are_noised_like_all_others(kind: str) -> None:
     driver = installation(kind)
     empty = [cell for cell in product(*map(range, SHAPE)) if exact_counts()[cell] == 0]
-    answers = driver.ask([asks(kind, cells=[at(cell)]) for cell in empty])
+    answers = driver.ask_many([asks(kind, cells=[at(cell)]) for cell in empty])
     bare = sum(answer.estimate == 0.0 for answer in answers)
     # A draw is 0 with probability 0.46.
     assert 0.2 * len(empty) < bare < 0.7 * len(empty)
@@ -198,25 +198,25 @@ def test_a_projection_of_too_few_rows_to_tell_its_error_says_nothing_of_it() -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_answer_is_charged_for_all(kind: str) -> None:
     driver = installation(kind)
-    assert driver.ledger("people").spent.epsilon == 0.0
+    assert driver.budget("people").spent.epsilon == 0.0
     question = asks(kind, cells=[at((1, 0, 1))])
-    answers = driver.ask([question] * 500)
+    answers = driver.ask_many([question] * 500)
     assert {answer.outcome for answer in answers} == {"answer"}
     assert [answer.index for answer in answers] == list(range(500))
     assert {answer.spent.epsilon for answer in answers if answer.spent} == {1.0}
     assert {answer.tops_left for answer in answers} == {None}
     assert {answer.estimate for answer in answers} == {answers[0].estimate}
-    assert driver.ledger("people").spent.epsilon == 1.0
-    driver.close(kind)
-    assert driver.ledger("people").refunded.epsilon == 0.0
+    assert driver.budget("people").spent.epsilon == 1.0
+    driver.close("people", kind)
+    assert driver.budget("people").refunded.epsilon == 0.0
     assert one(driver, kind, cells=[at((1, 0, 1))]).outcome == "halted"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_that_answered_nothing_is_refunded_in_full(kind: str) -> None:
     driver = installation(kind)
-    driver.close(kind)
-    assert driver.ledger("people").refunded.epsilon == 1.0
+    driver.close("people", kind)
+    assert driver.budget("people").refunded.epsilon == 1.0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -224,10 +224,10 @@ def test_redelivery_and_restart_give_the_same_release(kind: str) -> None:
     driver = installation(kind, partitions=2)
     cells = list(product(*map(range, SHAPE)))[::7]
     questions = [asks(kind, cells=[at(cell)]) for cell in cells]
-    first = driver.ask(questions)
+    first = driver.ask_many(questions)
     driver.redeliver()
     driver.crash()
-    second = driver.ask(questions)
+    second = driver.ask_many(questions)
     assert [answer.estimate for answer in first] == [answer.estimate for answer in second]
     assert len({answer.estimate for answer in first}) > 3
 
@@ -239,7 +239,7 @@ def test_streams_of_equal_terms_have_releases_of_their_own(kind: str) -> None:
     driver.open({"stream": "twin", "source": "people", "epsilon": 1.0, "mechanism": mechanism})
     cells = list(product(*map(range, SHAPE)))
     ours, twins = (
-        [one.estimate for one in driver.ask([asks(name, cells=[at(cell)]) for cell in cells])]
+        [one.estimate for one in driver.ask_many([asks(name, cells=[at(cell)]) for cell in cells])]
         for name in (kind, "twin")
     )
     assert sum(mine != other for mine, other in zip(ours, twins, strict=True)) > len(cells) / 3
@@ -292,14 +292,14 @@ def test_a_wrong_question_is_refused_by_its_field_and_costs_nothing(
     kind: str, question: Mapping[str, Any], reason: str
 ) -> None:
     driver = installation(kind)
-    wrong, right = driver.ask([asks(kind, **question), asks(kind, cells=[at((1, 0, 1))])])
+    wrong, right = driver.ask_many([asks(kind, **question), asks(kind, cells=[at((1, 0, 1))])])
     assert wrong.outcome == "rejected"
     assert (wrong.reason or "").partition(": ")[2].startswith(reason)
     assert (wrong.spent, wrong.index) == (None, None)
     assert (right.outcome, right.index) == ("answer", 0)
     other = installation(kind)
     assert one(other, kind, **question).outcome == "rejected"
-    assert other.ledger("people").spent.epsilon == 0.0
+    assert other.budget("people").spent.epsilon == 0.0
 
 
 def test_a_group_by_with_too_many_cells_to_list_is_refused_and_a_part_of_it_is_not() -> None:
@@ -314,7 +314,7 @@ def test_a_group_by_with_too_many_cells_to_list_is_refused_and_a_part_of_it_is_n
 
 def test_shares_are_counts_over_the_public_number_of_rows() -> None:
     driver = installation("histogram", neighbors="replace")
-    count, share = driver.ask(
+    count, share = driver.ask_many(
         [asks("histogram", where="age < 4"), asks("histogram", where="age < 4", fraction=True)]
     )
     assert share.estimate == (count.estimate or 0.0) / 300
@@ -323,7 +323,7 @@ def test_shares_are_counts_over_the_public_number_of_rows() -> None:
 
 def test_weights_of_zero_and_the_order_of_cells_do_not_matter() -> None:
     driver = installation("lazy_histogram")
-    first, second, third = driver.ask(
+    first, second, third = driver.ask_many(
         [
             asks("lazy_histogram", cells=[at((1, 0, 1)), at((2, 1, 0))]),
             asks("lazy_histogram", cells=[at((2, 1, 0)), at((1, 0, 1))]),

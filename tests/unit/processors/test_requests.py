@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import MAX_DEFINITION_BYTES, CloseStream, GrantRecord, OpenStream, Receipt, SourceRecord
-from stream.accounting.ledger import RefusedError
+from sotto import Driver, Refused
+from stream.processors import receipts
 from stream.processors.base import PROGRESS_KEY, Record
-from stream.processors.budget import receipts
-from stream.processors.budget.receipts import request_digest
-from stream.testing import Driver
+from stream.processors.receipts import request_digest
 from tests.unit.processors.budget_service import (
     TOPICS,
     charge,
@@ -146,21 +145,21 @@ def test_a_request_is_remembered_across_restarts() -> None:
 
 def test_an_exhausted_source_says_what_was_asked_and_what_is_left() -> None:
     driver = feed_driver(*(spec(f"stream-{number}") for number in range(9)))
-    with pytest.raises(RefusedError, match=r"source 'feed' cannot pay: ε = 1\.5 asked, ε = 1 left") as refused:
+    with pytest.raises(Refused, match=r"source 'feed' cannot pay: ε = 1\.5 asked, ε = 1 left") as refused:
         driver.open(spec("greedy", epsilon=1.5))
     assert refused.value.asked is not None
     assert refused.value.left is not None
     assert (refused.value.asked.epsilon, refused.value.left.epsilon) == (1.5, 1.0)
     driver.open(spec("modest"))
-    assert driver.ledger("feed").left.epsilon == 0.0
+    assert driver.budget("feed").left.epsilon == 0.0
 
 
 @pytest.mark.parametrize("source", ["feed", "other"])
 def test_a_stream_name_is_never_used_again(source: str) -> None:
     driver = feed_driver(spec("alarms"))
     driver.register({**VALUES, "source": "other"})
-    driver.close("alarms")
-    with pytest.raises(RefusedError, match="'alarms' was used before, on source 'feed'"):
+    driver.close("feed", "alarms")
+    with pytest.raises(Refused, match="'alarms' was used before, on source 'feed'"):
         driver.open(spec("alarms", source))
 
 
@@ -215,9 +214,7 @@ def test_monotone_counts_are_refused_where_neighbours_replace_a_row() -> None:
     driver = Driver(KEY, partitions=1)
     driver.register({**TABLE, "neighbors": "replace"}, {"age": [1], "sex": ["F"]})
     mechanism = {"kind": "above_threshold", "threshold": 1.0, "monotone": True}
-    with pytest.raises(
-        RefusedError, match=r"mechanism\.monotone: .* register the source with neighbors 'add-remove'"
-    ):
+    with pytest.raises(Refused, match=r"mechanism\.monotone: .* register the source with neighbors 'add-remove'"):
         driver.open(spec("people-0", "people", mechanism=mechanism))
 
 

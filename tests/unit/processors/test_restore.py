@@ -12,12 +12,12 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from sotto import Driver
 from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Record, TableMissedError
 from stream.processors.queries import QueryProcessor
 from stream.processors.queries import processor as queries
-from stream.testing import Driver
 from tests.chaos.load import ROWS, Questions, sources, specs
 from tests.chaos.replay import differences
 from tests.unit.processors.installation import KEY, TABLE, VALUES, feed_driver, query, records, spec
@@ -35,11 +35,11 @@ def installation() -> Driver:
         driver.open(one)
     asked = Questions(specs(5), 1)
     for _ in range(8):
-        driver.ask([asked.next()[2] for _ in range(24)])
-    driver.ask([query(f"high-{number}", "stream-3", 1e9) for number in range(5)])
-    driver.halt(HALTED)
-    driver.close(CLOSED)
-    driver.ask([asked.next()[2] for _ in range(24)])
+        driver.ask_many([asked.next()[2] for _ in range(24)])
+    driver.ask_many([query(f"high-{number}", "stream-3", 1e9) for number in range(5)])
+    driver.halt("feed", HALTED)
+    driver.close("feed", CLOSED)
+    driver.ask_many([asked.next()[2] for _ in range(24)])
     return driver
 
 
@@ -114,7 +114,7 @@ def test_figures_of_another_incarnation_are_not_a_streams_own() -> None:
     first, second = feed_driver(spec("s", cutoff=3)), Driver(NoiseKey(bytes(32)), partitions=1)
     second.register(VALUES)
     second.open(spec("s", cutoff=3))
-    first.ask([query("a", "s", 1e9)])
+    first.ask_many([query("a", "s", 1e9)])
     state, control = first.records(first.topics.state), second.records(second.topics.control)
     for order in ((control, state), (state, control)):
         processor = QueryProcessor(second.topics, 0, NoiseKey(bytes(32)), TableStore.keyed_by(NoiseKey(bytes(32))))
@@ -129,7 +129,7 @@ def test_a_stream_defined_anew_starts_afresh_whatever_was_taken_in_before() -> N
     first, second = feed_driver(spec("s", cutoff=3)), Driver(NoiseKey(bytes(32)), partitions=1)
     second.register(VALUES)
     second.open(spec("s", cutoff=2, threshold=5.0))
-    first.ask([query("a", "s", 1e9)])
+    first.ask_many([query("a", "s", 1e9)])
     key = NoiseKey(bytes(32), (KEY,))
     processor = QueryProcessor(first.topics, 0, key, TableStore.keyed_by(key))
     with taken_in_every(1):
@@ -144,7 +144,7 @@ def test_a_stream_defined_anew_starts_afresh_whatever_was_taken_in_before() -> N
 def test_a_stream_with_figures_is_not_begun_afresh_by_a_definition_that_the_restore_missed() -> None:
     # Compaction can take a definition away from under a restore, because of another one behind the restore's end.
     driver = feed_driver(spec("s", cutoff=1), spec("other", cutoff=1, epsilon=0.1))
-    driver.ask([query("a", "s", 1e9)])
+    driver.ask_many([query("a", "s", 1e9)])
     control = driver.records(driver.topics.control)
     processor = QueryProcessor(driver.topics, 0, KEY, TableStore.keyed_by(KEY))
     processor.restore([record for record in control if record.key == b"other"])
@@ -160,7 +160,7 @@ def test_a_stream_opened_anew_after_a_restore_is_begun_afresh_whatever_the_chang
     first, second = feed_driver(spec("s", cutoff=1)), Driver(NoiseKey(bytes(32)), partitions=1)
     second.register(VALUES)
     second.open(spec("s", cutoff=2))
-    first.ask([query("a", "s", 1e9)])
+    first.ask_many([query("a", "s", 1e9)])
     key = NoiseKey(bytes(32), (KEY,))
     processor = QueryProcessor(first.topics, 0, key, TableStore.keyed_by(key))
     processor.restore(first.records(first.topics.state))
@@ -187,7 +187,7 @@ def test_columns_have_room_for_any_number_of_streams_defined_at_once(count: int)
     driver = feed_driver(
         *(spec(f"s{number}", cutoff=2, threshold=float(number), epsilon=0.01) for number in range(count))
     )
-    driver.ask([query(f"q{number}", f"s{number}", 1e9) for number in range(0, count, 2)])
+    driver.ask_many([query(f"q{number}", f"s{number}", 1e9) for number in range(0, count, 2)])
     processor = QueryProcessor(driver.topics, 0, KEY, TableStore.keyed_by(KEY))
     processor.restore(driver.records(driver.topics.control))
     processor.restore(driver.records(driver.topics.state))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from schemas import Answer
-from stream.accounting.ledger import RefusedError
-from stream.testing import Driver
+from sotto import Driver, Refused
 from tests.unit.processors.installation import KEY, ROWS, TABLE, feed_driver
 
 KINDS = ["noisy_max", "exponential"]
@@ -26,8 +26,8 @@ def opening(kind: str, source: str = "feed", *, answers: int = 3, **more: Any) -
     return {"stream": "choice", "source": source, "epsilon": 3.0, "mechanism": mechanism, **more}
 
 
-def asked(driver: Driver, *candidates: Any, start: int = 0) -> list[Answer]:
-    return driver.ask(
+def asked(driver: Driver, *candidates: Any, start: int = 0) -> Sequence[Answer]:
+    return driver.ask_many(
         {"id": str(number), "stream": "choice", "candidates": one} for number, one in enumerate(candidates, start)
     )
 
@@ -58,7 +58,7 @@ def test_fewer_candidates_are_answered_with_a_smaller_alpha(kind: str) -> None:
     assert wide.alpha is not None
     assert narrow.alpha is not None
     assert narrow.alpha < wide.alpha
-    grant = driver.ledger("feed")
+    grant = driver.budget("feed")
     assert grant.spent.epsilon == 3.0
 
 
@@ -70,7 +70,7 @@ def test_a_choice_does_not_change_when_it_is_delivered_again(kind: str) -> None:
     driver.crash()
     assert driver.redeliver() == first
     second = asked(driver, *[near] * 10, start=10)
-    assert len({answer.choice for answer in first + second}) > 3
+    assert len({answer.choice for answer in [*first, *second]}) > 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -124,16 +124,16 @@ def test_candidates_without_a_value_are_refused_on_a_feed(kind: str, candidate: 
 @pytest.mark.parametrize("question", [{"value": 1.0}, {"candidates": FAR, "threshold": 1.0}, {"category": "x"}])
 def test_another_form_of_question_is_refused_at_no_cost(kind: str, question: dict[str, Any]) -> None:
     driver = feed_driver(opening(kind))
-    [answer] = driver.ask([{"id": "1", "stream": "choice", **question}])
+    [answer] = driver.ask_many([{"id": "1", "stream": "choice", **question}])
     assert answer.outcome == "rejected"
-    assert driver.ledger("feed").spent.epsilon == 0.0
+    assert driver.budget("feed").spent.epsilon == 0.0
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_monotone_scores_are_refused_where_neighbours_replace_a_row(kind: str) -> None:
     driver = Driver(KEY, partitions=1)
     driver.register({**TABLE, "neighbors": "replace"}, ROWS)
-    with pytest.raises(RefusedError, match=r"mechanism\.monotone"):
+    with pytest.raises(Refused, match=r"mechanism\.monotone"):
         driver.open(opening(kind, "people", monotone=True))
 
 
@@ -141,6 +141,6 @@ def test_monotone_scores_are_refused_where_neighbours_replace_a_row(kind: str) -
 def test_answers_that_were_not_asked_for_are_refunded(kind: str) -> None:
     driver = feed_driver(opening(kind))
     asked(driver, FAR)
-    driver.close("choice")
-    source = driver.ledger("feed")
+    driver.close("feed", "choice")
+    source = driver.budget("feed")
     assert (source.spent.epsilon, source.refunded.epsilon) == (1.0, 2.0)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from schemas import MAX_EVENT_BYTES, Answer, Query
 from schemas.wire import struct
+from sotto import Driver
 from stream.processors.base import Outputs, Record
 from stream.processors.queries.families.base import Context
 from stream.processors.queries.processor import WORK_AT_ONCE, QueryProcessor
@@ -22,7 +23,6 @@ from stream.processors.queries.shares import UNLIMITED, Limits, Shares
 from stream.processors.queries.work import PRIVATE_ROWS, SECOND, Workload
 from stream.processors.rejections import Rejection
 from stream.settings import Settings
-from stream.testing import Driver
 from tests.unit.processors.installation import (
     KEY,
     ROWS,

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from schemas import Answer
+from sotto import Driver
 from stream.mechanisms.grid import written
-from stream.testing import Driver
 from tests.unit.processors.installation import KEY
 
 GRIDS = [0.1, 0.3, 0.7, 0.01, 0.005, 0.001, 1.1, 2.5]
 ASKED = 200
 
 
-def told(grid: float, mechanism: dict[str, Any], questions: Iterable[dict[str, Any]]) -> list[Answer]:
+def told(grid: float, mechanism: dict[str, Any], questions: Iterable[dict[str, Any]]) -> Sequence[Answer]:
     driver = Driver(KEY, partitions=1)
     source = {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 1000.0}
     driver.register({**source, "sensitivity": 10 * grid, "grid": grid})
     driver.open({"stream": "s", "source": "feed", "epsilon": 900.0, "mechanism": mechanism})
-    return driver.ask([{"id": str(number), "stream": "s", **one} for number, one in enumerate(questions)])
+    return driver.ask_many([{"id": str(number), "stream": "s", **one} for number, one in enumerate(questions)])
 
 
 def assert_on_the_grid(numbers: list[float], grid: float) -> None:
@@ -57,6 +57,6 @@ def test_a_noisy_share_of_public_rows_is_the_nearest_double_to_the_quotient() ->
     mechanism = {"kind": "laplace", "answers": ASKED}
     driver.open({"stream": "s", "source": "people", "epsilon": 50.0, "mechanism": mechanism})
     asked = [{"id": str(n), "stream": "s", "fraction": True, "where": "sex = 'F'"} for n in range(ASKED)]
-    shares = [one.estimate for one in driver.ask(asked) if one.estimate is not None]
+    shares = [one.estimate for one in driver.ask_many(asked) if one.estimate is not None]
     assert len(shares) == ASKED
     assert all(share == round(share * rows) / rows for share in shares)

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import Cell, SparsePmw, TableSource, Term
+from sotto import Driver
 from stream.data import Table
 from stream.mechanisms.sparse_weights import CellQuestion
 from stream.processors.queries.families.sparse_cells import CellSpace
 from stream.processors.rejections import Rejection
-from stream.testing import Driver
 from tests.unit.processors.installation import KEY
 
 SOURCE = TableSource.model_validate(
@@ -109,7 +109,7 @@ def test_a_stream_over_a_huge_universe_learns_its_heavy_cells_and_goes_on_after_
     driver.open({"stream": "s", "source": "huge", "epsilon": 50.0, "mechanism": mechanism})
 
     def ask(code: int) -> Any:
-        [answer] = driver.ask([{"id": "q", "stream": "s", "cells": [{"at": dict.fromkeys(names, code)}]}])
+        [answer] = driver.ask_many([{"id": "q", "stream": "s", "cells": [{"at": dict.fromkeys(names, code)}]}])
         return answer
 
     first = ask(5)

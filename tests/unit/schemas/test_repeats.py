@@ -155,7 +155,7 @@ def test_a_worker_refuses_exactly_the_queries_of_a_batch_that_give_a_field_twice
 def test_a_null_that_is_left_out_makes_up_for_no_repeat() -> None:
     driver = feed_driver(spec("feed-0"))
     hidden = b'{"id":"a","stream":"feed-0","candidates":[{"name":"a","value":1,"value":1,"value":1}]}'
-    [answer] = driver.ask([hidden])
+    [answer] = driver.ask_many([hidden])
     assert REPEATED in (answer.reason or "")
 
 

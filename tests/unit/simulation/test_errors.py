@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -11,12 +10,12 @@ import pytest
 from pydantic import TypeAdapter
 
 from schemas import Answer, Source, StreamSpec, TableSource
+from sotto import Driver, Results
 from stream.data import Table
 from stream.simulation import Report, SimulationError, read_questions, simulate, synthetic
 from stream.simulation import running as simulation_running
 from stream.simulation.measuring import figures, measure
 from stream.simulation.truths import truths_of
-from stream.testing import Driver
 
 _sources: TypeAdapter[Source] = TypeAdapter(Source)
 PEOPLE = TableSource.model_validate(
@@ -112,13 +111,13 @@ def numbers(answer: Answer) -> list[Fraction]:
     return [Fraction(one) for one in answer.estimates or (answer.estimate,) if one is not None]
 
 
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[list[Answer]]:
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Results]:
     """The answers of each run, as the simulation had them."""
-    kept: list[list[Answer]] = []
+    kept: list[Results] = []
 
     class Recording(Driver):
-        def ask(self, queries: Iterable[Any]) -> list[Answer]:
-            kept.append(super().ask(queries))
+        def ask_many(self, *args: Any, **kwargs: Any) -> Results:
+            kept.append(super().ask_many(*args, **kwargs))
             return kept[-1]
 
     monkeypatch.setattr(simulation_running, "Driver", Recording)

@@ -1,0 +1,64 @@
+"""Questions as a program puts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from schemas import Query, Source, StreamSpec
+from schemas.wire import describe
+from stream.errors import Invalid
+from stream.settings import Settings
+
+Question = Query | Mapping[str, Any] | str
+"""A query, its fields, or its stream's name with the fields beside it."""
+
+ANSWER_TIMEOUT: Final = 30.0
+"""Seconds that a question waits for its answer."""
+
+REQUEST_TIMEOUT: Final = 30.0
+"""Seconds that a request waits for its receipt: some budget service must be running."""
+
+Made = TypeVar("Made")
+
+_sources: TypeAdapter[Source] = TypeAdapter(Source)
+
+
+def as_query(question: Question, fields: Mapping[str, Any], new_id: Callable[[], str]) -> Query:
+    """The query that is meant; an ``id`` is made up where none is given. Invalid if it is none."""
+    if isinstance(question, Query):
+        if not fields:
+            return question
+        question = question.model_dump(exclude_defaults=True)
+    given = {"stream": question} if isinstance(question, str) else question
+    document = {**given, **fields}
+    if "id" not in document:
+        document["id"] = new_id()
+    return valid(lambda: Query.model_validate(document))
+
+
+def as_source(source: Source | Mapping[str, Any]) -> Source:
+    """The source that is meant; Invalid if it is none."""
+    return valid(lambda: _sources.validate_python(source))
+
+
+def as_spec(stream: StreamSpec | Mapping[str, Any]) -> StreamSpec:
+    """The stream that is meant; Invalid if it is none."""
+    return valid(lambda: StreamSpec.model_validate(stream))
+
+
+def valid(make: Callable[[], Made]) -> Made:
+    """What is made, or Invalid with the fields that are wrong."""
+    try:
+        return make()
+    except ValidationError as error:
+        raise Invalid(describe(error)) from None
+
+
+def made_settings(settings: Settings | None, fields: Mapping[str, Any]) -> Settings:
+    """The settings that a client is given, whole or by name, beside those of the environment."""
+    if settings is None:
+        return valid(lambda: Settings(**fields))
+    return settings if not fields else valid(lambda: Settings.model_validate({**settings.model_dump(), **fields}))

@@ -1,0 +1,165 @@
+"""Results: answers that know their question, and what each of their numbers stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Self, overload
+
+from pydantic import PrivateAttr
+
+from schemas import MAX_ANSWER_BYTES, Answer, Query
+from schemas.wire import Codec
+from stream.asking import frames, shown
+from stream.asking.labels import Group
+from stream.errors import Exhausted, Halted, Rejected
+from stream.processors.exhaustion import says_exhausted
+
+
+class Result(Answer):
+    """An answer with the question that was asked. On the wire, and to ``==``, it is the answer that it is.
+
+    ``query`` is the question, null for an answer to somebody else's. ``groups`` are the cells that the ``estimates`` of a
+    ``group_by`` question stand for, null for other questions, and where the ledger, which declares them, may not be read.
+    """
+
+    _query: Query | None = PrivateAttr(None)
+    _groups: tuple[Group, ...] | None = PrivateAttr(None)
+
+    @classmethod
+    def read(
+        cls, value: bytes | None, query: Query | None = None, groups: Sequence[Group] | None = None
+    ) -> Result:
+        """The result that an answer's bytes are."""
+        return _results.decode(value).of(query, groups)
+
+    def of(self, query: Query | None, groups: Sequence[Group] | None) -> Result:
+        """The result itself, as the answer to this question."""
+        self._query = query
+        self._groups = None if groups is None else tuple(groups)
+        return self
+
+    @property
+    def query(self) -> Query | None:
+        """The question."""
+        return self._query
+
+    @property
+    def groups(self) -> tuple[Group, ...] | None:
+        """What each of the ``estimates`` stands for."""
+        if self.estimates is None or self._groups is None or len(self._groups) != len(self.estimates):
+            return None
+        return self._groups
+
+    def checked(self) -> Self:
+        """The result itself if the question was answered.
+
+        Raises:
+            Rejected: the question is wrong, or its stream is not open.
+            Exhausted: the stream's grant is used up.
+            Halted: the stream is halted or closed.
+        """
+        if self.outcome == "rejected":
+            raise Rejected(self)
+        if self.outcome == "halted":
+            raise Exhausted(self) if says_exhausted(self.reason) else Halted(self)
+        return self
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each number (or the one outcome): its group's attributes or its ``position``, and its error bar.
+
+        An attribute that is named like another column is told from it by a star behind its name.
+        """
+        told: dict[str, Any] = {"stream": self.stream, "id": self.id, "outcome": self.outcome}
+        if self.estimates is None:
+            one = {"estimate": self.estimate, "choice": self.choice, "alpha": self.alpha, "reason": self.reason}
+            return [{**told, **one}]
+        labels = self.groups or [{"position": number} for number in range(len(self.estimates))]
+        numbers = [{"estimate": number, "alpha": self.alpha} for number in self.estimates]
+        return [
+            {**told, **_apart(label, {**told, **number}), **number}
+            for label, number in zip(labels, numbers, strict=True)
+        ]
+
+    def to_polars(self) -> Any:
+        """The rows as a polars frame; needs the extra ``polars``."""
+        return frames.to_polars(self.rows())
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas frame; needs the extra ``pandas``."""
+        return frames.to_pandas(self.rows())
+
+    def to_arrow(self) -> Any:
+        """The rows as an Arrow table; needs the extra ``arrow``."""
+        return frames.to_arrow(self.rows())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {shown.line(self)}>"
+
+    def __str__(self) -> str:
+        return shown.line(self)
+
+    def _repr_html_(self) -> str:
+        return shown.table(self.rows())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Answer) and self.__dict__ == other.__dict__
+
+    __hash__ = Answer.__hash__
+
+
+class Results(Sequence[Result]):
+    """The results of many questions, in the order in which they were asked."""
+
+    def __init__(self, results: Iterable[Result]) -> None:
+        self._results = tuple(results)
+
+    @overload
+    def __getitem__(self, at: int) -> Result: ...
+    @overload
+    def __getitem__(self, at: slice) -> Results: ...
+    def __getitem__(self, at: int | slice) -> Result | Results:
+        return Results(self._results[at]) if isinstance(at, slice) else self._results[at]
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self._results) == list(other)
+
+    def __hash__(self) -> int:
+        return hash(self._results)
+
+    def checked(self) -> Self:
+        """The results themselves if all questions were answered; else what the first raises that was not."""
+        for result in self._results:
+            result.checked()
+        return self
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of all results, one after the other."""
+        return [row for result in self._results for row in result.rows()]
+
+    def to_polars(self) -> Any:
+        """The rows as a polars frame; needs the extra ``polars``."""
+        return frames.to_polars(self.rows())
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas frame; needs the extra ``pandas``."""
+        return frames.to_pandas(self.rows())
+
+    def to_arrow(self) -> Any:
+        """The rows as an Arrow table; needs the extra ``arrow``."""
+        return frames.to_arrow(self.rows())
+
+    def __repr__(self) -> str:
+        return shown.lines(self._results)
+
+    def _repr_html_(self) -> str:
+        return shown.table(self.rows())
+
+
+_results: Codec[Result] = Codec(Result, limit=MAX_ANSWER_BYTES)
+
+
+def _apart(group: Group | dict[str, int], columns: dict[str, Any]) -> dict[str, Any]:
+    return {name + "*" * (name in columns): value for name, value in group.items()}

@@ -1,0 +1,267 @@
+"""The asynchronous client."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from functools import partial
+from typing import Any, Self
+
+from schemas import (
+    MAX_EVENT_BYTES,
+    CloseStream,
+    GrantRecord,
+    HaltSource,
+    HaltStream,
+    OpenStream,
+    Query,
+    Receipt,
+    RegisterSource,
+    Request,
+    Source,
+    SourceRecord,
+    StreamSpec,
+    StreamStatus,
+)
+from schemas.wire import Codec
+from stream.asking import Question, Result
+from stream.asking.labels import Group, groups_of
+from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, as_query, as_source, as_spec, made_settings
+from stream.client.asking import Asked
+from stream.client.connection import Connection
+from stream.client.failures import translated
+from stream.client.ledger import find_source, read_digests, read_ledger
+from stream.client.listening import Listener, Pending
+from stream.client.requests import send_requests
+from stream.errors import Forbidden, Refused, SottoError, Unknown
+from stream.kafka.unread import readable
+from stream.processors.base import Headers
+from stream.processors.topics import Topics
+from stream.settings import Settings
+
+_queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
+
+
+class AsyncClient:
+    """One connection to an installation. Use it with ``async with``, or ``connect`` and ``disconnect``.
+
+    Settings are those of the environment (``SOTTO_BOOTSTRAP`` …) unless given, whole or by name: ``AsyncClient(bootstrap=…)``.
+    What goes wrong is raised as a SottoError.
+    """
+
+    def __init__(self, settings: Settings | None = None, /, **fields: Any) -> None:
+        self._connection = Connection(made_settings(settings, fields))
+        self._listener = Listener(self._connection)
+        self._sources: dict[str, Source] = {}
+        self._undelivered: list[BaseException] = []
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.disconnect()
+
+    async def connect(self) -> None:
+        """Find the installation. Unreachable if there is none."""
+        with translated():
+            await self._connection.open()
+
+    async def disconnect(self) -> None:
+        """Send what was published, and leave; questions that wait are cancelled."""
+        await self._listener.stop()
+        await self._connection.close()
+
+    @property
+    def topics(self) -> Topics:
+        """The installation's topics."""
+        return self._connection.topics
+
+    async def register(self, source: Source | Mapping[str, Any]) -> Receipt:
+        """Register a source. Refused if the name stands for something else already."""
+        return await self.request(RegisterSource(request=_new_id(), source=as_source(source)))
+
+    async def open(self, stream: StreamSpec | Mapping[str, Any]) -> Receipt:
+        """Open a stream; once this returns it answers. Refused says what was asked and what is left."""
+        return await self.request(OpenStream(request=_new_id(), stream=as_spec(stream)))
+
+    async def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
+        """Close a stream; the refund follows once its worker has reported its last totals."""
+        return await self.request(CloseStream(request=_new_id(), source=source, stream=stream, reason=reason))
+
+    async def halt(self, source: str, stream: str | None = None, reason: str = "halted on request") -> Receipt:
+        """Halt a stream, or a source with all its streams."""
+        if stream is None:
+            return await self.request(HaltSource(request=_new_id(), source=source, reason=reason))
+        return await self.request(HaltStream(request=_new_id(), source=source, stream=stream, reason=reason))
+
+    async def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:  # noqa: ASYNC109
+        """Send a request and wait for its receipt. Sending the same id again is safe and gives the same receipt."""
+        [receipt] = await self.requests([request], timeout)
+        if receipt.outcome == "refused":
+            raise Refused(receipt.reason or "refused", receipt.asked, receipt.left)
+        return receipt
+
+    async def requests(
+        self,
+        requests: Iterable[Request],
+        timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109
+    ) -> list[Receipt]:
+        """Send many requests at once and give their receipts in the same order, refusals among them.
+
+        Timeout if not all have come within ``timeout`` seconds: is a budget service running?
+        """
+        self._require_open()
+        with translated():
+            return await send_requests(self._connection, list(requests), timeout)
+
+    async def ask(
+        self,
+        question: Question,
+        /,
+        *,
+        timeout: float | None = ANSWER_TIMEOUT,  # noqa: ASYNC109
+        outcomes: bool = False,
+        headers: Headers = (),
+        **fields: Any,
+    ) -> Result:
+        """Ask one question and wait for its answer: ``ask("ward-7", value=250)``, or a whole query.
+
+        With ``outcomes`` a question that is rejected or halted is a result like others. An ``id`` is made up where none is
+        given. No ``timeout`` waits for ever.
+
+        Raises:
+            Rejected: the question is wrong, or its stream is not open.
+            Halted: the stream is halted, closed, or (Exhausted) its grant is used up.
+            Timeout: no answer came in time.
+        """
+        pending = await self._publish(question, fields, timeout, headers)
+        try:
+            result = await Listener.answer(pending)
+        finally:
+            pending.value.cancel()
+        return result if outcomes else result.checked()
+
+    def ask_many(
+        self, questions: Iterable[Question] | AsyncIterable[Question], *, timeout: float | None = ANSWER_TIMEOUT
+    ) -> Asked:
+        """Ask many questions at once: ``await`` gives all results in the same order, ``async for`` each as it comes.
+
+        What is rejected or halted is a result like others. Each has ``timeout`` seconds.
+        """
+        return Asked(partial(self._publish, fields={}, timeout=timeout, headers=()), questions)
+
+    async def publish(self, question: Question, /, *, headers: Headers = (), **fields: Any) -> None:
+        """Hand one question to the producer and return at once; ``flush`` waits until Kafka has it.
+
+        ``headers`` may hold CloudEvents attributes and W3C trace context, which the answer then carries too.
+        """
+        query = as_query(question, fields, _new_id)
+        self._require_open()
+        with translated():
+            (await self._send(query, headers)).add_done_callback(self._note_undelivered)
+
+    async def flush(self) -> None:
+        """Wait until Kafka has everything published; raises what it did not take."""
+        with translated():
+            await self._connection.flush()
+            await asyncio.sleep(0)  # for the callbacks of the last
+            undelivered, self._undelivered = self._undelivered, []
+            if undelivered:
+                raise undelivered[0]
+
+    async def answers(self, *, from_beginning: bool = False) -> AsyncGenerator[Result, None]:
+        """Committed answers of all streams, as they come; without end."""
+        self._require_open()
+        with translated():
+            consumer = await self._connection.answers_reader(from_beginning=from_beginning)
+            try:
+                while True:
+                    batch = self._connection.settings.batch_events
+                    fetched = await consumer.getmany(timeout_ms=500, max_records=batch)
+                    for records in fetched.values():
+                        for record in readable(records):
+                            yield Result.read(record.value)
+            finally:
+                await consumer.stop()
+
+    async def list_sources(self) -> list[SourceRecord]:
+        """All sources that are registered as of now, with their budgets."""
+        self._require_open()
+        with translated():
+            return list((await read_ledger(self._connection)).sources.values())
+
+    async def list_streams(self, source: str | None = None) -> list[GrantRecord]:
+        """The grants of all streams ever opened, or of a source's; Unknown if there is no such source."""
+        self._require_open()
+        with translated():
+            found = await read_ledger(self._connection, source)
+        if source is not None:
+            found.source(source)
+        return list(found.grants.values())
+
+    async def budget(self, source: str) -> SourceRecord:
+        """A source's budget as of now: what is granted, spent, refunded and left. Unknown if it is not registered."""
+        self._require_open()
+        with translated():
+            return (await read_ledger(self._connection, source)).source(source)
+
+    async def grant(self, source: str, stream: str) -> GrantRecord:
+        """A stream's grant as of now: its plan, its cost, and what is spent of it. Unknown if it was never opened."""
+        for grant in await self.list_streams(source):
+            if grant.spec.stream == stream:
+                return grant
+        raise Unknown(f"stream '{stream}' of source '{source}' is not known; see 'sotto source show {source}'")
+
+    async def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
+        """What workers last showed of these streams, with the time in seconds since the epoch; not all have a digest."""
+        self._require_open()
+        with translated():
+            return await read_digests(self._connection, streams)
+
+    async def _publish(
+        self,
+        question: Question,
+        fields: Mapping[str, Any],
+        timeout: float | None,  # noqa: ASYNC109
+        headers: Headers,
+    ) -> Pending:
+        query = as_query(question, fields, _new_id)
+        self._require_open()
+        with translated():
+            await self._listener.start()
+            pending = self._listener.expect(query, await self._groups(query), timeout)
+            self._listener.watch(pending, await self._send(query, headers))
+        return pending
+
+    async def _send(self, query: Query, headers: Headers) -> asyncio.Future[Any]:
+        value = _queries.encode(query)
+        return await self._connection.send(self.topics.queries, query.stream, value, headers)
+
+    async def _groups(self, query: Query) -> tuple[Group, ...] | None:
+        """What the cells of the answer will stand for; not known to whoever may not read the ledger."""
+        if query.group_by is None:
+            return None
+        if query.stream not in self._sources:
+            try:
+                with translated():
+                    source = await find_source(self._connection, query.stream)
+            except Forbidden:
+                return None
+            if source is None:
+                return None
+            self._sources[query.stream] = source
+        return groups_of(self._sources[query.stream], query.group_by)
+
+    def _note_undelivered(self, sent: asyncio.Future[Any]) -> None:
+        if not sent.cancelled() and (error := sent.exception()) is not None:
+            self._undelivered.append(error)
+
+    def _require_open(self) -> None:
+        if not self._connection.is_open:
+            raise SottoError("the client is not connected; use 'async with AsyncClient() as client'")
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex

@@ -1,0 +1,200 @@
+"""The client for programs that are not asynchronous."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from schemas import GrantRecord, Receipt, Request, Source, SourceRecord, StreamSpec, StreamStatus
+from stream.asking import Question, Result, Results
+from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, made_settings
+from stream.client.asynchronous import AsyncClient
+from stream.processors.base import Headers
+from stream.processors.topics import Topics
+from stream.settings import Settings
+
+Arguments = ParamSpec("Arguments")
+Done = TypeVar("Done")
+
+
+class Client:
+    """As AsyncClient, call for call, for programs that are not asynchronous; threads may share one.
+
+    It connects with its first call, or in a ``with`` block, and leaves with the block, ``disconnect``, or the program.
+    """
+
+    def __init__(self, settings: Settings | None = None, /, **fields: Any) -> None:
+        self._settings = made_settings(settings, fields)
+        self._connecting = threading.Lock()
+        self._running: _Running | None = None
+
+    def __enter__(self) -> Self:
+        self.connect()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.disconnect()
+
+    def connect(self) -> None:
+        """Find the installation. Unreachable if there is none."""
+        self._connected()
+
+    def disconnect(self) -> None:
+        """Send what was published, and leave."""
+        with self._connecting:
+            running, self._running = self._running, None
+        if running is not None:
+            running.stop()
+
+    @property
+    def topics(self) -> Topics:
+        """The installation's topics."""
+        return self._connected().client.topics
+
+    def register(self, source: Source | Mapping[str, Any]) -> Receipt:
+        """Register a source. Refused if the name stands for something else already."""
+        return self._do(AsyncClient.register, source)
+
+    def open(self, stream: StreamSpec | Mapping[str, Any]) -> Receipt:
+        """Open a stream; once this returns it answers. Refused says what was asked and what is left."""
+        return self._do(AsyncClient.open, stream)
+
+    def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
+        """Close a stream; the refund follows once its worker has reported its last totals."""
+        return self._do(AsyncClient.close, source, stream, reason)
+
+    def halt(self, source: str, stream: str | None = None, reason: str = "halted on request") -> Receipt:
+        """Halt a stream, or a source with all its streams."""
+        return self._do(AsyncClient.halt, source, stream, reason)
+
+    def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:
+        """Send a request and wait for its receipt. Sending the same id again is safe and gives the same receipt."""
+        return self._do(AsyncClient.request, request, timeout)
+
+    def requests(self, requests: Iterable[Request], timeout: float = REQUEST_TIMEOUT) -> list[Receipt]:
+        """Send many requests at once and give their receipts in the same order, refusals among them."""
+        return self._do(AsyncClient.requests, requests, timeout)
+
+    def ask(
+        self,
+        question: Question,
+        /,
+        *,
+        timeout: float | None = ANSWER_TIMEOUT,
+        outcomes: bool = False,
+        headers: Headers = (),
+        **fields: Any,
+    ) -> Result:
+        """Ask one question and wait for its answer: ``ask("ward-7", value=250)``, or a whole query.
+
+        Raises Rejected, Halted, Exhausted or Timeout; with ``outcomes`` what is rejected or halted is a result like others.
+        """
+        return self._do(AsyncClient.ask, question, timeout=timeout, outcomes=outcomes, headers=headers, **fields)
+
+    def ask_many(self, questions: Iterable[Question], *, timeout: float | None = ANSWER_TIMEOUT) -> Results:
+        """Ask many questions at once and give their results in the same order; rejected and halted ones among them."""
+        return self._do(_all_of, questions, timeout)
+
+    def publish(self, question: Question, /, *, headers: Headers = (), **fields: Any) -> None:
+        """Hand one question to the producer and return at once; ``flush`` waits until Kafka has it."""
+        self._do(AsyncClient.publish, question, headers=headers, **fields)
+
+    def flush(self) -> None:
+        """Wait until Kafka has everything published; raises what it did not take."""
+        self._do(AsyncClient.flush)
+
+    def answers(self, *, from_beginning: bool = False) -> Iterator[Result]:
+        """Committed answers of all streams, as they come; without end."""
+        each = self._connected().client.answers(from_beginning=from_beginning)
+        try:
+            while True:
+                yield self._do(_next_of, each)
+        finally:
+            self._do(_end_of, each)
+
+    def list_sources(self) -> list[SourceRecord]:
+        """All sources that are registered as of now, with their budgets."""
+        return self._do(AsyncClient.list_sources)
+
+    def list_streams(self, source: str | None = None) -> list[GrantRecord]:
+        """The grants of all streams ever opened, or of a source's; Unknown if there is no such source."""
+        return self._do(AsyncClient.list_streams, source)
+
+    def budget(self, source: str) -> SourceRecord:
+        """A source's budget as of now: what is granted, spent, refunded and left. Unknown if it is not registered."""
+        return self._do(AsyncClient.budget, source)
+
+    def grant(self, source: str, stream: str) -> GrantRecord:
+        """A stream's grant as of now: its plan, its cost, and what is spent of it. Unknown if it was never opened."""
+        return self._do(AsyncClient.grant, source, stream)
+
+    def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
+        """What workers last showed of these streams, with the time in seconds since the epoch; not all have a digest."""
+        return self._do(AsyncClient.digests, streams)
+
+    def _connected(self) -> _Running:
+        with self._connecting:
+            if self._running is None:
+                running = _Running(self._settings)
+                try:
+                    running.do(running.client.connect())
+                except BaseException:
+                    running.stop()
+                    raise
+                self._running = running
+                weakref.finalize(self, running.stop)
+            return self._running
+
+    def _do(
+        self,
+        call: Callable[Concatenate[AsyncClient, Arguments], Coroutine[Any, Any, Done]],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Done:
+        running = self._connected()
+        return running.do(call(running.client, *args, **kwargs))
+
+
+class _Running:
+    """An asynchronous client, and the thread in which its event loop runs."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.client = AsyncClient(settings)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="sotto-client", daemon=True)
+        self._thread.start()
+
+    def do(self, work: Coroutine[Any, Any, Done]) -> Done:
+        """The outcome of what is done in that thread; Ctrl-C ends it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """Leave, and end the thread; once is enough."""
+        if self._loop.is_closed():
+            return
+        try:
+            self.do(self.client.disconnect())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+async def _all_of(client: AsyncClient, questions: Iterable[Question], timeout: float | None) -> Results:  # noqa: ASYNC109
+    return await client.ask_many(questions, timeout=timeout)
+
+
+async def _next_of(_: AsyncClient, each: AsyncGenerator[Result, None]) -> Result:
+    return await anext(each)
+
+
+async def _end_of(_: AsyncClient, each: AsyncGenerator[Result, None]) -> None:
+    await each.aclose()

@@ -1,0 +1,100 @@
+"""One connection to an installation: its topics, a producer that starts with the first event, readers on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from stream.kafka.restore import reader, require_visible
+from stream.kafka.security import connection
+from stream.kafka.topics import find_topics
+from stream.processors.base import Headers
+from stream.processors.topics import Topics
+from stream.settings import Settings
+from stream.tracing import context_headers
+
+
+class Connection:
+    """The producer is idempotent and partitions by murmur2 of the stream; all readers see committed records only."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.topics = Topics(settings.prefix)
+        self.is_open = False
+        self._producer: AIOKafkaProducer | None = None
+        self._starting = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Find the installation's topics, waiting a moment for topics that are being made."""
+        self.topics = await find_topics(self.settings, attempts=25)
+        self.is_open = True
+
+    async def close(self) -> None:
+        """Send what is published, and leave."""
+        self.is_open = False
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.stop()
+
+    async def send(self, topic: str, key: str, value: bytes, headers: Headers = ()) -> asyncio.Future[Any]:
+        """Hand a record to the producer; the future resolves when Kafka has it."""
+        producer = self._producer or await self._start_producer()
+        future: asyncio.Future[Any] = await producer.send(
+            topic, key=key.encode(), value=value, headers=[*headers, *context_headers()]
+        )
+        return future
+
+    async def flush(self) -> None:
+        """Wait until Kafka has everything, or has refused it."""
+        if self._producer is not None:
+            await self._producer.flush()
+
+    @asynccontextmanager
+    async def reader(self, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
+        """A reader of one topic, not at any place yet."""
+        consumer = reader(self.settings)
+        await consumer.start()
+        try:
+            await require_visible(consumer, topic)
+            yield consumer
+        finally:
+            await consumer.stop()
+
+    async def answers_reader(self, *, from_beginning: bool) -> AIOKafkaConsumer:
+        """A reader of all answers, at the beginning or at what comes next; to be stopped by the caller."""
+        consumer = reader(self.settings, fetch_max_wait_ms=50)
+        await consumer.start()
+        partitions = [TopicPartition(self.topics.answers, number) for number in range(self.topics.partitions)]
+        try:
+            await require_visible(consumer, self.topics.answers)
+            consumer.assign(partitions)
+            seek = consumer.seek_to_beginning if from_beginning else consumer.seek_to_end
+            await seek(*partitions)
+            for partition in partitions:
+                await consumer.position(partition)
+        except BaseException:
+            await consumer.stop()
+            raise
+        return consumer
+
+    async def _start_producer(self) -> AIOKafkaProducer:
+        """Start it at the first event: whoever only reads need not be allowed to write."""
+        async with self._starting:
+            if self._producer is None:
+                producer = AIOKafkaProducer(
+                    **connection(self.settings),
+                    enable_idempotence=True,
+                    linger_ms=2,
+                    max_batch_size=256 * 1024,
+                )
+                try:
+                    await producer.start()
+                except BaseException:
+                    await producer.stop()
+                    raise
+                self._producer = producer
+            return self._producer

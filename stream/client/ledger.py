@@ -1,0 +1,91 @@
+"""What the ledger and the status topic say as of now."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+
+from aiokafka import ConsumerRecord, TopicPartition
+
+from schemas import MAX_RECORD_BYTES, GrantRecord, LedgerRecord, Source, SourceRecord, StreamStatus
+from schemas.wire import Codec
+from stream.client.connection import Connection
+from stream.errors import Unknown
+from stream.kafka.restore import read_to_end
+from stream.processors.topics import LEDGER_PARTITIONS, partition_of
+
+_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+_statuses: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)
+
+
+@dataclass
+class Ledger:
+    """Sources by their name, and grants by their stream's."""
+
+    sources: dict[str, SourceRecord] = field(default_factory=dict)
+    grants: dict[str, GrantRecord] = field(default_factory=dict)
+
+    def source(self, name: str) -> SourceRecord:
+        """A source; Unknown if it is not registered."""
+        if name not in self.sources:
+            raise Unknown(f"source '{name}' is not registered; register it with 'sotto source add'")
+        return self.sources[name]
+
+
+async def read_ledger(connection: Connection, source: str | None = None) -> Ledger:
+    """All sources and grants, or those of one source, as they are at one moment."""
+    found = Ledger()
+    one = None if source is None else f"source|{source}".encode()
+    of_source = f"grant|{source or ''}{'|' if source is not None else ''}".encode()
+    async for record in _records(connection, LEDGER_PARTITIONS):
+        is_source = record.key == one if one is not None else record.key.startswith(b"source|")
+        if record.value is None or not (is_source or record.key.startswith(of_source)):
+            continue
+        entry = _ledger.decode(record.value)
+        if isinstance(entry, SourceRecord):
+            found.sources[entry.source.source] = entry
+        elif isinstance(entry, GrantRecord):
+            found.grants[entry.spec.stream] = entry
+    return found
+
+
+async def find_source(connection: Connection, stream: str) -> Source | None:
+    """The source of a stream, or None if the ledger does not know the stream."""
+    of_stream, name = f"|{stream}".encode(), None
+    definitions: dict[bytes, bytes] = {}
+    async for record in _records(connection, LEDGER_PARTITIONS):
+        if record.value is None:
+            continue
+        if record.key.startswith(b"source|"):
+            definitions[record.key] = record.value
+        elif record.key.startswith(b"grant|") and record.key.endswith(of_stream):
+            name = record.key[len(b"grant|") : -len(of_stream)]
+    if name is None or (value := definitions.get(b"source|" + name)) is None:
+        return None
+    entry = _ledger.decode(value)
+    return entry.source if isinstance(entry, SourceRecord) else None
+
+
+async def read_digests(connection: Connection, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
+    """What workers last showed of these streams, with the time in seconds since the epoch; not all have a digest."""
+    wanted = {stream.encode(): stream for stream in streams}
+    found: dict[str, tuple[StreamStatus, float]] = {}
+    topics = connection.topics
+    async with connection.reader(topics.status) as consumer:
+        for number in sorted({partition_of(key, topics.partitions) for key in wanted}):
+            partition = TopicPartition(topics.status, number)
+            async for records in read_to_end(consumer, partition, connection.settings.batch_events):
+                for record in records:
+                    if record.value is not None and (stream := wanted.get(record.key)) is not None:
+                        found[stream] = (_statuses.decode(record.value), record.timestamp / 1000)
+    return found
+
+
+async def _records(connection: Connection, partitions: int) -> AsyncIterator[ConsumerRecord]:
+    topic = connection.topics.ledger
+    async with connection.reader(topic) as consumer:
+        for number in range(partitions):
+            partition = TopicPartition(topic, number)
+            async for records in read_to_end(consumer, partition, connection.settings.batch_events):
+                for record in records:
+                    yield record

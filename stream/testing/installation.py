@@ -1,0 +1,149 @@
+"""An installation in memory: topics as lists, workers for every partition, the budget service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import polars as pl
+from blake3 import blake3
+
+from stream.data import TableStore
+from stream.noise import NoiseKey
+from stream.processors.base import Headers, Outputs, Record, TableMissedError
+from stream.processors.budget import BudgetProcessor
+from stream.processors.queries import QueryProcessor
+from stream.processors.queries.shares import Limits
+from stream.processors.topics import Topics
+
+BATCH_EVENTS = 5000
+
+Place = tuple[str, int]
+
+
+class Installation:
+    """The very processors, codecs and restore path of the services, which work until nothing is left to do."""
+
+    def __init__(self, key: NoiseKey, topics: Topics, limits: Limits) -> None:
+        self.topics = topics
+        self._key = key
+        self._limits = limits
+        self._now = 0
+        self._tables = TableStore.keyed_by(self._key)
+        self._frames: dict[str, pl.DataFrame] = {}
+        self._logs: dict[Place, list[Record]] = {}
+        self._positions: dict[Place, int] = {}
+        self._start()
+
+    def records(self, topic: str) -> list[Record]:
+        """Everything ever written to a topic, partition by partition."""
+        return [record for place in sorted(self._logs) if place[0] == topic for record in self._logs[place]]
+
+    def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str]]:
+        """Every stream's state, to compare before and after a crash."""
+        return {name: kept for worker in self._workers for name, kept in worker.streams.figures().items()}
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass: queries are stamped with it, and a stream's share of its partition grows with it."""
+        self._now += round(1000 * seconds)
+
+    def crash(self) -> None:
+        """Forget all state and rebuild it from the changelogs, as compaction may have left them."""
+        self._start()
+        self._settle()
+
+    def restart(self, noise_key: NoiseKey | bytes | str) -> None:
+        """Come back with another noise key, as after a rotation; tables in memory stay as they are."""
+        self._key = as_key(noise_key)
+        self._tables = TableStore.keyed_by(self._key)
+        for name, frame in self._frames.items():
+            self._tables.put(name, frame)
+        self.crash()
+
+    def _start(self) -> None:
+        topics = self.topics
+        self._workers = [self._restored(partition) for partition in range(topics.partitions)]
+        self._budget = BudgetProcessor(
+            topics,
+            0,
+            key_id=self._key.key_id,
+            tables=self._tables,
+            mint=lambda record: blake3(f"{record.topic} {record.offset}".encode(), key=self._key.secret).digest(
+                16
+            ),
+        )
+        self._budget.restore(self._compacted((topics.ledger, 0)))
+        self._budget.restored()
+
+    def _restored(self, partition: int) -> QueryProcessor:
+        topics = self.topics
+        worker = QueryProcessor(topics, partition, self._key, self._tables, self._limits)
+        worker.restore(self._compacted((topics.control, partition)))
+        worker.restore(self._compacted((topics.state, partition)))
+        worker.restored()
+        self._positions[topics.control, partition] = len(self._logs.get((topics.control, partition), ()))
+        return worker
+
+    def _compacted(self, place: Place) -> list[Record]:
+        latest = {record.key: record for record in self._logs.get(place, ())}
+        return sorted(latest.values(), key=lambda record: record.offset)
+
+    def _settle(self) -> None:
+        """Let everybody work until nothing is left to do."""
+        topics = self.topics
+        for worker in self._workers:
+            self._write(worker.follow(()))
+        while True:
+            moved = self._feed(topics.requests, 0, self._budget.process, self._budget.portion)
+            moved |= self._feed(topics.charges, 0, self._budget.process, self._budget.portion)
+            for partition in range(topics.partitions):
+                moved |= self._follow(partition)
+                worker = self._workers[partition]
+                moved |= self._feed(topics.queries, partition, worker.process, worker.portion)
+            if not moved:
+                return
+
+    def _follow(self, partition: int) -> bool:
+        try:
+            return self._feed(self.topics.control, partition, self._workers[partition].follow)
+        except TableMissedError:
+            worker = self._workers[partition] = self._restored(partition)
+            self._write(worker.follow(()))
+            return True
+
+    def _feed(self, topic: str, partition: int, process: Any, portion: Callable[..., int] = len) -> bool:
+        place = (topic, partition)
+        log = self._logs.get(place, [])
+        at = self._positions.get(place, 0)
+        if at >= len(log):
+            return False
+        batch = log[at : at + BATCH_EVENTS]
+        batch = batch[: portion(batch)]
+        self._write(process(batch))
+        self._positions[place] = at + len(batch)
+        return True
+
+    def _write(self, outputs: Outputs) -> None:
+        for topic, partition, messages in outputs:
+            log = self._logs.setdefault((topic, partition), [])
+            start = len(log)
+            log.extend(
+                Record(topic, partition, start + number, 0, key, value, tuple(headers))
+                for number, (key, value, headers) in enumerate(messages)
+            )
+
+    def _append(self, place: Place, key: bytes, value: bytes, headers: Headers = ()) -> Record:
+        log = self._logs.setdefault(place, [])
+        record = Record(place[0], place[1], len(log), self._now, key, value, headers)
+        log.append(record)
+        return record
+
+    def _marks(self) -> dict[Place, int]:
+        return {place: len(log) for place, log in self._logs.items()}
+
+
+def as_key(noise_key: NoiseKey | bytes | str) -> NoiseKey:
+    """The key as such, of 32 bytes, or of 64 hexadecimal digits."""
+    if isinstance(noise_key, bytes):
+        return NoiseKey(noise_key)
+    return NoiseKey.from_text(noise_key) if isinstance(noise_key, str) else noise_key

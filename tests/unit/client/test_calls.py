@@ -1,0 +1,33 @@
+"""The clients and the driver take the same calls."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from sotto import AsyncClient, Client, Driver
+
+CALLS = sorted(name for name in vars(AsyncClient) if not name.startswith("_"))
+
+
+def parameters(kind: type[Any], name: str) -> list[tuple[str, Any, Any]]:
+    """What a call takes, with its defaults; ``self`` left out."""
+    found = inspect.signature(getattr(kind, name)).parameters.values()
+    return [(one.name, one.kind, one.default) for one in found if one.name != "self"]
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "topics"])
+def test_every_call_of_the_asynchronous_client_is_one_of_the_other_and_of_the_driver(name: str) -> None:
+    assert parameters(Client, name) == parameters(AsyncClient, name)
+    own = {"register": ["table"]}.get(name, [])
+    assert [one for one in parameters(Driver, name) if one[0] not in own] == parameters(AsyncClient, name)
+
+
+def test_the_client_has_no_call_that_the_asynchronous_one_lacks() -> None:
+    assert sorted(name for name in vars(Client) if not name.startswith("_")) == CALLS
+
+
+def test_there_is_something_to_compare() -> None:
+    assert {"ask", "ask_many", "open", "close", "register", "list_sources", "list_streams", "budget"} <= set(CALLS)
