@@ -154,12 +154,15 @@ def failure_bound(
     """
     nodes = _nodes(layout, alpha, shift, blocks, tail)
     log_low = _log_below(layout, nodes + (alpha + shift))
-    log_high = _log_at_least(layout, nodes + (shift - alpha))
-    if layout.numbers == "gap":
-        log_high += _log_complement(_log_at_least(layout, nodes + (alpha + shift)) - log_high)
+    log_high = _log_above(layout, alpha, shift, nodes)
     if layout.fresh:
         total = _fresh_failure(layout, nodes, log_low, log_high)
     else:
+        if len(crossing := _crossing(nodes, log_low, log_high)):
+            at = np.searchsorted(nodes, crossing)
+            nodes = np.insert(nodes, at, crossing)
+            log_low = np.insert(log_low, at, _log_below(layout, crossing + (alpha + shift)))
+            log_high = np.insert(log_high, at, _log_above(layout, alpha, shift, crossing))
         worst = (layout.queries - layout.tops) * log_low + layout.tops * np.minimum(log_low, log_high)
         _, failures = _block_failures(layout, nodes, worst)
         total = sum(_tails(layout, nodes)) + float(np.sum(failures))
@@ -167,6 +170,27 @@ def failure_bound(
         error = math.floor(layout.answer_ratio * alpha)
         total += (1.0 - min(1.0, total)) * answers_failure(layout.answer_rate, layout.tops, error)
     return min(1.0, total * _ROUNDING)
+
+
+def _log_above(layout: Layout, alpha: int, shift: int, nodes: Integers) -> Floats:
+    """Logarithm of the probability that a ⊤ is right, and its gap within bounds, given ρ."""
+    log_high = _log_at_least(layout, nodes + (shift - alpha))
+    if layout.numbers == "gap":
+        log_high += _log_complement(_log_at_least(layout, nodes + (alpha + shift)) - log_high)
+    return log_high
+
+
+def _crossing(nodes: Integers, first: Floats, second: Floats) -> Integers:
+    """About where two functions cross inside a block: the lesser of them bends there, so that a chord across it is loose.
+
+    How tight a bound is must not depend on where that falls between the nodes.
+    """
+    apart = first - second
+    places = np.flatnonzero((apart[:-1] < 0.0) != (apart[1:] < 0.0))
+    left, width = nodes[places], nodes[places + 1] - nodes[places]
+    share = apart[places] / (apart[places] - apart[places + 1])
+    found = left + np.rint(share * width).astype(np.int64)
+    return found[(found > left) & (found < left + width)]
 
 
 def _fresh_failure(layout: Layout, nodes: Integers, log_low: Floats, log_high: Floats) -> float:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas import AboveThreshold, SparseVectorCalibration, StreamSpec
@@ -177,13 +177,37 @@ def test_no_candidate_spends_more_than_epsilon_and_delta(problem: dict[str, floa
             assert optimal_delta(upwards, rounds, one.epsilon) <= one.delta * (1.0 + 1e-9)
 
 
+BEND_BETWEEN_NODES = {
+    "cutoff": 1385,
+    "queries": 6057,
+    "epsilon": 0.41271661666081233,
+    "delta": 1e-09,
+    "beta": 0.18393493685872858,
+    "monotone": True,
+    "steps": 2**20,
+}
+"""Where the rarer of both failures changes in the middle of a block of the finer cutting."""
+
+
 @given(problem=problems)
+@example(problem=BEND_BETWEEN_NODES)
 @settings(deadline=None, max_examples=40)
 def test_the_error_stated_is_kept_to_with_probability_one_minus_beta(problem: dict[str, float]) -> None:
     for one in every(**problem).values():  # type: ignore[arg-type]
         steps = math.floor(one.alpha / one.grid)
         finer = failure_bound(layout_of(one), steps, one.shift, blocks=8192, tail=1e-9 * one.beta / one.cutoff)
         assert finer <= one.beta
+
+
+def test_the_bound_hardly_depends_on_where_the_noise_is_cut() -> None:
+    one = every(**BEND_BETWEEN_NODES)["one_sided"]  # type: ignore[arg-type]
+    steps = math.floor(one.alpha / one.grid)
+    tail = 1e-9 * one.beta / one.cutoff
+    bounds = [
+        failure_bound(layout_of(one), steps, one.shift, blocks=blocks, tail=tail)
+        for blocks in range(1000, 5000, 77)
+    ]
+    assert max(bounds) <= min(bounds) * (1.0 + 3e-7)
 
 
 @given(problem=problems)
