@@ -18,6 +18,7 @@ from schemas import MAX_PREDICATE_LENGTH, Domain
 from stream.data.comparisons import Attribute, Constant, Operator, number
 from stream.data.errors import PredicateError, shown
 from stream.data.expressions import FALSE, TRUE, Predicate, conjunction, disjunction, negation
+from stream.data.shapes import Ranges, Shapes
 
 MAX_TOKENS = 1024
 """Most tokens of a predicate; its syntax tree has at most as many nodes twice over."""
@@ -101,9 +102,17 @@ class PredicateParser:
 
     def __init__(self, attributes: Mapping[str, Domain]) -> None:
         self._attributes = {name: Attribute(name, domain) for name, domain in attributes.items()}
+        self._shapes = Shapes(self._find, self._in_full)
 
     def parse(self, text: str) -> Predicate:
         """The predicate in normal form; PredicateError, and no other error, if the text is not one."""
+        return self._shapes.parse(text)
+
+    def ranges(self, text: str) -> Ranges | None:
+        """The range of each attribute that a text says, if it is known to say just that; None of any other text."""
+        return self._shapes.ranges(text)
+
+    def _in_full(self, text: str) -> Predicate:
         try:
             return self._parse(text)
         except PredicateError as error:

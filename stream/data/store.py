@@ -15,6 +15,7 @@ from stream.data.errors import DataError, PredicateError, UnreadableError, shown
 from stream.data.expressions import Predicate
 from stream.data.files import Frame
 from stream.data.predicates import PredicateParser
+from stream.data.shapes import Ranges
 from stream.data.tables import Table, fingerprint
 from stream.noise import NoiseKey
 
@@ -110,13 +111,7 @@ class TableStore:
 
     def predicate(self, source: TableSource, text: str) -> Predicate:
         """Parse a predicate over the source's attributes, or recall it; PredicateError as from parsing."""
-        parser = self._parsers.get(source.source)
-        if parser is None or not (
-            parser.attributes is source.attributes or parser.attributes == source.attributes
-        ):
-            with self._lock:
-                parser = _Parser(source.attributes, PredicateParser(source.attributes), next(self._numbers))
-                self._parsers[source.source] = parser
+        parser = self._parser(source)
         key = (parser.number, text)
         known = self._predicates.get(key)
         if known is None:
@@ -128,6 +123,20 @@ class TableStore:
         if isinstance(known, PredicateError):
             raise PredicateError(str(known))
         return known
+
+    def ranges(self, source: TableSource, text: str) -> Ranges | None:
+        """The range of each attribute that a predicate says, if it is known to say just that; None of any other text."""
+        return self._parser(source).parser.ranges(text)
+
+    def _parser(self, source: TableSource) -> _Parser:
+        parser = self._parsers.get(source.source)
+        if parser is None or not (
+            parser.attributes is source.attributes or parser.attributes == source.attributes
+        ):
+            with self._lock:
+                parser = _Parser(source.attributes, PredicateParser(source.attributes), next(self._numbers))
+                self._parsers[source.source] = parser
+        return parser
 
     def _recognises(self, source: TableSource, current: _Current, expected: str) -> bool:
         older = (fingerprint(current.table, source, key) for key in self._keys[1:])

@@ -6,16 +6,18 @@ one person moves it by, the largest one of several numbers.
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from stream.accounting.hypotheses import WEIGHT_STEPS
-from stream.mechanisms.tensor_sums import Cells, Corners
+from stream.mechanisms.tensor_sums import Cells, Corners, box_sums
 
 Integers = npt.NDArray[np.int64]
 Numbers = tuple[int, ...]
@@ -107,6 +109,58 @@ class Linear:
     def error(self, private: Numbers, estimates: Numbers) -> int:
         """The error in units of what one person moves the number by, rounded down."""
         return abs(private[0] - estimates[0]) * WEIGHT_STEPS // self.width
+
+
+class Box:
+    """How many rows lie within a range of each axis: a count as most are asked, of which many are added up at once."""
+
+    __slots__ = ("axes", "high", "key", "low", "shape")
+
+    unit: Final = WEIGHT_STEPS
+    width: Final = WEIGHT_STEPS
+    whole: Final = True
+    ranges: Final = True
+
+    def __init__(
+        self, axes: tuple[int, ...], key: bytes, low: Sequence[int], high: Sequence[int], shape: Sequence[int]
+    ) -> None:
+        """Take the half-open range of each axis, and how many values each has."""
+        self.axes = axes
+        self.key = key
+        self.low = low
+        self.high = high
+        self.shape = shape
+
+    @property
+    def summed(self) -> int:
+        """How many cells are counted."""
+        return math.prod(map(operator.sub, self.high, self.low))
+
+    def numbers(self, cells: Cells) -> Numbers:
+        """The count in steps."""
+        [number] = box_numbers([self], cells)
+        return (number,)
+
+    def error(self, private: Numbers, estimates: Numbers) -> int:
+        """The error of the count, in steps."""
+        return abs(private[0] - estimates[0])
+
+    def weights(self) -> Integers:
+        """The weight of each cell, written out."""
+        found = np.zeros(self.shape, dtype=np.int64)
+        found[tuple(map(slice, self.low, self.high))] = WEIGHT_STEPS
+        return found
+
+
+def box_numbers(boxes: Sequence[Box], cells: Cells) -> list[int]:
+    """The numbers of boxes on the same axes."""
+    ends = np.array([(one.low, one.high) for one in boxes], dtype=np.int64)
+    found: list[int] = (box_sums(ends[:, 0], ends[:, 1], cells) * WEIGHT_STEPS).tolist()
+    return found
+
+
+Single = Linear | Box
+"""Questions of one number."""
 
 
 @dataclass(frozen=True, eq=False)

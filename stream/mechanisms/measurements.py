@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from schemas import EstimateCalibration
 from stream.accounting.estimates import opening
-from stream.mechanisms.estimate_questions import Linear
+from stream.mechanisms.estimate_questions import Single
 from stream.mechanisms.maximum_entropy import NoisyMarginal, ordered_sum, summed
 from stream.mechanisms.tensor_sums import Cells
 
@@ -59,7 +59,7 @@ class Measured:
     axes: Axes
     rate: Fraction
     tops: int | None
-    question: Linear | None = None
+    question: Single | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Measurements:
 
     # What follows is public.
 
-    def add(self, tops: int, axes: Axes, question: Linear | None) -> None:
+    def add(self, tops: int, axes: Axes, question: Single | None) -> None:
         """Add the marginal that a ⊤ measured after so many, with the question whose number was told beside it, if one was."""
         if question is not None:
             self._number_of[question.key] = len(self.listed)
@@ -198,5 +198,5 @@ class Measurements:
             counts = counts + weights * (variance * told / spread)
         return NoisyMarginal(one.axes, counts, variance)
 
-    def _number_rate(self, question: Linear) -> Fraction:
+    def _number_rate(self, question: Single) -> Fraction:
         return Fraction(self._calibration.epsilon_number) / question.width

@@ -79,6 +79,22 @@ def values(weightings: Sequence[Corners], cells: Cells) -> Integers:
     return np.add.reduceat(taken, np.cumsum([0, *lengths[:-1]]))
 
 
+def box_sums(lows: Integers, highs: Integers, cells: Cells) -> Integers:
+    """The sum over each box of cells, whose ends on the axes are a row of both; the tensor's sums are cumulated."""
+    shape = cells.tensor.shape
+    total = np.zeros(len(lows), dtype=np.int64)
+    corners = [(total, 1)]
+    for axis, size in enumerate(shape):
+        corners = [
+            (place * (size + 1) + ends[:, axis], sign * side)
+            for place, sign in corners
+            for ends, side in ((highs, 1), (lows, -1))
+        ]
+    for place, sign in corners:
+        total = total + cells.cumulated[place] if sign > 0 else total - cells.cumulated[place]
+    return total
+
+
 def can_cumulate(shape: Sequence[int]) -> bool:
     """Whether a tensor's cumulated sums take up little more than the tensor."""
     places = math.prod(size + 1 for size in shape)

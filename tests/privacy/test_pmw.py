@@ -181,8 +181,8 @@ def log_likelihood(plan: EstimateCalibration, rows: Rows, transcript: Transcript
         seen = transcript.cells[: opened + sum(transcript.tops[:place])]
         one = adaptive(transcript.tops[:place], seen)
         [look] = estimator._look([one])
-        if look.settled is None:
-            needed = plan.threshold + rho - int(estimator._errors([one], [look])[0])
+        if look.compared:
+            needed = plan.threshold + rho - int(estimator._errors([one], [look.step.numbers])[0])
             above = np.exp(-rate * np.maximum(needed, 0))
             weights = weights * (above if top else 1.0 - above)
         elif top:

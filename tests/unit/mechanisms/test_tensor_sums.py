@@ -13,6 +13,7 @@ from stream.mechanisms.tensor_sums import (
     MOST_PLACES_A_CELL,
     Cells,
     added,
+    box_sums,
     can_cumulate,
     corners,
     count_of_corners,
@@ -83,3 +84,15 @@ def test_cumulated_sums_are_for_tensors_that_they_hardly_enlarge() -> None:
 def test_the_corners_of_a_product_are_counted_before_they_are_made(factors: list[list[int]]) -> None:
     columns = [np.array(factor, dtype=np.int64) for factor in factors]
     assert count_of_corners(columns) == len(product_corners(columns).places)
+
+
+@given(st.data())
+def test_many_boxes_of_one_tensor_at_once(data: st.DataObject) -> None:
+    shape = data.draw(shapes)
+    tensor = data.draw(arrays(np.int64, shape, elements=st.integers(-(1 << 41), 1 << 41)))
+    ends = data.draw(
+        st.lists(st.tuples(*(st.tuples(*[st.integers(0, size)] * 2).map(sorted) for size in shape)), min_size=1)
+    )
+    lows, highs = np.array(ends).transpose(2, 0, 1)
+    found = box_sums(lows, highs, Cells(tensor)).tolist()
+    assert found == [int(tensor[tuple(slice(*side) for side in box)].sum()) for box in ends]

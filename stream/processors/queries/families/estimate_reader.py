@@ -25,6 +25,7 @@ from stream.mechanisms.tensor_sums import (
     product_corners,
     weighting,
 )
+from stream.processors.queries.families.estimate_boxes import BoxReader
 from stream.processors.queries.families.tensors import WeightedPredicates, canonical, check_range, weighted
 from stream.processors.rejections import Rejection
 
@@ -33,14 +34,19 @@ Integers = npt.NDArray[np.int64]
 _FEW_CORNERS = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Read:
     """A resolved question, and what the changelog keeps of it if its number is told."""
 
     question: Question
     form: str
-    terms: tuple[Term, ...] = ()
+    texts: tuple[tuple[str, float], ...] = ()
     sum: str | None = None
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The predicates with their weights."""
+        return tuple(Term(where=where, weight=weight) for where, weight in self.texts)
 
 
 class QuestionReader:
@@ -52,27 +58,28 @@ class QuestionReader:
         self.attributes = tuple(attributes)
         self.sizes = {name: source.attributes[name].size for name in attributes}
         self._axis = {name: axis for axis, name in enumerate(attributes)}
+        self._boxes = BoxReader(source, tables, self.sizes)
         self._smallest = min(self.sizes, key=lambda name: (self.sizes[name], self._axis[name]))
 
     def read(self, form: str, query: Any) -> Read:
         """Resolve a question; Rejection names what is wrong with it."""
-        terms: tuple[Term, ...]
         match form:
             case "count" | "fraction":
-                terms = (Term(where=query.where),)
-                return Read(self.linear(terms), form, terms)
+                box = self._boxes.read(query.where)
+                return Read(box or self.linear((Term(where=query.where),)), form, ((query.where, 1.0),))
             case "terms":
-                terms = tuple(Term(where=term.where, weight=term.weight) for term in query.terms)
-                return Read(self.linear(terms), form, terms)
+                texts = tuple((term.where, term.weight) for term in query.terms)
+                return Read(self.linear(query.terms), form, texts)
             case "sum":
-                where = (Term(where=query.where),) if query.where is not None else ()
-                return Read(self.total(query.sum, where), form, where, query.sum)
+                texts = ((query.where, 1.0),) if query.where is not None else ()
+                where = [Term(where=text) for text, _ in texts]
+                return Read(self.total(query.sum, where), form, texts, query.sum)
             case "mean":
                 return Read(self._mean(query.mean, query.where), form)
             case _:
                 return Read(self._groups(query.group_by, query.where), form)
 
-    def linear(self, terms: Sequence[Term]) -> Linear:
+    def linear(self, terms: Sequence[Any]) -> Linear:
         """A count, or a weighted sum of predicates."""
         weights = weighted(terms, self._predicate)
         sizes = self._own(weights.attributes, "where" if len(terms) == 1 else "terms")

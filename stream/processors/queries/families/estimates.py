@@ -18,7 +18,7 @@ from schemas import EstimateCalibration, Measurement, Pmw
 from stream.accounting.answers import ratio_interval
 from stream.accounting.estimates import rows_reach
 from stream.data.cache import BoundedCache
-from stream.mechanisms.estimate_questions import Groups, Linear, Mean
+from stream.mechanisms.estimate_questions import Groups, Mean, Single
 from stream.mechanisms.estimator import Estimator, Step
 from stream.mechanisms.measurements import Axes
 from stream.mechanisms.tensor_sums import Cells
@@ -249,7 +249,7 @@ def _measurement(current: _Run, read: Read, step: Step, number: int) -> Measurem
 def _take(current: _Run, update: Any) -> None:
     """Go on from a measurement that the changelog holds."""
     reader = current.reader
-    question: Linear | None = None
+    question: Single | None = None
     if update.sum is not None:
         question = reader.total(update.sum, update.terms)
     elif update.terms:
