@@ -43,9 +43,9 @@ def answers(neighbors: str, mechanism: dict[str, Any], asked: list[str]) -> tupl
     driver.register({**source, "attributes": SIZES}, table)
     spec = {"stream": "s", "source": "p", "epsilon": 3.0, "expected_queries": ASKED}
     driver.open({**spec, "mechanism": {"kind": "pmw", "attributes": list(SIZES), **mechanism}})
-    found = []
+    found: list[Answer] = []
     for start in range(0, ASKED, 100):
-        found += driver.ask(
+        found += driver.ask_many(
             [
                 {"id": str(start + n), "stream": "s", "where": text}
                 for n, text in enumerate(asked[start : start + 100])
