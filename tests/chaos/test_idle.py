@@ -125,7 +125,7 @@ async def test_a_batch_that_takes_longer_does_not_cost_a_worker_its_group(
             assert (await ask("first")).outcome == "below"
             life = engine._partitions[0]._life
             assert life is not None
-            life.processor.heavy = True  # type: ignore[misc]
+            monkeypatch.setattr(QueryProcessor, "heavy", True)
             monkeypatch.setattr(QueryProcessor, "process", slow)
             assert (await ask("slow")).outcome == "below"
             assert batches

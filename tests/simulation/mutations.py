@@ -24,9 +24,9 @@ from stream.kafka.starting import Stopped
 from stream.kafka.writer import Writer
 from stream.processors.base import Outputs, Processor
 from stream.processors.budget import BudgetProcessor
-from stream.processors.queries import QueryProcessor
-from stream.processors.queries import processor as queries
+from stream.processors.queries import QueryProcessor, restoring
 from stream.processors.queries.shares import Shares
+from stream.processors.queries.updates import UpdateLog
 from stream.processors.receipts import Receipts
 from stream.settings import Settings
 from tests.simulation.clients import MAX_POLL_INTERVAL_MS, SimulatedProducer
@@ -264,13 +264,7 @@ def requests_granted_again() -> Iterator[None]:
 @contextmanager
 def updates_not_written() -> Iterator[None]:
     """A hypothesis keeps its updates in memory alone, and begins anew after a restore."""
-    resume = QueryProcessor._resume_hypotheses
-
-    def without(self: QueryProcessor, updates: Any) -> None:
-        updates.of = lambda *_: []
-        resume(self, updates)
-
-    with patch.object(QueryProcessor, "_resume_hypotheses", without):
+    with patch.object(UpdateLog, "of", lambda *_: []):
         yield
 
 
@@ -284,7 +278,7 @@ def shares_forgotten() -> Iterator[None]:
 @contextmanager
 def a_late_opening_undoes_a_halt() -> Iterator[None]:
     """An opening that comes once more after a halt opens the stream again."""
-    with patch.object(queries, "undoes", lambda *_: False):
+    with patch.object(restoring, "undoes", lambda *_: False):
         yield
 
 

@@ -16,8 +16,7 @@ from sotto import Driver
 from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Record, TableMissedError
-from stream.processors.queries import QueryProcessor
-from stream.processors.queries import processor as queries
+from stream.processors.queries import QueryProcessor, restoring
 from tests.chaos.load import ROWS, Questions, sources, specs
 from tests.chaos.replay import differences
 from tests.unit.processors.installation import KEY, TABLE, VALUES, feed_driver, query, records, spec
@@ -65,8 +64,8 @@ def restored(*logs: Sequence[Record]) -> QueryProcessor:
 def taken_in_every(count: int) -> Iterator[None]:
     """Restores that take in what they have collected as soon as it is so much."""
     with (
-        patch.object(queries, "DEFINITIONS_AT_ONCE", count),
-        patch.object(queries, "CHECKPOINTS_AT_ONCE", count),
+        patch.object(restoring, "DEFINITIONS_AT_ONCE", count),
+        patch.object(restoring, "CHECKPOINTS_AT_ONCE", count),
     ):
         yield
 

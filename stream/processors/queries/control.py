@@ -1,0 +1,106 @@
+"""What control says of a partition's streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import TableSource
+from stream.data import TableStore
+from stream.processors.base import RecordLike, TableMissedError
+from stream.processors.queries.definitions import Definition, DefinitionReader
+from stream.processors.queries.hosted import HostedStreams
+from stream.processors.queries.life import CLOSED, HALTED, OPEN
+
+
+class Control:
+    """Hosts the streams that control events define, and ends those that they end.
+
+    ``heavy`` says whether any stream is not plain: rows are counted, hypotheses learned, hundreds of values noised, at
+    worst for a second a question.
+    """
+
+    def __init__(self, streams: HostedStreams, tables: TableStore, changelog: str) -> None:
+        self.heavy = False
+        self._streams = streams
+        self._tables = tables
+        self._changelog = changelog
+        self._reader = DefinitionReader(streams.terms_table)
+        self._pending: dict[int, Definition] = {}
+        self._unclaimed: Mapping[str, str] = {}
+
+    def expect_none_of(self, unclaimed: Mapping[str, str]) -> None:
+        """Take the streams, each with its incarnation, whose figures a restore found without any definition."""
+        self._unclaimed = unclaimed
+
+    def define(self, records: Sequence[RecordLike]) -> list[int]:
+        """Take in control events, in order, and give the slots of the streams that they define."""
+        slots: list[int] = []
+        readable: list[Definition] = []
+        named = [record for record in records if record.value is not None]
+        definitions = self._reader.read([record.value or b"" for record in named])
+        for record, definition in zip(named, definitions, strict=True):
+            if definition is not None:
+                readable.append(definition)
+                continue
+            slots += self._host(readable)
+            readable = []
+            # Written by a later version, perhaps to halt the stream: whatever it says, do not answer against it.
+            if (known := self._streams.slots.get((record.key or b"").decode(errors="replace"))) is not None:
+                self._streams.life.refuse(known, "this worker cannot read the stream's control event; upgrade it")
+        return slots + self._host(readable)
+
+    def _host(self, definitions: Sequence[Definition]) -> list[int]:
+        """Host streams, unless one has answered before and was restored without its figures.
+
+        A restore finds no definition of such a stream if a later one, behind the end up to which it reads, let
+        compaction remove what stood before. Begun afresh the stream would answer beyond its cutoff.
+        """
+        if self._unclaimed and (missed := [one for one in definitions if self._is_unclaimed(one)]):
+            raise TableMissedError(
+                f"{missed[0].stream} has figures in {self._changelog} that this restore left out"
+            )
+        slots = self._streams.host(definitions)
+        self.heavy = self.heavy or not all(self._streams.plain[slot] for slot in slots)
+        for slot, definition in zip(slots, definitions, strict=True):
+            if definition.kind != "opened":
+                self._pending[slot] = definition
+            elif slot in self._pending and self._pending[slot].incarnation != definition.incarnation:
+                del self._pending[slot]
+        return slots
+
+    def _is_unclaimed(self, definition: Definition) -> bool:
+        return self._unclaimed.get(definition.stream) == definition.incarnation
+
+    def refuse_unfit(self, slots: npt.NDArray[np.intp]) -> None:
+        """Refuse those streams whose noise key or table is not here."""
+        streams = self._streams
+        keyless = streams.noise.keyless
+        for slot in keyless.keys() & set(slots.tolist() if keyless else ()):
+            streams.life.refuse(slot, f"this worker lacks noise key {keyless[slot]}; give it that key")
+        terms_of = streams.columns.terms_of[slots]
+        for index in np.unique(terms_of).tolist():
+            source = streams.terms[index].source
+            if not isinstance(source, TableSource):
+                continue
+            try:
+                self._tables.get(source, streams.terms[index].fingerprint)
+            except ValueError as error:
+                for slot in slots[terms_of == index].tolist():
+                    if slot not in keyless:
+                        streams.life.refuse(slot, f"table: {error}")
+
+    def settle(self) -> npt.NDArray[np.intp]:
+        """End what control has ended, and give the slots of the streams of which that is news."""
+        ended = []
+        for slot, definition in self._pending.items():
+            state = CLOSED if definition.kind == "closed" else HALTED
+            known = self._streams.columns.state[slot]
+            if known == CLOSED or (known != OPEN and state == HALTED):
+                continue
+            self._streams.life.end(slot, state, definition.reason or "")
+            ended.append(slot)
+        self._pending.clear()
+        return np.array(ended, dtype=np.intp)
