@@ -32,13 +32,13 @@ Order = Literal[0, 1, 2]
 MOST_PAIRS = 15
 """Pairs of attributes are measured in advance where there are no more of them than that: of six attributes."""
 
-_START_SHARE = {0: 0.0, 1: 0.2, 2: 0.6}
+_START_SHARE = {0: 0.0, 1: 0.2, 2: 0.65}
 _WHOLE_START_SHARE = 0.8
 """Share of ε for the opening where it settles every question."""
 _ROWS_SHARE = 0.03
 _UPDATES = {0: (16, 2), 1: (6, 2), 2: (-1, 1)}
 """How many ⊤s are paid for unless the operator says so: a number, and so many for each attribute."""
-_NUMBER_SHARE = {0: 0.3, 1: 0.3, 2: 0.5}
+_NUMBER_SHARE, _NUMBER_SHARE_BESIDE_PAIRS = 0.3, 0.5
 """The part of a ⊤'s ε that goes to its number, where one is told; the marginal needs less where its pairs are known."""
 _FALSE_SHARE = 0.2
 """About so many of the ⊤s may be spent on questions that the estimate answers well."""
@@ -134,12 +134,13 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration,
         beta=spec.beta,
         width=width,
         gap=None if gap is None else gap * max(1, setting.rows or 1),
-        number_share=_NUMBER_SHARE[order],
+        number_share=_NUMBER_SHARE,
     )
     tasks = [task]
     if order == 2 and gap is None:
         scale = width / start
-        tasks.append(replace(task, known=scale, wide=scale * _wide_noises(sizes)))
+        wide = scale * _wide_noises(sizes)
+        tasks.append(replace(task, number_share=_NUMBER_SHARE_BESIDE_PAIRS, known=scale, wide=wide))
     plans = (_finished(spec, one, order, starts, start, rows) for one in tasks)
     return (min(plans, key=lambda plan: plan.alpha),)
 

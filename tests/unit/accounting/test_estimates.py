@@ -86,6 +86,7 @@ def test_the_opening_s_noise_is_let_off_where_pairs_are_known() -> None:
     noise = 1 / found.epsilon_start
     threshold = found.threshold / 1024
     assert found.warm_start == 2
+    assert found.epsilon_number == pytest.approx(0.5 * found.sparse_vector.epsilon_answer / found.cutoff)
     # A sum of half of the 1,360 cells of age and education, a standard deviation off, is a ⊤ in one of e^2.75 cases.
     assert threshold == pytest.approx(noise * math.sqrt(1360 / 2) + 2.75 * scale, abs=0.01)
     assert threshold > 3 * noise + scale * math.log(5000 / (0.2 * found.cutoff))
@@ -97,11 +98,11 @@ def test_the_opening_s_noise_is_let_off_where_pairs_are_known() -> None:
     assert usual > noise * math.sqrt(1360 / 2) + 2.75 * scale
     # Noise of pairs that is beyond what a ⊤ measures decides nothing.
     singles, pairs = plan(FOURTEEN, warm_start=1), plan(FOURTEEN, warm_start=2)
-    for one, share in ((singles, 0.3), (pairs, 0.5)):
+    for one in (singles, pairs):
         each = one.sparse_vector.epsilon_answer / one.cutoff
-        assert one.epsilon_number == pytest.approx(share * each)
+        assert one.epsilon_number == pytest.approx(0.3 * each)
         scale = 2 * one.cutoff / one.sparse_vector.epsilon_query
-        slack = 3 / ((1 - share) * each)
+        slack = 3 / (0.7 * each)
         usual = slack + scale * math.log(5000 / (0.2 * one.cutoff))
         assert one.threshold / 1024 == pytest.approx(usual, abs=0.01)
 
