@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Unreachable,
     )
     from stream.settings import Settings
+    from stream.sql import StatementError, Table
     from stream.testing import Driver, NotReproducibleError
 
 __all__ = [
@@ -54,6 +55,8 @@ __all__ = [
     "Settings",
     "SottoError",
     "SourceRecord",
+    "StatementError",
+    "Table",
     "Timeout",
     "Unknown",
     "Unreachable",
@@ -78,6 +81,7 @@ _HOMES: Final = {
         "Unreachable",
     ),
     "stream.settings": ("Settings",),
+    "stream.sql": ("StatementError", "Table"),
     "stream.testing": ("Driver", "NotReproducibleError"),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}

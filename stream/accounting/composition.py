@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from scipy.optimize import brentq
-
 from stream.accounting.concentrated import least_epsilon
 from stream.accounting.rounds import excess
 
@@ -153,6 +151,7 @@ def optimal_round_epsilon(epsilon: float, delta: float, rounds: int) -> float:
 
 def _crossing(delta_at: Callable[[float], float], delta: float, low: float, high: float) -> float:
     """Where a monotone δ passes ``delta`` between two ends, to within a tenth of a tolerance, on either side of it."""
+    from scipy.optimize import brentq  # noqa: PLC0415 - clients count costs without it
 
     def beyond(at: float) -> float:
         return math.log(max(delta_at(at), _LEAST_DOUBLE)) - math.log(delta)

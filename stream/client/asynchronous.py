@@ -25,6 +25,7 @@ from schemas import (
     StreamStatus,
 )
 from schemas.wire import Codec
+from stream import sql
 from stream.asking import Question, Result
 from stream.asking.labels import Group, groups_of
 from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, as_query, as_source, as_spec, made_settings
@@ -39,6 +40,7 @@ from stream.kafka.unread import readable
 from stream.processors.base import Headers
 from stream.processors.topics import Topics
 from stream.settings import Settings
+from stream.sql import Table
 
 _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 
@@ -151,6 +153,32 @@ class AsyncClient:
         What is rejected or halted is a result like others. Each has ``timeout`` seconds.
         """
         return Asked(partial(self._publish, fields={}, timeout=timeout, headers=()), questions)
+
+    async def sql(
+        self,
+        statement: str,
+        *,
+        timeout: float | None = ANSWER_TIMEOUT,  # noqa: ASYNC109
+        outcomes: bool = False,
+    ) -> Table:
+        """Ask what a SELECT asks: ``sql("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")``.
+
+        FROM names a stream, or a source with one open stream of pmw or laplace. With ``outcomes`` numbers that were rejected
+        or halted are null in the table.
+
+        Raises:
+            Invalid: the statement asks what cannot be asked; the message says what can.
+            Unknown: there is no such source, stream or attribute.
+            Rejected, Halted, Timeout: as ``ask``.
+        """
+        read = sql.read(statement)
+        self._require_open()
+        with translated():
+            ledger = await read_ledger(self._connection)
+        target = sql.target(read.table, ledger.sources.values(), list(ledger.grants.values()))
+        plan = sql.plan(read, target.source)
+        results = await self.ask_many(sql.queries(plan, target.grant.spec.stream, _new_id()), timeout=timeout)
+        return sql.table(read, plan, target, results if outcomes else results.checked())
 
     async def publish(self, question: Question, /, *, headers: Headers = (), **fields: Any) -> None:
         """Hand one question to the producer and return at once; ``flush`` waits until Kafka has it.

@@ -15,6 +15,7 @@ from stream.client.asynchronous import AsyncClient
 from stream.processors.base import Headers
 from stream.processors.topics import Topics
 from stream.settings import Settings
+from stream.sql import Table
 
 Arguments = ParamSpec("Arguments")
 Done = TypeVar("Done")
@@ -97,6 +98,13 @@ class Client:
     def ask_many(self, questions: Iterable[Question], *, timeout: float | None = ANSWER_TIMEOUT) -> Results:
         """Ask many questions at once and give their results in the same order; rejected and halted ones among them."""
         return self._do(_all_of, questions, timeout)
+
+    def sql(self, statement: str, *, timeout: float | None = ANSWER_TIMEOUT, outcomes: bool = False) -> Table:
+        """Ask what a SELECT asks: ``sql("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")``.
+
+        FROM names a stream, or a source with one open stream of pmw or laplace. Invalid says what can be asked instead.
+        """
+        return self._do(AsyncClient.sql, statement, timeout=timeout, outcomes=outcomes)
 
     def publish(self, question: Question, /, *, headers: Headers = (), **fields: Any) -> None:
         """Hand one question to the producer and return at once; ``flush`` waits until Kafka has it."""

@@ -29,6 +29,7 @@ from schemas import (
     subject_of,
 )
 from schemas.wire import Codec
+from stream import sql
 from stream.asking import Question, Result, Results
 from stream.asking.labels import Group, groups_of
 from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, as_query, as_source, as_spec
@@ -39,6 +40,7 @@ from stream.processors.queries.shares import Limits
 from stream.processors.receipts import RECEIPT_PREFIX, request_digest
 from stream.processors.rejections import address_of
 from stream.processors.topics import Topics, partition_of
+from stream.sql import Table
 from stream.testing.installation import Installation, Place, as_key
 
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
@@ -173,6 +175,20 @@ class Driver(Installation):
         return self._ask(
             [one if isinstance(one, bytes) else as_query(one, {}, self._new_id) for one in questions], ()
         )
+
+    def sql(
+        self,
+        statement: str,
+        *,
+        timeout: float | None = ANSWER_TIMEOUT,
+        outcomes: bool = False,
+    ) -> Table:
+        """Ask what a SELECT asks: ``sql("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")``."""
+        read = sql.read(statement)
+        target = sql.target(read.table, self.list_sources(), self.list_streams())
+        plan = sql.plan(read, target.source)
+        results = self.ask_many(sql.queries(plan, target.grant.spec.stream, self._new_id()), timeout=timeout)
+        return sql.table(read, plan, target, results if outcomes else results.checked())
 
     def publish(self, question: Question, /, *, headers: Headers = (), **fields: Any) -> None:
         """Ask one question without looking at its answer."""

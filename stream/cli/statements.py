@@ -1,0 +1,60 @@
+"""``sotto sql``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+
+from stream.asking.questions import ANSWER_TIMEOUT
+from stream.cli.output import say, show_json, show_table
+from stream.cli.queries import ExitStatus, exit_status
+from stream.client import AsyncClient
+from stream.errors import Timeout
+from stream.sql import ERROR, Table, cost_line
+
+
+def sql(
+    statement: Annotated[
+        str, typer.Argument(help="One SELECT of COUNT, SUM, AVG … from a source or stream; in quotes.")
+    ],
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for each answer.")] = ANSWER_TIMEOUT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Ask what a SELECT asks, each number with its ±, and say what it cost.
+
+    FROM names a stream, or a source with one open stream of pmw or laplace. Exit status as that of 'sotto ask'.
+    """
+    try:
+        table = asyncio.run(_ask(statement, timeout))
+    except Timeout as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(ExitStatus.NO_ANSWER) from None
+    if as_json:
+        show_json({"stream": table.stream, "epsilon": table.epsilon, "rows": table.rows()})
+    else:
+        _show(table)
+    if failed := next((one for one in table.results if exit_status(one)), None):
+        say(f"{failed.outcome}: {failed.reason}")
+        raise typer.Exit(exit_status(failed))
+
+
+async def _ask(statement: str, timeout: float) -> Table:  # noqa: ASYNC109
+    async with AsyncClient() as client:
+        return await client.sql(statement, timeout=timeout, outcomes=True)
+
+
+def _show(table: Table) -> None:
+    names = [name for name in table.columns if not name.endswith(ERROR)]
+    show_table("", names, ([_cell(row, name) for name in names] for row in table))
+    say(f"{table.stream}: {cost_line(table)}")
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    if name + ERROR not in row:
+        return str(row[name])
+    number, error = row[name], row[name + ERROR]
+    if number is None:
+        return "–"
+    return f"{number:,.6g}" if error is None else f"{number:,.6g} ± {error:,.4g}"

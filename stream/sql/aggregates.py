@@ -1,0 +1,129 @@
+"""Reading the aggregates of a statement: the many ways to write a count, a share, a sum or a mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sqlglot import exp
+
+from stream.sql.errors import StatementError
+from stream.sql.nodes import USUAL, attribute_of, bare, both, called, condition_of, is_number
+
+_INSTEAD: Final[tuple[tuple[type[exp.Expr], str], ...]] = (
+    (exp.Min, "ask COUNT(*) … WHERE a <= v for some values v; the least value is one person's"),
+    (exp.Max, "ask COUNT(*) … WHERE a >= v for some values v; the largest value is one person's"),
+    (exp.Median, "ask COUNT(*) … WHERE a <= v for some values v, and look for half of all"),
+    (exp.WithinGroup, "ask COUNT(*) … WHERE a <= v for some values v"),
+    (exp.Stddev, "ask AVG(a), and COUNT(*) … GROUP BY a for how it is spread"),
+    (exp.Variance, "ask AVG(a), and COUNT(*) … GROUP BY a for how it is spread"),
+    (exp.Window, "ask counts, sums or means by GROUP BY"),
+    (exp.Subquery, "write one SELECT from one table"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A column of answers: of which form, over which rows, and of which attribute if it adds one up.
+
+    ``form`` ``fraction`` is a share of all rows.
+    """
+
+    name: str
+    form: Literal["count", "fraction", "sum", "mean"]
+    where: str | None = None
+    attribute: str | None = None
+
+
+def measured(name: str, node: exp.Expr, where: str | None, *, grouped: bool) -> Measured:
+    """What a column asks of the rows of ``where``; StatementError if that cannot be asked."""
+    if isinstance(node, exp.Filter):
+        inner = condition_of(node.expression.this)
+        return measured(name, bare(node.this), both(where, inner), grouped=grouped)
+    match node:
+        case exp.Count() | exp.CountIf():
+            return _count(name, node, where)
+        case exp.Sum() | exp.Avg():
+            return _added(name, node, where, grouped=grouped)
+        case exp.Div():
+            return _share(name, node, where, grouped=grouped)
+    instead = next((words for kind, words in _INSTEAD if isinstance(node, kind)), USUAL)
+    raise StatementError(f"{called(node)} cannot be asked; {instead}")
+
+
+def _count(name: str, node: exp.Count | exp.CountIf, where: str | None) -> Measured:
+    counted = bare(node.this)
+    if isinstance(node, exp.CountIf):
+        return Measured(name, "count", both(where, condition_of(counted)))
+    if isinstance(counted, exp.Distinct):
+        raise StatementError(
+            "COUNT(DISTINCT …) cannot be asked; one row is one person, whom COUNT(*) counts, and SELECT a, COUNT(*) … GROUP BY a "
+            "shows which values of an attribute there are"
+        )
+    if isinstance(counted, exp.Case):
+        condition, value = _case(counted)
+        if counted.args.get("default") is not None or isinstance(value, exp.Null):
+            raise StatementError("COUNT(CASE … ELSE …) counts every row; leave ELSE out")
+        return Measured(name, "count", both(where, condition))
+    # Tables hold no nulls.
+    if not isinstance(counted, exp.Star | exp.Literal | exp.Column):
+        raise StatementError(f"COUNT({called(counted)}) cannot be asked; ask COUNT(*)")
+    return Measured(name, "count", where)
+
+
+def _added(name: str, node: exp.Sum | exp.Avg, where: str | None, *, grouped: bool) -> Measured:
+    form: Literal["sum", "mean"] = "sum" if isinstance(node, exp.Sum) else "mean"
+    inner = bare(node.this)
+    if not isinstance(inner, exp.Case):
+        return Measured(name, form, where, attribute_of(inner, node.key.upper()))
+    condition, value = _case(inner)
+    default = inner.args.get("default")
+    none = default is None or isinstance(default, exp.Null)
+    zero = default is not None and is_number(default, 0)
+    if is_number(value, 1) and (zero or (none and form == "sum")):
+        if form == "sum":
+            return Measured(name, "count", both(where, condition))
+        return _fraction(name, condition, where, grouped=grouped)
+    if isinstance(value, exp.Column) and (none or (zero and form == "sum")):
+        return Measured(name, form, both(where, condition), attribute_of(value, node.key.upper()))
+    raise StatementError(
+        f"this {node.key.upper()}(CASE …) cannot be asked; write CASE WHEN … THEN 1 ELSE 0 END, or CASE WHEN … THEN attribute END"
+    )
+
+
+def _share(name: str, node: exp.Div, where: str | None, *, grouped: bool) -> Measured:
+    """A count of some rows over COUNT(*)."""
+    below = measured("", bare(node.expression), None, grouped=grouped)
+    above = measured("", _without_factor(bare(node.this)), None, grouped=grouped)
+    if (below.form, below.where, above.form) != ("count", None, "count") or above.where is None:
+        raise StatementError(
+            "only COUNT(*) FILTER (WHERE …) / COUNT(*) can be divided; ask for both by themselves"
+        )
+    return _fraction(name, above.where, where, grouped=grouped)
+
+
+def _fraction(name: str, condition: str, where: str | None, *, grouped: bool) -> Measured:
+    if where is not None or grouped:
+        raise StatementError(
+            "a share is one of all rows; ask COUNT(*) with the condition and COUNT(*) without it, and divide the two"
+        )
+    return Measured(name, "fraction", condition)
+
+
+def _without_factor(node: exp.Expr) -> exp.Expr:
+    """What stands beside ``1.0 *``, or inside a cast to a number with a point: people write both to divide whole numbers."""
+    if isinstance(node, exp.Cast):
+        return bare(node.this)
+    if isinstance(node, exp.Mul):
+        sides = [bare(node.this), bare(node.expression)]
+        kept = [side for side in sides if not is_number(side, 1)]
+        if len(kept) == 1:
+            return kept[0]
+    return node
+
+
+def _case(node: exp.Case) -> tuple[str, exp.Expr]:
+    branches = node.args["ifs"]
+    if node.this is not None or len(branches) != 1:
+        raise StatementError("a CASE has one WHEN with a condition; ask one column for each")
+    return condition_of(branches[0].this), bare(branches[0].args["true"])

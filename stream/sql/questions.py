@@ -1,0 +1,140 @@
+"""What a statement asks of one source: queries for a stream, and where their answers belong in the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import pairwise, product
+from math import prod
+from typing import Any, Final
+
+from schemas import MAX_PREDICATE_LENGTH, Bins, Categories, Domain, Integers, TableSource
+from stream.asking.labels import Group, groups_of
+from stream.sql.aggregates import Measured
+from stream.sql.errors import StatementError
+from stream.sql.statements import Column, Grouped, Statement
+
+MAX_QUESTIONS: Final = 256
+"""Most questions that one statement asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One query, without stream and id, for the column at a place; ``row`` is that of its group, None if it asks for all rows."""
+
+    column: int
+    row: int | None
+    query: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A statement's columns, the group that each row is about (all of them, without a GROUP BY), and the questions."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Group, ...]
+    questions: tuple[Question, ...]
+
+
+def plan(statement: Statement, source: TableSource) -> Plan:
+    """What to ask of a stream on the source.
+
+    Counts by groups are one question for all groups. Sums and means are one for each, of at most 256.
+
+    Raises:
+        StatementError: the source has no such attribute, or too much is asked at once.
+    """
+    named = _Attributes(source)
+    columns = tuple(_resolved(column, named) for column in statement.columns)
+    groups = tuple(named.find(attribute, "GROUP BY") for attribute in statement.groups)
+    rows = groups_of(source, groups) or ()
+    questions: list[Question] = []
+    for place, column in enumerate(columns):
+        if isinstance(column, Measured):
+            questions += _questions(place, column, source, groups)
+    if len(questions) > MAX_QUESTIONS:
+        raise StatementError(
+            f"{len(questions):,} questions are asked, one for each sum or mean of each group; ask at most {MAX_QUESTIONS} at once: "
+            "take fewer groups, or COUNT(*), which is one question for all groups"
+        )
+    return Plan(columns, rows, tuple(questions))
+
+
+class _Attributes:
+    """A source's attributes by the names that people write."""
+
+    def __init__(self, source: TableSource) -> None:
+        self._names = tuple(source.attributes)
+        self._folded: dict[str, list[str]] = {}
+        for name in self._names:
+            self._folded.setdefault(name.casefold(), []).append(name)
+
+    def find(self, name: str, where: str) -> str:
+        """The declared name; letters may be of the other case where that is clear."""
+        if name in self._names:
+            return name
+        if len(alike := self._folded.get(name.casefold(), [])) == 1:
+            return alike[0]
+        near = get_close_matches(name, self._names, n=3) or self._names[:8]
+        raise StatementError(f"{where}: no attribute is called '{name}'; there are {', '.join(near)}")
+
+
+def _resolved(column: Column, named: _Attributes) -> Column:
+    if isinstance(column, Grouped):
+        return Grouped(column.name, named.find(column.attribute, "SELECT"))
+    if column.attribute is None:
+        return column
+    return Measured(column.name, column.form, column.where, named.find(column.attribute, column.form.upper()))
+
+
+def _questions(place: int, column: Measured, source: TableSource, groups: tuple[str, ...]) -> Iterator[Question]:
+    if column.attribute is not None and not isinstance(source.attributes[column.attribute], Integers):
+        raise StatementError(
+            f"'{column.attribute}' is not declared as integers, so that it cannot be added up; ask COUNT(*) … GROUP BY it"
+        )
+    if not groups:
+        yield Question(place, None, _query(column, column.where))
+        return
+    if column.form == "count":
+        beside = {} if column.where is None else {"where": column.where}
+        yield Question(place, None, {"group_by": groups, **beside})
+        return
+    domains = [source.attributes[name] for name in groups]
+    if prod(domain.size for domain in domains) > MAX_QUESTIONS:
+        raise StatementError(
+            f"the groups are {prod(domain.size for domain in domains):,}, and each sum or mean is a question of its own; "
+            f"ask for at most {MAX_QUESTIONS}, or COUNT(*), which is one question for all groups"
+        )
+    for row, cell in enumerate(product(*(_conditions(*one) for one in zip(groups, domains, strict=True)))):
+        parts = [*([] if column.where is None else [f"({column.where})"]), *cell]
+        yield Question(place, row, _query(column, " AND ".join(parts)))
+
+
+def _query(column: Measured, where: str | None) -> dict[str, Any]:
+    if where is not None and len(where) > MAX_PREDICATE_LENGTH:
+        raise StatementError(f"the condition has more than {MAX_PREDICATE_LENGTH} characters; shorten it")
+    match column.form:
+        case "count":
+            return {"where": where or "TRUE"}
+        case "fraction":
+            return {"where": where, "fraction": True}
+        case form:
+            return {form: column.attribute} | ({} if where is None else {"where": where})
+
+
+def _conditions(name: str, domain: Domain) -> tuple[str, ...]:
+    """A predicate for each value of a domain; values outside are in the bins at its ends."""
+    quoted = '"' + name.replace('"', '""') + '"'
+    match domain:
+        case Categories(values=values):
+            return tuple(f"{quoted} = '{value.replace(chr(39), chr(39) * 2)}'" for value in values)
+        case Integers(minimum=minimum, maximum=maximum):
+            return tuple(f"{quoted} = {value}" for value in range(minimum, maximum + 1))
+        case Bins(edges=edges):
+            last = len(edges) - 2
+            found = []
+            for place, (low, high) in enumerate(pairwise(edges)):
+                sides = [f"{quoted} >= {low!r}"] * (place > 0) + [f"{quoted} < {high!r}"] * (place < last)
+                found.append(" AND ".join(sides) or "TRUE")
+            return tuple(found)

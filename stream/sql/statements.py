@@ -1,0 +1,191 @@
+"""Reading SQL for counting people: one SELECT of aggregates from one table.
+
+`COUNT(*)`, `SUM(a)`, `AVG(a)`, each with `FILTER (WHERE …)` or over a `CASE WHEN … END`, the share of rows that satisfy a condition, a `WHERE`
+and a `GROUP BY`. What comes back may be ordered and limited, which costs nothing. Everything else is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import SqlglotError
+
+from stream.sql.aggregates import Measured, measured
+from stream.sql.errors import StatementError
+from stream.sql.nodes import USUAL, attribute_of, bare, condition_of
+
+MAX_STATEMENT_LENGTH: Final = 8192
+"""Longest statement in characters."""
+
+# As predicates: double quotes are identifiers, and a doubled quote is all that escapes in a string.
+_DIALECT: Final = Dialect.get_or_raise("postgres")
+
+_CLAUSES: Final = frozenset({"kind", "expressions", "from_", "where", "group", "order", "limit"})
+_REFUSED: Final[dict[str, str]] = {
+    "joins": "one row is one person of one table; declare what you join as attributes of the source",
+    "having": "every group is answered, small ones too; drop groups from the result yourself, which costs nothing",
+    "distinct": "name what you group by: SELECT a, COUNT(*) FROM t GROUP BY a",
+    "windows": "ask counts, sums or means by GROUP BY",
+    "offset": "leave it out, and drop rows from the result yourself",
+    "with_": "write one SELECT from one table",
+    "laterals": "write one SELECT from one table",
+    "into": "answers come back to you",
+}
+"""Some of the clauses that are refused, and what to do instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """A column of the attribute that is grouped by."""
+
+    name: str
+    attribute: str
+
+
+Column = Grouped | Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One SELECT: from what, which columns, by which attributes; ``order`` has places of columns and whether they fall."""
+
+    table: str
+    columns: tuple[Column, ...]
+    groups: tuple[str, ...] = ()
+    order: tuple[tuple[int, bool], ...] = ()
+    limit: int | None = None
+
+
+def read(text: str) -> Statement:
+    """The statement that a text is.
+
+    Raises:
+        StatementError: it is none, or asks what cannot be asked.
+    """
+    if len(text) > MAX_STATEMENT_LENGTH:
+        raise StatementError(f"the statement has more than {MAX_STATEMENT_LENGTH} characters; ask less at once")
+    try:
+        return _read(text)
+    except RecursionError:
+        raise StatementError("the statement nests too deep; flatten it") from None
+
+
+def _read(text: str) -> Statement:
+    try:
+        trees = [tree for tree in _DIALECT.parse(text) if tree is not None]
+    except SqlglotError as error:
+        raise StatementError(f"the statement cannot be read{_place(error)}; {USUAL} FROM a source") from None
+    if len(trees) != 1:
+        raise StatementError("give one statement")
+    select = trees[0]
+    if not isinstance(select, exp.Select):
+        raise StatementError(f"{select.key.upper()} cannot be asked; write one SELECT over a source")
+    return _statement(select)
+
+
+def _statement(select: exp.Select) -> Statement:
+    for clause, found in select.args.items():
+        if found and clause not in _CLAUSES:
+            instead = _REFUSED.get(clause, "leave it out")
+            raise StatementError(f"{clause.strip('_').removesuffix('s').upper()} cannot be asked; {instead}")
+    table = _table(select)
+    where = condition_of(select.args["where"].this) if select.args.get("where") else None
+    groups = _groups(select)
+    columns = tuple(_column(one, where, groups) for one in select.expressions)
+    if not any(isinstance(column, Measured) for column in columns):
+        raise StatementError(f"no rows are told, only what they add up to; {USUAL}")
+    names = [column.name for column in columns]
+    if repeated := next((name for place, name in enumerate(names) if name in names[:place]), None):
+        raise StatementError(f"two columns are called '{repeated}'; give one another name with AS")
+    return Statement(table, columns, groups, _order(select, columns), _limit(select))
+
+
+def _table(select: exp.Select) -> str:
+    """What the statement is about; attributes that were named with it, or with its alias, are left with their own names."""
+    clause = select.args.get("from_")
+    table = clause.this if clause is not None else None
+    if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
+        raise StatementError("FROM: name one source or one stream")
+    if any(value for name, value in table.args.items() if name not in {"this", "alias"}):
+        raise StatementError(
+            "FROM: name one source or one stream, by its name alone (in double quotes if it has signs)"
+        )
+    for column in select.find_all(exp.Column):
+        if column.table in {table.name, table.alias} and not column.args.get("db"):
+            column.set("table", None)
+    return table.name
+
+
+def _groups(select: exp.Select) -> tuple[str, ...]:
+    group = select.args.get("group")
+    if group is None:
+        return ()
+    if extra := [name for name, value in group.args.items() if value and name != "expressions"]:
+        raise StatementError(
+            f"GROUP BY {extra[0].upper()} cannot be asked; name the attributes, one statement for each grouping"
+        )
+    found = []
+    for one in group.expressions:
+        if isinstance(one, exp.Literal) and not one.is_string and one.this.isdigit():
+            place = int(one.this) - 1
+            chosen = select.expressions[place] if 0 <= place < len(select.expressions) else None
+            one = chosen.this if isinstance(chosen, exp.Alias) else chosen  # noqa: PLW2901
+        found.append(attribute_of(one, "GROUP BY"))
+    if len(set(found)) < len(found):
+        raise StatementError("GROUP BY: an attribute stands there twice; name it once")
+    return tuple(found)
+
+
+def _column(node: exp.Expr, where: str | None, groups: Sequence[str]) -> Column:
+    name = node.alias if isinstance(node, exp.Alias) else node.sql(dialect="postgres", normalize_functions="lower")
+    node = bare(node.this if isinstance(node, exp.Alias) else node)
+    if isinstance(node, exp.Star):
+        raise StatementError(f"* would be the rows themselves; {USUAL}")
+    if isinstance(node, exp.Column):
+        attribute = attribute_of(node, "SELECT")
+        if attribute not in groups:
+            raise StatementError(
+                f"'{attribute}' is neither grouped by nor added up; GROUP BY it, or ask AVG of it"
+            )
+        return Grouped(node.name if name == node.sql(dialect="postgres") else name, attribute)
+    return measured(name, node, where, grouped=bool(groups))
+
+
+def _order(select: exp.Select, columns: Sequence[Column]) -> tuple[tuple[int, bool], ...]:
+    order = select.args.get("order")
+    places = []
+    for one in order.expressions if order is not None else ():
+        key = bare(one.this)
+        if isinstance(key, exp.Literal) and not key.is_string and key.this.isdigit():
+            place = int(key.this) - 1
+        else:
+            name = (
+                key.name
+                if isinstance(key, exp.Column)
+                else key.sql(dialect="postgres", normalize_functions="lower")
+            )
+            place = next((number for number, column in enumerate(columns) if name == column.name), -1)
+        if not 0 <= place < len(columns):
+            raise StatementError("ORDER BY: name a column of the result, or its place")
+        places.append((place, bool(one.args.get("desc"))))
+    return tuple(places)
+
+
+def _limit(select: exp.Select) -> int | None:
+    limit = select.args.get("limit")
+    if limit is None:
+        return None
+    number = limit.expression if isinstance(limit, exp.Limit) else limit.args.get("count")
+    if not isinstance(number, exp.Literal) or not number.this.isdigit():
+        raise StatementError("LIMIT: give a whole number")
+    return int(number.this)
+
+
+def _place(error: SqlglotError) -> str:
+    first = getattr(error, "errors", None) or [{}]
+    line, column = first[0].get("line"), first[0].get("col")
+    return f" near line {line}, column {column}" if line and column else ""

@@ -1,0 +1,117 @@
+"""What comes back of a statement: a table of groups and numbers, each number with its ±."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+
+from schemas import Query
+from stream.accounting.costs import EPSILON_UNITS, realised_cost
+from stream.asking import Result, Results, frames, shown
+from stream.sql.questions import Plan
+from stream.sql.statements import Grouped, Statement
+from stream.sql.targets import Target
+
+ERROR = " ±"
+"""Behind a column's name: the column of what its numbers are off by at most, with the stream's probability 1 − β."""
+
+
+class Table(Sequence[dict[str, Any]]):
+    """The rows of a statement's result.
+
+    Each has the groups' values, and of each number its bound under the same name with `` ±`` behind it, null where the
+    answer carries none. ``results`` are the answers behind it, ``epsilon`` is what they cost together, and ``stream`` was asked.
+    """
+
+    def __init__(self, stream: str, rows: Sequence[dict[str, Any]], results: Results, epsilon: float) -> None:
+        self.stream = stream
+        self.columns = tuple(rows[0]) if rows else ()
+        self.results = results
+        self.epsilon = epsilon
+        self._rows = tuple(rows)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._rows[at]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows, as those of results."""
+        return [dict(row) for row in self._rows]
+
+    def to_polars(self) -> Any:
+        """The rows as a polars frame; needs the extra ``polars``."""
+        return frames.to_polars(self._rows)
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas frame; needs the extra ``pandas``."""
+        return frames.to_pandas(self._rows)
+
+    def to_arrow(self) -> Any:
+        """The rows as an Arrow table; needs the extra ``arrow``."""
+        return frames.to_arrow(self._rows)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} rows from '{self.stream}', {cost_line(self)}>"
+
+    def _repr_html_(self) -> str:
+        return f"{shown.table(self._rows)}<p>{cost_line(self)}</p>"
+
+
+def cost_line(table: Table) -> str:
+    """What a statement cost, in words."""
+    asked = f"{len(table.results)} question" + "s" * (len(table.results) != 1)
+    return f"{asked} for ε = {table.epsilon:.4g}"
+
+
+def queries(plan: Plan, stream: str, statement: str) -> list[Query]:
+    """The questions of a plan for a stream; ``statement`` is what begins their ids."""
+    return [
+        Query.model_validate({"stream": stream, "id": f"{statement}-{number}", **question.query})
+        for number, question in enumerate(plan.questions)
+    ]
+
+
+def table(statement: Statement, plan: Plan, target: Target, results: Results) -> Table:
+    """The result of a statement, from the answers to its plan's questions in their order."""
+    rows = [dict(_grouped(plan, group)) for group in plan.rows]
+    for question, result in zip(plan.questions, results, strict=True):
+        name = plan.columns[question.column].name
+        numbers = result.estimates if result.estimates is not None else (result.estimate,)
+        places = range(len(rows)) if question.row is None else (question.row,)
+        for place in places:
+            rows[place][name] = numbers[place] if result.estimates is not None else numbers[0]
+            rows[place][name + ERROR] = result.alpha
+    names = [name for column in plan.columns for name in _names(column.name, grouped=isinstance(column, Grouped))]
+    ordered = [{name: row.get(name) for name in names} for row in rows]
+    for place, falling in reversed(statement.order):
+        name = plan.columns[place].name
+        ordered.sort(key=lambda row: (row[name] is not None, row[name]), reverse=falling)
+    epsilon = float(sum((_cost(target, result) for result in results), Fraction(0)))
+    return Table(target.grant.spec.stream, ordered[: statement.limit], results, epsilon)
+
+
+def _grouped(plan: Plan, group: Any) -> Iterator[tuple[str, Any]]:
+    for column in plan.columns:
+        if isinstance(column, Grouped):
+            yield column.name, group[column.attribute]
+
+
+def _names(name: str, *, grouped: bool) -> tuple[str, ...]:
+    return (name,) if grouped else (name, name + ERROR)
+
+
+def _cost(target: Target, result: Result) -> Fraction:
+    """What one answer added to its stream's privacy loss: that before it and after it are known from its index."""
+    if result.index is None or result.tops_left is None or result.outcome in {"halted", "rejected"}:
+        return Fraction(0)
+    grant = target.grant
+    charged = grant.spec.mechanism.kind == "laplace" or result.basis == "noisy"
+    tops = grant.calibration.cutoff - result.tops_left
+    before, after = (
+        realised_cost(grant.calibration, target.source.accountant, answered, charges).loss
+        for answered, charges in ((result.index, tops - charged), (result.index + 1, tops))
+    )
+    return Fraction(after - before, EPSILON_UNITS)

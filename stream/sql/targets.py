@@ -1,0 +1,63 @@
+"""Which stream a statement is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schemas import GrantRecord, SourceRecord, TableSource
+from stream.errors import Invalid, Unknown
+
+ANSWERING: Final = ("pmw", "laplace")
+"""The mechanisms that answer any question of a statement with numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A stream, with the table that it is about."""
+
+    source: TableSource
+    grant: GrantRecord
+
+
+def target(name: str, sources: Iterable[SourceRecord], grants: Sequence[GrantRecord]) -> Target:
+    """The open stream of this name, or the one on the source of this name.
+
+    Raises:
+        Unknown: there is neither.
+        Invalid: the source has several such streams, or the stream cannot be asked with statements.
+    """
+    tables = {one.source.source: one.source for one in sources}
+    grant = next((one for one in grants if one.spec.stream == name), None)
+    if grant is None:
+        grant = _on_source(name, tables.keys(), grants)
+    if grant.spec.mechanism.kind not in ANSWERING:
+        raise Invalid(
+            f"FROM {name}: stream '{grant.spec.stream}' is one of {grant.spec.mechanism.kind}, which does not answer every count with a "
+            f"number; name one of {' or '.join(ANSWERING)}"
+        )
+    table = tables.get(grant.spec.source)
+    if not isinstance(table, TableSource):
+        raise Invalid(f"FROM {name}: source '{grant.spec.source}' is not a table; statements are about tables")
+    return Target(table, grant)
+
+
+def _on_source(name: str, sources: Iterable[str], grants: Sequence[GrantRecord]) -> GrantRecord:
+    if name not in sources:
+        raise Unknown(f"FROM {name}: there is no such source or stream; 'sotto source list' shows the sources")
+    found = [
+        one
+        for one in grants
+        if one.spec.source == name
+        and one.spec.mechanism.kind in ANSWERING
+        and (one.state, one.ending) == ("open", None)
+    ]
+    if not found:
+        raise Unknown(
+            f"FROM {name}: the source has no open stream of {' or '.join(ANSWERING)}; open one with 'sotto stream open'"
+        )
+    if len(found) > 1:
+        names = ", ".join(sorted(one.spec.stream for one in found)[:8])
+        raise Invalid(f"FROM {name}: several streams on it are open; say FROM one of them: {names}")
+    return found[0]

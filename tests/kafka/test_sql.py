@@ -1,0 +1,60 @@
+"""``sotto sql`` against real Kafka."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sotto import AsyncClient
+from stream.settings import Settings
+from tests.conftest import StartService
+
+pytestmark = pytest.mark.kafka
+
+
+def sql(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "stream.cli", "sql", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix},
+    )
+
+
+async def test_a_statement_is_answered_with_its_errors_and_its_cost(
+    settings: Settings, client: AsyncClient, start: StartService, tmp_path: Path
+) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text("age,sex\n" + "30,F\n" * 300 + "40,M\n" * 100)
+    source: dict[str, Any] = {"source": "people", "kind": "table", "neighbors": "add-remove", "epsilon": 100.0}
+    start("budget")
+    start("worker")
+    await client.register({**source, "path": str(path), "attributes": {"age": 100, "sex": ["F", "M"]}})
+    mechanism = {"kind": "laplace", "answers": 3}
+    await client.open({"stream": "few", "source": "people", "mechanism": mechanism, "epsilon": 60.0})
+
+    counted = sql(settings, "SELECT sex, COUNT(*) AS n FROM people GROUP BY sex ORDER BY n", "--json")
+    assert counted.returncode == 0, counted.stderr
+    told = json.loads(counted.stdout)
+    assert (told["stream"], told["epsilon"]) == ("few", pytest.approx(20.0))
+    assert [row["sex"] for row in told["rows"]] == ["M", "F"]
+    for row, truth in zip(told["rows"], (100, 300), strict=True):
+        assert abs(row["n"] - truth) <= row["n ±"] < 5
+
+    refused = sql(settings, "SELECT MAX(age) FROM people")
+    assert refused.returncode == 1
+    assert "ask COUNT" in refused.stderr
+
+    cut = sql(settings, "SELECT AVG(age) AS a, SUM(age) AS s, COUNT(*) AS n FROM few")
+    assert cut.returncode == 5
+    assert "±" in cut.stdout
+    assert "used up" in cut.stdout or "exhausted" in cut.stdout
+    assert "2 questions" not in cut.stdout

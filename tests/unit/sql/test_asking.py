@@ -1,0 +1,198 @@
+"""A statement's result is that of the same statement on the rows, to within what is told beside each number."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import polars as pl
+import pytest
+
+from sotto import Driver, Exhausted, Invalid, Rejected, Table, Unknown
+
+RNG = random.Random(7)
+ROWS = 400
+FRAME = pl.DataFrame(
+    {
+        "age": [RNG.randint(20, 29) for _ in range(ROWS)],
+        "Sex": [RNG.choice(["F", "M", "it's"]) for _ in range(ROWS)],
+        "bmi": [RNG.choice([12.0, 20.0, 29.5, 45.0]) for _ in range(ROWS)],
+    }
+)
+SOURCE = {
+    "source": "patients",
+    "kind": "table",
+    "neighbors": "add-remove",
+    "epsilon": 1000,
+    "path": "patients.parquet",
+    "attributes": {
+        "age": {"kind": "integers", "minimum": 20, "maximum": 29},
+        "Sex": ["F", "M", "it's"],
+        "bmi": {"kind": "bins", "edges": [10, 18.5, 30, 60]},
+    },
+}
+LAPLACE = {"kind": "laplace", "answers": 10}
+PMW = {"kind": "pmw", "attributes": ["age", "Sex", "bmi"]}
+
+
+def asked(statement: str, mechanism: Mapping[str, object]) -> Table:
+    """The result from a stream of its own that has budget for exact answers, nearly."""
+    driver = Driver(bytes(32))
+    driver.register(SOURCE, FRAME)
+    driver.open({"stream": "s", "source": "patients", "mechanism": mechanism, "epsilon": 900})
+    return driver.sql(statement)
+
+
+BINNED = "CASE WHEN bmi < 18.5 THEN '[10, 18.5)' WHEN bmi < 30 THEN '[18.5, 30)' ELSE '[30, 60]' END"
+
+
+@pytest.mark.parametrize("mechanism", [LAPLACE, PMW], ids=["laplace", "pmw"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT COUNT(*) AS n FROM patients",
+        "SELECT COUNT(*) AS n, AVG(age) AS m, SUM(age) AS s FROM patients WHERE \"Sex\" <> 'M' AND age < 27",
+        "SELECT COUNT(*) FILTER (WHERE \"Sex\" = 'it''s') AS n FROM patients WHERE NOT age IN (21, 23)",
+        "SELECT SUM(CASE WHEN \"Sex\" = 'F' THEN age ELSE 0 END) AS s FROM patients",
+        'SELECT "Sex", COUNT(*) AS n FROM patients WHERE age BETWEEN 22 AND 26 GROUP BY "Sex" ORDER BY "Sex"',
+        'SELECT "Sex", AVG(age) AS m, SUM(age) AS s, COUNT(*) AS n FROM patients GROUP BY "Sex" ORDER BY "Sex" DESC',
+        'SELECT age, "Sex", COUNT(*) AS n FROM patients GROUP BY age, "Sex" ORDER BY age, "Sex"',
+    ],
+)
+def test_results_are_those_of_the_rows(statement: str, mechanism: Mapping[str, object]) -> None:
+    expected = pl.SQLContext(patients=FRAME).execute(statement.replace("NOT age IN", "age NOT IN"), eager=True)
+    found = asked(statement, mechanism)
+    assert len(found) == len(expected)
+    for row, truth in zip(found, expected.to_dicts(), strict=True):
+        for name, value in truth.items():
+            if f"{name} ±" in row:
+                assert abs(row[name] - value) <= row[f"{name} ±"] + 1e-9, name
+                assert row[f"{name} ±"] < 60
+            else:
+                assert row[name] == value
+
+
+@pytest.mark.parametrize("mechanism", [LAPLACE, PMW], ids=["laplace", "pmw"])
+def test_bins_are_grouped_by_their_edges(mechanism: Mapping[str, object]) -> None:
+    found = asked("SELECT bmi, COUNT(*) AS n, AVG(age) AS m FROM patients GROUP BY bmi", mechanism)
+    for row, (label, low, high) in zip(
+        found, [("[10, 18.5)", 10, 18.5), ("[18.5, 30)", 18.5, 30), ("[30, 60]", 30, 61)], strict=True
+    ):
+        inside = FRAME.filter(pl.col("bmi").is_between(low, high, closed="left"))["age"]
+        assert row["bmi"] == label
+        assert abs(row["n"] - len(inside)) <= row["n ±"]
+        mean = inside.mean()
+        assert isinstance(mean, float)
+        assert abs(row["m"] - mean) <= row["m ±"] + 1e-9
+
+
+def test_a_share_is_one_of_all_rows() -> None:
+    for statement in (
+        "SELECT AVG(CASE WHEN \"Sex\" = 'F' THEN 1 ELSE 0 END) AS f FROM patients",
+        "SELECT COUNT(*) FILTER (WHERE \"Sex\" = 'F') * 1.0 / COUNT(*) AS f FROM patients",
+    ):
+        [row] = asked(statement, PMW)
+        assert abs(row["f"] - (FRAME["Sex"] == "F").mean()) <= row["f ±"]
+
+
+def driver(epsilon: float = 4.0, answers: int = 4) -> Driver:
+    """An installation with one stream of few answers."""
+    made = Driver(bytes(32))
+    made.register(SOURCE, FRAME)
+    mechanism = {"kind": "laplace", "answers": answers}
+    made.open({"stream": "few", "source": "patients", "mechanism": mechanism, "epsilon": epsilon})
+    return made
+
+
+def test_what_it_cost_is_what_the_stream_lost() -> None:
+    few = driver()
+    assert few.sql("SELECT COUNT(*) FROM patients").epsilon == pytest.approx(1.0)
+    assert few.sql("SELECT age, COUNT(*) FROM patients GROUP BY age").epsilon == pytest.approx(1.0)
+    assert few.sql(
+        "SELECT COUNT(*) AS a, COUNT(*) FILTER (WHERE age > 25) AS b FROM few"
+    ).epsilon == pytest.approx(2.0)
+
+
+def test_a_free_answer_of_pmw_costs_nothing() -> None:
+    made = Driver(bytes(32))
+    made.register(SOURCE, FRAME)
+    made.open({"stream": "s", "source": "patients", "mechanism": PMW, "epsilon": 50})
+    first, again = (made.sql("SELECT COUNT(*) FROM patients WHERE age < 25") for _ in range(2))
+    assert 0 < first.epsilon <= 50
+    spent = made.grant("patients", "s").spent.epsilon
+    assert first.epsilon == pytest.approx(spent)
+    assert again.epsilon == 0
+
+
+def test_a_used_up_grant_raises_unless_outcomes_are_wanted() -> None:
+    few = driver(answers=1)
+    statement = "SELECT COUNT(*) AS a, COUNT(*) FILTER (WHERE age > 25) AS b FROM patients"
+    with pytest.raises(Exhausted):
+        few.sql(statement)
+    few = driver(answers=1)
+    [row] = few.sql(statement, outcomes=True)
+    assert row["a"] is not None
+    assert (row["b"], row["b ±"]) == (None, None)
+
+
+def test_from_names_a_stream_or_the_source_of_one_stream() -> None:
+    few = driver()
+    with pytest.raises(Unknown, match="no such source or stream"):
+        few.sql("SELECT COUNT(*) FROM nobody")
+    few.open({"stream": "another", "source": "patients", "mechanism": LAPLACE, "epsilon": 1})
+    with pytest.raises(Invalid, match="another, few"):
+        few.sql("SELECT COUNT(*) FROM patients")
+    assert few.sql("SELECT COUNT(*) FROM another").stream == "another"
+    few.close("patients", "few")
+    assert few.sql("SELECT COUNT(*) FROM patients").stream == "another"
+
+
+def test_streams_without_numbers_and_sources_without_rows_are_told_apart() -> None:
+    made = Driver(bytes(32))
+    made.register(SOURCE, FRAME)
+    sparse = {"kind": "above_threshold", "threshold": 10, "cutoff": 1}
+    made.open({"stream": "vector", "source": "patients", "mechanism": sparse, "epsilon": 1})
+    with pytest.raises(Unknown, match="open one"):
+        made.sql("SELECT COUNT(*) FROM patients")
+    with pytest.raises(Invalid, match="above_threshold"):
+        made.sql("SELECT COUNT(*) FROM vector")
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "words"),
+    [
+        ("SELECT COUNT(*) FROM few GROUP BY agee", Invalid, "age"),
+        ("SELECT AVG(bmi) FROM few", Invalid, "not declared as integers"),
+        ("SELECT COUNT(*) FROM few WHERE height > 3", Rejected, "no declared attribute"),
+        ("SELECT COUNT(*) FROM few WHERE age IS NULL", Rejected, "IS is not allowed"),
+    ],
+)
+def test_what_the_source_does_not_declare_is_refused(statement: str, error: type[Exception], words: str) -> None:
+    few = driver()
+    with pytest.raises(error, match=words):
+        few.sql(statement)
+    assert few.grant("patients", "few").answered == 0
+
+
+def test_letters_of_the_other_case_are_found_where_that_is_clear() -> None:
+    assert [row["sex"] for row in driver().sql("SELECT sex, COUNT(*) FROM few GROUP BY sex")] == ["F", "M", "it's"]
+
+
+def test_sums_by_too_many_groups_are_refused_before_anything_is_asked() -> None:
+    source = {**SOURCE, "attributes": {"age": {"kind": "integers", "minimum": 0, "maximum": 999}}}
+    made = Driver(bytes(32))
+    made.register(source, FRAME)
+    made.open({"stream": "s", "source": "patients", "mechanism": LAPLACE, "epsilon": 1})
+    with pytest.raises(Invalid, match="256"):
+        made.sql("SELECT age, SUM(age) FROM s GROUP BY age")
+    assert made.grant("patients", "s").answered == 0
+
+
+def test_a_table_is_a_frame_and_a_page() -> None:
+    table = driver().sql('SELECT "Sex", COUNT(*) AS n FROM few GROUP BY "Sex" ORDER BY n DESC LIMIT 2')
+    frame = table.to_polars()
+    assert frame.columns == ["Sex", "n", "n ±"]
+    assert frame["n"].to_list() == sorted(frame["n"].to_list(), reverse=True)
+    assert len(frame) == 2
+    assert "<table>" in table._repr_html_()
+    assert "1 question for ε = 1" in repr(table)

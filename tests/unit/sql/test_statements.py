@@ -1,0 +1,139 @@
+"""A statement says what is asked; what cannot be asked is refused with what can."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.sql import Grouped, Measured, StatementError, read
+
+
+def test_counts_by_a_group_are_read() -> None:
+    statement = read("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")
+    assert statement.table == "adult"
+    assert statement.groups == ("sex",)
+    assert statement.columns == (Grouped("sex", "sex"), Measured("count(*)", "count", '"age" >= 65'))
+
+
+COUNT = Measured("n", "count", "\"sex\" = 'F'")
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ("COUNT(*) FILTER (WHERE sex = 'F')", COUNT),
+        ("COUNT(CASE WHEN sex = 'F' THEN 1 END)", COUNT),
+        ("SUM(CASE WHEN sex = 'F' THEN 1 ELSE 0 END)", COUNT),
+        ("SUM(CASE WHEN sex = 'F' THEN 1 END)", COUNT),
+        ("COUNT_IF(sex = 'F')", COUNT),
+        ("COUNT(1)", Measured("n", "count")),
+        ("COUNT(age)", Measured("n", "count")),
+        ("SUM(age)", Measured("n", "sum", None, "age")),
+        ("SUM(CASE WHEN sex = 'F' THEN age ELSE 0 END)", Measured("n", "sum", "\"sex\" = 'F'", "age")),
+        ("AVG(age) FILTER (WHERE sex = 'F')", Measured("n", "mean", "\"sex\" = 'F'", "age")),
+        ("AVG(CASE WHEN sex = 'F' THEN age END)", Measured("n", "mean", "\"sex\" = 'F'", "age")),
+        ("AVG(CASE WHEN sex = 'F' THEN 1.0 ELSE 0 END)", Measured("n", "fraction", "\"sex\" = 'F'")),
+        ("COUNT(*) FILTER (WHERE sex = 'F') * 1.0 / COUNT(*)", Measured("n", "fraction", "\"sex\" = 'F'")),
+        ("COUNT_IF(sex = 'F')::float / COUNT(*)", Measured("n", "fraction", "\"sex\" = 'F'")),
+    ],
+)
+def test_the_ways_to_write_one_question_are_one_question(column: str, expected: Measured) -> None:
+    assert read("SELECT ? AS n FROM adult".replace("?", column)).columns == (expected,)
+
+
+def test_conditions_of_a_column_and_of_the_statement_both_hold() -> None:
+    (column,) = read("SELECT COUNT(*) FILTER (WHERE sex = 'F') AS n FROM adult WHERE age < 5 OR age > 70").columns
+    assert column == Measured("n", "count", '("age" < 5 OR "age" > 70) AND ("sex" = \'F\')')
+
+
+def test_a_mean_over_some_rows_is_not_taken_for_one_over_all() -> None:
+    with pytest.raises(StatementError, match="CASE"):
+        read("SELECT AVG(CASE WHEN sex = 'F' THEN age ELSE 0 END) FROM adult")
+    with pytest.raises(StatementError, match="CASE"):
+        read("SELECT AVG(CASE WHEN sex = 'F' THEN 1 END) FROM adult")
+    with pytest.raises(StatementError, match="ELSE"):
+        read("SELECT COUNT(CASE WHEN sex = 'F' THEN 1 ELSE 0 END) FROM adult")
+
+
+def test_names_may_be_qualified_by_the_table_or_its_alias() -> None:
+    statement = read('SELECT t.sex, COUNT(*) FROM "adult" AS t WHERE t.age > 3 AND adult.age < 9 GROUP BY t.sex')
+    assert statement.columns[1] == Measured("count(*)", "count", '"age" > 3 AND "age" < 9')
+    with pytest.raises(StatementError, match="by itself"):
+        read("SELECT COUNT(*) FROM adult GROUP BY other.sex")
+
+
+def test_the_result_can_be_ordered_and_limited() -> None:
+    statement = read("SELECT race, COUNT(*) n FROM adult GROUP BY 1 ORDER BY n DESC, 1 LIMIT 3")
+    assert (statement.groups, statement.order, statement.limit) == (("race",), ((1, True), (0, False)), 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("", "one statement"),
+        ("SELECT COUNT(*) FROM a; SELECT COUNT(*) FROM a", "one statement"),
+        ("selec", "one SELECT"),
+        ("SELECT (", "cannot be read"),
+        ("DELETE FROM a", "DELETE cannot be asked; write one SELECT"),
+        ("SELECT COUNT(*) FROM a UNION SELECT COUNT(*) FROM b", "one SELECT"),
+        ("SELECT COUNT(*)", "FROM"),
+        ("SELECT COUNT(*) FROM a, b", "one row is one person"),
+        ("SELECT COUNT(*) FROM a JOIN b ON a.x = b.x", "one row is one person"),
+        ("SELECT COUNT(*) FROM (SELECT 1) AS x", "FROM"),
+        ("SELECT COUNT(*) FROM f(3)", "FROM"),
+        ("SELECT COUNT(*) FROM s.a", "by its name alone"),
+        ("SELECT COUNT(*) FROM a TABLESAMPLE (10)", "by its name alone"),
+        ("WITH x AS (SELECT 1) SELECT COUNT(*) FROM x", "one SELECT from one table"),
+        ("SELECT COUNT(*) FROM a HAVING COUNT(*) > 1", "drop groups from the result"),
+        ("SELECT COUNT(*) INTO b FROM a", "INTO"),
+        ("SELECT COUNT(*) FROM a FOR UPDATE", "LOCK"),
+        ("SELECT COUNT(*) FROM a OFFSET 3", "drop rows from the result"),
+        ("SELECT COUNT(*) FROM a LIMIT 1 + 1", "whole number"),
+        ("SELECT COUNT(*) FROM a ORDER BY age", "a column of the result"),
+        ("SELECT COUNT(*) FROM a ORDER BY 2", "a column of the result"),
+        ("SELECT * FROM a", "COUNT"),
+        ("SELECT age FROM a", "GROUP BY it, or ask AVG"),
+        ("SELECT sex FROM a GROUP BY sex", "no rows are told"),
+        ("SELECT DISTINCT sex FROM a", "GROUP BY a"),
+        ("SELECT COUNT(DISTINCT age) FROM a", "COUNT\\(\\*\\) counts"),
+        ("SELECT MAX(age) FROM a", "ask COUNT"),
+        ("SELECT MIN(age) FROM a", "ask COUNT"),
+        ("SELECT MEDIAN(age) FROM a", "half of all"),
+        ("SELECT PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY age) FROM a", "ask COUNT"),
+        ("SELECT STDDEV(age) FROM a", "ask AVG"),
+        ("SELECT SUM(COUNT(*)) OVER () FROM a", "by GROUP BY"),
+        ("SELECT age + 1 FROM a", "ask COUNT"),
+        ("SELECT unheard(age) FROM a", "ask COUNT"),
+        ("SELECT SUM(age) / COUNT(*) FROM a", "ask for both"),
+        ("SELECT AVG(CASE WHEN x = 1 THEN 1 ELSE 0 END) FROM a WHERE y = 1", "divide the two"),
+        ("SELECT COUNT(*) FROM a WHERE age IN (SELECT 1)", "literals"),
+        ("SELECT COUNT(*) FROM a GROUP BY ROLLUP (sex)", "GROUP BY"),
+        ("SELECT sex, sex, COUNT(*) FROM a GROUP BY sex", "AS"),
+        ("SELECT sex, COUNT(*) FROM a GROUP BY sex, sex", "once"),
+        ("SELECT SUM(age + 1) FROM a", "SUM"),
+        ("SELECT COUNT(*) FROM a -- " + "x" * 9000, "characters"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_with_what_can(text: str, remedy: str) -> None:
+    with pytest.raises(StatementError, match=remedy):
+        read(text)
+
+
+WORDS = (
+    "SELECT COUNT ( * ) FROM a WHERE GROUP BY sex = 'F' AND NOT CASE WHEN THEN ELSE END 1 0 , AVG SUM / . :: AS IN"
+)
+
+
+@given(st.lists(st.sampled_from(WORDS.split()), max_size=25))
+def test_every_text_is_a_statement_or_refused(words: list[str]) -> None:
+    with suppress(StatementError):
+        read(" ".join(words))
+
+
+@pytest.mark.parametrize("nested", ["(" * 1000 + "1" + ")" * 1000, "NOT " * 1500 + "TRUE", "- " * 2000 + "1"])
+def test_a_statement_that_nests_deep_is_refused(nested: str) -> None:
+    with pytest.raises(StatementError):
+        read("SELECT COUNT(*) FROM a WHERE ?".replace("?", nested))
