@@ -19,7 +19,7 @@ from stream.kafka.starting import Stopped
 from stream.kafka.steps import Step
 from stream.kafka.unread import UnreadableChangelogError, readable, tell_of_unread
 from stream.log import get_logger
-from stream.processors.base import Outputs, TableMissedError
+from stream.processors.base import LaterVersionError, Outputs, TableMissedError
 from stream.tracing import batch_span
 
 IDLE_MS = 200
@@ -49,6 +49,7 @@ _EXPLAINED = (
     TopicWentBackError,
     TableMissedError,
     UnreadableChangelogError,
+    LaterVersionError,
 )
 """Errors whose messages may be logged: they quote nothing private."""
 

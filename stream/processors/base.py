@@ -79,6 +79,16 @@ class TableMissedError(RuntimeError):
     """A table told of something too late for this restore to be right; the next restore finds it in its place."""
 
 
+class LaterVersionError(RuntimeError):
+    """A changelog holds a record that this version cannot read: nobody knows what its partition has answered."""
+
+    def __init__(self, record: RecordLike) -> None:
+        super().__init__(
+            f"{record.topic}, partition {record.partition}: this version cannot read the record at offset {record.offset}, "
+            "which a later one must have written; run that version or one after it"
+        )
+
+
 class Processor(Protocol):
     """One partition's state machine."""
 

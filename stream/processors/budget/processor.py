@@ -36,7 +36,7 @@ from stream.accounting.ledger import Account, Grant, Ledger, RefusedError
 from stream.accounting.planner import PlanError
 from stream.data import DataError, TableStore
 from stream.noise import NoiseScaleError
-from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
+from stream.processors.base import PROGRESS_KEY, LaterVersionError, Message, Outputs, RecordLike
 from stream.processors.budget.openings import control_event, definition_digest, plan_for, require_reach
 from stream.processors.exhaustion import exhausted_reason
 from stream.processors.letters import dead_letter
@@ -84,7 +84,7 @@ class BudgetProcessor:
         self._mint = mint
         self._receipts = Receipts()
         self._reached = dict.fromkeys(self.inputs, 0)
-        self._restoring: dict[bytes, bytes] = {}
+        self._restoring: dict[bytes, RecordLike] = {}
         self._changed_accounts: dict[str, Account] = {}
         self._changed_grants: dict[str, tuple[Account, Grant]] = {}
 
@@ -95,11 +95,11 @@ class BudgetProcessor:
             if record.value is None:
                 self._restoring.pop(key, None)
             else:
-                self._restoring[key] = record.value
+                self._restoring[key] = record
 
     def restored(self) -> Mapping[str, int]:
         """Rebuild the accounts: sources first, whatever order compaction left. Gives the inputs' next offsets."""
-        records = [_ledger_codec.decode(value) for value in self._restoring.values()]
+        records = [_entry_of(record) for record in self._restoring.values()]
         for record in records:
             if isinstance(record, SourceRecord):
                 self.ledger.restore_source(record)
@@ -317,6 +317,13 @@ class BudgetProcessor:
         value = None if record is None else _ledger_codec.encode(record)
         partition = partition_of(source.encode(), LEDGER_PARTITIONS)
         outputs.add(self._topics.ledger, partition, (key, value, ()))
+
+
+def _entry_of(record: RecordLike) -> LedgerRecord:
+    try:
+        return _ledger_codec.decode(record.value)
+    except MalformedEventError:
+        raise LaterVersionError(record) from None
 
 
 def _reason(error: Exception) -> str:

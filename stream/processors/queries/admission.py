@@ -18,6 +18,7 @@ from stream.processors.base import RecordLike
 from stream.processors.queries.families import Families
 from stream.processors.queries.families.base import Asked, Context
 from stream.processors.queries.families.rows import Rows
+from stream.processors.queries.hosted import CONTROL_UNREAD
 from stream.processors.queries.shares import Shares
 from stream.processors.queries.work import Workload
 from stream.processors.rejections import Rejection
@@ -104,7 +105,7 @@ class Admission:
                     query = _decoded(value)
                 slot = slot_of(query.stream)
                 if slot is None:
-                    unknown = True
+                    unknown = unknown or query.stream not in streams.unread
                     raise self._unknown(query.stream)
                 if plain[slot] and query.__class__ is _PlainQuery and query.value is not None:
                     rows.append((place, query.id, slot, query.value, query.threshold, record.offset, value))
@@ -168,6 +169,8 @@ class Admission:
                 f"stream: belongs in partition {home}, came in {self._context.partition}; "
                 "key events by stream with the murmur2 partitioner (librdkafka: partitioner=murmur2_random)",
             )
+        if stream in self._context.streams.unread:
+            return Rejection("unknown-stream", f"stream: {CONTROL_UNREAD}")
         return Rejection("unknown-stream", "stream: no such stream is open; open it first")
 
 

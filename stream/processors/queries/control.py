@@ -11,7 +11,7 @@ from schemas import TableSource
 from stream.data import TableStore
 from stream.processors.base import RecordLike, TableMissedError
 from stream.processors.queries.definitions import Definition, DefinitionReader
-from stream.processors.queries.hosted import HostedStreams
+from stream.processors.queries.hosted import CONTROL_UNREAD, HostedStreams
 from stream.processors.queries.life import CLOSED, HALTED, OPEN
 
 
@@ -48,8 +48,11 @@ class Control:
             slots += self._host(readable)
             readable = []
             # Written by a later version, perhaps to halt the stream: whatever it says, do not answer against it.
-            if (known := self._streams.slots.get((record.key or b"").decode(errors="replace"))) is not None:
-                self._streams.life.refuse(known, "this worker cannot read the stream's control event; upgrade it")
+            name = (record.key or b"").decode(errors="replace")
+            if (known := self._streams.slots.get(name)) is not None:
+                self._streams.life.refuse(known, CONTROL_UNREAD)
+            else:
+                self._streams.unread.add(name)
         return slots + self._host(readable)
 
     def _host(self, definitions: Sequence[Definition]) -> list[int]:

@@ -7,7 +7,7 @@ operations; hence one numpy column per figure, and one shared ``Terms`` object f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,16 +20,21 @@ from stream.processors.queries.life import OPEN, STATES, LifeCycle
 from stream.processors.queries.noise_keys import StreamKeys
 from stream.processors.queries.terms import Terms, TermsTable
 
+CONTROL_UNREAD: Final = "this worker cannot read the stream's control event; upgrade it"
+"""Why a stream is not answered whose latest control event a later version wrote."""
+
 
 class HostedStreams:
     """Slots, one per stream: ``columns`` has the streams' figures, ``noise`` their keys, ``life`` their states.
 
     ``names[slot]`` is the stream of a slot, ``keys[slot]`` the key of its records, ``kinds[slot]`` its mechanism's kind, and
-    ``plain[slot]`` says that it is a sparse vector over trusted values.
+    ``plain[slot]`` says that it is a sparse vector over trusted values. ``unread`` names streams that have no slot, since no
+    definition of theirs can be read here.
     """
 
     def __init__(self, key: NoiseKey) -> None:
         self.slots: dict[str, int] = {}
+        self.unread: set[str] = set()
         self.names: list[str] = []
         self.keys: list[bytes] = []
         self.incarnations: list[str] = []
@@ -87,6 +92,7 @@ class HostedStreams:
     def _new_slot(self, name: str) -> int:
         slot = len(self.names)
         self.slots[name] = slot
+        self.unread.discard(name)
         self.names.append(name)
         self.keys.append(name.encode())
         self.incarnations.append("")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ import numpy as np
 
 from schemas import Checkpoint, Progress
 from schemas.wire import struct
-from stream.processors.base import PROGRESS_KEY, RecordLike
+from stream.processors.base import PROGRESS_KEY, LaterVersionError, RecordLike
 from stream.processors.queries.control import Control
 from stream.processors.queries.endings import undoes
 from stream.processors.queries.families import Families
@@ -74,7 +74,7 @@ class Restore:
         self._take_checkpoints()
         early, self._early = self._early, {}
         self._control.expect_none_of(
-            {key.decode(): _decode_checkpoint(record.value).incarnation for key, record in early.items()}
+            {key.decode(): _read(record, _decode_checkpoint).incarnation for key, record in early.items()}
         )
         reasons = self._streams.life.reasons
         ended = dict(reasons)
@@ -93,16 +93,16 @@ class Restore:
         records, self._checkpoints = self._checkpoints, {}
         progress = records.pop(PROGRESS_KEY, None)
         if progress is not None and progress.value is not None:
-            self.progress = _decode_progress(progress.value)
+            self.progress = _read(progress, _decode_progress)
         slots, incarnations = self._streams.slots, self._streams.incarnations
         found = []
         for key, record in records.items():
             if record.value is None:
                 continue
             if key.startswith(UPDATE_PREFIX):
-                self._updates.take(key, record.value)
+                self._updates.take(record)
                 continue
-            checkpoint = _decode_checkpoint(record.value)
+            checkpoint = _read(record, _decode_checkpoint)
             slot = slots.get(key.decode())
             if slot is None or incarnations[slot] != checkpoint.incarnation:
                 self._early[key] = record
@@ -124,3 +124,11 @@ class Restore:
                 )
             else:
                 families.one_by_one[streams.kinds[slot]].resume(slot, found)
+
+
+def _read(record: RecordLike, decode: Callable[[Any], Any]) -> Any:
+    """A record of the changelog; what a later version wrote is neither passed over nor read in part."""
+    try:
+        return decode(record.value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise LaterVersionError(record) from None

@@ -8,6 +8,7 @@ import msgspec
 
 from schemas import HypothesisUpdate, Measurement
 from schemas.wire import struct
+from stream.processors.base import LaterVersionError, RecordLike
 
 UPDATE_PREFIX = b"@update|"
 """How the changelog's keys of updates begin; no stream's name starts with an at-sign."""
@@ -44,10 +45,13 @@ class UpdateLog:
     def __init__(self) -> None:
         self._found: dict[tuple[str, int], Any] = {}
 
-    def take(self, key: bytes, value: bytes) -> None:
-        """Take in one record."""
-        number, _, stream = key.removeprefix(UPDATE_PREFIX).decode().partition("|")
-        self._found[stream, int(number)] = _decode(value)
+    def take(self, record: RecordLike) -> None:
+        """Take in one record; LaterVersionError for what this version cannot read."""
+        number, _, stream = (record.key or b"").removeprefix(UPDATE_PREFIX).decode().partition("|")
+        try:
+            self._found[stream, int(number)] = _decode(record.value or b"")
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise LaterVersionError(record) from None
 
     def of(self, stream: str, incarnation: str, count: int) -> list[Any] | None:
         """The first ``count`` updates of a stream in order; None if any is missing or another incarnation's."""

@@ -1,0 +1,113 @@
+"""What earlier versions wrote, as they wrote it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from aiokafka import TopicPartition
+
+from schemas import StreamSpec
+from stream.data import TableStore
+from stream.noise import NoiseKey
+from stream.processors.base import Record
+from stream.processors.queries.shares import Limits
+from stream.processors.topics import Topics
+from tests.chaos.replay import Installation, Logs
+from tests.simulation.broker import Broker
+from tests.simulation.logs import Entry
+from tests.upgrade.record import FOLDER
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One installation of an earlier version: all that it had committed when it was stopped."""
+
+    topics: Topics
+    key: NoiseKey
+    rows: dict[str, list[Any]]
+    limits: Limits
+    asked: list[str]
+    names: dict[str, str]
+    logs: Logs
+    ends: dict[TopicPartition, int]
+    committed: list[tuple[str, TopicPartition, int]]
+
+    def tables(self) -> TableStore:
+        """The tables of the installation."""
+        store = TableStore.keyed_by(self.key)
+        store.put("people", self.rows)
+        return store
+
+    def installation(self) -> Installation:
+        """What a replay needs."""
+        return Installation(self.topics, self.key, self.tables(), limits=self.limits)
+
+    def records(self, name: str) -> Iterator[Record]:
+        """All records of a topic, by its name without the prefix."""
+        for (topic, _), records in sorted(self.logs.items()):
+            if topic == self.names[name]:
+                yield from records  # type: ignore[misc]  # they were made as records
+
+    def latest(self, name: str) -> dict[str, Any]:
+        """What compaction leaves of a topic, read as plain JSON and by nothing of ours."""
+        return {(one.key or b"").decode(): json.loads(one.value or b"null") for one in self.records(name)}
+
+    def specs(self) -> list[StreamSpec]:
+        """The streams that were opened."""
+        return [StreamSpec.model_validate(one["spec"]) for one in self.latest("control").values()]
+
+    def committed_of(self, topic: str) -> int:
+        """The offset that a group had committed of a topic of one partition."""
+        (found,) = [offset for _, place, offset in self.committed if place.topic == topic]
+        return found
+
+    def fill(self, broker: Broker) -> None:
+        """Have a simulated broker hold what Kafka held: each record at its offset, and what the groups had committed."""
+        for log in broker.logs.values():
+            log.entries, log.end = [], 0
+        for (topic, number), records in self.logs.items():
+            log = broker.logs[TopicPartition(topic, number)]
+            log.entries = [Entry(one.offset, one, None) for one in records]  # type: ignore[arg-type]
+        for place, end in self.ends.items():
+            broker.logs[place].end = end
+        for group, place, offset in self.committed:
+            for known in (broker.group(group).offsets, broker.group(group).reached):
+                known[place] = offset
+
+
+@cache
+def recordings() -> dict[str, Recording]:
+    """Every installation that is kept, by version and number."""
+    return {
+        f"{path.name.removesuffix('.json.gz')}-{number}": _recording(document, one)
+        for path in sorted(FOLDER.glob("*.json.gz"))
+        for document in [json.loads(gzip.decompress(path.read_bytes()))]
+        for number, one in enumerate(document["installations"])
+    }
+
+
+def _recording(document: dict[str, Any], one: dict[str, Any]) -> Recording:
+    logs: dict[tuple[str, int], list[Record]] = {}
+    for topic, partition, offset, timestamp, key, value in one["records"]:
+        record = Record(
+            topic, partition, offset, timestamp, key.encode(), None if value is None else value.encode(), ()
+        )
+        logs.setdefault((topic, partition), []).append(record)
+    return Recording(
+        topics=Topics(document["prefix"], document["partitions"]),
+        key=NoiseKey(bytes.fromhex(document["key"])),
+        rows=document["rows"],
+        limits=Limits.of(*document["work"]),
+        asked=one["asked"],
+        names=one["topics"],
+        logs=logs,
+        ends={TopicPartition(topic, number): end for topic, number, end in one["ends"]},
+        committed=[
+            (group, TopicPartition(topic, number), offset) for group, topic, number, offset in one["committed"]
+        ],
+    )

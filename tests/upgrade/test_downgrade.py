@@ -1,0 +1,151 @@
+"""What a later version wrote is refused, with a reason, and never read in part.
+
+Later versions' records are today's with a field that today's schemas do not have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+import structlog
+from aiokafka import TopicPartition
+
+from schemas import Answer
+from stream.processors.base import LaterVersionError, Record
+from stream.processors.budget import BudgetProcessor
+from stream.processors.topics import partition_of
+from tests.chaos.load import Questions
+from tests.simulation.schedule import lazily
+from tests.simulation.world import World, perform
+from tests.upgrade.recordings import Recording, recordings
+
+ONE = next(iter(recordings()))
+
+
+def later(record: Record) -> Record:
+    """The record as a later version might have written it."""
+    return record._replace(value=json.dumps({**json.loads(record.value or b""), "later": 1}).encode())
+
+
+def changed(recording: Recording, name: str, chosen: Callable[[bytes], bool]) -> tuple[list[Record], Record]:
+    """A topic's records, the last one of the chosen keys a later version's."""
+    records = list(recording.records(name))
+    last = max(place for place, one in enumerate(records) if chosen(one.key or b""))
+    records[last] = later(records[last])
+    return records, records[last]
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        pytest.param(lambda key: key == b"@progress", id="progress"),
+        pytest.param(lambda key: key.startswith(b"@update|"), id="update"),
+        pytest.param(lambda key: not key.startswith(b"@"), id="checkpoint"),
+    ],
+)
+def test_a_worker_does_not_take_over_from_a_later_version(chosen: Callable[[bytes], bool]) -> None:
+    recording = recordings()[ONE]
+    records, last = changed(recording, "state", chosen)
+    worker = recording.installation().processor(last.partition)
+    worker.restore(one for one in recording.records("control") if one.partition == last.partition)
+    worker.restore(one for one in records if one.partition == last.partition)
+    with pytest.raises(LaterVersionError) as refused:
+        worker.restored()
+    assert str(refused.value) == (
+        f"sim.state, partition {last.partition}: this version cannot read the record at offset {last.offset}, which a later "
+        "one must have written; run that version or one after it"
+    )
+
+
+@pytest.mark.parametrize("prefix", [b"source|", b"grant|", b"receipt|", b"@progress"])
+def test_a_budget_service_does_not_take_over_from_a_later_version(prefix: bytes) -> None:
+    recording = recordings()[ONE]
+    records, last = changed(recording, "ledger", lambda key: key.startswith(prefix))
+    budget = BudgetProcessor(
+        recording.topics, 0, key_id="0" * 16, tables=recording.tables(), mint=lambda _: bytes(16)
+    )
+    budget.restore(records)
+    with pytest.raises(LaterVersionError, match=rf"^sim\.ledger, partition 0: .* at offset {last.offset}, "):
+        budget.restored()
+
+
+def test_services_say_why_they_refuse_and_answer_and_grant_nothing() -> None:
+    recording = recordings()[ONE]
+
+    async def scene(world: World) -> tuple[int, int, set[str]]:
+        recording.fill(world.broker)
+        for topic in (world.topics.state, world.topics.ledger):
+            for entry in world.broker.logs[TopicPartition(topic, 0)].entries[-1:]:
+                assert entry.record is not None
+                entry.record = later(entry.record)
+        before = {place: log.end for place, log in world.broker.logs.items()}
+        with structlog.testing.capture_logs() as said:
+            world.start("budget")
+            world.start("worker")
+            questions = Questions(recording.specs(), 3)
+            for _ in range(12):
+                world.ask(*questions.next())
+            await asyncio.sleep(60.0)
+        topics = world.topics
+        answered = (
+            world.broker.logs[TopicPartition(topics.answers, 0)].end - before[TopicPartition(topics.answers, 0)]
+        )
+        granted = (
+            world.broker.logs[TopicPartition(topics.ledger, 0)].end - before[TopicPartition(topics.ledger, 0)]
+        )
+        reasons = {str(one["detail"]) for one in said if one["event"] == "partition starts over"}
+        return answered, granted, reasons
+
+    with lazily():
+        answered, granted, reasons = perform(scene)
+    assert (answered, granted) == (0, 0)
+    assert {reason.partition(",")[0] for reason in reasons} == {"sim.state", "sim.ledger"}
+    assert all(reason.endswith("run that version or one after it") for reason in reasons)
+
+
+def asked_of(recording: Recording, control: list[Record], *followed: Record) -> dict[str, Answer]:
+    """What the streams of one partition answer after a restore from these control events, and others that came since."""
+    worker = recording.installation().processor(0)
+    worker.restore(one for one in control if one.partition == 0)
+    worker.restore(one for one in recording.records("state") if one.partition == 0)
+    worker.restored()
+    worker.follow(followed)
+    names = [name for name in recording.latest("control") if partition_of(name.encode(), 2) == 0]
+    questions = [
+        Record(
+            "queries",
+            0,
+            10_000 + place,
+            0,
+            name.encode(),
+            json.dumps({"id": name, "stream": name, "value": 1.0}).encode(),
+            (),
+        )
+        for place, name in enumerate(names)
+    ]
+    assert not worker.needs_tables(questions)  # what cannot be read does not come by waiting
+    outputs = worker.process(questions)
+    answers = [
+        Answer.model_validate_json(value or b"") for _, value, _ in outputs.messages[recording.topics.answers, 0]
+    ]
+    return {one.stream: one for one in answers}
+
+
+def test_a_stream_whose_control_event_is_a_later_versions_is_not_answered_and_says_why() -> None:
+    """Whether the worker knows the stream from an earlier event, or finds this one alone."""
+    recording = recordings()[ONE]
+    stream = next(
+        name
+        for name, one in recording.latest("control").items()
+        if one["kind"] == "opened" and partition_of(name.encode(), 2) == 0
+    )
+    records = list(recording.records("control"))
+    (opened,) = [one for one in records if one.key == stream.encode()]
+    known = asked_of(recording, records, later(opened)._replace(offset=opened.offset + 100))
+    alone = asked_of(recording, [one if one is not opened else later(one) for one in records])
+    assert (known[stream].outcome, alone[stream].outcome) == ("halted", "rejected")
+    for one in (known[stream], alone[stream]):
+        assert (one.reason or "").endswith("this worker cannot read the stream's control event; upgrade it")
