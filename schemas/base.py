@@ -96,7 +96,8 @@ class Amount(Event):
     """A quantity of privacy budget.
 
     ``rho`` is set for sources under zero-concentrated differential privacy. Both it and ``epsilon`` add up from stream to
-    stream there, and the source's budget bounds one or the other; ``delta`` is then 0.
+    stream there, and the source's budget bounds one or the other; ``delta`` is then 0. Where streams with Gaussian noise are counted, which
+    have no ``epsilon`` to add up, ``rho`` alone is bounded, and ``epsilon`` and ``delta`` are what it implies.
     """
 
     wire_omits_defaults: ClassVar[bool] = True

@@ -61,29 +61,34 @@ class AnswersCalibration(_Calibration):
     """Mechanisms that charge each answer: laplace, noisy_max, exponential.
 
     Each of ``cutoff`` answers is ``epsilon_answer``-DP; together they are (``epsilon``, ``delta``)-DP by the ``method``:
-    adding up (``basic``) or optimal composition. ``alpha`` is that of the stream's sensitivity; a Laplace query with
-    another sensitivity has its α in proportion.
+    adding up (``basic``) or optimal composition. With ``gaussian`` there is no ``epsilon_answer``: the noise of numbers that one
+    person moves by Δ, in the ℓ₂ norm, has the deviation Δ·``deviation``. ``alpha`` is that of the stream's sensitivity; a Laplace
+    query with another sensitivity has its α in proportion.
     """
 
     kind: Literal["answers"] = "answers"
-    method: Literal["basic", "optimal", "textbook"]
+    method: Literal["basic", "optimal", "textbook", "gaussian"]
     epsilon_answer: float
     monotone: bool = False
+    deviation: float = 0.0
 
 
 class ReleaseCalibration(_Calibration):
     """Mechanisms that are charged once, at the first answer: histogram, lazy_histogram, sparse_project, randomized_response.
 
     The release consists of ``parts`` that one person all reaches, each ``epsilon_part``-DP: the rows of a projection,
-    the events of one person, else one. With ``noise_only``, ``alpha`` is that of the noise in an answer; its whole error
-    depends on the table, and each answer carries it.
+    the events of one person, else one. With ``gaussian`` there is no ``epsilon_part``: each number's noise has this
+    ``deviation``, and one person moves ``moved`` of them. With ``noise_only``, ``alpha`` is that of the noise in an answer; its
+    whole error depends on the table, and each answer carries it.
     """
 
     kind: Literal["release"] = "release"
-    method: Literal["basic", "optimal", "textbook"]
+    method: Literal["basic", "optimal", "textbook", "gaussian"]
     parts: Annotated[int, Field(ge=1)]
     epsilon_part: float
     noise_only: bool = False
+    deviation: float = 0.0
+    moved: Steps = 1
 
 
 class HypothesisCalibration(_Calibration):
@@ -112,7 +117,9 @@ class EstimateCalibration(_Calibration):
     one's part ``epsilon_number`` goes to a single number where that is told, the rest to the marginal. With the first answer
     ``starts`` marginals are measured, those of ``warm_start`` attributes each, for ``epsilon_start`` apiece. An error
     above ``threshold`` steps asks for a ⊤. One person moves the cells of a marginal by ``marginal_sensitivity`` together.
-    ``estimate`` is the version of the fit: an open stream keeps to its own.
+    With ``gaussian`` noise nothing of ε is named for what is measured: a cell's noise has ``deviation_start`` in the opening and
+    ``deviation_answer`` on a ⊤ without a number; a number that one person moves by W has W·``deviation_number``, for which the
+    marginal beside it has as much precision less. ``estimate`` is the version of the fit: an open stream keeps to its own.
     """
 
     kind: Literal["estimate"] = "estimate"
@@ -126,6 +133,10 @@ class EstimateCalibration(_Calibration):
     epsilon_start: float = 0.0
     epsilon_number: float
     marginal_sensitivity: Steps = 1
+    noise: Literal["laplace", "gaussian"] = "laplace"
+    deviation_start: float = 0.0
+    deviation_answer: float = 0.0
+    deviation_number: float = 0.0
 
 
 Calibration = Annotated[

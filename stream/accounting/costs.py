@@ -22,8 +22,9 @@ from schemas import (
     Source,
     SparseVectorCalibration,
 )
-from stream.accounting.composition import rounded_down
-from stream.accounting.concentrated import largest_rho
+from stream.accounting.composition import rounded_down, rounded_up
+from stream.accounting.concentrated import largest_rho, least_epsilon
+from stream.accounting.gaussian import Moved, gaussian_rho
 from stream.accounting.numeric import tops_epsilon
 
 EPSILON_UNITS = 10**12
@@ -36,29 +37,51 @@ DELTA_UNITS = 10**30
 class Cost:
     """An exact amount of budget: ``loss`` is ε by adding up and ``rho`` is ρ, in units of 10⁻¹², ``delta`` is in units of 10⁻³⁰.
 
-    ``rho`` is 0 on sources under ``pure``, ``delta`` on those under ``zcdp``.
+    ``rho`` is 0 on sources under ``pure``, ``delta`` on those under ``zcdp``. ``unbounded`` is how many streams' ε, by adding up,
+    is infinite for their Gaussian noise: ``loss`` is that of their other parts.
     """
 
     loss: int = 0
     delta: int = 0
     rho: int = 0
+    unbounded: int = 0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(self.loss + other.loss, self.delta + other.delta, self.rho + other.rho)
+        return Cost(
+            self.loss + other.loss,
+            self.delta + other.delta,
+            self.rho + other.rho,
+            self.unbounded + other.unbounded,
+        )
 
     def __sub__(self, other: Cost) -> Cost:
-        return Cost(self.loss - other.loss, self.delta - other.delta, self.rho - other.rho)
+        return Cost(
+            self.loss - other.loss,
+            self.delta - other.delta,
+            self.rho - other.rho,
+            self.unbounded - other.unbounded,
+        )
 
     def __le__(self, other: Cost) -> bool:
-        return self.loss <= other.loss and self.delta <= other.delta and self.rho <= other.rho
+        return (
+            self.loss <= other.loss
+            and self.delta <= other.delta
+            and self.rho <= other.rho
+            and self.unbounded <= other.unbounded
+        )
 
     def least(self, other: Cost) -> Cost:
         """The smaller of each part."""
-        return Cost(min(self.loss, other.loss), min(self.delta, other.delta), min(self.rho, other.rho))
+        return Cost(
+            min(self.loss, other.loss),
+            min(self.delta, other.delta),
+            min(self.rho, other.rho),
+            min(self.unbounded, other.unbounded),
+        )
 
     def at_least_nothing(self) -> Cost:
-        """Each part, or 0 where it is below."""
-        return Cost(max(self.loss, 0), max(self.delta, 0), max(self.rho, 0))
+        """What there is of each kind of budget, or 0 where it is overdrawn."""
+        return Cost(max(self.loss, 0), max(self.delta, 0), max(self.rho, 0), self.unbounded)
 
 
 NOTHING = Cost()
@@ -68,10 +91,11 @@ def fits(cost: Cost, left: Cost, accountant: str) -> bool:
     """Whether what is left pays for a cost.
 
     Under ``zcdp`` one of the two ways to add up need do: docs/composition.md, "Either way", proves that every transcript may
-    end by its own, at the source's (ε, δ).
+    end by its own, at the source's (ε, δ). A stream with Gaussian noise ends by ρ alone, and all others with it.
     """
     if accountant == "zcdp":
-        return cost.loss <= left.loss or cost.rho <= left.rho
+        added_up = cost.loss <= left.loss and cost.unbounded <= left.unbounded
+        return added_up or cost.rho <= left.rho
     return cost <= left
 
 
@@ -98,29 +122,49 @@ class Losses:
     """The pure privacy losses that a calibration composes.
 
     ``parts`` lists how many mechanisms of which ε make up the whole stream. A transcript with t charged answers has
-    lost ``first`` + t·``each``, and ``under_way`` more while the stream is open.
+    lost ``first`` + t·``each``, and ``under_way`` more while the stream is open. Gaussian noise has no ε and is none of them:
+    the first answer rests on ``gaussian_first``, all charged ones together on ``gaussian_charged``.
     """
 
     parts: tuple[tuple[int, Fraction], ...]
     first: Fraction
     each: Fraction
     under_way: Fraction = Fraction(0)
+    gaussian_first: tuple[Moved, ...] = ()
+    gaussian_charged: tuple[Moved, ...] = ()
+
+    @property
+    def gaussian(self) -> tuple[Moved, ...]:
+        """All Gaussian noise of the whole stream."""
+        return self.gaussian_first + self.gaussian_charged
 
     @property
     def total(self) -> Fraction:
-        """The loss of the whole stream by adding up."""
+        """The loss of the whole stream by adding up, but for its Gaussian noise."""
         return sum((count * epsilon for count, epsilon in self.parts), Fraction(0))
+
+    @property
+    def rho(self) -> Fraction:
+        """ρ of the whole stream: Σ ε²/2 over its pure parts, and that of its Gaussian noise."""
+        return sum((count * epsilon**2 for count, epsilon in self.parts), 2 * gaussian_rho(self.gaussian)) / 2
 
 
 @lru_cache(maxsize=4096)
-def losses(calibration: Calibration) -> Losses:
+def losses(calibration: Calibration) -> Losses:  # noqa: PLR0911 - one for each kind of calibration
     """What a calibration composes; the proof notes of the mechanisms say why."""
     match calibration:
         case SparseVectorCalibration():
             return _sparse_vector_losses(calibration)
+        case AnswersCalibration(method="gaussian"):
+            moved = Moved(calibration.cutoff, 1, Fraction(calibration.deviation) ** 2)
+            return Losses((), Fraction(0), Fraction(0), gaussian_charged=(moved,))
         case AnswersCalibration():
             each = Fraction(calibration.epsilon_answer)
             return Losses(((calibration.cutoff, each),), Fraction(0), each)
+        case ReleaseCalibration(method="gaussian"):
+            squared = (calibration.sensitivity_steps * calibration.parts // calibration.moved) ** 2
+            moved = Moved(calibration.moved, squared, Fraction(calibration.deviation) ** 2)
+            return Losses((), Fraction(0), Fraction(0), gaussian_first=(moved,))
         case ReleaseCalibration():
             part = Fraction(calibration.epsilon_part)
             return Losses(((calibration.parts, part),), calibration.parts * part, Fraction(0))
@@ -136,7 +180,24 @@ def losses(calibration: Calibration) -> Losses:
                 (count, part) for count, part in ((1, rows), (calibration.starts, start)) if count and part
             )
             first = rows + calibration.starts * start + inner.first
-            return Losses((*opening, *inner.parts), first, inner.each, inner.under_way)
+            return Losses(
+                (*opening, *inner.parts), first, inner.each, inner.under_way, *_estimate_noise(calibration)
+            )
+
+
+def _estimate_noise(calibration: EstimateCalibration) -> tuple[tuple[Moved, ...], tuple[Moved, ...]]:
+    """The Gaussian noise of the opening, and that of all ⊤s.
+
+    One person moves ``marginal_sensitivity`` cells of a marginal by 1 each. A number told on a ⊤ has its precision from the
+    marginal beside it, and is one measurement more; its variance is no less than that of the cells.
+    """
+    if calibration.noise == "laplace":
+        return (), ()
+    cells = calibration.marginal_sensitivity
+    first = Moved(calibration.starts * cells, 1, Fraction(calibration.deviation_start) ** 2)
+    on_tops = Fraction(calibration.deviation_answer) ** 2
+    charged = (Moved(calibration.cutoff * cells, 1, on_tops), Moved(calibration.cutoff, 0, on_tops))
+    return (first,) if calibration.starts else (), charged
 
 
 def _sparse_vector_losses(calibration: SparseVectorCalibration) -> Losses:
@@ -150,7 +211,8 @@ def _sparse_vector_losses(calibration: SparseVectorCalibration) -> Losses:
 
 def is_pure(calibration: Calibration) -> bool:
     """Whether the stream's ε holds with δ = 0, by adding up its parts."""
-    return losses(calibration).total <= Fraction(calibration.epsilon)
+    parts = losses(calibration)
+    return not parts.gaussian and parts.total <= Fraction(calibration.epsilon)
 
 
 @lru_cache(maxsize=4096)
@@ -158,12 +220,15 @@ def stream_cost(calibration: Calibration, accountant: str) -> Cost:
     """What a stream may spend at most.
 
     Under ``pure`` this is its (ε, δ), with δ = 0 where the parts add up to ε by themselves. Under ``zcdp`` it is what the
-    parts add up to, and Σ ε²/2 over them (Bun & Steinke 2016, Proposition 1.4 and Lemma 1.7).
+    parts add up to, and Σ ε²/2 over them (Bun & Steinke 2016, Proposition 1.4 and Lemma 1.7) with the ρ of Gaussian noise.
     """
     parts = losses(calibration)
     if accountant == "zcdp":
-        rho = sum((count * epsilon**2 for count, epsilon in parts.parts), Fraction(0)) / 2
-        return Cost(_units_up(parts.total, EPSILON_UNITS), rho=_units_up(rho, EPSILON_UNITS))
+        return Cost(
+            _units_up(parts.total, EPSILON_UNITS),
+            rho=_units_up(parts.rho, EPSILON_UNITS),
+            unbounded=1 if parts.gaussian else 0,
+        )
     delta = 0 if is_pure(calibration) else _units_up(Fraction(calibration.delta), DELTA_UNITS)
     return Cost(_units_up(Fraction(calibration.epsilon), EPSILON_UNITS), delta)
 
@@ -184,7 +249,8 @@ def realised_cost(calibration: Calibration, accountant: str, answered: int, tops
     loss = parts.first + tops * parts.each
     if tops < calibration.cutoff:
         loss += parts.under_way
-    return Cost(_units_up(loss, EPSILON_UNITS), full.delta, full.rho).least(full)
+    drawn = parts.gaussian_first or (tops > 0 and parts.gaussian_charged)
+    return Cost(_units_up(loss, EPSILON_UNITS), full.delta, full.rho, 1 if drawn else 0).least(full)
 
 
 def total_budget(source: Source) -> Cost:
@@ -200,7 +266,11 @@ def total_budget(source: Source) -> Cost:
 
 
 def to_amount(cost: Cost, source: Source) -> Amount:
-    """A cost as the contract shows it."""
+    """A cost as the contract shows it; where Gaussian noise leaves ρ alone, with the ε that ρ implies at the source's δ."""
+    if cost.unbounded:
+        rho = Fraction(cost.rho, EPSILON_UNITS)
+        epsilon = rounded_up(least_epsilon(rho, told(source.delta)))
+        return Amount(epsilon=epsilon, delta=source.delta, rho=cost.rho / EPSILON_UNITS)
     return Amount(
         epsilon=cost.loss / EPSILON_UNITS,
         delta=float(Fraction(cost.delta, DELTA_UNITS)),

@@ -18,14 +18,15 @@ from scipy.optimize import minimize_scalar
 
 from schemas import EstimateCalibration, Pmw, SparseVectorCalibration, StreamSpec
 from schemas.mechanisms import MAX_UNIVERSE
+from stream.accounting.comparisons import THRESHOLD_PART, Comparisons
 from stream.accounting.composition import rounded_down
 from stream.accounting.hypotheses import WEIGHT_STEPS
 from stream.accounting.methods import HEADROOM, LARGEST_NOISE, PlanError
 from stream.accounting.setting import Setting
 from stream.accounting.tails import one_sided_reach, two_sided_reach
 
-ROWS_PART, THRESHOLD_PART, NUMBERS_PART, MEASURED_PART = 0.1, 0.5, 0.3, 0.1
-"""Parts of β: that the number of rows, the threshold, what ⊤s tell, or sums of measured cells are further off than said."""
+ROWS_PART, NUMBERS_PART, MEASURED_PART = 0.1, 0.3, 0.1
+"""Parts of β: that the number of rows, what ⊤s tell, or sums of measured cells are further off than said. The threshold has the rest."""
 
 Order = Literal[0, 1, 2]
 
@@ -40,14 +41,10 @@ _UPDATES = {0: (16, 2), 1: (6, 2), 2: (-1, 1)}
 """How many ⊤s are paid for unless the operator says so: a number, and so many for each attribute."""
 _NUMBER_SHARE, _NUMBER_SHARE_BESIDE_PAIRS = 0.3, 0.5
 """The part of a ⊤'s ε that goes to its number, where one is told; the marginal needs less where its pairs are known."""
-_FALSE_SHARE = 0.2
-"""About so many of the ⊤s may be spent on questions that the estimate answers well."""
-_NOISES_OF_SLACK = 3.0
+NOISES_OF_SLACK = 3.0
 """The estimate is let off so many scales of the noise in one measured cell before it counts as wrong."""
-_WIDE_RARITY = 2.75
 _WIDE_CELLS = 1 << 11
-"""Where pairs were measured, the noise of wide sums of their cells is let off but for one question in e^2.75, about 16. More cells
-than that are mostly empty, and the fit evens out their noise."""
+"""More cells of a pair than that are mostly empty, and the fit evens out their noise."""
 _LEAST_SHARE, _LARGEST_SHARE = 0.02, 0.8
 
 
@@ -69,23 +66,17 @@ class _Task:
     known: float | None = None
     wide: float = 0.0
 
-    @property
-    def rarity(self) -> float:
-        """ln of how many questions there are for each ⊤ that may be raised for nothing."""
-        return math.log(max(2.0, self.queries / (_FALSE_SHARE * self.updates)))
-
-    def slack(self, answer: float) -> float:
-        """The error that the estimate may have on every question, in rows."""
-        if self.gap is not None:
-            return self.gap
+    def comparisons(self, answer: float) -> Comparisons:
+        """How comparisons are planned beside a part ``answer`` of ε for measuring."""
         measured = self.width * self.updates / ((1.0 - self.number_share) * answer)
-        return _NOISES_OF_SLACK * (measured if self.known is None else self.known)
-
-    def raised(self, answer: float, query: float) -> float:
-        """The threshold, in rows: for all questions at the slack, and for the seldom ones that sum many noisy cells."""
-        scale = 2.0 * self.updates / query
-        plain = self.slack(answer) + scale * self.rarity
-        return plain if self.known is None else max(plain, self.wide + scale * _WIDE_RARITY)
+        slack = NOISES_OF_SLACK * (measured if self.known is None else self.known)
+        return Comparisons(
+            updates=self.updates,
+            queries=self.queries,
+            beta=self.beta,
+            slack=slack if self.gap is None else self.gap,
+            wide=None if self.known is None else self.wide,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +95,7 @@ class _Division:
 
 
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration, ...]:
-    """The one calibration; pure, whatever δ is allowed.
+    """The one calibration with Laplace noise; pure, whatever δ is allowed.
 
     Raises:
         PlanError: the source has no attributes, or the noise does not fit; the message names the parameter to change.
@@ -139,7 +130,7 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration,
     tasks = [task]
     if order == 2 and gap is None:
         scale = width / start
-        wide = scale * _wide_noises(sizes)
+        wide = scale * wide_noises(sizes)
         tasks.append(replace(task, number_share=_NUMBER_SHARE_BESIDE_PAIRS, known=scale, wide=wide))
     plans = (_finished(spec, one, order, starts, start, rows) for one in tasks)
     return (min(plans, key=lambda plan: plan.alpha),)
@@ -187,7 +178,7 @@ def _finished(
     query = rounded_down(task.left - Fraction(answer) - Fraction(division.threshold))
     number = task.number_share * answer / task.updates
     _check_scale(min(division.threshold, query / (2.0 * task.updates), number) / WEIGHT_STEPS)
-    threshold = math.ceil(task.raised(answer, query) / grid)
+    threshold = math.ceil(task.comparisons(answer).raised(query) / grid)
     reach = one_sided_reach(division.threshold / WEIGHT_STEPS, 1, THRESHOLD_PART * spec.beta)
     numbers = two_sided_reach(number / WEIGHT_STEPS, task.updates, NUMBERS_PART * spec.beta)
     decisions = (threshold + reach) * grid
@@ -241,41 +232,21 @@ def _best_division(task: _Task) -> _Division:
 
 
 def _division(task: _Task, share: float) -> _Division:
-    """With a part ``share`` of what is left for measuring.
-
-    Given the rest D of ε, slack + a/ε₂ + b/ε₁ with ε₁ + ε₂ = D is least where ε₁/D = √b/(√a + √b); the larger of two such sums is
-    least at one of these points, or where both are equal.
-    """
+    """With a part ``share`` of what is left for measuring."""
     left = float(task.left)
     answer = share * left
-    rest = left - answer
-    least = -math.log(THRESHOLD_PART * task.beta)
-
-    def query_at(rarity: float) -> float:
-        return rest / (1.0 + math.sqrt(least / (2.0 * task.updates * rarity)))
-
-    queries = [query_at(task.rarity)]
-    if task.known is not None:
-        queries.append(query_at(_WIDE_RARITY))
-        apart = task.wide - task.slack(answer)
-        if apart > 0.0 and task.rarity > _WIDE_RARITY:
-            queries.append(min(2.0 * task.updates * (task.rarity - _WIDE_RARITY) / apart, queries[0]))
-
-    def decisions(query: float) -> float:
-        return task.raised(answer, query) + least / (rest - query)
-
-    query = min(queries, key=decisions)
+    threshold, query, decisions = task.comparisons(answer).divided(left - answer)
     number = task.number_share * answer / task.updates
     return _Division(
-        threshold=rest - query,
+        threshold=threshold,
         query=query,
         answer=answer,
-        decisions=decisions(query),
+        decisions=decisions,
         numbers=math.log(task.updates / (NUMBERS_PART * task.beta)) / number,
     )
 
 
-def _wide_noises(sizes: Sequence[int]) -> float:
+def wide_noises(sizes: Sequence[int]) -> float:
     """The standard deviation of a sum of half of the cells of the largest measured pair, whose total is known; in noise scales."""
     cells = max(math.prod(sizes[axis] for axis in axes) for axes in opening(sizes, 2))
     return math.sqrt(min(cells, _WIDE_CELLS) / 2.0)

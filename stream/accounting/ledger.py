@@ -52,7 +52,10 @@ class Account:
 
     @property
     def left(self) -> Cost:
-        """What may still be granted; under ``zcdp`` one of ε and ρ may be overdrawn, for the other holds."""
+        """What may still be granted; under ``zcdp`` one of ε and ρ may be overdrawn, for the other holds.
+
+        Below 0 in ``unbounded`` while streams with Gaussian noise are counted: then ρ alone may be granted.
+        """
         return self.total - self.granted + self.refunded
 
     def record(self) -> SourceRecord:
@@ -265,5 +268,5 @@ def _check_report(grant: Grant, answered: int, tops: int, state: StreamState) ->
 
 def _show(amount: Amount) -> str:
     if amount.rho is not None:
-        return f"ρ = {amount.rho:.6g} (ε = {amount.epsilon:.6g} added up)"
+        return f"ρ = {amount.rho:.6g}" + ("" if amount.delta else f" (ε = {amount.epsilon:.6g} added up)")
     return f"ε = {amount.epsilon:.6g}" + (f", δ = {amount.delta:.3g}" if amount.delta else "")

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
-from functools import lru_cache
 from typing import Protocol
 
 from schemas import EstimateCalibration
 from stream.accounting.estimates import MEASURED_PART, NUMBERS_PART
-from stream.accounting.release_accuracy import sum_alpha
-from stream.accounting.tails import two_sided_reach
+from stream.accounting.laws import reach, sum_alpha, variance_of
+from stream.noise import Symmetric
 
 _HOPELESS = 1.5
 """A sum whose standard deviation is beyond the promise already, by such a margin in the tail, is not looked at closer."""
@@ -41,29 +39,24 @@ class Bounds:
         """The error of every number told on a ⊤, in units of what one person moves it by."""
         return self._number
 
-    def cells(self, rate: Fraction, summed: int, sizes: Sequence[int], ranges: bool) -> float:
+    def cells(self, law: Symmetric, summed: int, sizes: Sequence[int], ranges: bool) -> float:
         """The error of sums of ``summed`` cells of one marginal, all of them at once; infinite if beyond the promise."""
         if summed == 0:
             return 0.0
         beta = 0.5 * MEASURED_PART * self._calibration.beta / self._measurements
-        single = summed * _cell_reach(rate, math.prod(sizes), beta)
+        single = summed * reach(law, math.prod(sizes), beta)
         if not ranges or summed == 1:
             return single
         count = math.prod(size * (size + 1) // 2 for size in sizes)
-        least = 2.0 * math.sqrt(summed * math.log(2.0 * count / beta)) / float(rate)
+        least = math.sqrt(2.0 * variance_of(law) * summed * math.log(2.0 * count / beta))
         if least > _HOPELESS * self._promise:
             return min(single, math.inf)
-        return min(single, sum_alpha(float(rate), summed, count, beta, whole=True))
+        return min(single, sum_alpha(law, summed, count, beta, whole=True))
 
-    def fresh(self, rate: Fraction, numbers: int, question: _Asked) -> float:
+    def fresh(self, law: Symmetric, numbers: int, question: _Asked) -> float:
         """The error of numbers read off a marginal that their own ⊤ measured, in units of what one person moves them by.
 
         The marginal's noise is independent of the question, so that no other sum needs to be reckoned with.
         """
         beta = NUMBERS_PART * self._calibration.beta / self._calibration.cutoff
-        return sum_alpha(float(rate), question.summed, numbers, beta, whole=question.whole)
-
-
-@lru_cache(maxsize=4096)
-def _cell_reach(rate: Fraction, cells: int, beta: float) -> int:
-    return two_sided_reach(float(rate), cells, beta)
+        return sum_alpha(law, question.summed, numbers, beta, whole=question.whole)

@@ -10,6 +10,7 @@ from functools import lru_cache
 from schemas import (
     AboveThreshold,
     Calibration,
+    EstimateCalibration,
     Exponential,
     Histogram,
     HypothesisCalibration,
@@ -24,7 +25,15 @@ from schemas import (
     SparseVectorCalibration,
     StreamSpec,
 )
-from stream.accounting import answers, estimates, hypotheses, planner, randomized_response, releases
+from stream.accounting import (
+    answers,
+    estimates,
+    gaussian_estimates,
+    hypotheses,
+    planner,
+    randomized_response,
+    releases,
+)
 from stream.accounting.accuracy import exact_alpha
 from stream.accounting.costs import affordable
 from stream.accounting.methods import PlanError
@@ -65,7 +74,9 @@ def rank(calibration: Calibration) -> float:
 
 
 def name_of(calibration: Calibration) -> str:
-    """A calibration's method, with that of its sparse vector where it has one inside: unlike for any two candidates."""
+    """A calibration's method, with what else tells it from the other candidates: its noise, or the sparse vector inside."""
+    if isinstance(calibration, EstimateCalibration) and calibration.noise != "laplace":
+        return f"{calibration.method}, {calibration.noise}"
     if isinstance(calibration, HypothesisCalibration) and calibration.method != "textbook":
         return f"{calibration.method}, {calibration.sparse_vector.method}"
     return calibration.method
@@ -116,7 +127,9 @@ def _planned(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
         case Pmw(worst_case=True) | SparsePmw():
             return hypotheses.candidates(spec, setting)
         case Pmw():
-            return (*_textbooks(spec, setting), *estimates.candidates(spec, setting))
+            [known] = estimates.candidates(spec, setting)
+            better = gaussian_estimates.candidates(spec, setting, known)
+            return (*_textbooks(spec, setting), known, *better)
 
 
 def _textbooks(spec: StreamSpec, setting: Setting) -> tuple[HypothesisCalibration, ...]:

@@ -15,7 +15,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gammaln, logsumexp
 
 from schemas import ReleaseCalibration
-from stream.accounting.release_accuracy import least_bound, rate_of
+from stream.accounting.sums import least_bound
 
 NOISE_SHARE = 0.45
 """Share of β that the noise of all answers may fail with."""
@@ -106,7 +106,7 @@ def norm_bound(rate: float, projections: int, squares: float, beta: float) -> fl
 
 def released_norm(calibration: ReleaseCalibration, squares: float, rows: int | None) -> float:
     """What the table's norm is taken to be at most, of a release with this sum of squares and a number of rows, if public."""
-    bound = norm_bound(rate_of(calibration), calibration.parts, squares, NORM_SHARE * calibration.beta)
+    bound = norm_bound(_rate_of(calibration), calibration.parts, squares, NORM_SHARE * calibration.beta)
     # All rows in one cell have the largest norm of all.
     return bound if rows is None else min(bound, float(rows))
 
@@ -124,10 +124,14 @@ def projection_alpha(calibration: ReleaseCalibration, cells: int, norm: float) -
 def noise_alpha(calibration: ReleaseCalibration, cells: int) -> float:
     """The part of ``projection_alpha`` that is noise, known before anything is released."""
     beta, sums = NOISE_SHARE * calibration.beta, calibration.expected_queries
-    return projected_noise_reach(rate_of(calibration), calibration.parts, cells, sums, beta)
+    return projected_noise_reach(_rate_of(calibration), calibration.parts, cells, sums, beta)
 
 
 def _squared_ratio(
     at: np.ndarray[tuple[int], np.dtype[np.float64]], rate: float
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.square(np.sinh(0.5 * at) / math.sinh(0.5 * rate))
+
+
+def _rate_of(calibration: ReleaseCalibration) -> float:
+    return calibration.epsilon_part / calibration.sensitivity_steps

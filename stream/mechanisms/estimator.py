@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import EstimateCalibration
+from stream.accounting.estimate_laws import marginal_law
 from stream.accounting.measured import Bounds
 from stream.mechanisms.estimate_questions import (
     Box,
@@ -189,9 +190,7 @@ class Estimator:
             known = self._reaches[key] = min(
                 (
                     (
-                        self._bounds.cells(
-                            one.rate, question.summed * one.more, one.sizes, ranges=question.ranges
-                        ),
+                        self._bounds.cells(one.law, question.summed * one.more, one.sizes, ranges=question.ranges),
                         one.index,
                     )
                     for one in self._measured.covering(question.axes)
@@ -255,7 +254,7 @@ class Estimator:
 
     def _measure(self, question: Question, numbers: int) -> Step:
         """What a ⊤ tells: a number, or sums of the marginal's own cells where their noise is as small."""
-        bound = self._bounds.fresh(self._measured.rate_on_top(numbered=False), numbers, question)
+        bound = self._bounds.fresh(marginal_law(self._calibration, numbered=False), numbers, question)
         numbered = isinstance(question, Single) and bound > self._promise
         self.take(question if numbered and isinstance(question, Single) else None, question.axes)
         index = len(self._measured.listed) - 1

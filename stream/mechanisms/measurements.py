@@ -10,17 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from schemas import EstimateCalibration
+from stream.accounting.estimate_laws import marginal_law, number_law, opening_law
 from stream.accounting.estimates import opening
+from stream.accounting.laws import variance_of
 from stream.mechanisms.estimate_questions import Single
 from stream.mechanisms.maximum_entropy import NoisyMarginal, ordered_sum, summed
 from stream.mechanisms.tensor_sums import Cells
+from stream.noise import Symmetric
 
 Integers = npt.NDArray[np.int64]
 Axes = tuple[int, ...]
@@ -35,10 +37,10 @@ class Draws(Protocol):
     def queries(self, tops: int, keys: Sequence[bytes]) -> Integers:
         """ν of questions, asked after so many ⊤s."""
 
-    def number(self, tops: int, key: bytes, rate: Fraction) -> int:
-        """The noise of the number on the ⊤ of a question, two-sided of this rate."""
+    def number(self, tops: int, key: bytes, law: Symmetric) -> int:
+        """The noise of the number on the ⊤ of a question."""
 
-    def marginal(self, tops: int | None, axes: Axes, cells: int, rate: Fraction) -> Integers:
+    def marginal(self, tops: int | None, axes: Axes, cells: int, law: Symmetric) -> Integers:
         """The noise of a marginal's cells: of that on the ⊤ after so many, or with None of one of the opening."""
 
 
@@ -54,10 +56,10 @@ class Memory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One measured marginal: its axes, the rate of its cells' noise, and the number that was told with it."""
+    """One measured marginal: its axes, the law of its cells' noise, and the number that was told with it."""
 
     axes: Axes
-    rate: Fraction
+    law: Symmetric
     tops: int | None
     question: Single | None = None
 
@@ -67,7 +69,7 @@ class Covering:
     """A measurement that tells of all axes of a question, ``more`` of its cells for each of theirs."""
 
     index: int
-    rate: Fraction
+    law: Symmetric
     sizes: tuple[int, ...]
     more: int
 
@@ -89,9 +91,8 @@ class Measurements:
         self._private = private
         self._draws = draws
         self._memory = memory
-        rate = Fraction(calibration.epsilon_start) / calibration.marginal_sensitivity
         self.listed = [
-            Measured(axes, rate, None)
+            Measured(axes, opening_law(calibration), None)
             for axes in (opening(self._sizes, calibration.warm_start) if calibration.starts else ())
         ]
         self._number_of: dict[bytes, int] = {}
@@ -104,16 +105,9 @@ class Measurements:
         """Add the marginal that a ⊤ measured after so many, with the question whose number was told beside it, if one was."""
         if question is not None:
             self._number_of[question.key] = len(self.listed)
-        self.listed.append(Measured(axes, self.rate_on_top(numbered=question is not None), tops, question))
+        law = marginal_law(self._calibration, numbered=question is not None)
+        self.listed.append(Measured(axes, law, tops, question))
         self._used, self._covering = {}, {}
-
-    def rate_on_top(self, *, numbered: bool) -> Fraction:
-        """The rate of the noise of the marginal that a ⊤ measures, with a number beside it or without."""
-        calibration = self._calibration
-        part = Fraction(calibration.sparse_vector.epsilon_answer) / calibration.cutoff
-        if numbered:
-            part -= Fraction(calibration.epsilon_number)
-        return part / calibration.marginal_sensitivity
 
     def told(self, key: bytes) -> int | None:
         """The measurement with which the number of a question was told."""
@@ -137,7 +131,7 @@ class Measurements:
             known = self._covering[axes] = [
                 Covering(
                     index,
-                    one.rate,
+                    one.law,
                     tuple(self._sizes[axis] for axis in one.axes),
                     math.prod(self._sizes[axis] for axis in one.axes if axis not in axes),
                 )
@@ -154,7 +148,7 @@ class Measurements:
         if (known := self._memory.get(key)) is None:
             one = self.listed[index]
             true = self._private(one.axes).tensor
-            noise = self._draws.marginal(one.tops, one.axes, true.size, one.rate)
+            noise = self._draws.marginal(one.tops, one.axes, true.size, one.law)
             known = true + noise.reshape(true.shape)
             self._memory.put(key, known)
         return known  # type: ignore[no-any-return]
@@ -165,7 +159,7 @@ class Measurements:
         if one.question is None or one.tops is None:
             raise ValueError("no number was told with this measurement")
         [true] = one.question.numbers(self._private(one.axes))
-        return true + self._draws.number(one.tops, one.question.key, self._number_rate(one.question))
+        return true + self._draws.number(one.tops, one.question.key, self._number_law(one.question))
 
     def counts_on(self, index: int, axes: Axes) -> Integers:
         """A measurement's noisy counts, summed over the axes left out."""
@@ -188,15 +182,13 @@ class Measurements:
         """A measurement as the fit takes it: its cells, moved to what the number beside them says, by precision."""
         one = self.listed[index]
         counts = self.counts(index).astype(np.float64)
-        rate = float(one.rate)
-        variance = 2.0 / (rate * rate)
+        variance = variance_of(one.law)
         if (question := one.question) is not None:
             weights = question.weights().astype(np.float64)
             told = self.number(index) - question.numbers(Cells(self.counts(index)))[0]
-            number_rate = float(self._number_rate(question))
-            spread = variance * ordered_sum(weights * weights) + 2.0 / (number_rate * number_rate)
+            spread = variance * ordered_sum(weights * weights) + variance_of(self._number_law(question))
             counts = counts + weights * (variance * told / spread)
         return NoisyMarginal(one.axes, counts, variance)
 
-    def _number_rate(self, question: Single) -> Fraction:
-        return Fraction(self._calibration.epsilon_number) / question.width
+    def _number_law(self, question: Single) -> Symmetric:
+        return number_law(self._calibration, question.width)

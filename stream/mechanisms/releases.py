@@ -8,23 +8,15 @@ noisy cells is post-processing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 
-from schemas import ReleaseCalibration
 from stream.accounting.hypotheses import WEIGHT_STEPS
-from stream.noise import Sampler, sampler
 
 Integers = npt.NDArray[np.int64]
 
 _CODE = ">u4"
-
-
-def release_sampler(calibration: ReleaseCalibration) -> Sampler:
-    """The law of each part's noise: two-sided, of rate ε of one part over what one person moves it by."""
-    return sampler("two_sided", Fraction(calibration.epsilon_part) / calibration.sensitivity_steps)
 
 
 def cell_names(codes: npt.ArrayLike) -> list[bytes]:

@@ -13,6 +13,7 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import accumulate
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +46,7 @@ def selection_rate(calibration: AnswersCalibration) -> Fraction:
 
 def score_noise(calibration: AnswersCalibration) -> Sampler:
     """The law of the noise on each score: one-sided, or two-sided where the textbook's mechanism was asked for."""
-    noise = "two_sided" if calibration.method == "textbook" else "one_sided"
+    noise: Literal["one_sided", "two_sided"] = "two_sided" if calibration.method == "textbook" else "one_sided"
     return sampler(noise, selection_rate(calibration))
 
 

@@ -129,7 +129,9 @@ async def _plan(monitor: Monitor, call: Call) -> Plan:
     cost = to_amount(stream_cost(calibration, source.accountant), source)
     left = entry.record.left.model()
     if cost.rho is not None and left.rho is not None:
-        affordable = cost.epsilon <= left.epsilon or cost.rho <= left.rho
+        # An ε that has a δ says what ρ implies, and does not add up.
+        adds_up = not (cost.delta or left.delta)
+        affordable = (adds_up and cost.epsilon <= left.epsilon) or cost.rho <= left.rho
     else:
         affordable = cost.epsilon <= left.epsilon and cost.delta <= left.delta
     return Plan(

@@ -24,6 +24,7 @@ from stream.mechanisms.estimate_questions import Linear, extent_of
 from stream.mechanisms.estimator import Estimator
 from stream.mechanisms.measurements import Axes
 from stream.mechanisms.tensor_sums import Cells, corners
+from stream.noise import Gaussian, Symmetric, TwoSidedGeometric
 
 Integers = npt.NDArray[np.int64]
 Rows = tuple[int, ...]
@@ -109,8 +110,8 @@ class Forced:
     table: Integers
     transcript: Transcript
     top: bool = False
-    marginals: list[tuple[Integers, Fraction]] = field(default_factory=list)
-    numbers: dict[int, tuple[int, Fraction]] = field(default_factory=dict)
+    marginals: list[tuple[Integers, Symmetric]] = field(default_factory=list)
+    numbers: dict[int, tuple[int, Symmetric]] = field(default_factory=dict)
 
     def barrier(self, tops: int) -> int:
         del tops
@@ -120,18 +121,18 @@ class Forced:
         del tops
         return np.full(len(keys), 1 << 40 if self.top else -(1 << 40), dtype=np.int64)
 
-    def number(self, tops: int, key: bytes, rate: Fraction) -> int:
+    def number(self, tops: int, key: bytes, law: Symmetric) -> int:
         true = sum(int(count) for count, used in zip(self.table, key, strict=True) if used) * STEPS
         noise = self.transcript.numbers[tops] - true
-        self.numbers[tops] = (noise, rate)
+        self.numbers[tops] = (noise, law)
         return noise
 
-    def marginal(self, tops: int | None, axes: Axes, cells: int, rate: Fraction) -> Integers:
+    def marginal(self, tops: int | None, axes: Axes, cells: int, law: Symmetric) -> Integers:
         assert (axes, cells) == ((0,), CELLS)
         opened = len(self.transcript.cells) - sum(self.transcript.tops)
         index = 0 if tops is None else tops + opened
         noise = np.array(self.transcript.cells[index], dtype=np.int64) - self.table
-        self.marginals.append((noise, rate))
+        self.marginals.append((noise, law))
         return noise
 
 
@@ -164,8 +165,14 @@ def two_sided(noise: float, rate: float) -> float:
     return math.log(math.tanh(rate / 2)) - rate * abs(noise)
 
 
-def log_likelihood(plan: EstimateCalibration, rows: Rows, transcript: Transcript, wrong: str = "") -> float:
-    """ln of the probability that the mechanism on these rows publishes the transcript."""
+Drawn = list[tuple[int, Fraction]]
+"""Gaussian noise, with its variance."""
+
+
+def log_likelihood(
+    plan: EstimateCalibration, rows: Rows, transcript: Transcript, wrong: str = "", gaussian: Drawn | None = None
+) -> float:
+    """ln of the probability that the mechanism on these rows publishes the transcript, but for its ``gaussian`` noise."""
     table = np.bincount(rows, minlength=CELLS).astype(np.int64)
     forced = Forced(table, transcript)
     memory = Memory(transcript)
@@ -192,13 +199,20 @@ def log_likelihood(plan: EstimateCalibration, rows: Rows, transcript: Transcript
         assert (step.kind == "above") == top
     for index in range(len(transcript.cells)):
         estimator._measured.counts(index)
-    for noise, cell_rate in forced.marginals:
-        used = float(
-            cell_rate if wrong != "whole marginal beside the number" else Fraction(vector.epsilon_answer) / 2
-        )
-        used *= 2.0 if wrong == "sensitivity of one where rows are replaced" else 1.0
-        total += sum(two_sided(int(one), used) for one in noise)
-    total += sum(two_sided(noise, float(number_rate)) for noise, number_rate in forced.numbers.values())
+    drawn = [(int(one), law) for noise, law in forced.marginals for one in noise]
+    for marginal, law in drawn:
+        if isinstance(law, TwoSidedGeometric):
+            told = law.rate if wrong != "whole marginal beside the number" else Fraction(vector.epsilon_answer) / 2
+            used = float(told) * (2.0 if wrong == "sensitivity of one where rows are replaced" else 1.0)
+            total += two_sided(marginal, used)
+    total += sum(
+        two_sided(number, float(law.rate))
+        for number, law in forced.numbers.values()
+        if isinstance(law, TwoSidedGeometric)
+    )
+    if gaussian is not None:
+        drawn += forced.numbers.values()
+        gaussian += [(noise, law.variance) for noise, law in drawn if isinstance(law, Gaussian)]
     return total + (math.log(weights.sum()) if weights.sum() > 0 else -math.inf)
 
 
@@ -269,6 +283,65 @@ def test_no_transcript_loses_more_than_it_is_charged(kind: Any, replace: bool) -
 def test_broken_variants_come_out_broken(kind: Any, replace: bool, wrong: str) -> None:
     Memory.shares.clear()
     assert worst(calibration(kind, replace=replace), replace=replace, wrong=wrong) > 0.01
+
+
+def with_gaussian_noise(kind: Any, *, replace: bool) -> EstimateCalibration:
+    plan = calibration(kind, replace=replace)
+    vector = plan.sparse_vector.model_copy(update={"epsilon_answer": 0.0})
+    deviations = {"deviation_start": 2.5, "deviation_answer": 3.0, "deviation_number": 8.0}
+    pure = {"epsilon_start": 0.0, "epsilon_number": 0.0, "sparse_vector": vector}
+    return plan.model_copy(update={"noise": "gaussian", "delta": 0.01, **pure, **deviations})
+
+
+def worst_of_gaussian_noise(
+    plan: EstimateCalibration, *, replace: bool, wider: Fraction = Fraction(1)
+) -> tuple[float, Fraction]:
+    """The largest excesses of a transcript: of its pure loss over what is charged, of its precision over what is counted."""
+    claimed = losses(plan)
+    excess, precise = -math.inf, Fraction(-(10**9))
+    first, charged = (
+        sum((one.precision for one in some), Fraction(0))
+        for some in (claimed.gaussian_first, claimed.gaussian_charged)
+    )
+    for rows in combinations_with_replacement(range(CELLS), 2):
+        for transcript in transcripts(plan, rows):
+            tops = sum(transcript.tops)
+            allowed = float(claimed.first + tops * claimed.each)
+            mine: Drawn = []
+            here = log_likelihood(plan, rows, transcript, gaussian=mine)
+            for other in neighbours(rows, replace=replace):
+                theirs: Drawn = []
+                there = log_likelihood(plan, other, transcript, gaussian=theirs)
+                if here == there == -math.inf:
+                    continue
+                excess = max(excess, abs(here - there) - allowed * FLOATS)
+                assert [variance for _, variance in mine] == [variance for _, variance in theirs]
+                moved = sum(
+                    (
+                        Fraction((one - other) ** 2) * wider / variance
+                        for (one, variance), (other, _) in zip(mine, theirs, strict=True)
+                    ),
+                    Fraction(0),
+                )
+                precise = max(precise, moved - first - charged * tops / plan.cutoff)
+    return excess, precise
+
+
+@pytest.mark.parametrize(("kind", "replace"), CASES)
+def test_no_transcript_moves_gaussian_noise_by_more_than_is_counted(kind: Any, replace: bool) -> None:
+    Memory.shares.clear()
+    excess, precise = worst_of_gaussian_noise(with_gaussian_noise(kind, replace=replace), replace=replace)
+    assert excess <= 1e-6
+    assert precise == 0
+
+
+@pytest.mark.parametrize("kind", ["numbers", "opening"])
+def test_gaussian_noise_that_is_too_narrow_comes_out_broken(kind: Any) -> None:
+    Memory.shares.clear()
+    _, precise = worst_of_gaussian_noise(
+        with_gaussian_noise(kind, replace=True), replace=True, wider=Fraction(11, 10)
+    )
+    assert precise > 0
 
 
 @pytest.mark.parametrize("replace", [False, True])

@@ -17,9 +17,9 @@ import pytest
 
 from schemas import ReleaseCalibration, StreamSpec
 from stream.accounting.costs import EPSILON_UNITS, realised_cost
+from stream.accounting.release_accuracy import release_law
 from stream.accounting.releases import candidates
 from stream.accounting.setting import Setting
-from stream.mechanisms.releases import release_sampler
 from stream.noise import DELTA_PER_DRAW, TwoSidedGeometric
 from tests.privacy.exact import NO_NOISE, UNIT, Law, exponential_below, law_of
 
@@ -67,7 +67,7 @@ def cut_tail(draws: int, epsilon: float) -> Fraction:
 
 
 def noise_of(calibration: ReleaseCalibration) -> Law:
-    return law_of(release_sampler(calibration))
+    return law_of(release_law(calibration))
 
 
 @pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])

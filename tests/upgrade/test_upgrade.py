@@ -56,6 +56,13 @@ def test_state_is_restored_as_the_changelog_has_it(recording: Recording) -> None
     assert seen == sum(not key.startswith("@") for key in kept)
 
 
+def _as_far_as(known: Any, now: Any) -> Any:
+    """What is said now in fields that were known then: later versions add some, with defaults."""
+    if isinstance(known, dict) and isinstance(now, dict):
+        return {field: _as_far_as(value, now[field]) for field, value in known.items()}
+    return now
+
+
 def test_the_ledger_is_restored_as_it_was_written(recording: Recording) -> None:
     topics, kept = recording.topics, recording.latest("ledger")
     budget = BudgetProcessor(
@@ -74,8 +81,7 @@ def test_the_ledger_is_restored_as_it_was_written(recording: Recording) -> None:
             restored[f"grant|{name}|{stream}"] = account.grant_record(grant)
     assert set(restored) == {key for key in kept if key.startswith(("source|", "grant|"))}
     for key, record in restored.items():
-        now = record.model_dump(mode="json")
-        assert {field: now[field] for field in kept[key]} == kept[key]
+        assert _as_far_as(kept[key], record.model_dump(mode="json")) == kept[key]
 
 
 def test_services_go_on_where_the_earlier_version_stopped(recording: Recording) -> None:

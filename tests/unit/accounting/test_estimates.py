@@ -15,6 +15,7 @@ from stream.accounting.measured import Bounds
 from stream.accounting.methods import PlanError
 from stream.accounting.plans import choose
 from stream.accounting.setting import Setting
+from stream.noise import sampler
 
 FIVE = (85, 2, 16, 5, 2)
 FOURTEEN = (85, 2, 9, 100, 16, 7, 15, 6, 5, 100, 100, 99, 42, 2)
@@ -146,12 +147,13 @@ def test_bounds_of_measured_sums_hold_for_every_range_at_once() -> None:
     found = plan()
     bounds = Bounds(found)
     rate = Fraction(found.epsilon_start)
-    one = bounds.cells(rate, 1, (85, 16), ranges=True)
-    assert one == bounds.cells(rate, 1, (85, 16), ranges=False)
+    law = sampler("two_sided", rate)
+    one = bounds.cells(law, 1, (85, 16), ranges=True)
+    assert one == bounds.cells(law, 1, (85, 16), ranges=False)
     # All 1,360 cells at once: the exact reach with the failure that each may have.
     failure = 0.5 * 0.1 * 0.05 / (found.starts + found.cutoff)
     q = math.exp(-float(rate))
     assert 2 * q ** (one + 1) / (1 + q) * 1360 <= failure * 1.001
     assert 2 * q**one / (1 + q) * 1360 > failure * 0.999
-    assert bounds.cells(rate, 6, (85, 16), ranges=True) < bounds.cells(rate, 6, (85, 16), ranges=False) == 6 * one
-    assert bounds.cells(rate, 0, (85, 16), ranges=True) == 0.0
+    assert bounds.cells(law, 6, (85, 16), ranges=True) < bounds.cells(law, 6, (85, 16), ranges=False) == 6 * one
+    assert bounds.cells(law, 0, (85, 16), ranges=True) == 0.0

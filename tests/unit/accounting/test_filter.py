@@ -16,9 +16,12 @@ from dp_accounting.rdp.rdp_privacy_accountant import NeighborRel
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from schemas import Calibration, EstimateCalibration, Pmw, StreamSpec
 from stream.accounting.concentrated import largest_rho, least_epsilon
 from stream.accounting.costs import NOTHING, Cost, fits, losses, total_budget
 from stream.accounting.ledger import Ledger, RefusedError
+from stream.accounting.plans import choose
+from stream.accounting.setting import Setting
 from tests.unit.accounting.ledger_parts import calibration_of, identity, ledger_with, reserve, source, spec
 
 epsilons = st.floats(1e-4, 50.0)
@@ -234,3 +237,46 @@ def test_no_adaptive_asker_gets_beyond_delta_by_choosing_how_to_end(
     assert worst_case(total, menu, epsilon) <= delta * (1 + 1e-9)
     # The same game finds a filter out that adds up to twice as much.
     assert worst_case(Cost(2 * total.loss, rho=total.rho), menu, epsilon) > delta
+
+
+def with_gaussian_noise(name: str, epsilon: float) -> tuple[StreamSpec, Calibration]:
+    mechanism = Pmw(kind="pmw", attributes=("a",))
+    asked = spec(name, epsilon=epsilon, delta=1e-6).model_copy(update={"mechanism": mechanism})
+    return asked, choose(asked, Setting(sizes=(85, 2, 16, 5, 2)))
+
+
+def test_while_gaussian_noise_is_counted_rho_alone_may_be_granted() -> None:
+    ledger = ledger_with(source(epsilon=1.0, delta=1e-6, accountant="zcdp"))
+    asked, calibration = with_gaussian_noise("gaussian", 0.3)
+    assert isinstance(calibration, EstimateCalibration)
+    assert calibration.noise == "gaussian"
+    grant = ledger.reserve(asked, calibration, identity(0))
+    account = ledger.account("feed")
+    assert account.left.unbounded == -1
+    record = account.record()
+    # Its ε and δ say what ρ implies; nothing adds up.
+    assert record.left.delta == record.granted.delta == 1e-6
+    assert record.granted.epsilon == pytest.approx(
+        float(least_epsilon(Fraction(grant.cost.rho, 10**12), Fraction(1e-6)))
+    )
+    # Added up this would fit, and in ρ it does not.
+    with pytest.raises(RefusedError, match=r"ρ = 0\.0"):
+        reserve(ledger, spec("pure", epsilon=0.6), 1)
+    reserve(ledger, spec("small", epsilon=0.1), 1)
+    ledger.end("feed", "gaussian", "closed", "")
+    ledger.charge("feed", "gaussian", grant.identity.incarnation, answered=0, tops=0, state="closed")
+    assert account.left.unbounded == 0
+    assert account.record().left.delta == 0.0
+    reserve(ledger, spec("pure", epsilon=0.6), 2)
+
+
+def test_a_stream_that_was_closed_after_gaussian_noise_is_counted_by_rho_for_good() -> None:
+    ledger = ledger_with(source(epsilon=1.0, delta=1e-6, accountant="zcdp"))
+    asked, calibration = with_gaussian_noise("gaussian", 0.3)
+    grant = ledger.reserve(asked, calibration, identity(0))
+    ledger.end("feed", "gaussian", "closed", "")
+    ledger.charge("feed", "gaussian", grant.identity.incarnation, answered=1, tops=0, state="closed")
+    account = ledger.account("feed")
+    assert (account.left.unbounded, account.spent.rho, account.refunded.rho) == (-1, grant.cost.rho, 0)
+    with pytest.raises(RefusedError):
+        reserve(ledger, spec("pure", epsilon=0.6), 1)

@@ -25,16 +25,10 @@ from stream.accounting.projection_accuracy import (
     projection_alpha,
     released_norm,
 )
-from stream.accounting.release_accuracy import (
-    MOST_EXACT_TERMS,
-    cell_alpha,
-    histogram_alpha,
-    lazy_alpha,
-    sum_alpha,
-    weighted_reach,
-)
+from stream.accounting.release_accuracy import cell_alpha, histogram_alpha, lazy_alpha
 from stream.accounting.releases import candidates, theorem_projections
 from stream.accounting.setting import Setting
+from stream.accounting.sums import MOST_EXACT_TERMS, laplace_sum_alpha, weighted_reach
 from stream.accounting.tails import sum_tail, two_sided_reach
 
 Floats = npt.NDArray[np.float64]
@@ -78,7 +72,7 @@ def test_discrete_noise_is_never_worse_than_continuous_and_its_exact_tail_never_
 ) -> None:
     bound = weighted_reach(rate, cells, sums, beta)
     assert sum_tail(rate, cells, max(1, math.ceil(bound))) <= beta / (2.0 * sums) * 1.01
-    assert sum_alpha(rate, cells, sums, beta, whole=True) <= bound
+    assert laplace_sum_alpha(rate, cells, sums, beta, whole=True) <= bound
     fractions = np.linspace(1e-3, 1.0 - 1e-3, 999)
     continuous = (math.log(2.0 * sums / beta) - cells * np.log1p(-(fractions**2))) / (rate * fractions)
     assert bound <= float(continuous.min()) * (1.0 + 1e-8)
@@ -137,7 +131,7 @@ def test_a_sum_of_cells_is_never_further_off_than_its_cells_and_far_less_when_th
 
 def test_exact_and_chernoff_bounds_meet_without_a_drop_where_one_gives_way_to_the_other() -> None:
     below, above = (
-        sum_alpha(1.0, terms, 1000, 0.05, whole=True) for terms in (MOST_EXACT_TERMS, MOST_EXACT_TERMS + 1)
+        laplace_sum_alpha(1.0, terms, 1000, 0.05, whole=True) for terms in (MOST_EXACT_TERMS, MOST_EXACT_TERMS + 1)
     )
     assert below < above < 1.25 * below
 

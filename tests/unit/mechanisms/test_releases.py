@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import ReleaseCalibration
-from stream.mechanisms.releases import cell_names, marginal, release_sampler, weighted_sum
+from stream.accounting.release_accuracy import release_law
+from stream.mechanisms.releases import cell_names, marginal, weighted_sum
 from stream.mechanisms.weights import weight_steps
 from stream.noise import TwoSidedGeometric
 
@@ -30,7 +31,7 @@ def test_noise_has_the_rate_of_one_part_over_what_one_person_moves_it_by() -> No
         beta=0.1,
         alpha=1.0,
     )
-    assert release_sampler(calibration) == TwoSidedGeometric(Fraction(1, 8))
+    assert release_law(calibration) == TwoSidedGeometric(Fraction(1, 8))
 
 
 @given(st.data(), st.integers(1, 5))

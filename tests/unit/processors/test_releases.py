@@ -12,8 +12,9 @@ import pytest
 
 from schemas import Answer, ReleaseCalibration
 from sotto import Driver
+from stream.accounting.release_accuracy import release_law
 from stream.mechanisms.projection import columns, matrix_seed, project
-from stream.mechanisms.releases import cell_names, release_sampler
+from stream.mechanisms.releases import cell_names
 from stream.noise import Role, cell_words
 from tests.unit.processors.installation import KEY, worker_of
 
@@ -75,7 +76,7 @@ def whole_noise(driver: Driver, stream: str, names: Sequence[bytes]) -> np.ndarr
     slot = streams.slots[stream]
     calibration = streams.terms_at(slot).calibration
     assert isinstance(calibration, ReleaseCalibration)
-    law = release_sampler(calibration)
+    law = release_law(calibration)
     return law.draw(*cell_words(streams.noise.subkey(slot, Role.RELEASE), names, law.words))
 
 

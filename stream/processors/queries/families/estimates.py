@@ -22,7 +22,7 @@ from stream.mechanisms.estimate_questions import Groups, Mean, Single
 from stream.mechanisms.estimator import Estimator, Step
 from stream.mechanisms.measurements import Axes
 from stream.mechanisms.tensor_sums import Cells
-from stream.noise import Role, block_words, cell_words, round_words, sampler
+from stream.noise import Role, Symmetric, block_words, cell_words, round_words, sampler
 from stream.processors.queries.families.base import Asked, Context, Reply, form_for
 from stream.processors.queries.families.estimate_reader import QuestionReader, Read
 
@@ -208,16 +208,14 @@ class _Keyed:
         words, low = cell_words(self._query_key, [number + key for key in keys], law.words)
         return law.draw(words, low)
 
-    def number(self, tops: int, key: bytes, rate: Fraction) -> int:
+    def number(self, tops: int, key: bytes, law: Symmetric) -> int:
         """The noise of the number on the ⊤ of a question."""
-        law = sampler("two_sided", rate)
         subkey = self._streams.noise.subkey(self._slot, Role.ANSWER)
         words, low = cell_words(subkey, [tops.to_bytes(_NUMBER_BYTES, "big") + key], law.words)
         return int(law.draw(words, low)[0])
 
-    def marginal(self, tops: int | None, axes: Axes, cells: int, rate: Fraction) -> Integers:
+    def marginal(self, tops: int | None, axes: Axes, cells: int, law: Symmetric) -> Integers:
         """The noise of a marginal's cells."""
-        law = sampler("two_sided", rate)
         subkey = self._streams.noise.subkey(self._slot, Role.RELEASE)
         when = _START if tops is None else tops.to_bytes(_NUMBER_BYTES, "big")
         place = when + b"".join(axis.to_bytes(_NUMBER_BYTES, "big") for axis in axes)

@@ -24,11 +24,11 @@ from schemas import (
 )
 from stream.accounting.hypotheses import WEIGHT_STEPS
 from stream.accounting.projection_accuracy import projection_alpha, released_norm
-from stream.accounting.release_accuracy import histogram_alpha, lazy_alpha
+from stream.accounting.release_accuracy import histogram_alpha, lazy_alpha, release_law
 from stream.data import PredicateError, Table, cells
 from stream.data.cache import BoundedCache
 from stream.mechanisms.projection import columns, inner_products, matrix_seed, project
-from stream.mechanisms.releases import cell_names, marginal, release_sampler, weighted_sum
+from stream.mechanisms.releases import cell_names, marginal, weighted_sum
 from stream.mechanisms.sparse_weights import CellQuestion
 from stream.noise import Role, cell_words
 from stream.processors.queries.families.base import Asked, Context, Reply, Stateless, form_for
@@ -75,7 +75,7 @@ class _Release(Stateless):
 
     def _noise(self, slot: int, names: Sequence[bytes]) -> Integers:
         """The noise that belongs to cells, or rows, of these names."""
-        law = release_sampler(self._calibration(slot))
+        law = release_law(self._calibration(slot))
         subkey = self._context.streams.noise.subkey(slot, Role.RELEASE)
         parts = [np.zeros(0, dtype=np.int64)]
         remaining = iter(names)

@@ -1,0 +1,153 @@
+"""What Gaussian noise costs: bounds above exact sums and little more, beside another accountant, and bounds on its tails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+
+from stream.accounting.composition import zcdp_epsilon
+from stream.accounting.gaussian import (
+    SMOOTHINGS,
+    Moved,
+    gaussian_delta,
+    gaussian_rho,
+    least_multiple,
+    rough_epsilon,
+    widened,
+)
+from stream.accounting.laws import reach, sum_alpha, variance_of
+from stream.noise import gaussian, sampler
+
+Floats = npt.NDArray[np.float64]
+
+
+def mass(deviation: float) -> Floats:
+    """The discrete Gaussian law as far out as doubles tell."""
+    far = math.ceil(14 * deviation)
+    weights = np.exp(-0.5 * (np.arange(-far, far + 1) / deviation) ** 2)
+    return np.asarray(weights / weights.sum())
+
+
+def summed(deviation: float, count: int) -> Floats:
+    found = mass(deviation)
+    for _ in range(count - 1):
+        found = np.convolve(found, mass(deviation))
+    return found
+
+
+def exact_delta(parts: Sequence[tuple[int, float]], epsilon: float) -> float:
+    """δ of so many numbers of each deviation, each moved by 1: E over the losses, which are sums of noise and a constant."""
+    losses, chances = np.zeros(1), np.ones(1)
+    for count, deviation in parts:
+        law = summed(deviation, count)
+        values = (np.arange(len(law)) - len(law) // 2 - count / 2.0) / deviation**2
+        losses = np.add.outer(losses, values).ravel()
+        chances = np.multiply.outer(chances, law).ravel()
+    return float(np.sum(chances * np.maximum(np.exp(losses) - math.exp(epsilon), 0.0)))
+
+
+def moved(parts: Sequence[tuple[int, float]]) -> list[Moved]:
+    return [Moved(count, 1, Fraction(deviation) ** 2) for count, deviation in parts]
+
+
+@pytest.mark.parametrize(
+    ("parts", "epsilon", "slack"),
+    [
+        ([(1, 2.0)], 1.0, 2.0),
+        ([(1, 5.0)], 0.5, 1.2),
+        ([(2, 12.0)], 0.4, 1.05),
+        ([(10, 20.0)], 0.8, 1.03),
+        ([(3, 10.0), (2, 16.0)], 1.0, 1.1),
+        ([(20, 40.0)], 0.5, 1.01),
+    ],
+)
+def test_delta_is_above_the_exact_one_and_little_more(
+    parts: list[tuple[int, float]], epsilon: float, slack: float
+) -> None:
+    exact, bound = exact_delta(parts, epsilon), gaussian_delta(moved(parts), Fraction(epsilon))
+    assert exact <= bound <= slack * exact
+
+
+@pytest.mark.parametrize(("count", "deviation", "epsilon"), [(1, 6.0, 0.5), (8, 25.0, 0.6)])
+def test_delta_is_that_of_another_accountant(count: int, deviation: float, epsilon: float) -> None:
+    single = pld.from_discrete_gaussian_mechanism(deviation, value_discretization_interval=1e-4)
+    theirs = single.self_compose(count).get_delta_for_epsilon(epsilon)
+    ours = gaussian_delta(moved([(count, deviation)]), Fraction(epsilon))
+    assert ours == pytest.approx(theirs, rel=0.05)
+
+
+def test_the_ripples_are_those_of_the_smoothings() -> None:
+    for smoothing, ripple in SMOOTHINGS:
+        exact = 2.0 * sum(math.exp(-2.0 * math.pi**2 * float(smoothing) * j * j) for j in range(1, 20))
+        assert exact <= float(ripple) <= 1.1 * exact
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 0.3, 1.0, 8.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 0.1])
+def test_noise_is_as_wide_as_it_must_be_and_no_wider(epsilon: float, delta: float) -> None:
+    shape = [Moved(12, 1, Fraction(4)), Moved(5, 1, Fraction(9)), Moved(5, 0, Fraction(9))]
+    factor = least_multiple(shape, Fraction(epsilon), Fraction(delta))
+    assert gaussian_delta(widened(shape, factor), Fraction(epsilon)) <= delta
+    narrower = widened(shape, factor * (1 - 1e-6))
+    smallest = min(one.variance for one in narrower)
+    assert gaussian_delta(narrower, Fraction(epsilon)) > delta or smallest < 3
+    if smallest >= 3:
+        # What zCDP tells of the same noise is more.
+        assert zcdp_epsilon(float(gaussian_rho(widened(shape, factor))), delta) > epsilon
+
+
+def test_doubles_tell_epsilon_to_plan_by() -> None:
+    for precision in (1e-6, 1e-2, 1.0):
+        wide = Moved(1, 10**12, 10**12 / Fraction(precision))
+        epsilon = rough_epsilon(precision, 1e-6)
+        assert gaussian_delta([wide], Fraction(epsilon)) == pytest.approx(1e-6, rel=1e-3)
+
+
+def test_nothing_is_promised_where_nothing_is_known() -> None:
+    assert gaussian_delta([], Fraction(0)) == 0.0
+    assert gaussian_delta([Moved(1, 1, Fraction(2))], Fraction(1)) == 1.0
+    assert gaussian_delta([Moved(1, 1, Fraction(9))], Fraction(-1)) == 1.0
+    assert least_multiple([Moved(1, 1, Fraction(9))], Fraction(0), Fraction(1, 10)) == math.inf
+
+
+def test_delta_is_told_however_small() -> None:
+    one = [Moved(1, 1, Fraction(10**4))]
+    assert 0.0 < gaussian_delta(one, Fraction(1, 2)) < 1e-300
+    assert gaussian_delta(one, Fraction(5)) == 5e-324
+
+
+@pytest.mark.parametrize("deviation", [0.4, 2.0, 30.0])
+@pytest.mark.parametrize("draws", [1, 1000])
+def test_no_draw_is_beyond_its_reach(deviation: float, draws: int) -> None:
+    law = mass(deviation)
+    far = reach(gaussian(Fraction(deviation) ** 2), draws, 0.05)
+    middle = len(law) // 2
+    inside = law[max(0, middle - far) : middle + far + 1].sum()
+    assert 1.0 - inside**draws <= 0.05
+    if deviation > 1.0:
+        narrower = law[middle - far + 2 : middle + far - 1].sum()
+        assert 1.0 - narrower**draws > 0.05
+
+
+@pytest.mark.parametrize("terms", [2, 30])
+@pytest.mark.parametrize("deviation", [1.0, 2.0, 12.0])
+def test_no_sum_is_beyond_its_reach(terms: int, deviation: float) -> None:
+    law = summed(deviation, terms)
+    noise = gaussian(Fraction(deviation) ** 2)
+    middle = len(law) // 2
+    for whole in (True, False):
+        far = math.floor(sum_alpha(noise, terms, 10, 0.05, whole=whole))
+        assert 10 * (1.0 - law[middle - far : middle + far + 1].sum()) <= 0.05
+    assert sum_alpha(noise, 0, 10, 0.05, whole=True) == 0.0
+    assert sum_alpha(noise, terms, 10, 0.05, whole=True) <= sum_alpha(noise, terms, 10, 0.05, whole=False) + 1
+
+
+def test_variances_are_those_of_the_laws() -> None:
+    assert variance_of(gaussian(Fraction(7))) == 7.0
+    assert variance_of(sampler("two_sided", Fraction(1, 10))) == pytest.approx(200.0)

@@ -1,0 +1,148 @@
+"""Plans of streams that measure with Gaussian noise: private at what they say, better than those with Laplace noise, or not made."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from schemas import EstimateCalibration, Pmw, StreamSpec
+from stream.accounting.costs import NOTHING, Cost, is_pure, losses, realised_cost, stream_cost
+from stream.accounting.estimate_laws import marginal_law, number_law, opening_law
+from stream.accounting.gaussian import gaussian_delta, gaussian_rho
+from stream.accounting.laws import variance_of
+from stream.accounting.measured import Bounds
+from stream.accounting.plans import candidates, choose, name_of
+from stream.accounting.setting import Setting
+from stream.noise import Gaussian, gaussian
+from tests.unit.accounting.test_estimates import FIVE, FOURTEEN
+
+STEPS = 1024
+
+
+def plan(
+    delta: float = 1e-6, *, sizes: tuple[int, ...] = FIVE, epsilon: float = 1.0, **more: Any
+) -> EstimateCalibration:
+    neighbors = more.pop("neighbors", "add-remove")
+    spec = StreamSpec(
+        stream="s",
+        source="t",
+        mechanism=Pmw(kind="pmw", attributes=("a",), **more),
+        epsilon=epsilon,
+        expected_queries=5000,
+        beta=0.05,
+        delta=delta,
+    )
+    found = choose(spec, Setting(sizes=sizes, neighbors=neighbors, rows=50_000))
+    assert isinstance(found, EstimateCalibration)
+    return found
+
+
+@pytest.mark.parametrize("sizes", [FIVE, FOURTEEN])
+@pytest.mark.parametrize("warm_start", ["auto", 0])
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_every_error_is_below_that_without_delta_and_delta_is_kept(
+    sizes: tuple[int, ...], warm_start: Any, neighbors: str, epsilon: float
+) -> None:
+    better = plan(sizes=sizes, warm_start=warm_start, neighbors=neighbors, epsilon=epsilon)
+    pure = plan(0.0, sizes=sizes, warm_start=warm_start, neighbors=neighbors, epsilon=epsilon)
+    assert (better.noise, pure.noise) == ("gaussian", "laplace")
+    factor = better.alpha / pure.alpha
+    assert factor < 0.9
+    assert better.alpha == max(better.sparse_vector.alpha, better.sparse_vector.answer_alpha)
+    if better.warm_start != pure.warm_start:
+        assert (sizes, warm_start, better.starts, pure.starts) == (FOURTEEN, "auto", 91, 14)
+    elif pure.starts:
+        assert (better.cutoff, better.starts) == (pure.cutoff, pure.starts)
+        noise = variance_of(opening_law(better)) / variance_of(opening_law(pure))
+        assert math.sqrt(noise) == pytest.approx(factor, rel=1e-2)
+    parts = losses(better)
+    delta = gaussian_delta(parts.gaussian, Fraction(better.epsilon) - parts.total)
+    assert 0.999e-6 <= delta <= better.delta == pytest.approx(1e-6)
+
+
+def test_delta_changes_nothing_where_gaussian_noise_is_no_better() -> None:
+    pairs = plan(1e-6, sizes=(10, 4))
+    assert pairs.noise == "laplace"
+    assert pairs == plan(0.0, sizes=(10, 4))
+    assert plan(1e-6, epsilon=100.0) == plan(0.0, epsilon=100.0)
+
+
+def test_a_better_plan_is_listed_beside_the_other_by_a_name_of_its_own() -> None:
+    spec = StreamSpec(
+        stream="s", source="t", mechanism=Pmw(kind="pmw", attributes=("a",)), epsilon=1.0, delta=1e-6
+    )
+    listed = [name_of(one) for one in candidates(spec, Setting(sizes=FIVE))]
+    assert [name for name in listed if name != "textbook"] == ["maximum_entropy", "maximum_entropy, gaussian"]
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+def test_a_number_and_the_marginal_beside_it_have_the_precision_of_a_marginal_alone(neighbors: str) -> None:
+    found = plan(neighbors=neighbors)
+    cells = found.marginal_sensitivity
+    alone, beside = (marginal_law(found, numbered=numbered) for numbered in (False, True))
+    assert isinstance(alone, Gaussian)
+    assert isinstance(beside, Gaussian)
+    for width in (1, STEPS, 99_999):
+        number = number_law(found, width)
+        assert isinstance(number, Gaussian)
+        assert width**2 / number.variance + cells / beside.variance == cells / alone.variance
+    # The bound on δ takes the variances of all these for that of the marginal alone.
+    assert number_law(found, 1).variance >= alone.variance <= beside.variance  # type: ignore[union-attr]
+    charged = losses(found).gaussian_charged
+    assert sum(one.precision for one in charged) == found.cutoff * cells / alone.variance
+    assert sum(one.count for one in charged) == found.cutoff * (cells + 1)
+
+
+def test_a_gap_leaves_its_slack() -> None:
+    wide, narrow = plan(gap=0.05), plan(gap=0.01)
+    assert wide.threshold - narrow.threshold == pytest.approx(0.04 * 50_000 * STEPS, rel=0.05)
+
+
+def test_a_stream_with_gaussian_noise_counts_by_epsilon_and_delta_or_by_rho() -> None:
+    found = plan()
+    assert not is_pure(found)
+    whole = stream_cost(found, "pure")
+    assert whole.loss == 10**12
+    assert whole.delta == pytest.approx(1e24, rel=1e-9)
+    assert realised_cost(found, "pure", 1, 0) == whole
+    assert realised_cost(found, "pure", 0, 0) == NOTHING
+    parts = losses(found)
+    rho = sum(count * each**2 for count, each in parts.parts) / 2 + gaussian_rho(parts.gaussian)
+    under_zcdp = stream_cost(found, "zcdp")
+    assert under_zcdp == Cost(under_zcdp.loss, rho=math.ceil(rho * 10**12), unbounded=1)
+    assert realised_cost(found, "zcdp", 1, 0).unbounded == 1
+
+
+def test_epsilon_is_added_up_until_gaussian_noise_is_drawn() -> None:
+    found = plan(warm_start=0)
+    before, after = (realised_cost(found, "zcdp", 5, tops) for tops in (0, 1))
+    assert (before.unbounded, after.unbounded) == (0, 1)
+    assert before.loss == math.ceil(losses(found).first * 10**12)
+    assert before.rho == after.rho == stream_cost(found, "zcdp").rho
+
+
+def test_bounds_of_measured_sums_are_those_of_gaussian_tails() -> None:
+    found = plan()
+    bounds, law = Bounds(found), opening_law(found)
+    one = bounds.cells(law, 1, (85, 16), ranges=True)
+    failure = 0.5 * 0.1 * 0.05 / (found.starts + found.cutoff)
+    assert 1360 * math.erfc(one / found.deviation_start / math.sqrt(2)) <= failure * 1.001
+    assert 1360 * math.erfc((one - 1) / found.deviation_start / math.sqrt(2)) > failure * 0.999
+    six = bounds.cells(law, 6, (85, 16), ranges=True)
+    assert six < bounds.cells(law, 6, (85, 16), ranges=False) == 6 * one
+    assert six == pytest.approx(math.sqrt(6) * one, rel=0.25)
+
+
+def test_old_calibrations_mean_laplace_noise() -> None:
+    record = plan(0.0).model_dump(
+        mode="json", exclude={"noise", "deviation_start", "deviation_answer", "deviation_number"}
+    )
+    assert EstimateCalibration.model_validate(record) == plan(0.0)
+
+
+def test_sums_of_wide_attributes_fit() -> None:
+    assert gaussian(Fraction(plan(epsilon=1e-3).deviation_number) ** 2 * (STEPS * 100_000) ** 2).words <= 6
