@@ -6,9 +6,10 @@ processor, not of the clock.
 
 from __future__ import annotations
 
+import gc
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations
 
@@ -25,6 +26,7 @@ from stream.processors.base import Record
 SHAPES = ((100, 100), (25, 20, 20), (1024, 1024), (128, 128, 64))
 ROWS = 50_000
 ASKED, DISTINCT = 100_000, 2_000
+FRESH = 20_000
 BATCH = 5_000
 _BLOCK = 1 << 15
 
@@ -94,22 +96,19 @@ def _questions() -> list[tuple[str, str]]:
         "expected_queries": ASKED,
     }
     driver.open(StreamSpec.model_validate(spec))
-    wheres = []
-    for _ in range(DISTINCT):
-        ranges = [sorted(chosen.randrange(size) for _ in range(2)) for size in sizes.values()]
-        parts = [f"{name} BETWEEN {low} AND {high}" for name, (low, high) in zip(sizes, ranges, strict=True)]
-        wheres.append(" AND ".join(parts))
+    wheres = [_where(chosen, sizes) for _ in range(DISTINCT)]
+    others = sorted({_where(chosen, sizes) for _ in range(2 * FRESH)} - set(wheres))
+    chosen.shuffle(others)
     worker = driver._workers[0]  # noqa: SLF001  (the processor itself is timed, not the driver around it)
     topic, offset = worker.inputs[0], 0
 
-    def asked(count: int, first: int = 0) -> float:
+    def asked(texts: Sequence[str]) -> float:
         nonlocal offset
         seconds = 0.0
-        for start in range(0, count, BATCH):
-            numbers = range(start, min(start + BATCH, count))
+        for start in range(0, len(texts), BATCH):
             values = [
-                f'{{"id":"q{offset + n}","stream":"many","where":"{wheres[(first + n) % DISTINCT]}"}}'.encode()
-                for n in numbers
+                f'{{"id":"q{offset + n}","stream":"many","where":"{text}"}}'.encode()
+                for n, text in enumerate(texts[start : start + BATCH])
             ]
             records = [Record(topic, 0, offset + n, 0, b"many", value, ()) for n, value in enumerate(values)]
             began = time.process_time()
@@ -118,12 +117,27 @@ def _questions() -> list[tuple[str, str]]:
             offset += len(records)
         return seconds
 
-    first = asked(DISTINCT)
-    known = min(asked(ASKED // 4) for _ in range(4))
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)  # as services do
+    first = asked(wheres)
+    fresh = asked(others)
+    again = (wheres * (ASKED // len(wheres)))[: ASKED // 4]
+    known = min(asked(again) for _ in range(4))
     return [
-        ("questions never asked before, 10,000 cells", f"{DISTINCT / first:,.0f} /s"),
-        ("questions asked before, 10,000 cells", f"{ASKED // 4 / known:,.0f} /s"),
+        ("first questions of a stream, with its opening and fits, 10,000 cells", f"{len(wheres) / first:,.0f} /s"),
+        ("questions never asked before on known attributes, 10,000 cells", f"{len(others) / fresh:,.0f} /s"),
+        ("questions asked before, 10,000 cells", f"{len(again) / known:,.0f} /s"),
     ]
+
+
+def _where(chosen: random.Random, sizes: Mapping[str, int]) -> str:
+    """One to three attributes, with ranges and single values."""
+    parts = []
+    for name in chosen.sample(sorted(sizes), chosen.randint(1, len(sizes))):
+        low, high = sorted(chosen.randrange(sizes[name]) for _ in range(2))
+        parts.append(chosen.choice([f"{name} BETWEEN {low} AND {high}", f"{name} >= {low}", f"{name} = {low}"]))
+    return " AND ".join(parts)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -126,18 +126,34 @@ def form_of(query: QueryLike) -> Form:
     Raises:
         ValueError: the query asks nothing or several things at once.
     """
+    if _asks_by_where_alone(query):
+        return "fraction" if query.fraction else "count"
     found = [(field, form, beside) for field, form, beside in QUESTION_FIELDS if getattr(query, field) is not None]
     if len(found) > 1:
         raise ValueError(f"{found[0][0]}, {found[1][0]}: give exactly one of them; ask the other by itself")
     if not found:
-        if query.where is None:
-            raise ValueError(
-                "give exactly one question: value, where, sum, mean, group_by, terms, cells, candidates …"
-            )
-        return "fraction" if query.fraction else "count"
+        raise ValueError(
+            "give exactly one question: value, where, sum, mean, group_by, terms, cells, candidates …"
+        )
     field, form, where_allowed = found[0]
     if query.fraction:
         raise ValueError(f"fraction: goes with where alone; remove it or {field}")
     if query.where is not None and not where_allowed:
         raise ValueError(f"{field}, where: give exactly one of them; ask the other by itself")
     return form
+
+
+def _asks_by_where_alone(query: Any) -> bool:
+    """Whether there is a predicate and no field that makes another form: what is asked most, at a fraction of the time."""
+    return (
+        query.where is not None
+        and query.value is None
+        and query.values is None
+        and query.category is None
+        and query.sum is None
+        and query.mean is None
+        and query.group_by is None
+        and query.terms is None
+        and query.cells is None
+        and query.candidates is None
+    )

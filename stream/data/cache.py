@@ -56,3 +56,28 @@ class BoundedCache(Generic[Key, Value]):
             self._weight += weight
             while self._weight > self._capacity:
                 self._weight -= self._weigh(self._values.popitem(last=False)[1])
+
+
+class RecentCache(Generic[Key, Value]):
+    """Keeps the last ``capacity`` values that were put or asked for, and up to as many again; at the cost of a look-up.
+
+    Not safe to share between threads.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._recent: dict[Key, Value] = {}
+        self._older: dict[Key, Value] = {}
+
+    def get(self, key: Key) -> Value | None:
+        """The value kept under the key, or None."""
+        value = self._recent.get(key)
+        if value is None and (value := self._older.get(key)) is not None:
+            self.put(key, value)
+        return value
+
+    def put(self, key: Key, value: Value) -> None:
+        """Keep a value."""
+        if len(self._recent) >= self._capacity:
+            self._older, self._recent = self._recent, {}
+        self._recent[key] = value

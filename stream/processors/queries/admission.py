@@ -90,27 +90,30 @@ class Admission:
         rejected: list[tuple[int, Rejection]] = []
         streams = self._context.streams
         slot_of, plain = streams.slots.get, streams.plain
-        unknown = False
+        unknown, decode = False, _decode_plain
         for place, record in enumerate(records):
             value = record.value
             if value.__class__ is not bytes or len(value) > MAX_EVENT_BYTES:
                 rejected.append((place, _unfit(value)))
                 continue
             try:
-                query = _decode_plain(value)
+                query = decode(value)
             except _UNREADABLE:
                 query = None
             try:
-                if query is None:
-                    query = _decoded(value)
+                query = query or _decoded(value)
                 slot = slot_of(query.stream)
                 if slot is None:
                     unknown = unknown or query.stream not in streams.unread
                     raise self._unknown(query.stream)
-                if plain[slot] and query.__class__ is _PlainQuery and query.value is not None:
-                    rows.append((place, query.id, slot, query.value, query.threshold, record.offset, value))
-                    continue
-                query = read_query(value)
+                # The next query is probably to a stream of the same sort.
+                decode = _decode_plain if plain[slot] else _decode_query
+                if plain[slot]:
+                    query = query if query.__class__ is _PlainQuery else _plainly(value) or query
+                    if query.__class__ is _PlainQuery and query.value is not None:
+                        rows.append((place, query.id, slot, query.value, query.threshold, record.offset, value))
+                        continue
+                query = _each_once(value, query)
                 work = self._workload.of(slot, query)
                 shares.take(slot, work, record.timestamp)
             except _UNREADABLE:
@@ -182,9 +185,23 @@ def _decoded(value: bytes) -> Any:
         return _decode_query(readable(value))
 
 
+def _plainly(value: bytes) -> Any:
+    """A query with a trusted value and nothing else that there may be; None if it is another, or none."""
+    try:
+        return _decode_plain(value)
+    except _UNREADABLE:
+        return None
+
+
 def read_query(value: bytes) -> Any:
     """A query of any form, which gives each field once."""
-    query = _decoded(value)
+    return _each_once(value, _decoded(value))
+
+
+def _each_once(value: bytes, query: Any) -> Any:
+    """The query of any form that was read, if only plainly, from a text that gives each field once."""
+    if query.__class__ is _PlainQuery:
+        query = _decoded(value)
     # Candidates are the one part of a query that is not written without its defaults.
     unsure = query.candidates is not None or may_repeat_a_field(value, query)
     if unsure and repeats_a_field(value):

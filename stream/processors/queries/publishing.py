@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,55 +27,70 @@ class Publisher:
         self, family: Family, questions: Sequence[Asked], answers: list[Message | None], outputs: Outputs
     ) -> None:
         """Answer questions of one family and write what must outlive this worker; ended streams answer ``halted``."""
-        streams = self._streams
-        live = [one for one in questions if streams.life.answers(one.slot)]
-        found = {one.place: reply for one, reply in zip(live, family.answer(live), strict=True)}
-        touched: dict[int, None] = {}
+        streams, columns = self._streams, self._streams.columns
+        answering = {slot: streams.life.answers(slot) for slot in {one.slot for one in questions}}
+        replies = iter(family.answer([one for one in questions if answering[one.slot]]))
+        shown: dict[int, _Shown] = {}
         charged: dict[int, None] = {}
         for one in questions:
             slot = one.slot
-            reply = found.get(one.place)
+            reply = next(replies) if answering[slot] else None
             if reply is None:
                 answers[one.place] = _halted(streams, one)
                 continue
-            touched[slot] = None
-            if reply.charged or streams.columns.answered[slot] == 0:
+            if reply.charged or (slot not in shown and columns.answered[slot] == 0):
                 charged[slot] = None
-            answers[one.place] = _answer(streams, one, reply)
+            answers[one.place] = _answer(streams, shown, one, reply)
             if reply.update is not None:
                 self._replies.update(outputs, slot, reply.update)
-        for slot in touched:
+        for slot, last in shown.items():
+            columns.answered[slot], columns.last_offset[slot] = last.answered, last.offset
             if streams.left(slot) == 0 and streams.terms_at(slot).ends_at_cutoff:
-                streams.columns.state[slot] = EXHAUSTED
-            streams.columns.changed[slot] = True
-        self._replies.checkpoints(outputs, np.array(list(touched), dtype=np.intp))
+                columns.state[slot] = EXHAUSTED
+            columns.changed[slot] = True
+        self._replies.checkpoints(outputs, np.array(list(shown), dtype=np.intp))
         self._replies.charges(outputs, np.array(list(charged), dtype=np.intp))
 
 
-def _answer(streams: HostedStreams, one: Asked, reply: Reply) -> Message:
-    slot = one.slot
-    index = int(streams.columns.answered[slot])
-    if reply.charged:
-        if streams.left(slot) == 0:
-            raise AssertionError(f"stream '{streams.names[slot]}' has no charged answer left")
-        streams.columns.tops[slot] += 1
-    streams.columns.answered[slot] = index + 1
-    streams.columns.last_offset[slot] = one.offset
+@dataclass(slots=True)
+class _Shown:
+    """What a stream's answers of one batch show, up to the next that is charged; ``answered`` and ``offset`` are the last one's."""
+
+    name: str
+    key: bytes
+    spent: Any
+    left: int | None
+    answered: int
+    offset: int
+
+
+def _answer(streams: HostedStreams, shown: dict[int, _Shown], one: Asked, reply: Reply) -> Message:
+    slot, known = one.slot, shown.get(one.slot)
+    index = int(streams.columns.answered[slot]) if known is None else known.answered
+    if known is None or reply.charged:
+        if reply.charged:
+            if streams.left(slot) == 0:
+                raise AssertionError(f"stream '{streams.names[slot]}' has no charged answer left")
+            streams.columns.tops[slot] += 1
+        streams.columns.answered[slot] = index + 1
+        spent, left = streams.spent(slot), streams.shown_left(slot)
+        known = shown[slot] = _Shown(streams.names[slot], streams.keys[slot], spent, left, index, one.offset)
+    known.answered, known.offset = index + 1, one.offset
     answer = WireAnswer(
         one.id,
-        streams.names[slot],
+        known.name,
         reply.outcome,
         index,
         reply.estimate,
         reply.basis,
         None,
-        streams.spent(slot),
-        streams.shown_left(slot),
+        known.spent,
+        known.left,
         reply.estimates,
         reply.choice,
         reply.alpha,
     )
-    return (streams.keys[slot], encode(answer), ())
+    return (known.key, encode(answer), ())
 
 
 def _halted(streams: HostedStreams, one: Asked) -> Message:

@@ -8,8 +8,10 @@ figure is about the most that a question can cost, and the same for whoever read
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from schemas import (
@@ -26,6 +28,7 @@ from schemas import (
     SparseProject,
     TableSource,
 )
+from stream.data.cache import RecentCache
 from stream.mechanisms.estimator import WHOLE_CELLS
 from stream.processors.queries.families.base import Context
 from stream.processors.rejections import Rejection
@@ -71,17 +74,28 @@ _SERVED: Final = 10
 _AXES: Final = 5
 """A fit goes over the cells once for each attribute; so many are in the figure for a cell."""
 
+_REMEMBERED: Final = 1 << 13
+"""Questions, and shapes of questions, whose work is remembered at least."""
+_LONGEST_REMEMBERED: Final = 512
+
+_number = re.compile(r"[0-9]+")
+
 _LITERALS_AT_MOST: Final = 8
 """Longer lists of literals are looked up in one pass, which costs about as much as so many comparisons."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Facts:
     """What does not change between the questions of streams of the same terms."""
 
     rows: int
     named: Sequence[tuple[str, int]]
     universe: int
+
+    @cached_property
+    def numbered(self) -> bool:
+        """Whether a name has a digit in it."""
+        return any(_number.search(name) for name, _ in self.named)
 
 
 class Workload:
@@ -90,18 +104,18 @@ class Workload:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._facts: dict[int, _Facts] = {}
+        self._estimates: RecentCache[tuple[Any, ...], float] = RecentCache(_REMEMBERED)
 
     def of(self, slot: int, query: Any) -> int:
         """The work of one question, in units of work."""
-        terms = self._context.streams.terms_at(slot)
-        # A longer predicate is refused unread.
-        texts = [text for text in _predicates(query) if len(text) <= MAX_PREDICATE_LENGTH]
-        listed = sum(len(part) for part in (query.values, query.candidates, query.cells) if part is not None)
-        work = float(QUESTION + LISTED * listed + CHARACTER * sum(map(len, texts)))
+        number = int(self._context.streams.columns.terms_of[slot])
+        terms = self._context.streams.terms[number]
+        texts = _predicates(query)
+        work = float(QUESTION + LISTED * _listed(query) + CHARACTER * sum(map(len, texts)))
         if isinstance(terms.source, TableSource):
-            facts = self._facts_of(slot, terms.source)
+            facts = self._facts.get(number) or self._facts_of(slot, number, terms.source)
             if isinstance(terms.calibration, EstimateCalibration):
-                return int(work + _estimated(terms.calibration, query, texts, facts))
+                return int(work + self._estimated(number, terms.calibration, query, texts, facts))
             work += _over_cells(terms.mechanism, terms.calibration.cutoff, query, texts, facts)
             if not isinstance(terms.mechanism, Histogram | SparsePmw | SparseProject):
                 work += facts.rows * _passes(terms.source, query, texts)
@@ -114,10 +128,26 @@ class Workload:
                 work += LISTED * min(math.prod(sizes), MAX_CATEGORIES)
         return int(work)
 
-    def _facts_of(self, slot: int, source: TableSource) -> _Facts:
-        number = int(self._context.streams.columns.terms_of[slot])
-        if (known := self._facts.get(number)) is not None:
-            return known
+    def _estimated(
+        self, number: int, calibration: EstimateCalibration, query: Any, texts: Sequence[str], facts: _Facts
+    ) -> float:
+        """The work of an estimate, which numbers have no part in: texts that differ in them alone have the same."""
+        fields: tuple[str, ...] = ()
+        if query.sum is not None or query.mean is not None or query.group_by is not None:
+            fields = tuple(name for name in (query.sum, query.mean, *(query.group_by or ())) if name is not None)
+        grouped = query.group_by is not None
+        if facts.numbered or len(texts) != 1 or len(texts[0]) > _LONGEST_REMEMBERED:
+            return _estimated(calibration, fields, texts, facts, grouped=grouped)
+        written = (number, facts.rows, texts[0], fields, grouped)
+        if (known := self._estimates.get(written)) is None:
+            shape = (number, facts.rows, _number.sub("0", texts[0]), fields, grouped)
+            if (known := self._estimates.get(shape)) is None:
+                known = _estimated(calibration, fields, texts, facts, grouped=grouped)
+                self._estimates.put(shape, known)
+            self._estimates.put(written, known)
+        return known
+
+    def _facts_of(self, slot: int, number: int, source: TableSource) -> _Facts:
         mechanism = self._context.streams.terms_at(slot).mechanism
         named = [(name.replace('"', '""').casefold(), domain.size) for name, domain in source.attributes.items()]
         universe = math.prod(source.attributes[name].size for name in getattr(mechanism, "attributes", ()))
@@ -130,12 +160,19 @@ class Workload:
         return found
 
 
-def _predicates(query: Any) -> Iterable[str]:
-    if query.where is not None:
-        yield query.where
-    for part in (*(query.terms or ()), *(query.candidates or ())):
-        if part.where is not None:
-            yield part.where
+def _listed(query: Any) -> int:
+    if query.values is None and query.candidates is None and query.cells is None:
+        return 0
+    return sum(len(part) for part in (query.values, query.candidates, query.cells) if part is not None)
+
+
+def _predicates(query: Any) -> list[str]:
+    """The predicates of a question but for those that are too long: they are refused unread."""
+    texts = [] if query.where is None else [query.where]
+    if query.terms is not None or query.candidates is not None:
+        parts = (*(query.terms or ()), *(query.candidates or ()))
+        texts += [part.where for part in parts if part.where is not None]
+    return [text for text in texts if len(text) <= MAX_PREDICATE_LENGTH]
 
 
 def _leaves(text: str) -> int:
@@ -160,9 +197,10 @@ def _digits(attributes: Mapping[str, Any], name: str) -> int:
     return (domain.size - 1).bit_length() if isinstance(domain, Integers) else 0
 
 
-def _estimated(calibration: EstimateCalibration, query: Any, texts: Sequence[str], facts: _Facts) -> float:
+def _estimated(
+    calibration: EstimateCalibration, fields: Sequence[str], texts: Sequence[str], facts: _Facts, *, grouped: bool
+) -> float:
     """The work of a fit, of a marginal, and of writing a question out over the cells of the attributes that it names."""
-    fields = (name for name in (query.sum, query.mean, *(query.group_by or ())) if name is not None)
     folded = " ".join([*texts, *(name.replace('"', '""') for name in fields)]).casefold()
     named = [size for name, size in facts.named if name in folded]
     cells = min(facts.universe, math.prod(named), MAX_UNIVERSE)
@@ -178,7 +216,7 @@ def _estimated(calibration: EstimateCalibration, query: Any, texts: Sequence[str
         1 if cells > WHOLE_CELLS else _SERVED
     )
     written = cells * sum(WEIGHED + LEAF * _leaves(text) for text in texts)
-    return work + measured + written + (LISTED * min(cells, MAX_CATEGORIES) if query.group_by is not None else 0.0)
+    return work + measured + written + (LISTED * min(cells, MAX_CATEGORIES) if grouped else 0.0)
 
 
 def _over_cells(mechanism: Mechanism, cutoff: int, query: Any, texts: Sequence[str], facts: _Facts) -> float:

@@ -11,7 +11,7 @@ import pytest
 from schemas import Categories, Domain, Integers, TableSource
 from stream.data import DataError, PredicateError, Table, TableStore, UnreadableError, fingerprint
 from stream.data import store as store_module
-from stream.data.cache import BoundedCache
+from stream.data.cache import BoundedCache, RecentCache
 from stream.data.files import Frame
 from tests.unit.data.small import source
 
@@ -209,3 +209,16 @@ def test_a_bounded_cache_keeps_what_was_used_last_within_its_weight() -> None:
     assert (len(cache), cache.weight) == (2, 6)
     cache.put("all", b"x" * 10)
     assert (len(cache), cache.weight) == (1, 10)
+
+
+def test_what_was_asked_for_lately_is_kept() -> None:
+    cache: RecentCache[int, str] = RecentCache(3)
+    for number in range(3):
+        cache.put(number, str(number))
+    cache.put(3, "3")
+    assert cache.get(0) == "0"
+    for number in range(4, 7):
+        cache.put(number, str(number))
+    assert cache.get(0) == "0"
+    assert cache.get(1) is None
+    assert len(cache._recent) + len(cache._older) <= 6

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -289,6 +290,26 @@ def test_the_work_grows_with_what_makes_a_question_slow() -> None:
     assert (
         told(over({"kind": "pmw", "attributes": ["a1"], "updates": 5}), terms=terms) < told(pmw, terms=terms) / 10
     )
+
+
+@pytest.mark.parametrize("names", [("age", "between"), ("a1", "b2"), ("1", "e")])
+def test_the_work_of_an_estimate_does_not_depend_on_what_was_asked_before(names: tuple[str, str]) -> None:
+    attributes = {names[0]: 300, names[1]: 200, "z": 9}
+    mechanism = {"kind": "pmw", "attributes": list(attributes), "updates": 5}
+    one, other = (f'"{name}"' for name in names)
+    texts = [
+        f"{one} = 1",
+        f"{one} = 23",
+        f"{one} BETWEEN 1 AND 7",
+        f"{other} > 1 AND {one} < 11",
+        "z = 1",
+        "z = 1.1e1",
+    ]
+    shared = over(mechanism, attributes=attributes)
+    for text in [*texts, *reversed(texts)]:
+        for fields in ({}, {"group_by": ["z"]}, {"sum": "z"}):
+            alone = over(mechanism, attributes=attributes)
+            assert told(shared, where=text, **fields) == told(alone, where=text, **fields)
 
 
 def test_an_attribute_is_found_however_its_name_is_written() -> None:

@@ -36,12 +36,16 @@ _FEW_CORNERS = 4096
 
 @dataclass(slots=True, eq=False)
 class Read:
-    """A resolved question, and what the changelog keeps of it if its number is told."""
+    """A resolved question, and what the changelog keeps of it if its number is told.
+
+    ``told`` is what was last made of it: a step of the estimator, and the reply that says it.
+    """
 
     question: Question
     form: str
     texts: tuple[tuple[str, float], ...] = ()
     sum: str | None = None
+    told: tuple[Any, Any] | None = None
 
     @property
     def terms(self) -> tuple[Term, ...]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from schemas import EstimateCalibration, Measurement, Pmw
 from stream.accounting.answers import ratio_interval
 from stream.accounting.estimates import rows_reach
-from stream.data.cache import BoundedCache
+from stream.data.cache import BoundedCache, RecentCache
 from stream.mechanisms.estimate_questions import Groups, Mean, Single
 from stream.mechanisms.estimator import Estimator, Step
 from stream.mechanisms.measurements import Axes
@@ -30,10 +30,11 @@ MEMORY_BYTES: Final = 256 << 20
 """Noisy counts and estimates that a partition keeps; what was dropped is computed again."""
 PRIVATE_BYTES: Final = 128 << 20
 """Exact counts that a partition keeps, with their cumulated sums."""
-READ_QUESTIONS: Final = 1 << 14
-"""Resolved questions that a partition keeps."""
+READ_QUESTIONS: Final = 1 << 13
+"""Resolved questions that a partition keeps at least; at most twice as many."""
 
 _FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups")
+_BASES: Final = {"settled": "measured", "above": "noisy", "below": "hypothesis", "unpromised": "hypothesis"}
 _NUMBER_BYTES: Final = 8
 _CELLS_AT_ONCE: Final = 1 << 15
 _START = b"start"
@@ -63,7 +64,7 @@ class EstimateFamily:
         self._private: BoundedCache[tuple[int, Axes], Cells] = BoundedCache(
             PRIVATE_BYTES, lambda kept: kept.nbytes
         )
-        self._read: BoundedCache[tuple[str, str, Any], Read] = BoundedCache(READ_QUESTIONS)
+        self._read: RecentCache[tuple[str, str, Any], Read] = RecentCache(READ_QUESTIONS)
 
     def admit(self, slot: int, query: Any) -> Read:
         """Resolve a question, or raise Rejection."""
@@ -91,7 +92,12 @@ class EstimateFamily:
             if step.kind == "above":
                 update = _measurement(current, read, step, before)
                 before += 1
-            replies[place] = self._reply(slot, current, read, step, update)
+            elif (known := read.told) is not None and known[0] is step:
+                replies[place] = known[1]
+                continue
+            reply = self._reply(slot, current, read, step, update)
+            read.told = (step, reply)
+            replies[place] = reply
         return replies
 
     def resume(self, slot: int, updates: Sequence[Any]) -> None:
@@ -150,7 +156,7 @@ class EstimateFamily:
         calibration = self._streams.terms_at(slot).calibration
         if not isinstance(calibration, EstimateCalibration):
             raise TypeError(f"stream '{self._streams.names[slot]}' keeps no estimate")
-        basis = {"settled": "measured", "above": "noisy"}.get(step.kind, "hypothesis")
+        basis = _BASES[step.kind]
         charged = step.kind == "above"
         question = read.question
         if isinstance(question, Mean):
@@ -229,7 +235,7 @@ class _Keyed:
 
 def _asked(query: Any) -> tuple[Any, ...]:
     """What makes two questions of one form the same text."""
-    terms = tuple((term.where, term.weight) for term in query.terms or ())
+    terms = None if query.terms is None else tuple((term.where, term.weight) for term in query.terms)
     return (query.where, terms, query.sum, query.mean, query.group_by)
 
 
