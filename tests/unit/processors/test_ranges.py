@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from schemas import Source
-from sotto import Driver, Refused
+from sotto import Driver, Refused, Unknown
 from stream.processors.base import Record
 from stream.processors.budget import openings
 from stream.processors.budget import processor as budget
@@ -53,7 +53,7 @@ def test_a_grid_that_does_not_reach_a_feeds_range_is_refused_at_registration(
     with pytest.raises(Refused) as refused:
         driver.register(source)
     assert words in str(refused.value)
-    with pytest.raises(KeyError):
+    with pytest.raises(Unknown):
         driver.budget("feed")
 
 
