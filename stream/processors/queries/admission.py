@@ -106,13 +106,14 @@ class Admission:
                 if slot is None:
                     unknown = unknown or query.stream not in streams.unread
                     raise self._unknown(query.stream)
+                if query.__class__ is not _PlainQuery and plain[slot]:
+                    query = _plainly(value) or query
+                if query.__class__ is _PlainQuery and plain[slot] and query.value is not None:
+                    decode = _decode_plain
+                    rows.append((place, query.id, slot, query.value, query.threshold, record.offset, value))
+                    continue
                 # The next query is probably to a stream of the same sort.
                 decode = _decode_plain if plain[slot] else _decode_query
-                if plain[slot]:
-                    query = query if query.__class__ is _PlainQuery else _plainly(value) or query
-                    if query.__class__ is _PlainQuery and query.value is not None:
-                        rows.append((place, query.id, slot, query.value, query.threshold, record.offset, value))
-                        continue
                 query = _each_once(value, query)
                 work = self._workload.of(slot, query)
                 shares.take(slot, work, record.timestamp)
