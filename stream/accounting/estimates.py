@@ -32,6 +32,9 @@ Order = Literal[0, 1, 2]
 
 MOST_PAIRS = 15
 """Pairs of attributes are measured in advance where there are no more of them than that: of six attributes."""
+_MOST_NOISE = 320.0
+"""And where half of the cells of the largest of them, summed, have no more noise, in scales of a marginal that is measured alone:
+else that noise by itself would raise the ⊤s that are paid for."""
 
 _START_SHARE = {0: 0.0, 1: 0.2, 2: 0.65}
 _WHOLE_START_SHARE = 0.8
@@ -140,7 +143,11 @@ def warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Order:
     """How many attributes the marginals of the opening have."""
     if mechanism.warm_start != "auto":
         return mechanism.warm_start
-    return 2 if len(sizes) > 1 and math.comb(len(sizes), 2) <= MOST_PAIRS else 1
+    pairs = opening(sizes, 2)
+    if not pairs or math.comb(len(sizes), 2) > MOST_PAIRS:
+        return 1
+    largest = max(math.prod(sizes[axis] for axis in axes) for axes in pairs)
+    return 2 if len(pairs) * math.sqrt(largest / 2.0) <= _MOST_NOISE else 1
 
 
 def opening(sizes: Sequence[int], order: Order) -> tuple[tuple[int, ...], ...]:
