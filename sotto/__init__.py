@@ -88,9 +88,13 @@ _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in name
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _HOME_OF and name != "__version__":
         raise AttributeError(f"module 'sotto' has no attribute '{name}'")
-    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    require_own_packages()
+    if name == "__version__":
+        return import_module("stream.version").VERSION
+    with import_module("stream.extras").explained():
+        value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
     return value
 
 
@@ -98,18 +102,15 @@ def __dir__() -> list[str]:
     return [*globals(), *__all__]
 
 
-def _require_own(package: str) -> None:
-    """Stop where a module of the same name stands before one of Sotto's: half of either would break later, and elsewhere."""
-    own = Path(__file__).parents[1] / package / "__init__.py"
-    loaded = sys.modules.get(package)
-    spec = find_spec(package) if loaded is None else loaded.__spec__
-    found = getattr(loaded, "__file__", None) if spec is None else spec.origin
-    if found is None or Path(found).resolve() != own.resolve():
-        raise ImportError(
-            f"{found or f'another {package}'} hides the package '{package}' that Sotto needs; rename it, or start from another "
-            "folder"
-        )
-
-
-for _package in ("schemas", "stream"):
-    _require_own(_package)
+def require_own_packages() -> None:
+    """Stop where a module of another's hides one of Sotto's: half of either would break later, and elsewhere."""
+    for package in ("schemas", "stream"):
+        own = Path(__file__).parents[1] / package / "__init__.py"
+        loaded = sys.modules.get(package)
+        spec = find_spec(package) if loaded is None else None
+        found = spec.origin if spec is not None else getattr(loaded, "__file__", None)
+        if found is None or Path(found).resolve() != own.resolve():
+            raise ImportError(
+                f"{found or f'another {package}'} hides the package '{package}' that Sotto needs; rename it, or start from "
+                "another folder"
+            )

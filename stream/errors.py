@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from schemas import Amount, Answer, Query
+if TYPE_CHECKING:  # so that a command need not build the whole contract to say what went wrong
+    from collections.abc import Sequence
+
+    from schemas import Amount, Answer, Query
 
 
 class SottoError(Exception):

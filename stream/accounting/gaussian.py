@@ -18,9 +18,6 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
-
 LEAST_VARIANCE: Final = 3
 """Noise of a smaller variance is not composed: T/(σ² − T) would say too much."""
 SMOOTHINGS: Final = (
@@ -94,6 +91,8 @@ def least_multiple(shape: Sequence[Moved], epsilon: Fraction, delta: Fraction) -
 
     ``gaussian_delta`` of ``widened`` by the factor returned does not exceed δ. Infinite where ε is not above 0.
     """
+    from scipy.optimize import brentq  # noqa: PLC0415 - clients count costs without it
+
     if epsilon <= 0 or delta <= 0:
         return math.inf
     precision, wanted = float(2 * gaussian_rho(shape)), math.log(delta)
@@ -112,6 +111,9 @@ def least_multiple(shape: Sequence[Moved], epsilon: Fraction, delta: Fraction) -
 @lru_cache(maxsize=4096)
 def rough_epsilon(precision: float, delta: float) -> float:
     """The ε at δ of Gaussian noise of so much precision, in doubles and as if it were continuous: for planners to search by."""
+    from scipy.optimize import brentq  # noqa: PLC0415 - clients count costs without it
+    from scipy.special import log_ndtr  # noqa: PLC0415
+
     half, root = 0.5 * precision, math.sqrt(precision)
 
     def beyond(epsilon: float) -> float:
@@ -132,6 +134,8 @@ def widened(shape: Sequence[Moved], factor: float) -> tuple[Moved, ...]:
 
 def _rough_log_delta(shape: Sequence[Moved], precision: float, epsilon: float, factor: float) -> float:
     """ln δ in doubles."""
+    from scipy.special import log_ndtr  # noqa: PLC0415
+
     squared = factor * factor
     c = 0.5 * precision / squared
     count = sum(one.count for one in shape)

@@ -19,14 +19,14 @@ def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
 
 def to_polars(rows: Sequence[Row]) -> Any:
     """A polars frame."""
-    return needed("polars").DataFrame(columns(rows), strict=False)
+    return needed("polars", "polars").DataFrame(columns(rows), strict=False)
 
 
 def to_pandas(rows: Sequence[Row]) -> Any:
     """A pandas frame."""
-    return needed("pandas").DataFrame(columns(rows))
+    return needed("pandas", "pandas").DataFrame(columns(rows))
 
 
 def to_arrow(rows: Sequence[Row]) -> Any:
     """An Arrow table."""
-    return needed("pyarrow").table(columns(rows))
+    return needed("pyarrow", "arrow").table(columns(rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -23,8 +24,6 @@ REQUEST_TIMEOUT: Final = 30.0
 
 Made = TypeVar("Made")
 
-_sources: TypeAdapter[Source] = TypeAdapter(Source)
-
 
 def as_query(question: Question, fields: Mapping[str, Any], new_id: Callable[[], str]) -> Query:
     """The query that is meant; an ``id`` is made up where none is given. Invalid if it is none."""
@@ -41,12 +40,17 @@ def as_query(question: Question, fields: Mapping[str, Any], new_id: Callable[[],
 
 def as_source(source: Source | Mapping[str, Any]) -> Source:
     """The source that is meant; Invalid if it is none."""
-    return valid(lambda: _sources.validate_python(source))
+    return valid(lambda: _sources().validate_python(source))
 
 
 def as_spec(stream: StreamSpec | Mapping[str, Any]) -> StreamSpec:
     """The stream that is meant; Invalid if it is none."""
     return valid(lambda: StreamSpec.model_validate(stream))
+
+
+@cache
+def _sources() -> TypeAdapter[Source]:
+    return TypeAdapter(Source)
 
 
 def valid(make: Callable[[], Made]) -> Made:

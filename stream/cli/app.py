@@ -3,101 +3,108 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from importlib import import_module
+from typing import Annotated, Final
 
 import typer
-from aiokafka.errors import KafkaError
-from pydantic import ValidationError
 
-from schemas.wire import MalformedEventError, describe
 from stream import log
-from stream.accounting.ledger import RefusedError
-from stream.accounting.planner import PlanError
-from stream.cli import (
-    auditing,
-    brokers,
-    contracts,
-    demos,
-    estimating,
-    keys,
-    planning,
-    queries,
-    serving,
-    simulating,
-    sources,
-    statements,
-    streams,
-    top,
-    topics,
+from stream.cli.later import Later, group_of
+from stream.extras import missing_of
+from stream.version import VERSION
+
+COMMANDS: Final = {
+    "serve": Later("stream.cli.serving:serve", "Run a service until SIGTERM or Ctrl-C."),
+    "up": Later(
+        "stream.cli.serving:up",
+        "Start broker, budget service, workers and monitor on this machine, and stop them at Ctrl-C.",
+    ),
+    "ask": Later("stream.cli.queries:ask", "Ask one query and wait for its answer."),
+    "sql": Later(
+        "stream.cli.statements:sql", "Ask what a SELECT asks, each number with its ±, and say what it cost."
+    ),
+    "answers": Later("stream.cli.queries:answers", "Print committed answers as they come."),
+    "top": Later(
+        "stream.cli.top:top",
+        "Show budgets, busiest streams, services and refused events live, with the viewer's token.",
+    ),
+    "plan": Later(
+        "stream.cli.planning:plan", "List each calibration's accuracy and the one that a stream would get."
+    ),
+    "simulate": Later(
+        "stream.cli.simulating:simulate",
+        "Run a stream on a public or made-up table before it is opened: errors and charges beside the promise.",
+    ),
+    "estimate": Later(
+        "stream.cli.estimating:estimate",
+        "Estimate the share of every category from the answers so far, with its confidence interval.",
+    ),
+    "audit": Later(
+        "stream.cli.auditing:audit",
+        "Run the shipped mechanisms in memory and bound their privacy loss from below by their answers.",
+    ),
+    "demo": Later(
+        "stream.cli.demos:demo",
+        "Run the main job on the Adult table and check every claim; exit status 0 only if all hold.",
+    ),
+    "key": Later("stream.cli.keys:app", "Noise keys."),
+    "broker": Later("stream.cli.brokers:app", "A local Apache Kafka for development."),
+    "topics": Later("stream.cli.topics:app", "The topics of an installation, and who may touch them."),
+    "source": Later("stream.cli.sources:app", "Sources and their budgets."),
+    "stream": Later("stream.cli.streams:app", "Streams: a mechanism over a source."),
+    "contract": Later(
+        "stream.cli.contracts:app", "The published contract: JSON Schemas and the AsyncAPI document."
+    ),
+}
+"""Every command and group of commands."""
+
+_EXPECTED: Final = (
+    "stream.errors:SottoError",
+    "stream.accounting.planner:PlanError",
+    "stream.cli.output:CommandError",
+    "stream.data:DataError",
+    "stream.kafka.broker_errors:BrokerError",
+    "stream.kafka.topics:TopicsError",
+    "stream.noise:NoiseKeyError",
+    "stream.secret_files:SecretFileError",
+    "stream.monitor.tokens:TokenError",
+    "stream.monitor.monitor:MonitorEndedError",
+    "stream.kafka.membership:MembershipLostError",
+    "stream.kafka.supervision:StalledError",
+    "stream.tracing:TracingError",
+    "stream.contract.export:ContractError",
+    "stream.contract.compatibility:UnknownKeywordError",
+    "schemas.wire:MalformedEventError",
+    "stream.simulation:SimulationError",
+    "builtins:TimeoutError",
 )
-from stream.cli.output import CommandError, visible
-from stream.contract.compatibility import UnknownKeywordError
-from stream.contract.export import ContractError
-from stream.data import DataError
-from stream.errors import SottoError
-from stream.kafka.broker import BrokerError
-from stream.kafka.membership import MembershipLostError
-from stream.kafka.security import advice
-from stream.kafka.supervision import StalledError
-from stream.kafka.topics import TopicsError
-from stream.monitor.monitor import MonitorEndedError
-from stream.monitor.tokens import TokenError
-from stream.noise import NoiseKeyError
-from stream.secret_files import SecretFileError
-from stream.simulation import SimulationError
-from stream.tracing import TracingError
+"""What a command may end with, by where it is defined: a module that was not imported has raised nothing."""
 
 app = typer.Typer(
+    cls=group_of(COMMANDS),
     name="sotto",
     help="Differentially private answers on a Kafka query stream.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.add_typer(keys.app, name="key")
-app.add_typer(brokers.app, name="broker")
-app.add_typer(topics.app, name="topics")
-app.add_typer(sources.app, name="source")
-app.add_typer(streams.app, name="stream")
-app.add_typer(contracts.app, name="contract")
 
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "serve": serving.serve,
-    "up": serving.up,
-    "ask": queries.ask,
-    "sql": statements.sql,
-    "answers": queries.answers,
-    "top": top.top,
-    "plan": planning.plan,
-    "simulate": simulating.simulate,
-    "estimate": estimating.estimate,
-    "audit": auditing.audit,
-    "demo": demos.demo,
-}
-for _name, _command in _COMMANDS.items():
-    app.command(_name)(_command)
 
-_EXPECTED = (
-    SottoError,
-    RefusedError,
-    PlanError,
-    CommandError,
-    DataError,
-    BrokerError,
-    TopicsError,
-    NoiseKeyError,
-    SecretFileError,
-    TokenError,
-    MonitorEndedError,
-    MembershipLostError,
-    StalledError,
-    TracingError,
-    ContractError,
-    UnknownKeywordError,
-    MalformedEventError,
-    SimulationError,
-    TimeoutError,
-)
+def _show_version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sotto {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _sotto(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Differentially private answers on a Kafka query stream."""
 
 
 def main() -> None:
@@ -105,16 +112,32 @@ def main() -> None:
     log.quiet_clients()
     try:
         app()
-    except ValidationError as error:
-        _fail(describe(error))
-    except KafkaError as error:
-        _fail(advice(error))
-    except _EXPECTED as error:
-        _fail(str(error))
-    except KeyError as error:
-        _fail(str(error.args[0]))
+    except Exception as error:
+        if (told := _told(error)) is None:
+            raise
+        _fail(told)
+
+
+def _told(error: Exception) -> str | None:
+    """One line for an error that a command may end with; None for any other."""
+    if isinstance(error, ModuleNotFoundError) and (missing := missing_of(error)) is not None:
+        return str(missing)
+    if _is(error, "pydantic:ValidationError"):
+        return str(import_module("schemas.wire").describe(error))
+    if _is(error, "aiokafka.errors:KafkaError"):
+        return str(import_module("stream.kafka.security").advice(error))
+    if any(_is(error, one) for one in _EXPECTED):
+        return str(error)
+    return str(error.args[0]) if isinstance(error, KeyError) else None
+
+
+def _is(error: Exception, where: str) -> bool:
+    module, _, name = where.partition(":")
+    return module in sys.modules and isinstance(error, getattr(sys.modules[module], name))
 
 
 def _fail(message: str) -> None:
+    from stream.cli.output import visible  # noqa: PLC0415  (half of the start of a command that fails otherwise)
+
     sys.stderr.write(f"error: {visible(message)}\n")
     sys.exit(1)

@@ -104,7 +104,7 @@ def new_figure(*, width: float, height: float) -> Any:
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - an optional extra
     except ImportError:
-        raise CommandError("--plot needs matplotlib; run pip install 'sotto[plot]'") from None
+        raise CommandError("--plot needs matplotlib; run pip install 'sotto-dp[plot]'") from None
     return Figure(figsize=(width, height), layout="constrained")
 
 

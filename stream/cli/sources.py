@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from pydantic import TypeAdapter
 
 from schemas import Receipt, Source, SourceRecord, ValuesSource
-from stream.cli import checking
 from stream.cli.grants import ShownGrant, shown_grants
+from stream.cli.later import Later, group_of
 from stream.cli.output import AsJson, amount, asked, read_document, say, show_json, show_table
 from stream.client import AsyncClient
-from stream.mechanisms.grid import range_of
+from stream.mechanisms.ranges import range_of
 
-app = typer.Typer(help="Sources and their budgets.", no_args_is_help=True)
-app.command("check")(checking.check)
+CHECK: Final = Later(
+    "stream.cli.checking:check",
+    "Compare a table with its declaration before it is registered, for the table's owner alone.",
+)
+app = typer.Typer(cls=group_of({"check": CHECK}), help="Sources and their budgets.", no_args_is_help=True)
 _sources: TypeAdapter[Source] = TypeAdapter(Source)
 
 

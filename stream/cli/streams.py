@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 import typer
 
 from schemas import GrantRecord, Receipt, StreamSpec
-from stream.accounting.promises import promises
 from stream.cli.grants import ShownGrant, shown_grants
 from stream.cli.output import AsJson, amount, asked, read_document, say, show_json, show_table
 from stream.client import AsyncClient
+from stream.errors import Missing
+from stream.extras import explained
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
 SourceName = Annotated[str, typer.Argument(help="The stream's source.")]
@@ -74,6 +75,12 @@ def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> Non
 
 
 def _print_promises(grant: GrantRecord) -> None:
+    try:
+        with explained():
+            from stream.accounting.promises import promises  # noqa: PLC0415  (a client may lack what it needs)
+    except Missing as missing:
+        say(f"what the answers promise is not worked out here: {missing}", soft_wrap=True)
+        return
     for promise in promises(grant.spec, grant.calibration):
         say(f"{promise}", soft_wrap=True)
 

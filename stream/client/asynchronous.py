@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from schemas import (
     MAX_EVENT_BYTES,
@@ -25,7 +25,6 @@ from schemas import (
     StreamStatus,
 )
 from schemas.wire import Codec
-from stream import sql
 from stream.asking import Question, Result
 from stream.asking.labels import Group, groups_of
 from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, as_query, as_source, as_spec, made_settings
@@ -40,7 +39,9 @@ from stream.kafka.unread import readable
 from stream.processors.base import Headers
 from stream.processors.topics import Topics
 from stream.settings import Settings
-from stream.sql import Table
+
+if TYPE_CHECKING:
+    from stream.sql import Table
 
 _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 
@@ -171,6 +172,8 @@ class AsyncClient:
             Unknown: there is no such source, stream or attribute.
             Rejected, Halted, Timeout: as ``ask``.
         """
+        from stream import sql  # noqa: PLC0415  (a parser that who asks otherwise does not wait for)
+
         read = sql.read(statement)
         self._require_open()
         with translated():

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from schemas import GrantRecord, Receipt, Request, Source, SourceRecord, StreamSpec, StreamStatus
 from stream.asking import Question, Result, Results
@@ -15,7 +15,9 @@ from stream.client.asynchronous import AsyncClient
 from stream.processors.base import Headers
 from stream.processors.topics import Topics
 from stream.settings import Settings
-from stream.sql import Table
+
+if TYPE_CHECKING:
+    from stream.sql import Table
 
 Arguments = ParamSpec("Arguments")
 Done = TypeVar("Done")

@@ -44,7 +44,7 @@ class Service:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _owners_alone(log) as output:
             self._process = subprocess.Popen(  # noqa: S603  (our own interpreter and module)
-                [sys.executable, "-m", "stream.cli", "serve", role, "--stop-with-stdin", "--json-logs"],
+                [sys.executable, "-P", "-m", "stream.cli", "serve", role, "--stop-with-stdin", "--json-logs"],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

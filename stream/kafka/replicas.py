@@ -51,7 +51,16 @@ class Replicas:
             )
         self._settings = settings
         self._count = count
-        self._command = [sys.executable, "-m", "stream.cli", "serve", "worker", "--stop-with-stdin", *arguments]
+        self._command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "stream.cli",
+            "serve",
+            "worker",
+            "--stop-with-stdin",
+            *arguments,
+        ]
         self._needless = MONITOR_TOKENS | NOISE_KEY if "--key-file" in arguments else MONITOR_TOKENS
         self._stopping = asyncio.Event()
 

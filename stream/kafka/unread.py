@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from aiokafka import ConsumerRecord, TopicPartition
-from prometheus_client import Counter
 
 from stream.log import get_logger
 from stream.processors.unread import Unread
+
+if TYPE_CHECKING:  # a client counts nothing
+    from prometheus_client import Counter
 
 log = get_logger("unread")
 

@@ -17,17 +17,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-MAX_STEPS = 1 << 50
-"""Private numbers are clamped to ±2⁵⁰ steps at most; noise of 52 digits still fits beside them."""
+from stream.mechanisms.ranges import MAX_STEPS, range_of, written
 
 THRESHOLD_STEPS = 2 * MAX_STEPS
 """Public thresholds are clamped to ±2⁵¹ steps: one beyond a feed's range stays beyond every value."""
-
-LARGEST_NUMBER = Decimal(10**15)
-"""A feed without a declared range has values up to ±10¹⁵, or as far as its grid reaches if that is less."""
-
-LEAST_REACH = Decimal(10**9)
-"""A grid that reaches less far is only taken with a declared range, within its reach."""
 
 _ROUNDING = 6 * 2.0**-53
 """Above the error of ½ + x/γ in doubles, relative to 1 + |x/γ|: a number's, the grid's, the quotient's and the sum's."""
@@ -43,11 +36,6 @@ Written = Callable[[int], Decimal]
 """The number at a place of an array, as it was written."""
 
 
-def written(number: float) -> Decimal:
-    """A double as the decimal that it was written as: its shortest."""
-    return Decimal(repr(float(number)))
-
-
 def shown(steps: Iterable[int], grid: float, parts: int = 1) -> list[float]:
     """Numbers of steps as they are published: the double nearest to steps·γ/``parts``, γ the decimal that the grid is."""
     numerator, denominator = _ratio(grid)
@@ -59,17 +47,6 @@ def shown(steps: Iterable[int], grid: float, parts: int = 1) -> list[float]:
 @lru_cache(maxsize=4096)
 def _ratio(grid: float) -> tuple[int, int]:
     return written(grid).as_integer_ratio()
-
-
-def reach_of(grid: float) -> Decimal:
-    """How far a grid reaches to either side."""
-    return _exact.multiply(written(grid), Decimal(MAX_STEPS))
-
-
-def range_of(grid: float, minimum: float | None, maximum: float | None) -> tuple[Decimal, Decimal]:
-    """The range that a feed's values are clamped to: the declared one, or ±10¹⁵ as far as the grid reaches."""
-    end = min(LARGEST_NUMBER, reach_of(grid))
-    return -end if minimum is None else written(minimum), end if maximum is None else written(maximum)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 from blake3 import blake3
 from pydantic import TypeAdapter
@@ -18,10 +19,13 @@ MAX_RECEIPTS = 100_000
 
 RECEIPT_PREFIX = b"receipt|"
 
-_requests: TypeAdapter[Request] = TypeAdapter(Request)
-
 Write = tuple[str, bytes, Receipt | None]
 """Source, key and record of one line of the ledger; no record deletes the key."""
+
+
+@cache
+def _requests() -> TypeAdapter[Request]:
+    return TypeAdapter(Request)
 
 
 def request_digest(request: Request) -> str:
@@ -29,13 +33,13 @@ def request_digest(request: Request) -> str:
 
     Fields at their defaults do not count, so that a later version's optional fields leave it as it is.
     """
-    body = _requests.dump_json(request, exclude_defaults=True)
+    body = _requests().dump_json(request, exclude_defaults=True)
     return blake3(request.kind.encode() + b"\n" + body).hexdigest()
 
 
 def _whole_digest(request: Request) -> str:
     """The digest of earlier versions, over all fields."""
-    return blake3(_requests.dump_json(request)).hexdigest()
+    return blake3(_requests().dump_json(request)).hexdigest()
 
 
 def receipt_key(request: str) -> bytes:

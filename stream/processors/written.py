@@ -10,7 +10,8 @@ from decimal import Decimal, InvalidOperation
 import msgspec
 
 from stream.accounting.ledger import RefusedError
-from stream.mechanisms.grid import Written, written
+from stream.mechanisms.grid import Written
+from stream.mechanisms.ranges import written
 
 _BEYOND = {True: b"-1e300", False: b"1e300"}
 """Stand for numbers that no double holds, beyond every range, private or public; by whether they are negative."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from schemas import MAX_UNIVERSE, Query, Source, TableSource, ValuesSource, form_of
 from stream.data import PredicateParser, Table, cell_codes
-from stream.mechanisms.grid import range_of
+from stream.mechanisms.ranges import range_of
 from stream.simulation.errors import SimulationError
 
 

@@ -89,10 +89,12 @@ def check_mention(text: str) -> None:
     """A command named within text: it exists, and so do the options named with it."""
     command: Any = typer.main.get_command(app)
     words = re.findall(r"[^\s\[\]|]+", text)[1:]
-    while words and hasattr(command, "commands") and re.fullmatch(r"[a-z]+", words[0]):
-        if words[0] not in command.commands:
+    while words and hasattr(command, "get_command") and re.fullmatch(r"[a-z]+", words[0]):
+        found = command.get_command(typer.Context(command), words[0])
+        if found is None:
             raise WrongBlockError(f"{text}: there is no command '{words[0]}'")
-        command = command.commands[words.pop(0)]
+        command = found
+        words.pop(0)
     known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
     for word in words:
         if word.startswith("--") and word.partition("=")[0] not in known:

@@ -18,7 +18,8 @@ from pydantic import TypeAdapter
 
 from schemas import Control
 from sotto import Driver
-from stream.mechanisms.grid import MAX_STEPS, Grid
+from stream.mechanisms.grid import Grid
+from stream.mechanisms.ranges import MAX_STEPS
 from stream.noise import DELTA_PER_DRAW, sampler
 from tests.privacy.audit_variants import broken, decimals_rounded_as_doubles
 from tests.privacy.exact import law_of

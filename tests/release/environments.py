@@ -29,6 +29,12 @@ class Environment:
 
     folder: Path
 
+    @property
+    def packages(self) -> Path:
+        """Where its packages are."""
+        [found] = self.folder.glob("lib/python*/site-packages")
+        return found
+
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run one of its programs with nothing of this tree or of Sotto in the environment."""
         kept = {
@@ -61,13 +67,20 @@ def build(folder: Path) -> Distributions:
 
 
 @contextmanager
-def install(wheel: Path, python: str) -> Iterator[Environment]:
+def install(wheel: Path, python: str, extras: str = "all") -> Iterator[Environment]:
     """An empty environment of an interpreter with the wheel and what it needs; gone afterwards, for it is large."""
     with TemporaryDirectory() as folder:
         environment = Environment(Path(folder) / "environment")
         subprocess.run([python, "-m", "venv", str(environment.folder)], check=True, cwd=folder)
         installed = environment.run(
-            "python", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", str(wheel)
+            "python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-compile",
+            "--disable-pip-version-check",
+            f"{wheel}[{extras}]" if extras else str(wheel),
         )
         assert installed.returncode == 0, installed.stderr
         yield environment

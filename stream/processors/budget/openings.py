@@ -29,7 +29,7 @@ from stream.accounting.planner import sensitivity_steps
 from stream.accounting.plans import choose
 from stream.accounting.setting import Setting
 from stream.data import sum_sensitivity
-from stream.mechanisms.grid import LEAST_REACH, MAX_STEPS, range_of, reach_of, written
+from stream.mechanisms.ranges import LEAST_REACH, MAX_STEPS, range_of, reach_of, written
 
 _BOTH: Final = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
 _KINDS_OF: Final[dict[str, set[str]]] = {

@@ -23,7 +23,8 @@ from schemas import (
 from schemas.wire import struct
 from stream.accounting.costs import realised_cost, to_amount
 from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
-from stream.mechanisms.grid import Grid, written
+from stream.mechanisms.grid import Grid
+from stream.mechanisms.ranges import written
 from stream.noise import Sampler, round_words
 
 WireAmount: Any = struct(Amount)

@@ -12,7 +12,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from stream.accounting.planner import sensitivity_steps
-from stream.mechanisms.grid import MAX_STEPS, THRESHOLD_STEPS, Grid, range_of, shown, written
+from stream.mechanisms.grid import THRESHOLD_STEPS, Grid, shown
+from stream.mechanisms.ranges import MAX_STEPS, range_of, written
 
 WIDE = Context(prec=400)
 

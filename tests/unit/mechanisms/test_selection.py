@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import AnswersCalibration
-from stream.mechanisms.grid import MAX_STEPS
+from stream.mechanisms.ranges import MAX_STEPS
 from stream.mechanisms.selection import (
     GAP_DIGITS,
     UNIFORM_BITS,

@@ -12,7 +12,8 @@ import numpy as np
 from schemas import MAX_CATEGORIES, AnswersCalibration, Laplace
 from stream.accounting.answers import alpha_for, ratio_interval
 from stream.data import sum_sensitivity
-from stream.mechanisms.grid import MAX_STEPS, shown
+from stream.mechanisms.grid import shown
+from stream.mechanisms.ranges import MAX_STEPS
 from stream.noise import NoiseScaleError, Role, Sampler, event_words, sampler
 from stream.processors.queries.families.base import (
     Asked,

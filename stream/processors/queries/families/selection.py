@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from schemas import AnswersCalibration
 from stream.accounting.answers import choice_alpha
-from stream.mechanisms.grid import written
+from stream.mechanisms.ranges import written
 from stream.mechanisms.selection import (
     UNIFORM_WORDS,
     exponential,

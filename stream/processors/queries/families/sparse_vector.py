@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stream.mechanisms.above_threshold import ABOVE, Decisions, decide
-from stream.mechanisms.grid import shown, written
+from stream.mechanisms.grid import shown
+from stream.mechanisms.ranges import written
 from stream.noise import Role, Sampler, event_words
 from stream.processors.queries.families.base import Context, form_for, on_values
 from stream.processors.queries.families.rounds import Rounds

@@ -1,0 +1,192 @@
+"""What the command and the public package bring in, and what they say where something is missing or in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import sotto
+from stream.cli.app import COMMANDS
+from stream.cli.later import Later, _loaded
+from stream.cli.sources import CHECK
+from stream.extras import EXTRAS
+from stream.version import VERSION
+
+PROJECT = Path(__file__).parents[2]
+HEAVY = sorted({*EXTRAS, "pandas", "pyarrow", "sqlglot", "structlog"})
+
+LISTING = f"""
+import json, sys
+try:
+    %s
+except SystemExit:
+    pass
+print(json.dumps([name for name in {HEAVY} if name in sys.modules]))
+"""
+
+WITHOUT = """
+import sys
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {missing}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Without())
+{code}
+"""
+
+
+def run(code: str, *, cwd: Path = PROJECT, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SOTTO_", "PYTHON"))}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env={**kept, "COLUMNS": "120", "PYTHONPATH": str(PROJECT), **environment},
+        timeout=120,
+    )
+
+
+def command(*arguments: str) -> str:
+    return f"sys.argv = {['sotto', *arguments]}; from sotto.__main__ import main; main()"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        command("--help"),
+        command("--version"),
+        command("ask", "--help"),
+        command("source", "--help"),
+        command("stream", "open", "--help"),
+        "import sotto",
+        "from sotto import AsyncClient, Client, Refused, Settings",
+    ],
+)
+def test_help_and_the_clients_bring_in_nothing_heavy(code: str) -> None:
+    done = run(LISTING % code)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+def test_what_is_heavy_is_seen() -> None:
+    assert "numpy" in json.loads(run(LISTING % "from sotto import Driver").stdout)
+
+
+@pytest.mark.parametrize(("name", "later"), [*COMMANDS.items(), ("check", CHECK)])
+def test_help_says_of_each_command_what_the_command_says(name: str, later: Later) -> None:
+    said = (_loaded(name, later.where).help or "").split("\n\n")[0].replace("\n", " ").strip()
+    assert said == later.help
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        *(["source", one, "--help"] for one in ("add", "show")),
+        *(["stream", one, "--help"] for one in ("open", "close", "halt", "show")),
+        *([one, "--help"] for one in ("ask", "answers", "topics", "sql")),
+    ],
+    ids=" ".join,
+)
+def test_a_client_alone_has_the_commands_that_talk_to_an_installation(arguments: list[str]) -> None:
+    done = run(WITHOUT.format(missing=set(EXTRAS), code=command(*arguments)))
+    assert done.returncode == 0, done.stderr
+    assert "Usage: sotto" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (["plan"], "worker"),
+        (["simulate"], "worker"),
+        (["serve", "worker"], "worker"),
+        (["source", "check", "{}"], "worker"),
+        (["top"], "monitor"),
+        (["broker", "start"], "broker"),
+    ],
+    ids=str,
+)
+def test_a_command_that_needs_more_names_the_extra_in_one_line(arguments: list[str], extra: str) -> None:
+    done = run(WITHOUT.format(missing=set(EXTRAS), code=command(*arguments)))
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert line.endswith(f"is not installed; run: pip install 'sotto-dp[{extra}]'")
+
+
+def test_the_driver_names_its_extra() -> None:
+    done = run(WITHOUT.format(missing={"polars"}, code="from sotto import Driver"))
+    told = "stream.errors.Missing: polars is not installed; run: pip install 'sotto-dp[worker]'"
+    assert done.stderr.splitlines()[-1] == told
+
+
+def test_every_extra_that_is_named_exists_and_brings_the_package() -> None:
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for package, extra in EXTRAS.items():
+        names = [one.partition(">")[0].replace("-", "_") for one in extras[extra]]
+        assert any(name.startswith(package) for name in names), package
+
+
+@pytest.mark.parametrize("own", ["schemas.py", "stream.py", "stream/__init__.py"])
+def test_a_module_of_ones_own_in_the_way_is_told_in_one_line(own: str, tmp_path: Path) -> None:
+    module = tmp_path / own
+    module.parent.mkdir(exist_ok=True)
+    module.write_text("mine = True\n")
+    for before in ("", f"import {own.partition('.')[0].partition('/')[0]}\n"):
+        script = tmp_path / "script.py"
+        script.write_text(f"{before}from sotto import Client\n")
+        done = subprocess.run(
+            [sys.executable, str(script)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(PROJECT)},
+            timeout=120,
+        )
+        assert done.returncode == 1
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith(f"ImportError: {module} hides the package"), done.stderr
+        assert "rename it" in last
+    done = run(f"import sys; {command('--help')}", cwd=tmp_path)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "rename it" in line
+
+
+def test_the_command_and_its_services_do_not_look_into_the_working_folder(tmp_path: Path) -> None:
+    for name in ("schemas.py", "stream.py", "sotto.py"):
+        (tmp_path / name).write_text("raise SystemExit('not this one')\n")
+    for arguments in (["-P", "-m", "sotto", "--version"], ["-P", "-m", "stream.cli", "--version"]):
+        done = subprocess.run(
+            [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120
+        )
+        assert done.stdout == f"sotto {VERSION}\n", done.stderr
+    for path in ("stream/kafka/processes.py", "stream/kafka/replicas.py", "stream/data/reading.py"):
+        text = (PROJECT / path).read_text()
+        assert len(re.findall(r'sys\.executable,\s+"-P",\s+"-m"', text)) == text.count("sys.executable") > 0
+
+
+def test_there_is_one_version() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((PROJECT / "CITATION.cff").read_text())
+    assert sotto.__version__ == VERSION == project["version"] == citation["version"]
+    assert project["license"] == citation["license"] == "Apache-2.0"
+
+
+def test_all_that_the_public_package_names_is_there() -> None:
+    assert [name for name in sotto.__all__ if getattr(sotto, name, None) is None] == []
+    with pytest.raises(AttributeError, match="has no attribute 'Klient'"):
+        _ = sotto.Klient
