@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo test bench chaos lint docs dist develop clean
+.PHONY: help install demo test bench chaos lint docs picture dist develop clean
 .DEFAULT_GOAL := help
 
 help: ## List what can be made
@@ -38,6 +38,9 @@ lint: $(VENV)/.developer ## Check style, types and the direction of imports
 docs: $(VENV)/.developer ## Build the documentation into build/docs
 	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -d build/doctrees docs build/docs
 	@echo "Open build/docs/index.html"
+
+picture: $(VENV)/.developer ## Run the demo and draw what it prints into docs/images/demo.svg
+	@$(BIN)/python docs/images/terminal.py docs/images/demo.svg sotto demo
 
 dist: $(VENV)/.developer ## Build sdist and wheel into dist
 	@$(BIN)/python -m build --outdir dist
