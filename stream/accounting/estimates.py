@@ -143,11 +143,10 @@ def warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Order:
     """How many attributes the marginals of the opening have."""
     if mechanism.warm_start != "auto":
         return mechanism.warm_start
-    pairs = opening(sizes, 2)
+    pairs = len(opening(sizes, 2))
     if not pairs or math.comb(len(sizes), 2) > MOST_PAIRS:
         return 1
-    largest = max(math.prod(sizes[axis] for axis in axes) for axes in pairs)
-    return 2 if len(pairs) * math.sqrt(largest / 2.0) <= _MOST_NOISE else 1
+    return 2 if pairs * math.sqrt(largest_pair(sizes) / 2.0) <= _MOST_NOISE else 1
 
 
 def opening(sizes: Sequence[int], order: Order) -> tuple[tuple[int, ...], ...]:
@@ -255,8 +254,12 @@ def _division(task: _Task, share: float) -> _Division:
 
 def wide_noises(sizes: Sequence[int]) -> float:
     """The standard deviation of a sum of half of the cells of the largest measured pair, whose total is known; in noise scales."""
-    cells = max(math.prod(sizes[axis] for axis in axes) for axes in opening(sizes, 2))
-    return math.sqrt(min(cells, _WIDE_CELLS) / 2.0)
+    return math.sqrt(min(largest_pair(sizes), _WIDE_CELLS) / 2.0)
+
+
+def largest_pair(sizes: Sequence[int]) -> int:
+    """The number of cells of the largest pair that an opening measures."""
+    return max(math.prod(sizes[axis] for axis in axes) for axes in opening(sizes, 2))
 
 
 def _check_scale(rate: float) -> None:

@@ -18,7 +18,7 @@ from stream.accounting.comparisons import THRESHOLD_PART, Comparisons
 from stream.accounting.composition import rounded_down
 from stream.accounting.costs import losses
 from stream.accounting.estimate_laws import marginal_law, number_law, opening_law
-from stream.accounting.estimates import NOISES_OF_SLACK, NUMBERS_PART, wide_noises
+from stream.accounting.estimates import NOISES_OF_SLACK, NUMBERS_PART, largest_pair, wide_noises
 from stream.accounting.gaussian import gaussian_delta, least_multiple, rough_epsilon
 from stream.accounting.hypotheses import WEIGHT_STEPS
 from stream.accounting.laws import normal_reach, reach, variance_of
@@ -114,7 +114,7 @@ def candidates(spec: StreamSpec, setting: Setting, known: EstimateCalibration) -
     """The calibration with Gaussian noise, if there is one; ``known`` is that with Laplace noise.
 
     Many measurements cost less than in proportion to their number: where the choice is the planner's, it also tries pairs of
-    more attributes than Laplace noise is spent on.
+    more attributes than Laplace noise is spent on, and takes them if sums of their cells are not too noisy.
     """
     mechanism = spec.mechanism
     if spec.delta <= 0.0 or not isinstance(mechanism, Pmw):
@@ -125,7 +125,14 @@ def candidates(spec: StreamSpec, setting: Setting, known: EstimateCalibration) -
         bases += estimates.candidates(spec.model_copy(update={"mechanism": pairs}), setting)
     tasks = [task for base in dict.fromkeys(bases) for task in _tasks(spec, setting, mechanism, base)]
     found = [plan for one in tasks if one.kept(1.0) for plan in _bettered(spec, one)]
+    found = [plan for plan in found if plan.warm_start == known.warm_start or _quiet(plan, setting)]
     return (min(found, key=lambda plan: plan.alpha),) if found else ()
+
+
+def _quiet(plan: EstimateCalibration, setting: Setting) -> bool:
+    """Whether the threshold lets off the noise of wide sums of measured pairs, which else would raise all ⊤s by itself."""
+    wide = plan.deviation_start * _LAPLACE_SCALES * math.sqrt(largest_pair(setting.sizes) / 2.0)
+    return wide <= plan.threshold * plan.grid
 
 
 def _tasks(spec: StreamSpec, setting: Setting, mechanism: Pmw, base: EstimateCalibration) -> list[_Task]:

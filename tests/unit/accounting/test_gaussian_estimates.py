@@ -40,6 +40,18 @@ def plan(
     return found
 
 
+def test_pairs_of_more_attributes_are_measured_where_wide_sums_of_them_are_below_the_threshold() -> None:
+    small = (2,) * 14
+    better = plan(sizes=small)
+    assert (better.starts, plan(0.0, sizes=small).starts) == (91, 14)
+    assert better.alpha < plan(sizes=small, warm_start=1).alpha
+    # The promise of pairs is less here as well, but half of the 10,000 cells of one are off by five times the threshold.
+    pairs = plan(sizes=FOURTEEN, warm_start=2)
+    assert pairs.alpha < plan(sizes=FOURTEEN, warm_start=1).alpha
+    assert pairs.deviation_start * math.sqrt(10_000) / 2 > 5 * pairs.threshold * pairs.grid
+    assert plan(sizes=FOURTEEN).warm_start == 1
+
+
 @pytest.mark.parametrize("sizes", [FIVE, FOURTEEN])
 @pytest.mark.parametrize("warm_start", ["auto", 0])
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
@@ -53,9 +65,8 @@ def test_every_error_is_below_that_without_delta_and_delta_is_kept(
     factor = better.alpha / pure.alpha
     assert factor < 0.9
     assert better.alpha == max(better.sparse_vector.alpha, better.sparse_vector.answer_alpha)
-    if better.warm_start != pure.warm_start:
-        assert (sizes, warm_start, better.starts, pure.starts) == (FOURTEEN, "auto", 91, 14)
-    elif pure.starts:
+    assert better.warm_start == pure.warm_start
+    if pure.starts:
         assert (better.cutoff, better.starts) == (pure.cutoff, pure.starts)
         noise = variance_of(opening_law(better)) / variance_of(opening_law(pure))
         assert math.sqrt(noise) == pytest.approx(factor, rel=1e-2)
