@@ -17,7 +17,8 @@ class Answer(Event):
     order), ``choice`` a category or a candidate's name; ``alpha`` bounds the error of each number with the stream's
     probability 1 − β, and ``basis`` says what it rests on. ``spent`` is the stream's realised privacy loss so far,
     ``tops_left`` how many more charged answers (⊤s, updates, noisy answers) its grant pays for, null where one charge
-    pays for all; both are null for ``rejected``, which never reaches its stream.
+    pays for all; both are null for ``rejected``, which never reaches its stream. ``price`` is the ε that an answer to a question
+    with an ``alpha`` was charged, 0 where what it asks for was known; of one ``rejected`` for its price, the ε that is asked.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -34,3 +35,4 @@ class Answer(Event):
     estimates: tuple[float, ...] | None = None
     choice: str | None = None
     alpha: float | None = None
+    price: float | None = None

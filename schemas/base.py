@@ -79,6 +79,10 @@ Probability = Annotated[float, Field(ge=1e-15, le=1.0 - 1e-9)]
 Count = Annotated[int, Field(ge=0, le=2**62)]
 """A non-negative integer."""
 
+Surplus = Annotated[int, Field(ge=-(2**62), le=2**62)]
+"""What charged answers have cost beyond one ordinary charge each, in 2⁻²⁰ths of one: below 0 where questions with an ``alpha``
+were charged less."""
+
 Incarnation = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 """128 random bits in hexadecimal, minted when a stream is opened: a name used again is another stream."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from schemas.base import Amount, Count, Event, Identifier, Incarnation, Reason
+from schemas.base import Amount, Count, Event, Identifier, Incarnation, Reason, Surplus
 
 StreamState = Literal["open", "exhausted", "halted", "closed"]
 
@@ -20,3 +20,4 @@ class Charge(Event):
     tops: Count
     spent: Amount
     reason: Reason | None = None
+    surplus: Surplus = 0

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from schemas.base import Count, Event, Incarnation, Reason
+from schemas.base import Count, Event, Incarnation, Reason, Surplus
 from schemas.charges import StreamState
 from schemas.queries import Cell, Term
 from schemas.sources import AttributeName
@@ -26,6 +26,7 @@ class Checkpoint(Event):
     offset: int
     reason: Reason | None = None
     due: Count = 0
+    surplus: Surplus = 0
 
 
 class HypothesisUpdate(Event):
@@ -45,10 +46,11 @@ class HypothesisUpdate(Event):
 
 
 class Measurement(Event):
-    """What one ⊤ measured: the marginal of these attributes and, where a number was told, the question it answers.
+    """What one charged answer measured: the marginal of these attributes and, where numbers were told, the question.
 
-    The noisy counts are a function of this record, the table and the noise key, and are derived again; the estimate is a
-    function of all measurements in order of their ``number`` from 0.
+    A ⊤ has its part of ε; a question with an ``alpha`` has ``share`` 2⁻²⁰ths of a ⊤'s whole ε, for its numbers alone where
+    there are no attributes. The noisy counts are a function of this record, the table and the noise key, and are derived again; the
+    estimate is a function of all measurements in order of their ``number`` from 0.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -58,6 +60,8 @@ class Measurement(Event):
     attributes: tuple[AttributeName, ...] = ()
     terms: tuple[Term, ...] = ()
     sum: AttributeName | None = None
+    group_by: tuple[AttributeName, ...] = ()
+    share: Annotated[int, Field(ge=1, le=2**62)] | None = None
 
 
 class Progress(Event):

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Amount, Count, Digest, Event, EventId, Fingerprint, Identifier, Reason
+from schemas.base import Amount, Count, Digest, Event, EventId, Fingerprint, Identifier, Reason, Surplus
 from schemas.calibrations import Calibration
 from schemas.charges import StreamState
 from schemas.sources import Source
@@ -47,6 +47,7 @@ class GrantRecord(Event):
     refunded: Amount
     answered: Count
     tops: Count
+    surplus: Surplus = 0
 
 
 class Receipt(Event):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
 from pydantic import Field, StringConstraints, model_validator
 
-from schemas.base import Event, EventId, Number, PrivateNumber
+from schemas.base import MAX_MAGNITUDE, Event, EventId, Number, PrivateNumber
 from schemas.sources import AttributeName
 
 MAX_PREDICATE_LENGTH = 2048
@@ -20,6 +20,7 @@ MAX_WEIGHT = 1024.0
 
 Where = Annotated[str, StringConstraints(min_length=1, max_length=MAX_PREDICATE_LENGTH)]
 Weight = Annotated[float, Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT)]
+WantedAlpha = Annotated[float, Field(gt=0.0, le=MAX_MAGNITUDE)]
 
 
 class Candidate(Event):
@@ -61,7 +62,9 @@ class Query(Event):
 
     What is private (these numbers, the category) is never a reason to refuse a query. Numbers are the decimals that are
     written: a value is rounded to its feed's grid in exact arithmetic. ``threshold`` is public and replaces the stream's
-    own for this query.
+    own for this query. ``alpha`` is public too, and the error that the answer must keep to, in the unit of what is asked: it
+    is charged the least that keeps it. Streams of laplace over tables take it, and those of pmw that answer from an
+    estimate, beside ``where``, ``terms``, ``sum`` and ``group_by``, and beside ``fraction`` where the number of rows is public.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -84,6 +87,7 @@ class Query(Event):
     ) = None
     terms: Annotated[tuple[Term, ...], Field(min_length=1, max_length=MAX_CANDIDATES, strict=False)] | None = None
     cells: Annotated[tuple[Cell, ...], Field(min_length=1, max_length=MAX_CANDIDATES, strict=False)] | None = None
+    alpha: WantedAlpha | None = None
 
     @model_validator(mode="after")
     def _one_question(self) -> Query:

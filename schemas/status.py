@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from schemas.base import Amount, Count, Event, Identifier, Incarnation, Position, Reason
+from schemas.base import Amount, Count, Event, Identifier, Incarnation, Position, Reason, Surplus
 from schemas.charges import StreamState
 
 
@@ -26,6 +26,7 @@ class StreamStatus(Event):
     alpha: float
     position: Position
     refused: Reason | None = None
+    surplus: Surplus = 0
 
 
 class PartitionStatus(Event):

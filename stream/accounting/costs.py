@@ -31,6 +31,13 @@ EPSILON_UNITS = 10**12
 """Units per 1 of ε, and per 1 of ρ."""
 DELTA_UNITS = 10**30
 """Units per 1 of δ."""
+PARTS = 1 << 20
+"""Parts of one ordinary charged answer: what an answer of another price is counted in."""
+
+
+def whole_left(cutoff: int, tops: int, surplus: int) -> int:
+    """How many ordinary charged answers a grant still pays for after ``tops`` that have cost ``surplus`` parts more."""
+    return cutoff - tops + (-surplus // PARTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +241,11 @@ def stream_cost(calibration: Calibration, accountant: str) -> Cost:
 
 
 @lru_cache(maxsize=65536)
-def realised_cost(calibration: Calibration, accountant: str, answered: int, tops: int) -> Cost:
+def realised_cost(calibration: Calibration, accountant: str, answered: int, tops: int, surplus: int = 0) -> Cost:
     """What a transcript with so many answers, ``tops`` of them charged, has provably spent.
 
-    Nothing before the first answer. By adding up, a transcript has lost what its losses say; its ρ, and an (ε, δ) that
+    ``surplus`` is by how many parts the charged answers have cost more than one ordinary charge each, or less. Nothing before
+    the first answer. By adding up, a transcript has lost what its losses say; its ρ, and an (ε, δ) that
     rests on optimal composition, count as spent in full.
     """
     full = stream_cost(calibration, accountant)
@@ -246,7 +254,7 @@ def realised_cost(calibration: Calibration, accountant: str, answered: int, tops
     if accountant == "pure" and not is_pure(calibration):
         return full
     parts = losses(calibration)
-    loss = parts.first + tops * parts.each
+    loss = parts.first + (tops + Fraction(surplus, PARTS)) * parts.each
     if tops < calibration.cutoff:
         loss += parts.under_way
     drawn = parts.gaussian_first or (tops > 0 and parts.gaussian_charged)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from schemas import Amount, Calibration, GrantRecord, Source, SourceRecord, StreamIdentity, StreamSpec, StreamState
-from stream.accounting.costs import NOTHING, Cost, fits, realised_cost, stream_cost, to_amount, total_budget
+from stream.accounting.costs import NOTHING, PARTS, Cost, fits, realised_cost, stream_cost, to_amount, total_budget
+from stream.accounting.prices import takes_alpha
 from stream.errors import Refused
 
 
@@ -34,6 +35,12 @@ class Grant:
     refunded: Cost = NOTHING
     answered: int = 0
     tops: int = 0
+    surplus: int = 0
+
+    @property
+    def parts(self) -> int:
+        """What the charged answers have cost."""
+        return self.tops * PARTS + self.surplus
 
 
 @dataclass(slots=True)
@@ -87,6 +94,7 @@ class Account:
             refunded=to_amount(grant.refunded, self.source),
             answered=grant.answered,
             tops=grant.tops,
+            surplus=grant.surplus,
         )
 
 
@@ -153,6 +161,7 @@ class Ledger:
         answered: int,
         tops: int,
         state: StreamState,
+        surplus: int = 0,
         reason: str | None = None,
     ) -> bool:
         """Take note of a stream's totals; totals that are not news change nothing.
@@ -169,12 +178,13 @@ class Ledger:
         stale = answered < grant.answered or tops < grant.tops
         if stale or grant.identity.incarnation != incarnation:
             return False
-        _check_report(grant, answered, tops, state)
+        _check_report(grant, answered, tops, surplus, state)
         news = answered > grant.answered or tops > grant.tops or (state != "open" and not grant.settled)
         if grant.state == "closed" or not (news or state == "closed"):
             return False
-        grant.answered, grant.tops = answered, tops
-        spent = realised_cost(grant.calibration, account.source.accountant, answered, tops).least(grant.cost)
+        grant.answered, grant.tops, grant.surplus = answered, tops, surplus
+        accountant = account.source.accountant
+        spent = realised_cost(grant.calibration, accountant, answered, tops, surplus).least(grant.cost)
         account.spent += spent - grant.spent
         grant.spent = spent
         if state != "open":
@@ -219,7 +229,8 @@ class Ledger:
         account = self.accounts[record.spec.source]
         accountant = account.source.accountant
         cost = stream_cost(record.calibration, accountant)
-        spent = realised_cost(record.calibration, accountant, record.answered, record.tops).least(cost)
+        figures = (record.answered, record.tops, record.surplus)
+        spent = realised_cost(record.calibration, accountant, *figures).least(cost)
         grant = Grant(
             spec=record.spec,
             calibration=record.calibration,
@@ -233,6 +244,7 @@ class Ledger:
             refunded=cost - spent if record.state == "closed" else NOTHING,
             answered=record.answered,
             tops=record.tops,
+            surplus=record.surplus,
         )
         if (old := account.grants.get(record.spec.stream)) is not None:
             account.granted -= old.cost
@@ -251,14 +263,19 @@ class Ledger:
         grant.refunded = back
 
 
-def _check_report(grant: Grant, answered: int, tops: int, state: StreamState) -> None:
+def _check_report(grant: Grant, answered: int, tops: int, surplus: int, state: StreamState) -> None:
     """Refuse totals that do not follow from what the ledger itself has granted and ended."""
-    cutoff = grant.calibration.cutoff
+    paid, parts = grant.calibration.cutoff * PARTS, tops * PARTS + surplus
     if tops > answered:
         raise RefusedError("tops: more charged answers than answers")
-    if cutoff and tops > cutoff:
+    if surplus and not takes_alpha(grant.calibration):
+        raise RefusedError("surplus: every charged answer of this stream costs the same")
+    # A charged answer costs a part at least.
+    if parts - grant.parts < tops - grant.tops or (tops == grant.tops and parts != grant.parts):
+        raise RefusedError("surplus: not what so many more charged answers cost")
+    if paid and parts > paid:
         raise RefusedError("tops: more charged answers than the grant pays for")
-    if state == "exhausted" and not 0 < cutoff == tops:
+    if state == "exhausted" and not 0 < paid == parts:
         raise RefusedError("state: exhausted, with charged answers left")
     if state == "closed" and grant.ending != "closed":
         raise RefusedError("state: closed, and the ledger has not closed the stream")

@@ -39,11 +39,16 @@ class Bounds:
         """The error of every number told on a ⊤, in units of what one person moves it by."""
         return self._number
 
-    def cells(self, law: Symmetric, summed: int, sizes: Sequence[int], ranges: bool) -> float:
-        """The error of sums of ``summed`` cells of one marginal, all of them at once; infinite if beyond the promise."""
+    def cells(
+        self, law: Symmetric, summed: int, sizes: Sequence[int], *, ranges: bool, charges: float = 1.0
+    ) -> float:
+        """The error of sums of ``summed`` cells of one marginal, all of them at once; infinite if beyond the promise.
+
+        A marginal that had so many ⊤s' ``charges`` has as much of β.
+        """
         if summed == 0:
             return 0.0
-        beta = 0.5 * MEASURED_PART * self._calibration.beta / self._measurements
+        beta = 0.5 * MEASURED_PART * self._calibration.beta * charges / self._measurements
         single = summed * reach(law, math.prod(sizes), beta)
         if not ranges or summed == 1:
             return single

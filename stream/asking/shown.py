@@ -19,7 +19,7 @@ _WIDTH, _HEIGHT = 160, 14
 
 
 def line(answer: Answer) -> str:
-    """One line: stream, what it says with its ±, and the privacy loss of the stream so far."""
+    """One line: stream, what it says with its ± and its price, and the privacy loss of the stream so far."""
     parts = [f"{answer.stream}:"]
     if answer.estimate is not None:
         parts.append(f"{answer.estimate:.6g}")
@@ -35,6 +35,8 @@ def line(answer: Answer) -> str:
         parts.append(f"± {answer.alpha:.4g}")
     if answer.reason:
         parts.append(f"({answer.reason})")
+    if answer.price is not None and answer.outcome != "rejected":
+        parts.append(f"for ε {answer.price:.4g}")
     if answer.spent is not None:
         parts.append(f"· ε {answer.spent.epsilon:.4g} spent")
     return " ".join(parts)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from schemas import Amount, GrantRecord, StreamStatus
+from stream.accounting.costs import whole_left
 from stream.client import AsyncClient
 from stream.errors import Forbidden
 
@@ -78,9 +79,10 @@ class ShownGrant:
 
     @property
     def charged(self) -> str:
-        """How many charged answers it has given, of how many; or that one charge pays for all."""
+        """How many ordinary charges are used, of how many; or that one charge pays for all."""
         cutoff = self.grant.calibration.cutoff
-        return f"{self.tops} / {cutoff}" if cutoff else "once"
+        used = cutoff - whole_left(cutoff, self.tops, (self._newer or self.grant).surplus)
+        return f"{used} / {cutoff}" if cutoff else "once"
 
 
 async def shown_grants(client: AsyncClient, grants: Iterable[GrantRecord]) -> list[ShownGrant]:

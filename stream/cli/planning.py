@@ -31,6 +31,7 @@ from stream.accounting.releases import theorem_projections
 from stream.accounting.setting import Setting
 from stream.cli.output import AsJson, CommandError, console, show_json, show_table
 from stream.cli.plotting import Against, plot_error
+from stream.cli.question_charges import charge_of
 
 FINE_GRID = 1 / 1024
 """Fine enough that rounding to the grid does not show in α."""
@@ -109,7 +110,10 @@ def plan(
     projections: Annotated[int, typer.Option(help="sparse_project: rows of the projection.", min=1)] = 4096,
     calibration: Annotated[Choice, typer.Option(help="What the stream would ask for.")] = Choice.BEST,
     alpha: Annotated[
-        float | None, typer.Option(help="A wanted α: also tell the ε, the cutoff or the rows that it needs.")
+        float | None,
+        typer.Option(
+            help="A wanted α: also tell the ε, the cutoff or the rows that it needs, and what a question with it is charged."
+        ),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the error to this file (png, svg or pdf).")] = None,
     against: Annotated[Against, typer.Option(help="What the plot varies.")] = Against.EPSILON,
@@ -152,6 +156,7 @@ def plan(
     )
     listed, chosen = candidates(spec, setting), choose(spec, setting)
     needs = _needs(spec, setting, alpha) if alpha is not None else {}
+    charge = None if alpha is None else charge_of(spec, chosen, _in_rows(spec, setting, alpha))
     if plot is not None:
         plot_error(spec, setting, against, plot)
     if as_json:
@@ -163,6 +168,7 @@ def plan(
                 "promises": [asdict(one) for one in promises(spec, chosen)],
                 "calibrations": list(listed),
                 **({"needed": needs} if alpha is not None else {}),
+                **({"question": asdict(charge)} if charge is not None else {}),
             },
         )
         return
@@ -173,6 +179,8 @@ def plan(
         )
     for what, value in needs.items():
         console.print(f"α ≤ {alpha:g} needs {what} {value}")
+    if charge is not None:
+        console.print(str(charge), soft_wrap=True)
     if isinstance(spec.mechanism, SparseProject) and rows is not None:
         asked = theorem_projections(rows, sparsity, queries, beta)
         console.print(f"the theorem of Blum & Roth 2011 asks for {asked:.3g} projections")
@@ -212,14 +220,17 @@ def _lazy_alpha(spec: StreamSpec, setting: Setting) -> float:
     return choose(spec.model_copy(update={"mechanism": lazy, "calibration": "best"}), setting).alpha
 
 
-def _needs(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]:
-    """What the wanted error needs, one parameter at a time and the others as given.
+def _in_rows(spec: StreamSpec, setting: Setting, alpha: float) -> float:
+    """A wanted error in rows; for multiplicative weights an α below 1 is a share of the rows."""
+    share = "rows" in type(spec.mechanism).model_fields and alpha < 1.0
+    return alpha * setting.rows if share and setting.rows is not None else alpha
 
-    For multiplicative weights an α below 1 is a share of the rows.
-    """
+
+def _needs(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]:
+    """What the wanted error needs, one parameter at a time and the others as given."""
     known = type(spec.mechanism).model_fields
     share = "rows" in known and alpha < 1.0
-    wanted = alpha * setting.rows if share and setting.rows is not None else alpha
+    wanted = _in_rows(spec, setting, alpha)
     questions: list[tuple[str, Callable[[], float]]] = [("ε ≥", lambda: needed_epsilon(spec, setting, wanted))]
     if {"cutoff", "answers"} & set(known):
         questions.append(("cutoff ≤", lambda: largest_cutoff(spec, setting, wanted)))

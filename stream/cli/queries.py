@@ -46,6 +46,10 @@ def ask(
         typer.Option(help="Any other question as JSON (values, candidates, terms, cells): inline, a file, or -."),
     ] = None,
     threshold: Annotated[float | None, typer.Option(help="A public threshold for this query alone.")] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(help="The error that the answer must keep to, for the least charge (laplace and pmw)."),
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.")] = 30.0,
     as_json: AsJson = False,
 ) -> None:
@@ -62,6 +66,7 @@ def ask(
         "group_by": group_by,
         "category": category,
         "threshold": threshold,
+        "alpha": alpha,
     }
     fields = {name: one for name, one in given.items() if one is not None}
     fields |= {"id": uuid.uuid4().hex, "stream": stream, **({"fraction": True} if fraction else {})}
@@ -140,6 +145,8 @@ def _line(answer: Answer) -> str:
     if answer.alpha is not None:
         parts.append(f"(±{answer.alpha:.4g}, {answer.basis})" if answer.basis else f"(±{answer.alpha:.4g})")
     line = " ".join(parts)
+    if answer.price is not None and answer.outcome != "rejected":
+        line += f" for ε {answer.price:.4g}" if answer.price else " for nothing"
     if answer.reason:
         line += f": {answer.reason}"
     return line if answer.tops_left is None else f"{line}, {answer.tops_left} charged answers left"

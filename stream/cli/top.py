@@ -179,8 +179,9 @@ def _streams(page: StreamPage, *, wide: bool) -> Table:
 
 def _stream_cells(row: StreamRow, *, wide: bool) -> list[Text]:
     minute = next(rate for rate in row.rates if rate.window_seconds == 60)
-    used = f"{row.tops:,}" if row.cutoff is None else f"{row.tops:,}/{row.cutoff:,}"
-    bar = Text.assemble(_bar([(row.tops / row.cutoff, "█", "yellow")], 8), " ") if row.cutoff and wide else Text()
+    charges = row.tops if row.cutoff is None or row.tops_left is None else row.cutoff - row.tops_left
+    used = f"{charges:,}" if row.cutoff is None else f"{charges:,}/{row.cutoff:,}"
+    bar = Text.assemble(_bar([(charges / row.cutoff, "█", "yellow")], 8), " ") if row.cutoff and wide else Text()
     ending = row.ending if row.state == "open" and row.ending else None
     rates = [Text(_rate(minute.above)), Text(_rate(minute.below))]
     state = Text(f"to be {ending}", "yellow") if ending else _state(row.state)

@@ -43,6 +43,10 @@ class Question(Protocol):
         """How far one person moves each number."""
 
     @property
+    def count(self) -> int:
+        """How many numbers it asks for."""
+
+    @property
     def summed(self) -> int:
         """The most cells that one of the numbers adds up."""
 
@@ -82,6 +86,7 @@ class Linear:
     unit: int
     width: int
     whole: bool
+    count: int = 1
 
     @property
     def plain(self) -> Corners | None:
@@ -120,6 +125,7 @@ class Box:
     width: Final = WEIGHT_STEPS
     whole: Final = True
     ranges: Final = True
+    count: Final = 1
 
     def __init__(
         self, axes: tuple[int, ...], key: bytes, low: Sequence[int], high: Sequence[int], shape: Sequence[int]
@@ -176,6 +182,11 @@ class Groups:
     width: int = WEIGHT_STEPS
     whole: bool = True
 
+    @property
+    def count(self) -> int:
+        """How many groups there are."""
+        return math.prod(self.mask.shape[axis] for axis in self.grouped)
+
     @cached_property
     def summed(self) -> int:
         """The most cells of one group."""
@@ -209,11 +220,12 @@ class Mean:
     attribute; one person moves either by one at most.
     """
 
-    count: Linear
+    rows: Linear
     total: Linear
     key: bytes
     minimum: int
     range: int
+    count: int = 2
     unit: int = 1
     width: int = 1
     whole: bool = False
@@ -227,11 +239,11 @@ class Mean:
     @property
     def summed(self) -> int:
         """How many cells are added up."""
-        return self.count.summed
+        return self.rows.summed
 
     def numbers(self, cells: Cells) -> Numbers:
         """The sum above the minimum, and the count in steps."""
-        return (*self.total.numbers(cells), *self.count.numbers(cells))
+        return (*self.total.numbers(cells), *self.rows.numbers(cells))
 
     def error(self, private: Numbers, estimates: Numbers) -> int:
         """The larger of both errors."""

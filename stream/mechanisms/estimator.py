@@ -2,24 +2,30 @@
 
 A question is settled where the noise of what was measured bounds the estimate's error well enough; that costs nothing. Else it
 is answered from the estimate if its error is below the noisy threshold (⊥), for nothing. If it is not (⊤), the marginal of
-its attributes is measured, and a number of its own where that is nearer. All that is public is a function of the list of
-measurements. The proofs are in docs/pmw.md. Nothing here draws noise or does any I/O.
+its attributes is measured, and a number of its own where that is nearer. A question that wants a smaller error than all this
+keeps to is measured by itself, for a price of its own. All that is public is a function of the list of measurements. The
+proofs are in docs/pmw.md. Nothing here draws noise or does any I/O.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from schemas import EstimateCalibration
+from stream.accounting.costs import PARTS
 from stream.accounting.estimate_laws import marginal_law
+from stream.accounting.hypotheses import WEIGHT_STEPS
 from stream.accounting.measured import Bounds
+from stream.accounting.prices import takes_alpha
 from stream.mechanisms.estimate_questions import (
     Box,
     Numbers,
@@ -31,6 +37,7 @@ from stream.mechanisms.estimate_questions import (
 )
 from stream.mechanisms.maximum_entropy import combined, fit
 from stream.mechanisms.measurements import Axes, Draws, Measurements, Memory
+from stream.mechanisms.own_measurements import own_price
 from stream.mechanisms.tensor_sums import Cells, values
 
 Integers = npt.NDArray[np.int64]
@@ -38,18 +45,25 @@ Integers = npt.NDArray[np.int64]
 WHOLE_CELLS: Final = 1 << 15
 """Where all attributes have no more cells together, one estimate of all of them serves every question."""
 
+_THRESHOLD_BYTES: Final = 16
 _FIRST_BLOCK: Final = 32
 _MOST_LOOKS: Final = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One answer, in the question's own unit. ``reach`` bounds the error of each number; None promises nothing."""
+    """One answer, in the question's own unit. ``reach`` bounds the error of each number; None promises nothing.
 
-    kind: Literal["settled", "below", "above", "unpromised"]
+    ``parts`` are charged, or asked of a question that is ``refused``, 0 where there is no price; a question that is ``priced``
+    is measured by itself, with the ``marginal`` or without, and they are its share of ε too.
+    """
+
+    kind: Literal["settled", "below", "above", "unpromised", "priced", "refused"]
     numbers: Numbers
     reach: tuple[float, ...] | None
     numbered: bool = False
+    parts: int = 0
+    marginal: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +76,11 @@ class _Look:
 
 
 class Estimator:
-    """One stream's measurements, and the estimates that follow from them."""
+    """One stream's measurements, and the estimates that follow from them.
+
+    ``tops`` counts the charged answers, ⊤s and those of another price; ``left`` is what the grant still pays for, in parts of
+    a ⊤'s charge.
+    """
 
     def __init__(
         self,
@@ -75,6 +93,7 @@ class Estimator:
     ) -> None:
         """Take the attributes' sizes, the (noisy) number of rows, and what gives the true counts on some axes."""
         self.tops = 0
+        self.left = calibration.cutoff * PARTS
         self._sizes = tuple(sizes)
         self._calibration = calibration
         self._rows = rows
@@ -86,33 +105,81 @@ class Estimator:
         self._measured = Measurements(self._sizes, calibration, private, draws, memory)
         self._everything = math.prod(self._sizes) <= WHOLE_CELLS
         self._looks: dict[bytes, _Look] = {}
+        self._on_tops: dict[tuple[int, int, bool], float] = {}
         self._reaches: dict[tuple[Axes, int, bool], tuple[float, int | None]] = {}
 
-    def take(self, question: Single | None, axes: Axes) -> None:
-        """Add the marginal that a ⊤ measured, with the question whose number was told beside it, if one was."""
-        self._measured.add(self.tops, axes, question)
+    def take(self, question: Question | None, axes: Axes, share: int | None = None) -> None:
+        """Add the marginal that a charged answer measured, with the question whose numbers were told beside it, if any were.
+
+        With ``share`` the question was charged so many parts for a measurement of its own: without axes its numbers alone.
+        """
+        self._measured.add(self.tops, axes, question, share)
         self.tops += 1
+        self.left -= PARTS if share is None else share
         self._looks, self._reaches = {}, {}
 
-    def answer(self, questions: Sequence[Question], *, beyond: bool) -> list[Step]:
-        """Answer questions in order until the last ⊤ is out; with ``beyond`` those after it too, without a promise.
+    def answer(
+        self, questions: Sequence[Question], *, beyond: bool, wanted: Mapping[int, Fraction] | None = None
+    ) -> list[Step]:
+        """Answer questions in order until nothing is left to pay with; with ``beyond`` those after it too, without a promise.
 
-        ⊤ iff the error + ν ≥ threshold + ρ, all in whole steps. What was decided before the first ⊤ of a block stands; only
-        what follows is evaluated again. Blocks grow while no ⊤ comes.
+        ``wanted`` has the errors that questions must keep to, by their places and in the unit that they ask for. ⊤ iff the
+        error + ν ≥ threshold + ρ, all in whole steps. What was decided before the first ⊤ of a block stands; only what
+        follows is evaluated again. Blocks grow while no ⊤ comes.
         """
-        cutoff = self._calibration.cutoff
+        alone = sorted(wanted or ())
         steps: list[Step] = []
         size = _FIRST_BLOCK
-        while len(steps) < len(questions) and (self.tops < cutoff or beyond):
-            block = questions[len(steps) : len(steps) + size]
+        while len(steps) < len(questions) and (self.left > 0 or beyond):
+            start = len(steps)
+            if wanted and start in wanted:
+                steps.append(self._alone(questions[start], wanted[start]))
+                continue
+            place = bisect_left(alone, start)
+            block = questions[start : min(start + size, *alone[place : place + 1], len(questions))]
             looks = self._look(block)
-            over = self._first_above(block, looks) if self.tops < cutoff else len(block)
-            steps += [look.step for look in looks[:over]]
+            over = self._first_above(block, looks) if self.left >= PARTS else len(block)
+            unpaid = Step("refused", (), None, parts=PARTS)
+            steps += [
+                unpaid if look.step.kind == "unpromised" and not beyond else look.step for look in looks[:over]
+            ]
             size *= 2
             if over < len(block):
-                steps.append(self._measure(block[over], len(looks[over].step.numbers)))
+                steps.append(self._measure(block[over]))
                 size = _FIRST_BLOCK
         return steps
+
+    def _alone(self, question: Question, alpha: Fraction) -> Step:
+        """An answer within ``alpha``: from what is known, from the test, or measured for it if the grant pays for that."""
+        reach, index, told = self._nearest(question)
+        limit = alpha * question.unit
+        if index is not None and reach <= limit:
+            cells = None if told else self._cells_on(index, question.axes)
+            centres = self._measured.numbers(index) if cells is None else question.numbers(cells)
+            return self._kept(question, self._look([question])[0].step.numbers, centres, reach, limit)
+        rows = limit / question.width
+        if self.left >= PARTS and rows >= max(self._promise, self._on_top(question)[1]):
+            return self._tested(question, math.floor((rows - Fraction(self._promise)) * WEIGHT_STEPS))
+        if not takes_alpha(self._calibration):
+            return Step("refused", (), None)
+        price, marginal = own_price(self._calibration, question, alpha)
+        if price.parts > self.left:
+            return Step("refused", (), None, parts=price.parts)
+        self.take(question, question.axes if marginal else (), price.share)
+        index = len(self._measured.listed) - 1
+        numbers, kept = self._measured.numbers(index), float(self._measured.listed[index].reach)
+        return Step("priced", numbers, (kept,) * len(numbers), parts=price.parts, marginal=marginal)
+
+    def _tested(self, question: Question, slack: int) -> Step:
+        """The answer of a test whose threshold, and promise, are so many steps higher: the less often there is a ⊤."""
+        estimate = self._look([question])[0].step.numbers
+        threshold = self._calibration.threshold + slack
+        key = question.key + threshold.to_bytes(_THRESHOLD_BYTES, "big") if slack else question.key
+        error = int(self._errors([question], [estimate])[0]) + int(self._draws.queries(self.tops, [key])[0])
+        if error >= threshold + self._draws.barrier(self.tops):
+            return self._measure(question)
+        reach = self._promise + slack / WEIGHT_STEPS
+        return Step("below", estimate, (reach,) * len(estimate))
 
     # What follows is public.
 
@@ -133,7 +200,7 @@ class Estimator:
             for question, numbers, settled in zip(alike, estimates, told, strict=True):
                 if settled is not None:
                     looks[question.key] = _Look(settled, compared=False)
-                elif self.tops < self._calibration.cutoff:
+                elif self.left >= PARTS:
                     looks[question.key] = _Look(
                         Step("below", numbers, self._promised(len(numbers))), compared=True
                     )
@@ -164,13 +231,13 @@ class Estimator:
     ) -> list[Step | None]:
         """The estimates, moved to where the promise holds by the noise of one measurement alone; None if none is so good."""
         found: list[Step | None] = [None] * len(questions)
-        by_source: dict[int, list[tuple[int, float]]] = {}
+        by_source: dict[int, list[tuple[int, float | Fraction]]] = {}
         for place, question in enumerate(questions):
             reach, index, numbered = self._nearest(question)
             if index is None or reach > self._promise * question.width:
                 continue
             if numbered:
-                found[place] = self._kept(question, estimates[place], (self._measured.number(index),), reach)
+                found[place] = self._kept(question, estimates[place], self._measured.numbers(index), reach)
             else:
                 by_source.setdefault(index, []).append((place, reach))
         for index, members in by_source.items():
@@ -179,10 +246,10 @@ class Estimator:
                 found[place] = self._kept(questions[place], estimates[place], centres, reach)
         return found
 
-    def _nearest(self, question: Question) -> tuple[float, int | None, bool]:
-        """The least reach of what was measured about a question, where that is, and whether it is a number told."""
+    def _nearest(self, question: Question) -> tuple[float | Fraction, int | None, bool]:
+        """The least reach of what was measured about a question, where that is, and whether it is numbers told."""
         told, moved = self._measured.told(question.key), question.width
-        best = math.inf if told is None else self._bounds.number() * moved
+        best = math.inf if told is None else self._measured.listed[told].reach * moved
         if not question.whole:
             return best, told, True
         key = (question.axes, question.summed, question.ranges)
@@ -190,7 +257,13 @@ class Estimator:
             known = self._reaches[key] = min(
                 (
                     (
-                        self._bounds.cells(one.law, question.summed * one.more, one.sizes, ranges=question.ranges),
+                        self._bounds.cells(
+                            one.law,
+                            question.summed * one.more,
+                            one.sizes,
+                            ranges=question.ranges,
+                            charges=one.charges,
+                        ),
                         one.index,
                     )
                     for one in self._measured.covering(question.axes)
@@ -201,15 +274,22 @@ class Estimator:
         reach, index = known
         return (reach * moved, index, False) if reach * moved < best else (best, told, True)
 
-    def _kept(self, question: Question, numbers: Numbers, told: Numbers, reach: float) -> Step:
-        """The estimate, within what leaves the promise to what was measured."""
+    def _kept(
+        self,
+        question: Question,
+        numbers: Numbers,
+        told: Numbers,
+        reach: float | Fraction,
+        limit: Fraction | None = None,
+    ) -> Step:
+        """The estimate, within what leaves the promise, or another ``limit``, to what was measured."""
         moved = question.width
-        room = math.floor(self._promise * moved - reach)
+        room = math.floor((self._promise * moved if limit is None else limit) - reach)
         kept = tuple(
             min(max(number, centre - room), centre + room) for number, centre in zip(numbers, told, strict=True)
         )
-        reaches = tuple((reach + abs(number - centre)) / moved for number, centre in zip(kept, told, strict=True))
-        return Step("settled", kept, reaches)
+        reaches = [(reach + abs(number - centre)) / moved for number, centre in zip(kept, told, strict=True)]
+        return Step("settled", kept, tuple(map(float, reaches)))
 
     def _cells_on(self, index: int, axes: Axes) -> Cells:
         """The noisy counts of a measurement on some of its axes."""
@@ -218,6 +298,15 @@ class Estimator:
             known = Cells(self._measured.counts_on(index, axes))
             self._memory.put(key, known)
         return known  # type: ignore[no-any-return]
+
+    def _on_top(self, question: Question) -> tuple[bool, float]:
+        """Whether a ⊤ tells a number beside the marginal, and the error of what it tells, in units of what one person moves."""
+        key = (question.summed, question.count, question.whole)
+        if (bound := self._on_tops.get(key)) is None:
+            law = marginal_law(self._calibration, numbered=False)
+            bound = self._on_tops[key] = self._bounds.fresh(law, question.count, question)
+        numbered = isinstance(question, Single) and bound > self._promise
+        return numbered, self._bounds.number() if numbered else bound
 
     # What follows reads the table, and hides it behind noise.
 
@@ -252,16 +341,14 @@ class Estimator:
             ]
         return errors
 
-    def _measure(self, question: Question, numbers: int) -> Step:
+    def _measure(self, question: Question) -> Step:
         """What a ⊤ tells: a number, or sums of the marginal's own cells where their noise is as small."""
-        bound = self._bounds.fresh(marginal_law(self._calibration, numbered=False), numbers, question)
-        numbered = isinstance(question, Single) and bound > self._promise
-        self.take(question if numbered and isinstance(question, Single) else None, question.axes)
+        numbered, bound = self._on_top(question)
+        self.take(question if numbered else None, question.axes)
         index = len(self._measured.listed) - 1
-        if numbered:
-            return Step("above", (self._measured.number(index),), (self._bounds.number(),), numbered=True)
-        told = question.numbers(Cells(self._measured.counts(index)))
-        return Step("above", told, (bound,) * len(told))
+        measured = self._measured
+        told = measured.numbers(index) if numbered else question.numbers(Cells(measured.counts(index)))
+        return Step("above", told, (bound,) * len(told), numbered, PARTS)
 
 
 def _numbers(questions: Sequence[Question], cells: Cells) -> list[Numbers]:

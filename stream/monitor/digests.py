@@ -106,6 +106,7 @@ class GrantRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind", 
     tops: int
     ending: Literal["halted", "closed"] | None = None
     reason: str | None = None
+    surplus: int = 0
 
 
 class TotalsShape(msgspec.Struct, frozen=True, gc=False):
@@ -118,6 +119,7 @@ class TotalsShape(msgspec.Struct, frozen=True, gc=False):
     tops: int
     spent: AmountShape
     reason: str | None = None
+    surplus: int = 0
     position: PositionShape | None = None
     refused: str | None = None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from schemas import Amount, StreamState
+from stream.accounting.costs import whole_left
 from stream.monitor.digests import (
     AmountShape,
     GrantRecordShape,
@@ -69,6 +70,7 @@ class StreamEntry:
     reason: str | None = None
     answered: int = 0
     tops: int = 0
+    surplus: int = 0
     spent: AmountShape | None = None
     position: PositionShape | None = None
     refused: str | None = None
@@ -83,8 +85,8 @@ class StreamEntry:
 
     @property
     def tops_left(self) -> int | None:
-        """How many charged answers remain; None where there is no limit."""
-        return None if self.cutoff is None else max(self.cutoff - self.tops, 0)
+        """How many ordinary charged answers the grant still pays for; None where there is no limit."""
+        return None if self.cutoff is None else max(whole_left(self.cutoff, self.tops, self.surplus), 0)
 
     @property
     def nearly_dry(self) -> bool:

@@ -11,7 +11,7 @@ import math
 from collections import Counter, deque
 from typing import Literal
 
-from schemas import Amount, StreamState, ValuesSource
+from schemas import Amount, ValuesSource
 from stream.accounting.costs import to_amount, total_budget
 from stream.monitor.digests import (
     AmountShape,
@@ -120,7 +120,7 @@ class Tables:
             entry = self.streams[entry.name] = StreamEntry(entry.name, opened=opened)
             entry.incarnation = record.identity.incarnation
         entry.grant, entry.raw, entry.ending = record, raw, record.ending
-        self._merge(entry, record.state, record.reason, record.answered, record.tops, record.spent, time)
+        self._merge(entry, record, time)
         if record.ending is not None:
             entry.reason = record.reason
         self._count(entry, 1)
@@ -147,7 +147,7 @@ class Tables:
         if entry.incarnation != totals.incarnation:
             return
         self._count(entry, -1)
-        self._merge(entry, totals.state, totals.reason, totals.answered, totals.tops, totals.spent, time)
+        self._merge(entry, totals, time)
         if record.topic == self._topics.status:
             entry.refused = totals.refused
         if totals.position is not None and (
@@ -183,23 +183,19 @@ class Tables:
             entry = self.streams[stream] = StreamEntry(stream)
         return entry
 
-    def _merge(
-        self,
-        entry: StreamEntry,
-        state: StreamState,
-        reason: str | None,
-        answered: int,
-        tops: int,
-        spent: AmountShape,
-        time: float,
-    ) -> None:
+    def _merge(self, entry: StreamEntry, told: GrantRecordShape | TotalsShape, time: float) -> None:
         """Totals only grow and states only follow each other, whichever topic tells first."""
-        rank, known = STATES.index(state), STATES.index(entry.state)
+        rank, known = STATES.index(told.state), STATES.index(entry.state)
         # An open stream's loss includes the round under way: of equal totals the later state's are the final ones.
-        if entry.spent is None or (answered, tops, rank) >= (entry.answered, entry.tops, known):
-            entry.answered, entry.tops, entry.spent = answered, tops, spent
+        if entry.spent is None or (told.answered, told.tops, rank) >= (entry.answered, entry.tops, known):
+            entry.answered, entry.tops, entry.surplus, entry.spent = (
+                told.answered,
+                told.tops,
+                told.surplus,
+                told.spent,
+            )
         if rank > known:
-            entry.state, entry.reason = state, reason or entry.reason
+            entry.state, entry.reason = told.state, told.reason or entry.reason
         entry.updated = time if entry.updated is None else max(time, entry.updated)
         if entry.answered:
             if entry.activity is None:

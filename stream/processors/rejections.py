@@ -9,6 +9,9 @@ MAX_REASON = 512
 BUSY = "busy"
 """The code of a question that is right and came too soon."""
 
+PRICE = "price"
+"""The code of a question that is right and costs more than is left of its stream's grant."""
+
 
 class Rejection(Exception):  # noqa: N818  (a verdict on an event, not a fault of ours)
     """Why an event is refused: a code from a fixed list, and a message that names the field and the remedy.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from schemas import Amount, GrantRecord
+from stream.accounting.costs import whole_left
 from stream.accounting.promises import promises
 from stream.simulation.measuring import Figures, Measurement, figures
 
@@ -34,8 +35,9 @@ class Run:
 
     @property
     def charged(self) -> int | None:
-        """How many answers were charged, of the grant's ``cutoff``."""
-        return self.grant.tops if self.grant.calibration.cutoff else None
+        """How many ordinary charges were used, of the grant's ``cutoff``."""
+        grant, cutoff = self.grant, self.grant.calibration.cutoff
+        return cutoff - whole_left(cutoff, grant.tops, grant.surplus) if cutoff else None
 
     @property
     def spent(self) -> Amount:

@@ -39,7 +39,7 @@ class Installation:
         """Everything ever written to a topic, partition by partition."""
         return [record for place in sorted(self._logs) if place[0] == topic for record in self._logs[place]]
 
-    def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str]]:
+    def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str, int]]:
         """Every stream's state, to compare before and after a crash."""
         return {name: kept for worker in self._workers for name, kept in worker.streams.figures().items()}
 

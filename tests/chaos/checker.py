@@ -20,6 +20,7 @@ from schemas import (
 )
 from schemas.rejected import HEADER_PREFIX
 from schemas.wire import Codec
+from stream.accounting.costs import PARTS
 from stream.data import TableStore
 from stream.kafka.restore import read_to_end, reader
 from stream.noise import NoiseKey
@@ -134,11 +135,16 @@ def check_ledger(
     violations = []
     answers = list(answers)
     tops = Counter(answer.stream for answer in answers if is_charged(answer))
+    prices: dict[str, float] = defaultdict(float)
+    for answer in answers:
+        prices[answer.stream] += (answer.price or 0.0) if is_charged(answer) else 0.0
     spent = {answer.stream: answer.spent for answer in answers if answer.spent is not None}
     for name, grant in grants.items():
         cutoff = grant.calibration.cutoff
-        if cutoff and tops[name] > cutoff:
+        if cutoff and tops[name] * PARTS + grant.surplus > cutoff * PARTS:
             violations.append(f"{name} showed {tops[name]} charged answers, cutoff {cutoff}")
+        if prices[name] > grant.spent.epsilon + ROUNDING:
+            violations.append(f"{name} told of prices of {prices[name]} in all, and spent {grant.spent.epsilon}")
         if tops[name] != grant.tops:
             violations.append(f"{name} showed {tops[name]} charged answers, the ledger has {grant.tops}")
         if grant.spent.epsilon > grant.cost.epsilon + ROUNDING:

@@ -47,6 +47,7 @@ MIXED: dict[str, tuple[str, dict[str, Any]]] = {
         {"kind": "sparse_project", "attributes": ["age", "sex"], "sparsity": 3, "projections": 64},
     ),
     "weights": ("people", {"kind": "pmw", "attributes": ["age", "sex"], "updates": 20, "warm_start": 0}),
+    "priced": ("people", {"kind": "pmw", "attributes": ["age", "sex"], "updates": 20, "warm_start": 0}),
     "sparse-weights": (
         "people",
         {"kind": "sparse_pmw", "attributes": ["age", "sex"], "sparsity": 3, "updates": 20},
@@ -54,6 +55,9 @@ MIXED: dict[str, tuple[str, dict[str, Any]]] = {
     "respondents": ("survey", {"kind": "randomized_response", "categories": ["well", "ill"]}),
 }
 """One stream of every mechanism but the plain sparse vector: its source and its mechanism."""
+PURE = ("laplace", "priced")
+"""Streams without δ: of these a question that says how accurate it must be is charged what that costs."""
+WANTED_ALPHAS = (25.0, 200.0, 1000.0)
 
 
 def sources(table: Path, streams: int = SENSITIVE_STREAMS + len(MIXED)) -> list[Source]:
@@ -90,7 +94,7 @@ def specs(plain: int = SENSITIVE_STREAMS) -> list[StreamSpec]:
                 "source": source,
                 "mechanism": mechanism,
                 "epsilon": LARGE_EPSILON if stream.endswith("weights") else EPSILON,
-                "delta": 1e-6 if source == "people" else 0.0,
+                "delta": 1e-6 if source == "people" and stream not in PURE else 0.0,
                 "expected_queries": 100,
                 "calibration": "textbook" if stream.endswith(("-0", "-4", "-8")) else "best",
             }
@@ -106,16 +110,17 @@ def question(kind: str, chance: random.Random, *, on_table: bool) -> dict[str, A
     match kind:
         case "above_threshold" | "numeric_sparse" if not on_table:
             asked: dict[str, Any] = {"value": 1500.0 if chance.random() < 0.02 else chance.randint(0, 700)}
-        case "above_threshold" | "numeric_sparse" | "laplace":
+        case "above_threshold" | "numeric_sparse":
             asked = where
+        case "laplace":
+            asked = _wanted(where, chance)
         case "noisy_max" | "exponential":
             asked = {"candidates": [{"name": f"age {age}", "where": f"age = {age}"} for age in (low, low + 1)]}
         case "histogram":
             asked = chance.choice([where, {"group_by": ["age"]}])
         case "pmw":
-            asked = chance.choice(
-                [where, {"terms": [{**where, "weight": 0.5}, {"where": "sex = 'F'", "weight": 0.5}]}]
-            )
+            terms = {"terms": [{**where, "weight": 0.5}, {"where": "sex = 'F'", "weight": 0.5}]}
+            asked = _wanted(chance.choice([where, terms, {"group_by": ["sex"], **where}]), chance)
         case "lazy_histogram" | "sparse_project" | "sparse_pmw":
             asked = {"cells": chance.sample(_CELLS, 3)}
         case "randomized_response":
@@ -123,6 +128,11 @@ def question(kind: str, chance: random.Random, *, on_table: bool) -> dict[str, A
         case _:
             raise ValueError(f"no question for {kind}")
     return asked
+
+
+def _wanted(asked: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+    """The question, now and then with an error that it must keep to."""
+    return {**asked, "alpha": chance.choice(WANTED_ALPHAS)} if chance.random() < 0.4 else asked
 
 
 def event(identifier: str, stream: str, asked: dict[str, Any]) -> bytes:

@@ -15,7 +15,7 @@ from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Record
 from tests.chaos.checker import examine
-from tests.chaos.load import ROWS, SENSITIVE_STREAMS, Questions, event, sources, specs
+from tests.chaos.load import PURE, ROWS, SENSITIVE_STREAMS, Questions, event, sources, specs
 from tests.chaos.replay import Installation
 
 KEY = NoiseKey(bytes(range(32)))
@@ -190,6 +190,20 @@ SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
         lambda logs: _remove(logs, ".state", lambda one: "up" in one),
         "would answer differently",
     ),
+    "a measurement of a price of its own is missing": (
+        lambda logs: _remove(logs, ".state", lambda one: "share" in one),
+        "would answer differently",
+    ),
+    "a price was told and not charged": (
+        lambda logs: _change(
+            logs, ".answers", lambda one: one.get("price", 0) > 0 and one.get("basis") == "noisy", price=50.0
+        ),
+        "told of prices of 5",
+    ),
+    "a charged answer cost more than the grant has": (
+        lambda logs: _change(logs, ".ledger", lambda one: one.get("surplus", 0) != 0, surplus=10**9),
+        "charged answers, cutoff",
+    ),
     "a halt did not reach the worker": (_reopen, "can still answer"),
 }
 
@@ -209,6 +223,15 @@ def test_the_checker_finds_a_question_that_was_dropped(driver: Driver, logs: Log
     assert any("answered 0 times" in found for found in _violations(driver, logs, [*_written()[1], "dropped"]))
 
 
+def test_the_load_has_questions_of_every_price(driver: Driver) -> None:
+    answers = [json.loads(record.value or b"") for record in driver.records(driver.topics.answers)]
+    priced = [answer for answer in answers if answer["stream"] in PURE and "price" in answer]
+    assert {answer["outcome"] for answer in priced} == {"answer", "rejected"}
+    charged = {answer["price"] for answer in priced if answer["outcome"] == "answer"}
+    assert 0.0 in charged
+    assert len(charged) > 3
+
+
 def test_the_load_has_events_for_every_stream() -> None:
-    assert len(specs()) == SENSITIVE_STREAMS + 11
+    assert len(specs()) == SENSITIVE_STREAMS + 12
     assert event("a", "b", {"value": 1}) == b'{"id": "a", "stream": "b", "value": 1}'

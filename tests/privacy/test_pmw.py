@@ -111,7 +111,7 @@ class Forced:
     transcript: Transcript
     top: bool = False
     marginals: list[tuple[Integers, Symmetric]] = field(default_factory=list)
-    numbers: dict[int, tuple[int, Symmetric]] = field(default_factory=dict)
+    told: dict[int, tuple[int, Symmetric]] = field(default_factory=dict)
 
     def barrier(self, tops: int) -> int:
         del tops
@@ -124,10 +124,16 @@ class Forced:
     def number(self, tops: int, key: bytes, law: Symmetric) -> int:
         true = sum(int(count) for count, used in zip(self.table, key, strict=True) if used) * STEPS
         noise = self.transcript.numbers[tops] - true
-        self.numbers[tops] = (noise, law)
+        self.told[tops] = (noise, law)
         return noise
 
-    def marginal(self, tops: int | None, axes: Axes, cells: int, law: Symmetric) -> Integers:
+    def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
+        raise AssertionError((tops, key, share, count, law))
+
+    def marginal(
+        self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
+    ) -> Integers:
+        assert share is None
         assert (axes, cells) == ((0,), CELLS)
         opened = len(self.transcript.cells) - sum(self.transcript.tops)
         index = 0 if tops is None else tops + opened
@@ -207,11 +213,11 @@ def log_likelihood(
             total += two_sided(marginal, used)
     total += sum(
         two_sided(number, float(law.rate))
-        for number, law in forced.numbers.values()
+        for number, law in forced.told.values()
         if isinstance(law, TwoSidedGeometric)
     )
     if gaussian is not None:
-        drawn += forced.numbers.values()
+        drawn += forced.told.values()
         gaussian += [(noise, law.variance) for noise, law in drawn if isinstance(law, Gaussian)]
     return total + (math.log(weights.sum()) if weights.sum() > 0 else -math.inf)
 

@@ -45,14 +45,14 @@ def test_state_is_restored_as_the_changelog_has_it(recording: Recording) -> None
     for number in range(recording.topics.partitions):
         worker = recording.installation().restored(recording.logs, number)
         assert not any("cannot read" in reason for reason in worker.streams.life.reasons.values())
-        for stream, (state, answered, tops, offset, _, incarnation) in worker.streams.figures().items():
+        for stream, (state, answered, tops, offset, _, incarnation, surplus) in worker.streams.figures().items():
             if (checkpoint := kept.get(stream)) is None:
-                assert (answered, tops, offset) == (0, 0, -1)
+                assert (answered, tops, offset, surplus) == (0, 0, -1, 0)
                 continue
             seen += 1
             assert (incarnation, state) == (checkpoint["incarnation"], checkpoint["state"])
             assert (answered, tops) == (checkpoint["answered"], checkpoint["tops"])
-            assert offset == checkpoint["offset"]
+            assert (offset, surplus) == (checkpoint["offset"], checkpoint.get("surplus", 0))
     assert seen == sum(not key.startswith("@") for key in kept)
 
 

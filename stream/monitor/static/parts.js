@@ -78,14 +78,16 @@ export function cutoffBar() {
   const element = make("span", { class: "cutoff" }, text, track);
   return {
     element,
-    update({ tops, cutoff, state }) {
+    update({ tops, tops_left: left, cutoff, state }) {
       const limited = cutoff !== null;
-      setText(text, limited ? `${count(tops)} of ${count(cutoff)}` : `${count(tops)}, no limit`);
+      // Answers to questions with an alpha have prices of their own: what is left says how many charges are used.
+      const charges = limited ? cutoff - left : tops;
+      setText(text, limited ? `${count(charges)} of ${count(cutoff)}` : `${count(charges)}, no limit`);
       track.hidden = !limited;
       if (limited) {
-        used.style.width = `${Math.min((tops / cutoff) * 100, 100)}%`;
+        used.style.width = `${(charges / cutoff) * 100}%`;
       }
-      setAttribute(element, "data-level", limited && state === "open" && tops >= 0.9 * cutoff ? "low" : state);
+      setAttribute(element, "data-level", limited && state === "open" && charges >= 0.9 * cutoff ? "low" : state);
     },
   };
 }

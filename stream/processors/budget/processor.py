@@ -259,6 +259,7 @@ class BudgetProcessor:
             charge.incarnation,
             answered=charge.answered,
             tops=charge.tops,
+            surplus=charge.surplus,
             state=charge.state,
             reason=charge.reason,
         )

@@ -42,7 +42,8 @@ class Columns:
 class StreamColumns(Columns):
     """The figures that a partition keeps of each of its streams.
 
-    ``cutoff`` is how many charged answers a stream may give in all and ``tops`` how many it has given. ``threshold`` is
+    ``cutoff`` is how many ordinary charged answers a stream's grant pays for, ``tops`` how many charged ones it has given and
+    ``surplus`` what these have cost beyond an ordinary charge each, in parts of one; 0 for sparse vectors. ``threshold`` is
     that of a sparse vector's definition. ``begun`` is the number of the beginning, never 0, that a stream's figures go
     back to: another beginning, another number.
     """
@@ -55,6 +56,7 @@ class StreamColumns(Columns):
     refused: npt.NDArray[np.bool_]
     changed: npt.NDArray[np.bool_]
     tops: npt.NDArray[np.int64]
+    surplus: npt.NDArray[np.int64]
     answered: npt.NDArray[np.int64]
     last_offset: npt.NDArray[np.int64]
     written_at: npt.NDArray[np.int64]

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from schemas import TableSource
+from stream.accounting.costs import PARTS, whole_left
 from stream.noise import NoiseKey, Role
 from stream.processors.exhaustion import exhausted_reason
 from stream.processors.queries.columns import UNLIMITED, StreamColumns
@@ -126,8 +127,21 @@ class HostedStreams:
         return exhausted_reason(self.terms_at(slot).calibration)
 
     def left(self, slot: int) -> int:
-        """How many charged answers a stream may still give."""
-        return int(self.columns.cutoff[slot]) - int(self.columns.tops[slot])
+        """How many ordinary charged answers a stream may still give."""
+        columns = self.columns
+        return whole_left(int(columns.cutoff[slot]), int(columns.tops[slot]), int(columns.surplus[slot]))
+
+    def parts_left(self, slot: int) -> int:
+        """What a stream's grant still pays for, in parts of an ordinary charged answer."""
+        columns = self.columns
+        return (int(columns.cutoff[slot]) - int(columns.tops[slot])) * PARTS - int(columns.surplus[slot])
+
+    def charge(self, slot: int, parts: int) -> None:
+        """Count a charged answer that costs so many parts."""
+        if parts > self.parts_left(slot):
+            raise AssertionError(f"stream '{self.names[slot]}' cannot pay for a charged answer")
+        self.columns.tops[slot] += 1
+        self.columns.surplus[slot] += parts - PARTS
 
     def shown_left(self, slot: int) -> int | None:
         """The same as the wire shows it: None where one charge pays for all."""
@@ -135,9 +149,11 @@ class HostedStreams:
 
     def spent(self, slot: int) -> Any:
         """A stream's realised cost so far, as the wire shows it."""
-        return self.terms_at(slot).spent(int(self.columns.answered[slot]), int(self.columns.tops[slot]))
+        columns = self.columns
+        figures = (int(columns.answered[slot]), int(columns.tops[slot]), int(columns.surplus[slot]))
+        return self.terms_at(slot).spent(*figures)
 
-    def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str]]:
+    def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str, int]]:
         """Every stream's persistent figures, for comparing a restored state with a live one."""
         columns = self.columns
         return {
@@ -148,6 +164,7 @@ class HostedStreams:
                 int(columns.last_offset[slot]),
                 self._barrier_or_none(slot),
                 self.incarnations[slot],
+                int(columns.surplus[slot]),
             )
             for name, slot in self.slots.items()
         }

@@ -33,6 +33,7 @@ class LifeCycle:
         columns.answered[slots] = 0
         columns.last_offset[slots] = -1
         columns.tops[slots] = 0
+        columns.surplus[slots] = 0
 
     def resume(self, checkpoints: Sequence[tuple[int, Any, int]]) -> None:
         """Take streams' figures from the changelog: slot, checkpoint of its incarnation, and when it was written."""
@@ -47,6 +48,7 @@ class LifeCycle:
         columns.last_offset[slots] = [checkpoint.offset for checkpoint in kept]
         columns.due[slots] = [checkpoint.due for checkpoint in kept]
         columns.tops[slots] = [checkpoint.tops for checkpoint in kept]
+        columns.surplus[slots] = [checkpoint.surplus for checkpoint in kept]
         for slot, checkpoint, _ in checkpoints:
             if checkpoint.reason is not None:
                 self.reasons[slot] = checkpoint.reason

@@ -14,6 +14,7 @@ from stream.processors.queries.families.base import Asked, Family, Reply
 from stream.processors.queries.hosted import HostedStreams
 from stream.processors.queries.life import EXHAUSTED
 from stream.processors.queries.replies import Replies, WireAnswer
+from stream.processors.rejections import Rejection
 
 
 class Publisher:
@@ -38,6 +39,9 @@ class Publisher:
             if reply is None:
                 answers[one.place] = _halted(streams, one)
                 continue
+            if reply.refusal is not None:
+                answers[one.place] = _refused(streams, one, reply, reply.refusal)
+                continue
             if reply.charged or (slot not in shown and columns.answered[slot] == 0):
                 charged[slot] = None
             answers[one.place] = _answer(streams, shown, one, reply)
@@ -45,7 +49,7 @@ class Publisher:
                 self._replies.update(outputs, slot, reply.update)
         for slot, last in shown.items():
             columns.answered[slot], columns.last_offset[slot] = last.answered, last.offset
-            if streams.left(slot) == 0 and streams.terms_at(slot).ends_at_cutoff:
+            if streams.parts_left(slot) == 0 and streams.terms_at(slot).ends_at_cutoff:
                 columns.state[slot] = EXHAUSTED
             columns.changed[slot] = True
         self._replies.checkpoints(outputs, np.array(list(shown), dtype=np.intp))
@@ -69,9 +73,7 @@ def _answer(streams: HostedStreams, shown: dict[int, _Shown], one: Asked, reply:
     index = int(streams.columns.answered[slot]) if known is None else known.answered
     if known is None or reply.charged:
         if reply.charged:
-            if streams.left(slot) == 0:
-                raise AssertionError(f"stream '{streams.names[slot]}' has no charged answer left")
-            streams.columns.tops[slot] += 1
+            streams.charge(slot, reply.parts)
         streams.columns.answered[slot] = index + 1
         spent, left = streams.spent(slot), streams.shown_left(slot)
         known = shown[slot] = _Shown(streams.names[slot], streams.keys[slot], spent, left, index, one.offset)
@@ -89,8 +91,15 @@ def _answer(streams: HostedStreams, shown: dict[int, _Shown], one: Asked, reply:
         reply.estimates,
         reply.choice,
         reply.alpha,
+        reply.price,
     )
     return (known.key, encode(answer), ())
+
+
+def _refused(streams: HostedStreams, one: Asked, reply: Reply, refusal: Rejection) -> Message:
+    """There is no dead letter: nothing is wrong with the question, and its asker is told."""
+    answer = WireAnswer(one.id, streams.names[one.slot], "rejected", reason=refusal.reason, price=reply.price)
+    return (streams.keys[one.slot], encode(answer), ())
 
 
 def _halted(streams: HostedStreams, one: Asked) -> Message:

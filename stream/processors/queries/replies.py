@@ -42,6 +42,7 @@ class Replies:
             streams.columns.tops,
             streams.columns.last_offset,
             streams.columns.due,
+            streams.columns.surplus,
         )
         rows = zip(slots.tolist(), *(column[slots].tolist() for column in columns), strict=True)
         keys, incarnations, reason_of = streams.keys, streams.incarnations, streams.life.reasons.get
@@ -53,12 +54,19 @@ class Replies:
                     keys[slot],
                     encode(
                         _WireCheckpoint(
-                            incarnations[slot], STATES[state], answered, tops, offset, reason_of(slot), due
+                            incarnations[slot],
+                            STATES[state],
+                            answered,
+                            tops,
+                            offset,
+                            reason_of(slot),
+                            due,
+                            surplus,
                         )
                     ),
                     (),
                 )
-                for slot, state, answered, tops, offset, due in rows
+                for slot, state, answered, tops, offset, due, surplus in rows
             ],
         )
 
@@ -85,6 +93,7 @@ class Replies:
                 int(streams.columns.tops[slot]),
                 streams.spent(slot),
                 streams.life.reasons.get(slot),
+                int(streams.columns.surplus[slot]),
             )
             key = source.encode()
             outputs.add(self._topics.charges, partition_of(key, LEDGER_PARTITIONS), (key, encode(charge), ()))
@@ -107,6 +116,7 @@ class Replies:
                 terms.calibration.alpha,
                 position,
                 streams.reason(slot) if streams.columns.refused[slot] else None,
+                int(streams.columns.surplus[slot]),
             )
             outputs.add(self._topics.status, self._partition, (streams.keys[slot], encode(digest), ()))
 

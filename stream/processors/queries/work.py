@@ -68,6 +68,9 @@ RELEASED: Final = 4.0
 PROJECTED: Final = 15.0
 """Each row of a projection, for each cell."""
 
+PRICED: Final = 1_500_000
+"""The law of the noise that a question with a wanted error is given by itself, and its price."""
+
 _SERVED: Final = 10
 """So many questions about the same attributes are taken to be served by one fit of few cells; a large one is each question's own."""
 
@@ -112,6 +115,8 @@ class Workload:
         terms = self._context.streams.terms[number]
         texts = _predicates(query)
         work = float(QUESTION + LISTED * _listed(query) + CHARACTER * sum(map(len, texts)))
+        if query.alpha is not None:
+            work += PRICED
         if isinstance(terms.source, TableSource):
             facts = self._facts.get(number) or self._facts_of(slot, number, terms.source)
             if isinstance(terms.calibration, EstimateCalibration):
@@ -136,6 +141,8 @@ class Workload:
         if query.sum is not None or query.mean is not None or query.group_by is not None:
             fields = tuple(name for name in (query.sum, query.mean, *(query.group_by or ())) if name is not None)
         grouped = query.group_by is not None
+        if query.alpha is not None:
+            return _estimated(calibration, fields, texts, facts, grouped=grouped, alone=True)
         if facts.numbered or len(texts) != 1 or len(texts[0]) > _LONGEST_REMEMBERED:
             return _estimated(calibration, fields, texts, facts, grouped=grouped)
         written = (number, facts.rows, texts[0], fields, grouped)
@@ -198,22 +205,30 @@ def _digits(attributes: Mapping[str, Any], name: str) -> int:
 
 
 def _estimated(
-    calibration: EstimateCalibration, fields: Sequence[str], texts: Sequence[str], facts: _Facts, *, grouped: bool
+    calibration: EstimateCalibration,
+    fields: Sequence[str],
+    texts: Sequence[str],
+    facts: _Facts,
+    *,
+    grouped: bool,
+    alone: bool = False,
 ) -> float:
     """The work of a fit, of a marginal, and of writing a question out over the cells of the attributes that it names."""
     folded = " ".join([*texts, *(name.replace('"', '""') for name in fields)]).casefold()
     named = [size for name, size in facts.named if name in folded]
     cells = min(facts.universe, math.prod(named), MAX_UNIVERSE)
+    # What a question with a wanted error has measured by itself has the next one fitted anew.
+    served = 1 if alone else _SERVED
     if facts.universe <= WHOLE_CELLS:
         # One estimate of all cells for every question, fitted once for each ⊤ and once before.
         fits = (calibration.cutoff + 1) / max(calibration.expected_queries, calibration.cutoff + 1)
-        work = FITTED * facts.universe * fits
+        work = FITTED * facts.universe * (1.0 if alone else fits)
     elif cells <= WHOLE_CELLS:
-        work = FITTED * cells / _SERVED
+        work = FITTED * cells / served
     else:
         work = FITTED_WIDE * cells * max(1.0, len(named) / _AXES)
     measured = (MEASURED * cells + GROUPED * facts.rows * (1 + len(named))) / (
-        1 if cells > WHOLE_CELLS else _SERVED
+        1 if cells > WHOLE_CELLS else served
     )
     written = cells * sum(WEIGHED + LEAF * _leaves(text) for text in texts)
     return work + measured + written + (LISTED * min(cells, MAX_CATEGORIES) if grouped else 0.0)

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from schemas import Integers, TableSource, form_of
+from schemas import Calibration, Integers, TableSource, form_of
+from stream.accounting.costs import PARTS
+from stream.accounting.prices import epsilon_left, epsilon_of
 from stream.data import Predicate, Table, TableStore
 from stream.processors.queries.hosted import HostedStreams
 from stream.processors.queries.updates import Update
-from stream.processors.rejections import Rejection
+from stream.processors.rejections import PRICE, Rejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is published of one question; ``charged`` if it uses up one of the stream's charged answers."""
+    """What is published of one question; ``charged`` if it is paid for, with ``parts`` of an ordinary charged answer.
+
+    ``price`` is the ε that is shown of a question with an alpha. With ``refusal`` it is not answered, and nothing changes.
+    """
 
     charged: bool
     outcome: Literal["above", "below", "answer"] = "answer"
@@ -41,6 +46,9 @@ class Reply:
     choice: str | None = None
     alpha: float | None = None
     update: Update | None = None
+    parts: int = PARTS
+    price: float | None = None
+    refusal: Rejection | None = None
 
 
 class Family(Protocol):
@@ -138,8 +146,14 @@ class Context:
         return self.table(slot).file_row_count
 
 
-def form_for(query: Any, *allowed: str) -> str:
+def form_for(query: Any, *allowed: str, takes_alpha: bool = False) -> str:
     """The query's form, if the mechanism takes it; Rejection otherwise."""
+    if query.alpha is not None and not takes_alpha:
+        raise Rejection(
+            "malformed",
+            "alpha: this stream takes none; ask one of laplace over a table, or of pmw that is planned neither for the worst "
+            "case nor by the textbook, or remove it",
+        )
     try:
         form = form_of(query)
     except ValueError as error:
@@ -151,6 +165,26 @@ def form_for(query: Any, *allowed: str) -> str:
             "malformed", f"{fields.get(form, form)}: this stream's mechanism does not take it; send {wanted}"
         )
     return form
+
+
+def no_alpha_for(form: str) -> Rejection:
+    """The refusal of an alpha for a quotient of two private numbers, whose error depends on how large they are."""
+    asked = "a mean's error depends on how many rows it is over; ask for the sum and the count"
+    if form == "fraction":
+        asked = (
+            "a share's error depends on the number of rows, which is private; ask for the count, and that of TRUE"
+        )
+    return Rejection("malformed", f"alpha: {asked}, each with an alpha of its own")
+
+
+def too_dear(calibration: Calibration, parts: int, left: int, *, alpha: bool) -> Reply:
+    """The refusal of a question that the rest of a grant does not pay for. Price and rest are public."""
+    price = epsilon_of(calibration, parts)
+    remedy = "with a larger alpha" if alpha else "with an alpha that costs less"
+    told = f"{'alpha' if alpha else 'query'}: it costs ε = {price:.6g}, and ε = {epsilon_left(calibration, left):.6g} is left"
+    return Reply(
+        charged=False, price=price, refusal=Rejection(PRICE, f"{told}; ask {remedy}, or open another stream")
+    )
 
 
 def on_values(streams: HostedStreams, slot: int) -> bool:

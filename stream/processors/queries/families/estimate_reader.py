@@ -36,7 +36,7 @@ _FEW_CORNERS = 4096
 
 @dataclass(slots=True, eq=False)
 class Read:
-    """A resolved question, and what the changelog keeps of it if its number is told.
+    """A resolved question, and what the changelog keeps of it if its numbers are told.
 
     ``told`` is what was last made of it: a step of the estimator, and the reply that says it.
     """
@@ -45,6 +45,7 @@ class Read:
     form: str
     texts: tuple[tuple[str, float], ...] = ()
     sum: str | None = None
+    group_by: tuple[str, ...] = ()
     told: tuple[Any, Any] | None = None
 
     @property
@@ -74,14 +75,15 @@ class QuestionReader:
             case "terms":
                 texts = tuple((term.where, term.weight) for term in query.terms)
                 return Read(self.linear(query.terms), form, texts)
-            case "sum":
-                texts = ((query.where, 1.0),) if query.where is not None else ()
-                where = [Term(where=text) for text, _ in texts]
-                return Read(self.total(query.sum, where), form, texts, query.sum)
             case "mean":
                 return Read(self._mean(query.mean, query.where), form)
             case _:
-                return Read(self._groups(query.group_by, query.where), form)
+                texts = ((query.where, 1.0),) if query.where is not None else ()
+                where = [Term(where=text) for text, _ in texts]
+                if form == "sum":
+                    return Read(self.total(query.sum, where), form, texts, query.sum)
+                group_by = tuple(query.group_by)
+                return Read(self.groups(group_by, where), form, texts, group_by=group_by)
 
     def linear(self, terms: Sequence[Any]) -> Linear:
         """A count, or a weighted sum of predicates."""
@@ -146,7 +148,8 @@ class QuestionReader:
         )
         return Mean(count, above, key, domain.minimum, domain.size - 1)
 
-    def _groups(self, group_by: Sequence[str], where: str | None) -> Groups:
+    def groups(self, group_by: Sequence[str], terms: Sequence[Term]) -> Groups:
+        """The counts of groups, over the rows of the one term or over all rows."""
         if len(set(group_by)) != len(group_by):
             raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
         for name in group_by:
@@ -155,7 +158,7 @@ class QuestionReader:
             raise Rejection(
                 "malformed", f"group_by: more than {MAX_CATEGORIES} cells; group by fewer or smaller attributes"
             )
-        predicate = self._predicate("TRUE" if where is None else where, "where")
+        predicate = self._predicate(terms[0].where if terms else "TRUE", "where")
         sizes = self._own(attributes_of(predicate) | set(group_by), "group_by")
         names = list(sizes)
         return Groups(

@@ -7,7 +7,7 @@ measured is stored but which marginals these were: their noise is derived again,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -17,14 +17,23 @@ import numpy.typing as npt
 from schemas import EstimateCalibration, Measurement, Pmw
 from stream.accounting.answers import ratio_interval
 from stream.accounting.estimates import rows_reach
+from stream.accounting.prices import epsilon_of
 from stream.data.cache import BoundedCache, RecentCache
-from stream.mechanisms.estimate_questions import Groups, Mean, Single
+from stream.mechanisms.estimate_questions import Groups, Mean, Question
 from stream.mechanisms.estimator import Estimator, Step
 from stream.mechanisms.measurements import Axes
 from stream.mechanisms.tensor_sums import Cells
 from stream.noise import Role, Symmetric, block_words, cell_words, round_words, sampler
-from stream.processors.queries.families.base import Asked, Context, Reply, form_for
+from stream.processors.queries.families.base import (
+    Asked,
+    Context,
+    Reply,
+    form_for,
+    no_alpha_for,
+    too_dear,
+)
 from stream.processors.queries.families.estimate_reader import QuestionReader, Read
+from stream.processors.rejections import PRICE, Rejection
 
 MEMORY_BYTES: Final = 256 << 20
 """Noisy counts and estimates that a partition keeps; what was dropped is computed again."""
@@ -34,10 +43,18 @@ READ_QUESTIONS: Final = 1 << 13
 """Resolved questions that a partition keeps at least; at most twice as many."""
 
 _FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups")
-_BASES: Final = {"settled": "measured", "above": "noisy", "below": "hypothesis", "unpromised": "hypothesis"}
+_BASES: Final = {
+    "settled": "measured",
+    "above": "noisy",
+    "priced": "noisy",
+    "below": "hypothesis",
+    "unpromised": "hypothesis",
+}
 _NUMBER_BYTES: Final = 8
 _CELLS_AT_ONCE: Final = 1 << 15
 _START = b"start"
+_ALONE = b"alone"
+_CHARGED: Final = ("above", "priced")
 
 Integers = npt.NDArray[np.int64]
 
@@ -66,14 +83,18 @@ class EstimateFamily:
         )
         self._read: RecentCache[tuple[str, str, Any], Read] = RecentCache(READ_QUESTIONS)
 
-    def admit(self, slot: int, query: Any) -> Read:
-        """Resolve a question, or raise Rejection."""
-        form = form_for(query, *_FORMS)
+    def admit(self, slot: int, query: Any) -> tuple[Read, float | None]:
+        """Resolve a question, with the error that it must keep to; or raise Rejection."""
+        form = form_for(query, *_FORMS, takes_alpha=True)
+        if query.alpha is not None and (
+            form == "mean" or (form == "fraction" and self._calibration(slot).epsilon_rows > 0.0)
+        ):
+            raise no_alpha_for(form)
         key = (self._streams.incarnations[slot], form, _asked(query))
         if (known := self._read.get(key)) is None:
             known = self._run(slot).reader.read(form, query)
             self._read.put(key, known)
-        return known
+        return known, query.alpha
 
     def answer(self, questions: Sequence[Asked]) -> list[Reply | None]:
         """Answer the questions of one stream in order."""
@@ -81,23 +102,34 @@ class EstimateFamily:
             return []
         slot = questions[0].slot
         current = self._run(slot)
-        reads: list[Read] = [one.content for one in questions]
-        before = current.estimator.tops
+        asked: list[tuple[Read, float | None]] = [one.content for one in questions]
+        number, left = current.estimator.tops, current.estimator.left
         steps = current.estimator.answer(
-            [read.question for read in reads], beyond=not self._streams.terms_at(slot).ends_at_cutoff
+            [read.question for read, _ in asked],
+            beyond=not self._streams.terms_at(slot).ends_at_cutoff,
+            wanted={
+                place: Fraction(alpha) * (current.rows if read.form == "fraction" else 1)
+                for place, (read, alpha) in enumerate(asked)
+                if alpha is not None
+            },
         )
         replies: list[Reply | None] = [None] * len(questions)
-        for place, (read, step) in enumerate(zip(reads, steps, strict=False)):
+        calibration = self._calibration(slot)
+        for place, ((read, alpha), step) in enumerate(zip(asked, steps, strict=False)):
+            if step.kind == "refused":
+                replies[place] = _refused(calibration, step, left, alpha)
+                continue
             update = None
-            if step.kind == "above":
-                update = _measurement(current, read, step, before)
-                before += 1
+            if step.kind in _CHARGED:
+                update = _measurement(current, read, step, number)
+                number, left = number + 1, left - step.parts
             elif (known := read.told) is not None and known[0] is step:
                 replies[place] = known[1]
                 continue
-            reply = self._reply(slot, current, read, step, update)
-            read.told = (step, reply)
-            replies[place] = reply
+            reply = _reply(calibration, current, read, step, update)
+            if alpha is None:
+                read.told = (step, reply)
+            replies[place] = reply if alpha is None else _priced(calibration, reply, step, alpha)
         return replies
 
     def resume(self, slot: int, updates: Sequence[Any]) -> None:
@@ -117,9 +149,8 @@ class EstimateFamily:
         return current
 
     def _begin(self, slot: int, incarnation: str) -> _Run:
-        terms = self._streams.terms_at(slot)
-        mechanism, calibration = terms.mechanism, terms.calibration
-        if not isinstance(mechanism, Pmw) or not isinstance(calibration, EstimateCalibration):
+        mechanism, calibration = self._streams.terms_at(slot).mechanism, self._calibration(slot)
+        if not isinstance(mechanism, Pmw):
             raise TypeError(f"stream '{self._streams.names[slot]}' keeps no estimate")
         reader = QuestionReader(self._context.source_table(slot), self._context.tables, mechanism.attributes)
         rows = self._rows(slot, calibration)
@@ -152,27 +183,11 @@ class EstimateFamily:
             self._private.put(key, known)
         return known
 
-    def _reply(self, slot: int, current: _Run, read: Read, step: Step, update: Measurement | None) -> Reply:
+    def _calibration(self, slot: int) -> EstimateCalibration:
         calibration = self._streams.terms_at(slot).calibration
         if not isinstance(calibration, EstimateCalibration):
             raise TypeError(f"stream '{self._streams.names[slot]}' keeps no estimate")
-        basis = _BASES[step.kind]
-        charged = step.kind == "above"
-        question = read.question
-        if isinstance(question, Mean):
-            estimate, alpha = _mean(question, step)
-            return Reply(charged=charged, estimate=estimate, basis=basis, alpha=alpha, update=update)
-        scale = question.width / question.unit
-        alpha = None if step.reach is None else max(step.reach) * scale
-        numbers = tuple(number / question.unit for number in step.numbers)
-        if isinstance(question, Groups):
-            return Reply(charged=charged, estimates=numbers, basis=basis, alpha=alpha, update=update)
-        estimate = numbers[0]
-        if read.form == "fraction":
-            # |a/n̂ − f/n| ≤ (|a − f| + |n̂ − n|) / n̂, because f ≤ n.
-            estimate /= current.rows
-            alpha = None if alpha is None else (alpha + rows_reach(calibration)) / current.rows
-        return Reply(charged=charged, estimate=estimate, basis=basis, alpha=alpha, update=update)
+        return calibration
 
 
 class _Own:
@@ -220,11 +235,21 @@ class _Keyed:
         words, low = cell_words(subkey, [tops.to_bytes(_NUMBER_BYTES, "big") + key], law.words)
         return int(law.draw(words, low)[0])
 
-    def marginal(self, tops: int | None, axes: Axes, cells: int, law: Symmetric) -> Integers:
+    def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
+        """The noise of the numbers that a question is charged so many parts for."""
+        subkey = self._streams.noise.subkey(self._slot, Role.ANSWER)
+        place = _ALONE + share.to_bytes(_NUMBER_BYTES, "big") + tops.to_bytes(_NUMBER_BYTES, "big") + key
+        words, low = block_words(subkey, place, count, law.words)
+        return law.draw(words, low)
+
+    def marginal(
+        self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
+    ) -> Integers:
         """The noise of a marginal's cells."""
         subkey = self._streams.noise.subkey(self._slot, Role.RELEASE)
         when = _START if tops is None else tops.to_bytes(_NUMBER_BYTES, "big")
-        place = when + b"".join(axis.to_bytes(_NUMBER_BYTES, "big") for axis in axes)
+        alone = b"" if share is None else _ALONE + share.to_bytes(_NUMBER_BYTES, "big")
+        place = alone + when + b"".join(axis.to_bytes(_NUMBER_BYTES, "big") for axis in axes)
         parts = []
         for start in range(0, cells, _CELLS_AT_ONCE):
             block = place + start.to_bytes(_NUMBER_BYTES, "big")
@@ -234,37 +259,85 @@ class _Keyed:
 
 
 def _asked(query: Any) -> tuple[Any, ...]:
-    """What makes two questions of one form the same text."""
+    """What makes two questions of one form the same text, whatever error they want."""
     terms = None if query.terms is None else tuple((term.where, term.weight) for term in query.terms)
     return (query.where, terms, query.sum, query.mean, query.group_by)
 
 
+def _reply(
+    calibration: EstimateCalibration, current: _Run, read: Read, step: Step, update: Measurement | None
+) -> Reply:
+    basis = _BASES[step.kind]
+    charged = step.kind in _CHARGED
+    question = read.question
+    if isinstance(question, Mean):
+        estimate, alpha = _mean(question, step)
+        return Reply(charged=charged, estimate=estimate, basis=basis, alpha=alpha, update=update)
+    scale = question.width / question.unit
+    alpha = None if step.reach is None else max(step.reach) * scale
+    numbers = tuple(number / question.unit for number in step.numbers)
+    if isinstance(question, Groups):
+        return Reply(charged=charged, estimates=numbers, basis=basis, alpha=alpha, update=update)
+    estimate = numbers[0]
+    if read.form == "fraction":
+        # |a/n̂ − f/n| ≤ (|a − f| + |n̂ − n|) / n̂, because f ≤ n.
+        estimate /= current.rows
+        alpha = None if alpha is None else (alpha + rows_reach(calibration)) / current.rows
+    return Reply(charged=charged, estimate=estimate, basis=basis, alpha=alpha, update=update)
+
+
+def _priced(calibration: EstimateCalibration, reply: Reply, step: Step, alpha: float) -> Reply:
+    """The reply to a question with a wanted error, with its price; the last digit of what it promises is rounded down."""
+    told = alpha if reply.alpha is None else min(reply.alpha, alpha)
+    return replace(reply, alpha=told, parts=step.parts, price=epsilon_of(calibration, step.parts))
+
+
+def _refused(calibration: EstimateCalibration, step: Step, left: int, alpha: float | None) -> Reply:
+    if step.parts:
+        return too_dear(calibration, step.parts, left, alpha=alpha is not None)
+    return Reply(
+        charged=False,
+        refusal=Rejection(
+            PRICE,
+            f"alpha: nothing known keeps to it, and where delta is above 0 only ⊤s are charged; ask with an alpha of at least "
+            f"{calibration.alpha:.6g} rows, or open a stream with delta 0",
+        ),
+    )
+
+
 def _measurement(current: _Run, read: Read, step: Step, number: int) -> Measurement:
-    numbered = step.numbered
+    """What the changelog holds: the attributes of the marginal, if one was measured, and the question whose numbers were told."""
+    alone = step.kind == "priced"
+    own = alone or step.numbered
     return Measurement(
         incarnation=current.incarnation,
         number=number,
-        attributes=tuple(current.reader.attributes[axis] for axis in read.question.axes),
-        terms=read.terms if numbered else (),
-        sum=read.sum if numbered else None,
+        attributes=tuple(current.reader.attributes[axis] for axis in read.question.axes) if step.marginal else (),
+        terms=read.terms if own else (),
+        sum=read.sum if own else None,
+        group_by=read.group_by if alone else (),
+        share=step.parts if alone else None,
     )
 
 
 def _take(current: _Run, update: Any) -> None:
     """Go on from a measurement that the changelog holds."""
     reader = current.reader
-    question: Single | None = None
-    if update.sum is not None:
+    question: Question | None = None
+    if update.group_by:
+        question = reader.groups(update.group_by, update.terms)
+    elif update.sum is not None:
         question = reader.total(update.sum, update.terms)
     elif update.terms:
         question = reader.linear(update.terms)
-    current.estimator.take(question, tuple(reader.attributes.index(name) for name in update.attributes))
+    axes = tuple(reader.attributes.index(name) for name in update.attributes)
+    current.estimator.take(question, axes, update.share)
 
 
 def _mean(question: Mean, step: Step) -> tuple[float, float | None]:
     """A mean with its α, from its sum's and its count's."""
     bounds = (0.0, float(question.range))
-    total, count = step.numbers[0], step.numbers[1] / question.count.unit
+    total, count = step.numbers[0], step.numbers[1] / question.rows.unit
     if step.kind == "above" and step.reach is not None:
         reach = step.reach[0]
         estimate, alpha = ratio_interval((float(total), reach * max(1, question.range)), (count, reach), bounds)

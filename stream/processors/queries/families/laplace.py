@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -11,6 +12,8 @@ import numpy as np
 
 from schemas import MAX_CATEGORIES, AnswersCalibration, Laplace
 from stream.accounting.answers import alpha_for, ratio_interval
+from stream.accounting.costs import PARTS
+from stream.accounting.prices import Price, answer_price, epsilon_of, takes_alpha
 from stream.data import sum_sensitivity
 from stream.mechanisms.grid import shown
 from stream.mechanisms.ranges import MAX_STEPS
@@ -21,8 +24,9 @@ from stream.processors.queries.families.base import (
     Reply,
     Stateless,
     form_for,
+    no_alpha_for,
     on_values,
-    within_grants,
+    too_dear,
 )
 from stream.processors.rejections import Rejection
 from stream.processors.written import value_of, values_of
@@ -34,7 +38,7 @@ class _Question:
 
     Trusted values stand here as doubles until they are rounded to steps, by what is written in the event. What is
     published is the number, or its share of ``parts``, or the quotient of two numbers + ``centre``, within ``low`` and
-    ``high``.
+    ``high``. With ``alpha`` that is the error which it must keep to, and ``price`` what that costs.
     """
 
     numbers: tuple[int, ...]
@@ -45,6 +49,8 @@ class _Question:
     low: float = 0.0
     high: float = 1.0
     trusted: tuple[float, ...] = ()
+    alpha: float | None = None
+    price: Price | None = None
 
 
 class LaplaceFamily(Stateless):
@@ -56,6 +62,11 @@ class LaplaceFamily(Stateless):
     def admit(self, slot: int, query: Any) -> _Question:
         """Resolve the question to private integers and their sensitivity."""
         question = self._question(slot, query)
+        if query.alpha is not None:
+            question = self._priced(slot, question, query.alpha)
+        if question.price is not None:
+            # Its noise fits, and laws of what the grant does not pay for need not be made.
+            return question
         try:
             self._laws(slot, question)
         except NoiseScaleError:
@@ -69,7 +80,9 @@ class LaplaceFamily(Stateless):
     def _question(self, slot: int, query: Any) -> _Question:
         if on_values(self._context.streams, slot):
             return self._trusted(slot, query)
-        form = form_for(query, "count", "fraction", "sum", "mean", "groups")
+        form = form_for(query, "count", "fraction", "sum", "mean", "groups", takes_alpha=True)
+        if query.alpha is not None and (form == "mean" or (form == "fraction" and self._private_rows(slot))):
+            raise no_alpha_for(form)
         match form:
             case "count":
                 return _Question((self._context.count(slot, query.where),), (1,), "number")
@@ -86,16 +99,46 @@ class LaplaceFamily(Stateless):
 
     def answer(self, questions: Sequence[Asked]) -> list[Reply | None]:
         """Noise for all questions of the same widths at once."""
-        paid = within_grants(self._context.streams, questions)
+        replies: list[Reply | None] = [None] * len(questions)
+        left: dict[int, int] = {}
         by_laws: dict[tuple[Sampler, ...], list[int]] = {}
         for number, one in enumerate(questions):
-            if paid[number]:
+            rest = left[one.slot] if one.slot in left else self._context.streams.parts_left(one.slot)
+            parts = PARTS if one.content.price is None else one.content.price.parts
+            if parts <= rest:
+                rest -= parts
                 by_laws.setdefault(self._laws(one.slot, one.content), []).append(number)
-        replies: list[Reply | None] = [None] * len(questions)
+            elif rest:
+                asked = one.content.alpha is not None
+                replies[number] = too_dear(self._calibration(one.slot), parts, rest, alpha=asked)
+            left[one.slot] = rest
         for laws, members in by_laws.items():
             for number, noise in zip(members, self._noise([questions[m] for m in members], laws), strict=True):
                 replies[number] = self._reply(questions[number], noise)
         return replies
+
+    def _calibration(self, slot: int) -> AnswersCalibration:
+        return _calibration(self._context.streams.terms_at(slot).calibration)
+
+    def _private_rows(self, slot: int) -> bool:
+        return self._context.source_table(slot).neighbors != "replace"
+
+    def _priced(self, slot: int, question: _Question, alpha: float) -> _Question:
+        """A question about a table with the error that it must keep to."""
+        calibration, width, values = self._calibration(slot), question.widths[0], len(question.widths)
+        steps = math.floor(Fraction(alpha) * question.parts)
+        if not takes_alpha(calibration):
+            ordinary = alpha_for(calibration, width, values)
+            if ordinary <= steps:
+                return replace(question, alpha=alpha)
+            raise Rejection(
+                "malformed",
+                "alpha: where delta is above 0 all answers are charged alike; ask with an alpha of at least "
+                f"{ordinary / question.parts:.6g}, or open a stream with delta 0",
+            )
+        accountant = self._context.streams.terms_at(slot).source.accountant
+        price = answer_price(calibration, accountant, width, values, steps)
+        return replace(question, alpha=alpha, price=price)
 
     def _trusted(self, slot: int, query: Any) -> _Question:
         form = form_for(query, "value", "values")
@@ -146,8 +189,9 @@ class LaplaceFamily(Stateless):
         return _Question(numbers, (width,) * len(numbers), "vector")
 
     def _laws(self, slot: int, question: _Question) -> tuple[Sampler, ...]:
-        calibration = _calibration(self._context.streams.terms_at(slot).calibration)
-        rate = Fraction(calibration.epsilon_answer)
+        rate = Fraction(self._calibration(slot).epsilon_answer)
+        if question.price is not None:
+            rate *= Fraction(question.price.share, PARTS)
         return tuple(sampler("two_sided", rate / width) for width in question.widths)
 
     def _noise(self, questions: Sequence[Asked], laws: tuple[Sampler, ...]) -> list[list[int]]:
@@ -183,11 +227,16 @@ class LaplaceFamily(Stateless):
             bounds = (question.low - question.centre, question.high - question.centre)
             estimate, alpha = ratio_interval(top, bottom, bounds)
             return Reply(charged=True, estimate=estimate + question.centre, basis="noisy", alpha=alpha)
-        alpha = alpha_for(calibration, question.widths[0], len(noisy)) / question.parts
         told = shown(noisy, calibration.grid, question.parts)
-        if question.shape == "number":
-            return Reply(charged=True, estimate=told[0], basis="noisy", alpha=alpha)
-        return Reply(charged=True, estimates=tuple(told), basis="noisy", alpha=alpha)
+        published: dict[str, Any] = (
+            {"estimate": told[0]} if question.shape == "number" else {"estimates": tuple(told)}
+        )
+        alpha = _kept(calibration, question)
+        if question.alpha is None:
+            return Reply(charged=True, basis="noisy", alpha=alpha, **published)
+        parts = PARTS if question.price is None else question.price.parts
+        price = epsilon_of(calibration, parts)
+        return Reply(charged=True, basis="noisy", alpha=alpha, parts=parts, price=price, **published)
 
     def _rounded(self, one: Asked) -> list[int]:
         """A question's trusted values in steps."""
@@ -196,6 +245,13 @@ class LaplaceFamily(Stateless):
         exactly = values_of(one.payload) if question.shape == "vector" else lambda _: value_of(one.payload)
         steps: list[int] = grid.private(question.trusted, exactly).tolist()
         return steps
+
+
+def _kept(calibration: AnswersCalibration, question: _Question) -> float:
+    """The error of numbers of a question; of a wanted one the last digit is rounded down."""
+    if question.alpha is None or question.price is None:
+        return alpha_for(calibration, question.widths[0], len(question.widths)) / question.parts
+    return min(question.alpha, question.price.reach / question.parts)
 
 
 def _calibration(calibration: Any) -> AnswersCalibration:

@@ -1,0 +1,157 @@
+"""Prices of questions that say how accurate they must be: the least that keeps to it, in whole parts of a charge."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import AnswersCalibration, EstimateCalibration, StreamSpec
+from stream.accounting.answers import alpha_for, candidates
+from stream.accounting.costs import EPSILON_UNITS, PARTS, losses, realised_cost, stream_cost, whole_left
+from stream.accounting.plans import choose
+from stream.accounting.prices import answer_price, epsilon_left, epsilon_of, estimate_price, rate_of, takes_alpha
+from stream.accounting.setting import Setting
+from stream.accounting.tails import two_sided_reach
+from stream.noise import sampler
+
+TABLE = Setting(grid=1.0, neighbors="add-remove", disjoint=True)
+SIZES = (85, 2, 16, 5, 2)
+
+
+@lru_cache
+def answers(count: int, queries: int = 1000, epsilon: float = 1.0, delta: float = 0.0) -> AnswersCalibration:
+    spec = specification(
+        {"kind": "laplace", "answers": count}, expected_queries=queries, epsilon=epsilon, delta=delta
+    )
+    listed = candidates(spec, TABLE)
+    return listed[-1]
+
+
+@lru_cache
+def estimate(warm_start: int = 1) -> EstimateCalibration:
+    mechanism = {"kind": "pmw", "attributes": ["a"], "warm_start": warm_start}
+    setting = Setting(neighbors="add-remove", universe=math.prod(SIZES), sizes=SIZES)
+    found = choose(specification(mechanism, expected_queries=5000), setting)
+    assert isinstance(found, EstimateCalibration)
+    return found
+
+
+def specification(mechanism: dict[str, Any], **more: Any) -> StreamSpec:
+    return StreamSpec.model_validate(
+        {"stream": "s", "source": "t", "mechanism": mechanism, "epsilon": 1.0, **more}
+    )
+
+
+def kept(calibration: AnswersCalibration, share: int, width: int, values: int) -> int:
+    """The error that noise of a share keeps to, by the stated failure alone."""
+    promised = min(calibration.cutoff, calibration.expected_queries)
+    failure = 1.0 - (1.0 - calibration.beta) ** min(1.0, share / PARTS / promised)
+    return two_sided_reach(calibration.epsilon_answer * share / PARTS / width, values, failure)
+
+
+@given(
+    st.integers(0, 50_000), st.sampled_from([1, 2, 90]), st.sampled_from([1, 10, 200]), st.sampled_from([5, 1000])
+)
+def test_the_price_of_an_answer_is_the_least_that_keeps_to_its_error(
+    steps: int, width: int, values: int, queries: int
+) -> None:
+    calibration = answers(100, queries)
+    price = answer_price(calibration, "pure", width, values, steps)
+    assert price.parts == price.share
+    assert price.reach <= steps
+    assert kept(calibration, price.share, width, values) <= steps
+    if price.share > 1:
+        assert kept(calibration, price.share - 1, width, values) > steps
+
+
+@pytest.mark.parametrize("values", [1, 20])
+@pytest.mark.parametrize("width", [1, 2, 1000])
+def test_an_answer_as_accurate_as_an_ordinary_one_costs_no_more(width: int, values: int) -> None:
+    calibration = answers(100)
+    ordinary = int(alpha_for(calibration, width, values))
+    assert answer_price(calibration, "pure", width, values, ordinary).parts <= PARTS
+    assert answer_price(calibration, "pure", width, values, ordinary - 1).parts >= PARTS
+    assert answer_price(calibration, "pure", width, values, 10 * ordinary).parts < PARTS / 5
+
+
+def test_every_law_that_a_price_stands_for_can_be_drawn() -> None:
+    for calibration, width in ((answers(1000, 10**6, 1e-6), 10**4), (answers(1), 1)):
+        for steps in (0, 1, 10**6, 10**15, 2**62):
+            price = answer_price(calibration, "pure", width, 1, steps)
+            assert sampler("two_sided", rate_of(calibration, price.share, width)).words > 0
+
+
+def test_the_noise_costs_exactly_the_parts_that_are_charged() -> None:
+    calibration = answers(100)
+    price = answer_price(calibration, "pure", 7, 1, 123)
+    assert rate_of(calibration, price.share, 7) * 7 == losses(calibration).each * Fraction(price.parts, PARTS)
+
+
+def test_under_zcdp_neither_epsilon_nor_rho_of_a_grant_is_exceeded_by_answers_of_any_price() -> None:
+    calibration = answers(10)
+    each = losses(calibration).each
+    for steps in (0, 1, 5, 20, 50, 200, 1000):
+        price = answer_price(calibration, "zcdp", 1, 1, steps)
+        assert price.share <= price.parts
+        assert Fraction(price.share, PARTS) ** 2 <= Fraction(price.parts, PARTS)
+        # What the parts of one charge stand for.
+        rho = (each * Fraction(price.share, PARTS)) ** 2 / 2
+        assert rho <= each**2 / 2 * Fraction(price.parts, PARTS)
+
+
+@given(st.integers(0, 10**7))
+def test_the_price_of_an_estimates_number_is_the_least_that_keeps_to_its_error(steps: int) -> None:
+    calibration = estimate()
+    price = estimate_price(calibration, 1024, 1, steps)
+    assert price.parts == price.share
+
+    def reach(share: int) -> int:
+        failure = 0.3 * calibration.beta * min(1.0, share / PARTS / calibration.cutoff)
+        return two_sided_reach(float(losses(calibration).each) * share / PARTS / 1024, 1, failure)
+
+    assert reach(price.share) == price.reach <= steps
+    assert price.share == 1 or reach(price.share - 1) > steps
+
+
+def test_failures_of_all_that_a_grant_pays_for_add_up_to_their_part_of_beta() -> None:
+    """As many numbers as there are parts, each failing in proportion to its own, fail together no more than c ⊤s may."""
+    calibration = estimate()
+    for steps in (100_000, 500_000, 3_000_000):
+        price = estimate_price(calibration, 1024, 1, steps)
+        count = calibration.cutoff * PARTS // price.parts
+        rate = float(rate_of(calibration, price.share, 1024))
+        tail = 2.0 * math.exp(-rate * (price.reach + 1)) / (1.0 + math.exp(-rate))
+        assert count * tail <= 0.3 * calibration.beta * (1.0 + 1e-9)
+
+
+def test_only_pure_streams_have_prices() -> None:
+    assert takes_alpha(estimate())
+    assert takes_alpha(answers(100))
+    assert not takes_alpha(answers(1000, delta=1e-6))
+
+
+def test_what_is_spent_is_what_the_parts_say_and_never_more_than_the_grant() -> None:
+    calibration = answers(10)
+    each, whole = losses(calibration).each, stream_cost(calibration, "pure")
+    for tops, surplus in ((1, -PARTS + 1), (3, PARTS // 2), (1, 9 * PARTS), (25, -15 * PARTS)):
+        parts = tops * PARTS + surplus
+        spent = realised_cost(calibration, "pure", tops, tops, surplus)
+        assert spent.loss == min(whole.loss, math.ceil(each * Fraction(parts, PARTS) * EPSILON_UNITS))
+        assert spent <= whole
+        assert whole_left(10, tops, surplus) == (10 * PARTS - parts) // PARTS
+
+
+def test_what_is_shown_of_a_price_is_rounded_up_and_of_what_is_left_down() -> None:
+    calibration = answers(3)
+    each = losses(calibration).each
+    for parts in (1, PARTS // 3, PARTS + 1):
+        assert epsilon_left(calibration, parts) <= each * Fraction(parts, PARTS)
+        assert math.ceil(each * Fraction(parts, PARTS) * EPSILON_UNITS) / EPSILON_UNITS == epsilon_of(
+            calibration, parts
+        )

@@ -1,0 +1,544 @@
+"""Questions that say how accurate they must be: what they are answered, charged and refused, on laplace and pmw."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from schemas import Answer, Query, StreamSpec
+from sotto import Driver
+from stream.accounting.costs import PARTS
+from stream.accounting.ledger import RefusedError
+from stream.cli.app import app
+from stream.processors.queries.updates import UPDATE_PREFIX
+from stream.simulation import simulate
+from tests.unit.processors.installation import KEY
+from tests.unit.processors.test_pmw import AGES, PEOPLE, ROWS, SEXES, TABLE, TOWNS
+
+Row = dict[str, Any]
+
+
+def driver(*specs: dict[str, Any], neighbors: str = "add-remove", **source: Any) -> Driver:
+    made = Driver(KEY, partitions=1)
+    attributes = {
+        "age": {"kind": "integers", "minimum": 0, "maximum": AGES - 1},
+        "sex": list(SEXES),
+        "town": TOWNS,
+    }
+    made.register(
+        {
+            "kind": "table",
+            "source": "people",
+            "neighbors": neighbors,
+            "epsilon": 500.0,
+            "delta": 1e-4,
+            "path": "people.csv",
+            "attributes": attributes,
+            **source,
+        },
+        PEOPLE,
+    )
+    for one in specs:
+        made.open(one)
+    return made
+
+
+def laplace(answers: int = 10, **more: Any) -> dict[str, Any]:
+    mechanism = {"kind": "laplace", "answers": answers}
+    return {
+        "stream": "s",
+        "source": "people",
+        "mechanism": mechanism,
+        "epsilon": 1.0,
+        "expected_queries": 100,
+    } | more
+
+
+def pmw(**more: Any) -> dict[str, Any]:
+    mechanism = {"kind": "pmw", "attributes": ["age", "sex", "town"], "warm_start": 0, **more.pop("mechanism", {})}
+    return (
+        {"stream": "s", "source": "people", "epsilon": 8.0, "expected_queries": 500}
+        | more
+        | {"mechanism": mechanism}
+    )
+
+
+def ask(made: Driver, *questions: dict[str, Any]) -> list[Answer]:
+    return list(made.ask_many({"id": str(place), "stream": "s", **one} for place, one in enumerate(questions)))
+
+
+def only(made: Driver, question: dict[str, Any]) -> Answer:
+    [answer] = ask(made, question)
+    return answer
+
+
+def count(of: str) -> int:
+    return sum(eval(of, {}, row) for row in TABLE)  # noqa: S307 - a test's own text
+
+
+def plan(made: Driver) -> Any:
+    return made.grant("people", "s").calibration
+
+
+OLD = {"where": "age >= 3", "alpha": 40.0}
+
+# Laplace
+
+
+def test_a_looser_error_is_charged_less_than_an_ordinary_answer_and_a_tighter_one_more() -> None:
+    made = driver(laplace())
+    ordinary = plan(made).alpha
+    each = plan(made).epsilon_answer
+    loose, tight = ask(
+        made, {"where": "age >= 3", "alpha": 4 * ordinary}, {"where": "age >= 3", "alpha": ordinary / 4}
+    )
+    assert loose.spent is not None
+    assert tight.spent is not None
+    assert loose.price == pytest.approx(loose.spent.epsilon)
+    assert 0.0 < loose.spent.epsilon < each / 3
+    assert 3 * each < tight.spent.epsilon - loose.spent.epsilon < 5 * each
+    for answer, alpha in ((loose, 4 * ordinary), (tight, ordinary / 4)):
+        assert (answer.outcome, answer.basis) == ("answer", "noisy")
+        assert answer.alpha is not None
+        assert 0.9 * alpha - 1.0 < answer.alpha <= alpha
+    assert tight.tops_left == 6
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+@pytest.mark.parametrize(
+    ("question", "alpha"),
+    [
+        ({"where": "age >= 3"}, 90.0),
+        ({"sum": "age", "where": "sex = 'F'"}, 3000.0),
+        ({"group_by": ["sex", "town"]}, 150.0),
+        ({"where": "sex = 'F'", "fraction": True}, 0.01),
+    ],
+)
+def test_every_form_whose_error_is_known_before_keeps_to_its_alpha(
+    question: dict[str, Any], alpha: float, neighbors: str
+) -> None:
+    made = driver(laplace(100, epsilon=20.0), neighbors=neighbors)
+    answer = only(made, {**question, "alpha": alpha})
+    if "fraction" in question and neighbors == "add-remove":
+        assert answer.outcome == "rejected"
+        assert "share's error depends on the number of rows" in (answer.reason or "")
+        return
+    assert answer.outcome == "answer"
+    assert answer.alpha is not None
+    assert 0.0 < answer.alpha <= alpha
+    truths: Any = {
+        "sum": [sum(row["age"] for row in TABLE if row["sex"] == "F")],
+        "group_by": [count(f"sex == '{sex}' and town == {town}") for sex in SEXES for town in range(TOWNS)],
+        "fraction": [count("sex == 'F'") / ROWS],
+        "where": [count("age >= 3")],
+    }
+    form = next(name for name in ("sum", "group_by", "fraction", "where") if name in question)
+    told = answer.estimates if answer.estimates is not None else (answer.estimate or 0.0,)
+    assert max(abs(one - true) for one, true in zip(told, truths[form], strict=True)) <= alpha
+
+
+def test_a_question_that_the_grant_cannot_pay_is_refused_with_its_price_and_charged_nothing() -> None:
+    made = driver(laplace(2))
+    first = only(made, {"where": "age >= 3", "alpha": 0.5})
+    assert (first.outcome, first.spent, first.index) == ("rejected", None, None)
+    assert first.reason is not None
+    assert first.reason.startswith("price: alpha: it costs ε = ")
+    assert first.price is not None
+    assert f"ε = {first.price:.6g}, and ε = 1 is left" in first.reason
+    assert made.grant("people", "s").spent.epsilon == 0.0
+    assert made.records(made.topics.rejected) == []
+    after = only(made, {"where": "age >= 3"})
+    assert (after.index, after.tops_left) == (0, 1)
+
+
+def test_the_rest_of_a_grant_pays_for_what_costs_less_than_an_ordinary_answer() -> None:
+    made = driver(laplace(2))
+    ordinary = plan(made).alpha
+    loose = {"where": "age >= 3", "alpha": 3 * ordinary}
+    answers = ask(made, loose, {"where": "age >= 4"}, {"where": "age >= 4"}, loose, *[loose] * 9)
+    assert [answer.outcome for answer in answers[:4]] == ["answer", "answer", "rejected", "answer"]
+    assert "price: query: it costs ε = 0.5, and ε = 0.28" in (answers[2].reason or "")
+    assert answers[1].tops_left == 0
+    last = [answer for answer in answers if answer.spent is not None][-1]
+    assert last.spent is not None
+    assert last.spent.epsilon <= 1.0
+    assert answers[-1].outcome == "rejected"
+    grant = made.grant("people", "s")
+    assert (grant.state, grant.spent) == ("open", last.spent)
+    assert grant.tops == sum(answer.outcome == "answer" for answer in answers)
+    made.close("people", "s")
+    back = made.grant("people", "s")
+    assert back.refunded.epsilon == pytest.approx(1.0 - last.spent.epsilon)
+
+
+def test_a_grant_that_is_spent_to_the_last_part_is_exhausted() -> None:
+    made = driver(laplace(1))
+    least = {"where": "age >= 3", "alpha": plan(made).alpha}
+    price = only(made, {**least, "alpha": 1e15}).price
+    assert price is not None
+    assert price <= 2 / PARTS
+    answers = ask(made, least, *[{**least, "alpha": 1e15}] * 3000)
+    assert answers[0].outcome == "answer"
+    ended = [answer for answer in answers if answer.outcome == "halted"]
+    assert {answer.outcome for answer in answers} <= {"answer", "rejected", "halted"}
+    assert ended or made.grant("people", "s").state == "open"
+
+
+def test_where_delta_is_used_only_ordinary_answers_are_given() -> None:
+    made = driver(laplace(1000, delta=1e-5, expected_queries=1000))
+    ordinary = plan(made).alpha
+    assert plan(made).method == "optimal"
+    loose, tight = ask(
+        made, {"where": "age >= 3", "alpha": 2 * ordinary}, {"where": "age >= 3", "alpha": ordinary / 2}
+    )
+    assert (loose.outcome, loose.alpha, loose.tops_left) == ("answer", ordinary, 999)
+    assert tight.outcome == "rejected"
+    assert "where delta is above 0 all answers are charged alike" in (tight.reason or "")
+
+
+def test_under_zcdp_a_tight_error_is_charged_by_rho() -> None:
+    pure, zcdp = (
+        driver(laplace(100, epsilon=2.0), accountant=accountant, epsilon=50.0) for accountant in ("pure", "zcdp")
+    )
+    tight = {"where": "age >= 3", "alpha": plan(pure).alpha / 3}
+    one, other = only(pure, tight), only(zcdp, tight)
+    assert one.tops_left is not None
+    assert other.tops_left is not None
+    assert other.tops_left < one.tops_left - 3
+
+
+# Multiplicative weights
+
+
+def test_an_error_that_the_test_keeps_to_is_free_without_a_top() -> None:
+    made = driver(pmw(mechanism={"warm_start": 1}))
+    promise = plan(made).alpha
+    answer = only(made, {"where": "age >= 3", "alpha": 2 * promise})
+    assert (answer.basis, answer.price, answer.tops_left) in {
+        ("hypothesis", 0.0, plan(made).cutoff),
+        ("measured", 0.0, plan(made).cutoff),
+    }
+    assert answer.alpha is not None
+    assert answer.alpha <= 2 * promise
+
+
+def test_a_looser_error_has_fewer_tops() -> None:
+    questions = [{"where": f"age >= {age} AND town = {town}"} for age in range(1, 9) for town in range(TOWNS)]
+    tops = {}
+    for factor in (1.0, 6.0):
+        made = driver(pmw(epsilon=2.0))
+        promise = plan(made).alpha
+        tops[factor] = sum(
+            answer.basis == "noisy"
+            for answer in ask(made, *({**one, "alpha": factor * promise} for one in questions))
+        )
+    assert tops[6.0] < tops[1.0]
+
+
+def test_a_tighter_error_is_measured_for_the_least_charge_and_known_from_then_on() -> None:
+    made = driver(pmw())
+    promise, cutoff = plan(made).alpha, plan(made).cutoff
+    question = {"where": "age >= 3 AND sex = 'F'"}
+    alpha = promise / 3
+    first = only(made, {**question, "alpha": alpha})
+    assert first.basis == "noisy"
+    assert first.alpha is not None
+    assert 0.95 * alpha < first.alpha <= alpha
+    assert abs((first.estimate or 0.0) - count("age >= 3 and sex == 'F'")) <= alpha
+    assert first.price is not None
+    assert first.price > 0.0
+    for wanted in (alpha, 2 * alpha, None):
+        again = only(made, {**question, **({} if wanted is None else {"alpha": wanted})})
+        assert again.basis == "measured"
+        assert again.price == (None if wanted is None else 0.0)
+        assert again.spent == first.spent
+    tighter = only(made, {**question, "alpha": alpha / 2})
+    assert tighter.basis == "noisy"
+    assert tighter.tops_left is not None
+    assert tighter.tops_left < cutoff
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+@pytest.mark.parametrize(
+    ("question", "alpha"),
+    [
+        ({"where": "age = 2 AND sex = 'F' AND town = 2"}, 20.0),
+        ({"terms": [{"where": "age < 4", "weight": 0.5}, {"where": "sex = 'F'", "weight": 0.25}]}, 30.0),
+        ({"sum": "age", "where": "sex = 'F'"}, 900.0),
+        ({"group_by": ["town", "sex"]}, 30.0),
+        ({"group_by": ["town"], "where": "sex = 'F'"}, 30.0),
+        ({"group_by": ["town"], "where": "age < 5"}, 30.0),
+        ({"where": "age >= 3", "fraction": True}, 0.01),
+    ],
+)
+def test_every_form_of_an_estimate_keeps_to_its_alpha_across_crashes(
+    question: dict[str, Any], alpha: float, neighbors: str
+) -> None:
+    made = driver(pmw(), neighbors=neighbors)
+    wanted = {**question, "alpha": alpha}
+    answer = only(made, wanted)
+    if "fraction" in question and neighbors == "add-remove":
+        assert answer.outcome == "rejected"
+        return
+    assert (answer.outcome, answer.basis) == ("answer", "noisy"), answer.reason
+    assert answer.alpha is not None
+    assert answer.alpha <= alpha
+    spent = answer.spent
+    before = only(made, {"where": "age >= 2 AND town = 1"})
+    made.redeliver()
+    made.crash()
+    again = only(made, wanted)
+    assert (again.basis, again.price) == ("measured", 0.0)
+    assert again.alpha is not None
+    assert 0.98 * answer.alpha <= again.alpha <= alpha
+    assert again.spent == before.spent != spent or before.basis != "noisy"
+
+
+def test_groups_that_are_measured_join_the_estimate() -> None:
+    made = driver(pmw())
+    only(made, {"group_by": ["town", "sex"], "alpha": 25.0})
+    for town in range(TOWNS):
+        answer = only(made, {"where": f"town = {town} AND sex = 'F'"})
+        assert answer.basis == "measured"
+        assert abs((answer.estimate or 0.0) - count(f"town == {town} and sex == 'F'")) <= (answer.alpha or 0.0)
+
+
+def test_a_stream_without_a_top_left_answers_what_it_can_pay() -> None:
+    made = driver(pmw(mechanism={"updates": 2}))
+    promise = plan(made).alpha
+    first = only(made, {"where": "age = 3 AND town = 1", "alpha": promise / 4})
+    while first.tops_left:
+        first = only(made, {"where": f"age = {first.index} AND town = 2", "alpha": promise / 3})
+    assert first.tops_left == 0
+    plain = only(made, {"where": "age >= 7 AND town = 4"})
+    assert plain.outcome == "rejected"
+    assert "price: query: it costs" in (plain.reason or "")
+    loose = only(made, {"where": "age >= 7 AND sex = 'F'", "alpha": 20 * promise})
+    assert (loose.outcome, loose.basis) == ("answer", "noisy")
+    assert loose.price is not None
+    assert plain.price is not None
+    assert loose.price < plain.price / 4
+
+
+def test_beyond_its_tops_a_stream_goes_on_unpromised_and_refuses_what_must_be_accurate() -> None:
+    made = driver(pmw(mechanism={"updates": 1, "beyond": "unpromised"}))
+    promise = plan(made).alpha
+    only(made, {"where": "age = 3 AND town = 1", "alpha": promise / 3})
+    plain = only(made, {"where": "age >= 7 AND town = 4"})
+    assert (plain.outcome, plain.alpha) == ("answer", None)
+    tight = only(made, {"where": "age >= 7 AND town = 4", "alpha": promise / 50})
+    assert (tight.outcome, (tight.reason or "")[:12]) == ("rejected", "price: alpha")
+
+
+def test_the_changelog_holds_what_was_asked_and_its_share() -> None:
+    made = driver(pmw())
+    only(made, {"group_by": ["town"], "where": "age < 5", "alpha": 30.0})
+    [record] = [one for one in made.records(made.topics.state) if (one.key or b"").startswith(UPDATE_PREFIX)]
+    kept = json.loads(record.value or b"")
+    assert kept["group_by"] == ["town"]
+    assert kept["terms"] == [{"where": "age < 5"}]
+    assert 0 < kept["share"] < PARTS
+
+
+def test_a_price_is_told_before_anything_is_paid_and_tells_of_sizes_alone() -> None:
+    """The refusal of a first question is the same over any table."""
+    told = []
+    for rows in (PEOPLE, {name: values[:10] for name, values in PEOPLE.items()}):
+        made = Driver(KEY, partitions=1)
+        attributes = {"age": AGES, "sex": list(SEXES), "town": TOWNS}
+        made.register(
+            {
+                "kind": "table",
+                "source": "people",
+                "neighbors": "add-remove",
+                "epsilon": 10.0,
+                "path": "-",
+                "attributes": attributes,
+            },
+            rows,
+        )
+        made.open(pmw())
+        told.append(only(made, {"where": "age >= 3", "alpha": 0.001}))
+    assert told[0] == told[1]
+    assert told[0].outcome == "rejected"
+
+
+# What takes no alpha, and alphas that are none
+
+
+@pytest.mark.parametrize("kind", ["laplace", "pmw"])
+def test_a_mean_takes_none_and_says_what_to_ask(kind: str) -> None:
+    made = driver(laplace() if kind == "laplace" else pmw())
+    answer = only(made, {"mean": "age", "alpha": 3.0})
+    assert answer.outcome == "rejected"
+    assert answer.reason == (
+        "malformed: alpha: a mean's error depends on how many rows it is over; ask for the sum and the count, each with an "
+        "alpha of its own"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "question"),
+    [
+        ({"kind": "pmw", "attributes": ["sex"], "worst_case": True, "rows": 6000}, {"where": "sex = 'F'"}),
+        ({"kind": "above_threshold", "threshold": 5.0, "cutoff": 1}, {"where": "sex = 'F'"}),
+        ({"kind": "numeric_sparse", "threshold": 5.0, "cutoff": 1}, {"where": "sex = 'F'"}),
+        ({"kind": "histogram", "attributes": ["sex"]}, {"where": "sex = 'F'"}),
+        ({"kind": "lazy_histogram", "attributes": ["sex"], "sparsity": 1}, {"cells": [{"at": {"sex": "F"}}]}),
+        ({"kind": "noisy_max", "answers": 1}, {"candidates": [{"name": "F", "where": "sex = 'F'"}]}),
+    ],
+)
+def test_other_mechanisms_refuse_it(mechanism: dict[str, Any], question: dict[str, Any]) -> None:
+    made = driver({**laplace(), "mechanism": mechanism, "epsilon": 20.0})
+    answer = only(made, {**question, "alpha": 10.0})
+    assert answer.outcome == "rejected"
+    assert (answer.reason or "").startswith("malformed: alpha: this stream takes none; ask one of laplace")
+    assert only(made, question).outcome != "rejected"
+
+
+def test_the_textbooks_pmw_refuses_it() -> None:
+    made = driver(
+        {**pmw(mechanism={"rows": 6000, "warm_start": "auto"}), "calibration": "textbook", "epsilon": 100.0}
+    )
+    assert (only(made, {"where": "sex = 'F'", "alpha": 10.0}).reason or "").startswith(
+        "malformed: alpha: this stream"
+    )
+
+
+@pytest.mark.parametrize("kind", ["laplace", "above_threshold"])
+def test_feeds_of_values_refuse_it(kind: str) -> None:
+    made = driver()
+    made.register(
+        {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 10.0, "sensitivity": 1.0}
+    )
+    mechanism = {"kind": kind, **({"answers": 2} if kind == "laplace" else {"threshold": 1.0, "cutoff": 1})}
+    made.open({"stream": "s", "source": "feed", "mechanism": mechanism, "epsilon": 1.0})
+    answer = only(made, {"value": 3.0, "alpha": 10.0})
+    assert (answer.reason or "").startswith("malformed: alpha: this stream takes none")
+
+
+@pytest.mark.parametrize("alpha", ["0", "-3", "1e400", '"5"', "1e16", "true"])
+def test_what_is_no_error_is_refused_by_its_field(alpha: str) -> None:
+    made = driver(laplace())
+    [answer] = made.ask_many([f'{{"id": "a", "stream": "s", "where": "age > 1", "alpha": {alpha}}}'.encode()])
+    assert answer.outcome == "rejected"
+    assert (answer.reason or "").startswith("malformed: ")
+    assert "alpha" in (answer.reason or "")
+
+
+def test_what_is_no_json_is_no_error_either() -> None:
+    made = driver(laplace())
+    assert made.ask_many([b'{"id": "a", "stream": "s", "where": "age > 1", "alpha": NaN}']) == []
+    [letter] = made.records(made.topics.rejected)
+    assert letter.value is not None
+
+
+def test_a_fraction_of_a_row_makes_numbers_cheaper_than_a_marginal() -> None:
+    cell = {"where": "age = 2 AND sex = 'F' AND town = 2"}
+    whole, finer = (only(driver(pmw()), {**cell, "alpha": alpha}) for alpha in (4.0, 4.9))
+    assert whole.estimate == round(whole.estimate or 0.0)
+    assert finer.estimate != round(finer.estimate or 0.0)
+    assert whole.price is not None
+    assert finer.price is not None
+    assert finer.price < whole.price
+
+
+# What the commands say
+
+
+@pytest.mark.parametrize(
+    ("options", "opened"),
+    [
+        (["--mechanism", "laplace", "--cutoff", "10", "--grid", "1"], laplace()),
+        (
+            ["--mechanism", "pmw", "--sizes", f"{AGES},2,{TOWNS}", "--warm-start", "0"],
+            pmw(epsilon=1.0, expected_queries=1000),
+        ),
+    ],
+)
+@pytest.mark.parametrize("alpha", [10.0, 60.0])
+def test_what_is_planned_for_a_question_is_what_it_is_charged(
+    options: list[str], opened: dict[str, Any], alpha: float
+) -> None:
+    made = driver({**opened, "expected_queries": 1000})
+    told = CliRunner().invoke(
+        app, ["plan", "--epsilon", "1", "--queries", "1000", "--alpha", str(alpha), "--json", *options]
+    )
+    planned = json.loads(told.stdout)["question"]
+    assert planned["alpha"] == alpha
+    answer = only(made, {"where": "age >= 3 AND sex = 'F'", "alpha": alpha})
+    assert answer.price == planned["epsilon"]
+    assert (answer.outcome == "answer") == planned["affordable"]
+
+
+def test_a_simulation_tells_of_charges_and_of_errors_beyond_what_was_wanted() -> None:
+    source = driver().list_sources()[0].source
+    questions = {
+        line: Query.model_validate(
+            {"id": str(line), "stream": "s", "where": f"age >= {line}", "alpha": 30.0 * line}
+        )
+        for line in range(1, 9)
+    }
+    report = simulate(StreamSpec.model_validate(laplace(4)), source, questions, pl.DataFrame(PEOPLE), runs=2)
+    assert report.broken_runs == 0
+    for run in report.runs:
+        assert run.answered + len(run.rejections) == 8
+        assert run.answered > 4
+        assert run.charged is not None
+        assert run.charged <= 4
+        assert all(reason.startswith("price: ") for reason in run.rejections.values())
+
+
+# Exactly once
+
+
+@pytest.mark.parametrize("kind", ["laplace", "pmw"])
+def test_redelivery_and_restore_give_the_same_bytes_with_any_mix_of_questions(kind: str) -> None:
+    made = driver(laplace(40) if kind == "laplace" else pmw())
+    mixed: list[dict[str, Any]] = [
+        {
+            "where": f"age >= {place % 7} AND town = {place % TOWNS}",
+            **({"alpha": 20.0 * place} if place % 3 else {}),
+        }
+        for place in range(1, 25)
+    ]
+    ask(made, *mixed[:9])
+    made.redeliver()
+    made.crash()
+    ask(made, *mixed[9:])
+    made.redeliver()
+    figures = made.figures()
+    made.crash()
+    assert made.figures() == figures
+    grant = made.grant("people", "s")
+    assert grant.surplus == figures["s"][-1] != 0
+    one_batch, one_by_one = (driver(laplace(40) if kind == "laplace" else pmw()) for _ in range(2))
+    together = ask(one_batch, *mixed)
+    apart = [one_by_one.ask_many([{"id": str(place), "stream": "s", **one}])[0] for place, one in enumerate(mixed)]
+    assert together == apart
+
+
+def test_the_same_question_with_another_error_has_other_noise() -> None:
+    """What is published at two errors may be compared: were the noise one draw, scaled, the truth would follow."""
+    noise = []
+    for alpha in (100.0, 50.0):
+        made = driver(pmw())
+        answer = only(made, {"where": "age >= 3 AND sex = 'F'", "alpha": alpha})
+        noise.append(((answer.estimate or 0.0) - count("age >= 3 and sex == 'F'")) / alpha)
+    assert abs(noise[0] - noise[1]) > 1e-3
+
+
+def test_forged_totals_are_refused_by_the_ledger() -> None:
+    made = driver(laplace(4))
+    only(made, OLD)
+    ledger = made._budget.ledger
+    grant = made.grant("people", "s")
+    for tops, surplus in ((grant.tops, grant.surplus - 1), (grant.tops + 1, grant.surplus - PARTS), (9, 0)):
+        with pytest.raises(RefusedError):
+            ledger.charge(
+                "people", "s", grant.identity.incarnation, answered=20, tops=tops, surplus=surplus, state="open"
+            )
