@@ -62,7 +62,7 @@ class AnswersCalibration(_Calibration):
 
     Each of ``cutoff`` answers is ``epsilon_answer``-DP; together they are (``epsilon``, ``delta``)-DP by the ``method``:
     adding up (``basic``) or optimal composition. With ``gaussian`` there is no ``epsilon_answer``: the noise of numbers that one
-    person moves by Δ, in the ℓ₂ norm, has the deviation Δ·``deviation``. ``alpha`` is that of the stream's sensitivity; a Laplace
+    person moves by Δ, in the ℓ₂ norm, has the deviation Δ·``deviation``; of one answer these are at most ``moved``. ``alpha`` is that of the stream's sensitivity; a Laplace
     query with another sensitivity has its α in proportion.
     """
 
@@ -71,6 +71,7 @@ class AnswersCalibration(_Calibration):
     epsilon_answer: float
     monotone: bool = False
     deviation: float = 0.0
+    moved: Steps = 1
 
 
 class ReleaseCalibration(_Calibration):

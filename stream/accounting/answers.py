@@ -1,28 +1,35 @@
 """The planner of mechanisms that charge each answer: laplace, noisy_max and exponential.
 
 Each of c answers is ε0-differentially private. Together they are (ε, δ)-private by adding up, ε0 = ε/c, or by optimal
-composition (Kairouz, Oh & Viswanath 2015). The errors are exact for the noise on the integers that is shipped; proofs
+composition (Kairouz, Oh & Viswanath 2015). Numbers may have Gaussian noise instead (docs/composition.md). The errors are exact for the noise on the integers that is shipped; proofs
 are in docs/laplace.md, docs/noisy-max.md and docs/exponential.md.
 """
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
 from schemas import AnswersCalibration, Exponential, Laplace, NoisyMax, StreamSpec
 from schemas.queries import MAX_CANDIDATES
 from stream.accounting.composition import optimal_delta, optimal_round_epsilon
+from stream.accounting.gaussian import Moved, least_multiple
+from stream.accounting.laws import reach
 from stream.accounting.methods import HEADROOM, LARGEST_NOISE, PlanError
 from stream.accounting.setting import Setting
 from stream.accounting.tails import each_failure, exponential_reach, noisy_max_reach, two_sided_reach
+from stream.noise import Symmetric, gaussian, sampler
 
-_Method = Literal["basic", "optimal", "textbook"]
+_Method = Literal["basic", "optimal", "textbook", "gaussian"]
+
+_TWO_NUMBERS = 2
+"""A quotient's two numbers, or two groups of a replaced row: as many as one person moves in an answer about a table."""
 
 
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[AnswersCalibration, ...]:
-    """Every calibration that applies: the notes' own constants, adding up, and with δ > 0 optimal composition.
+    """Every calibration that applies: the notes' own constants, adding up, with δ > 0 optimal composition and Gaussian noise.
 
     ``alpha`` is that of the widest answer that the stream may give: ``dimensions`` numbers, or a choice among
     ``MAX_CANDIDATES``. The textbook's is its theorem's, or the exact one where the grid makes that larger.
@@ -41,7 +48,27 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[AnswersCalibration, 
     ]
     if spec.delta > 0.0:
         found.append(("optimal", optimal_round_epsilon(spec.epsilon, spec.delta, answers), spec.delta))
-    return tuple(_finished(spec, mechanism, setting, *one) for one in found)
+    laplace = tuple(_finished(spec, mechanism, setting, *one) for one in found)
+    if not isinstance(mechanism, Laplace):
+        return laplace
+    return (*laplace, *_gaussian(spec, mechanism, setting, laplace[-1]))
+
+
+def _gaussian(
+    spec: StreamSpec, mechanism: Laplace, setting: Setting, known: AnswersCalibration
+) -> tuple[AnswersCalibration, ...]:
+    """The calibration with Gaussian noise, if δ allows it and it fits the grid's integers."""
+    moved = max(_TWO_NUMBERS, mechanism.dimensions)
+    shape = (Moved(known.cutoff, 1, Fraction(1)), Moved(known.cutoff * (moved - 1), 0, Fraction(1)))
+    deviation = least_multiple(shape, Fraction(known.epsilon), Fraction(spec.delta))
+    values = mechanism.dimensions
+    width = vector_sensitivity(setting.sensitivity_steps, values, setting)
+    if not HEADROOM * deviation * width <= LARGEST_NOISE:
+        return ()
+    gaussian = {"method": "gaussian", "epsilon_answer": 0.0, "deviation": deviation, "moved": moved}
+    draft = known.model_copy(update={**gaussian, "delta": spec.delta})
+    alpha = alpha_for(draft, width, values, moved=numbers_moved(values, setting))
+    return (draft.model_copy(update={"alpha": alpha}),)
 
 
 def stated_epsilon(epsilon: float, delta: float, answers: int) -> tuple[float, float]:
@@ -71,15 +98,32 @@ def vector_sensitivity(sensitivity_steps: int, values: int, setting: Setting) ->
     return sensitivity_steps * values
 
 
-def alpha_for(calibration: AnswersCalibration, sensitivity_steps: int, values: int) -> float:
-    """The error, in the query's unit, that all ``values`` numbers of one Laplace answer keep to.
+def numbers_moved(values: int, setting: Setting) -> int:
+    """How many of so many numbers of one answer one person moves."""
+    if values > 1 and setting.disjoint:
+        return 2 if setting.neighbors == "replace" else 1
+    return values
 
-    ``sensitivity_steps`` is the answer's own, over all its numbers together. Answers are independent given their past,
+
+def answer_law(calibration: AnswersCalibration, sensitivity_steps: int, moved: int) -> Symmetric:
+    """The noise of each of an answer's numbers, ``moved`` of which one person moves, by ``sensitivity_steps`` together.
+
+    Each as far as the others: their ℓ₂ norm is the ℓ₁ norm over the root of their number.
+    """
+    if calibration.method == "gaussian":
+        return gaussian(Fraction(calibration.deviation) ** 2 * sensitivity_steps**2 / moved)
+    return sampler("two_sided", Fraction(calibration.epsilon_answer) / sensitivity_steps)
+
+
+def alpha_for(calibration: AnswersCalibration, sensitivity_steps: int, values: int, moved: int = 1) -> float:
+    """The error, in the query's unit, that all ``values`` numbers of one laplace answer keep to.
+
+    ``sensitivity_steps`` is the answer's own, over all its numbers together, ``moved`` of which one person moves. Answers are independent given their past,
     so that with probability 1 − β every answer of the stream keeps to its own α, whatever was asked.
     """
     allowed = each_failure(calibration.beta, promised_answers(calibration))
-    reach = two_sided_reach(calibration.epsilon_answer / sensitivity_steps, values, allowed)
-    return reach * calibration.grid + calibration.rounding
+    far = reach(answer_law(calibration, sensitivity_steps, moved), values, allowed)
+    return far * calibration.grid + calibration.rounding
 
 
 @lru_cache(maxsize=4096)
@@ -93,14 +137,14 @@ def choice_alpha(
     allowed = each_failure(calibration.beta, promised_answers(calibration))
     rate = choice_rate(calibration)
     if kind == "exponential":
-        reach = exponential_reach(rate, options, allowed)
+        far = exponential_reach(rate, options, allowed)
     elif calibration.method == "textbook":
         # A choice errs by more than 2x only if one of the noises is beyond ±x.
-        reach = 2 * two_sided_reach(rate, options, allowed) if options > 1 else 0
+        far = 2 * two_sided_reach(rate, options, allowed) if options > 1 else 0
     else:
-        reach = noisy_max_reach(rate, options, allowed)
+        far = noisy_max_reach(rate, options, allowed)
     # The best score and the chosen one are rounded each.
-    return reach * calibration.grid + 2.0 * calibration.rounding
+    return far * calibration.grid + 2.0 * calibration.rounding
 
 
 def choice_rate(calibration: AnswersCalibration) -> float:

@@ -163,8 +163,10 @@ def losses(calibration: Calibration) -> Losses:  # noqa: PLR0911 - one for each 
         case SparseVectorCalibration():
             return _sparse_vector_losses(calibration)
         case AnswersCalibration(method="gaussian"):
-            moved = Moved(calibration.cutoff, 1, Fraction(calibration.deviation) ** 2)
-            return Losses((), Fraction(0), Fraction(0), gaussian_charged=(moved,))
+            # An answer has one precision, whichever of its numbers it belongs to; their noise is no narrower.
+            answers, variance = calibration.cutoff, Fraction(calibration.deviation) ** 2
+            charged = (Moved(answers, 1, variance), Moved(answers * (calibration.moved - 1), 0, variance))
+            return Losses((), Fraction(0), Fraction(0), gaussian_charged=charged)
         case AnswersCalibration():
             each = Fraction(calibration.epsilon_answer)
             return Losses(((calibration.cutoff, each),), Fraction(0), each)

@@ -1,6 +1,6 @@
 """The planner of mechanisms that release something of a table once: histogram, lazy_histogram, sparse_project.
 
-A histogram is one part, a projection has one part per row. Parts are together (ε, δ)-private by adding up or by optimal
+A histogram is one part, with Laplace or, where δ > 0 makes that better, Gaussian noise; a projection has one part per row. Parts are together (ε, δ)-private by adding up or by optimal
 composition (Kairouz, Oh & Viswanath 2015). Proofs are in docs/histogram.md, docs/lazy-histogram.md and
 docs/sparse-project.md.
 """
@@ -8,6 +8,8 @@ docs/sparse-project.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Literal
 
 from schemas import (
@@ -20,7 +22,8 @@ from schemas import (
 )
 from stream.accounting.answers import stated_epsilon
 from stream.accounting.composition import optimal_round_epsilon
-from stream.accounting.methods import PlanError
+from stream.accounting.gaussian import Moved, least_multiple
+from stream.accounting.methods import HEADROOM, LARGEST_NOISE, PlanError
 from stream.accounting.projection_accuracy import noise_alpha, projection_alpha
 from stream.accounting.release_accuracy import cell_alpha, lazy_alpha
 from stream.accounting.setting import Setting
@@ -66,19 +69,15 @@ def _histogram(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, 
             f"mechanism.attributes: their {universe} cells exceed the {MAX_UNIVERSE} of a histogram; "
             "name fewer or smaller ones, or use lazy_histogram"
         )
-    draft = _one_part(spec, setting)
-    alpha = cell_alpha(draft, universe)
     # Wang, lecture 3, Section 3.3, for all cells at once.
-    theorem = _theorem(draft, universe)
-    return _basic_and_textbook(draft, alpha, theorem)
+    return _one_release(spec, setting, lambda draft: cell_alpha(draft, universe), universe, 1)
 
 
 def _lazy_histogram(spec: StreamSpec, setting: Setting, sparsity: int) -> tuple[ReleaseCalibration, ...]:
     _universe(setting)
-    draft = _one_part(spec, setting)
     # The same theorem for all cells that are ever named; a question adds up to ``sparsity`` of them.
-    theorem = sparsity * _theorem(draft, sparsity * spec.expected_queries)
-    return _basic_and_textbook(draft, lazy_alpha(draft, sparsity), theorem)
+    named = sparsity * spec.expected_queries
+    return _one_release(spec, setting, lambda draft: lazy_alpha(draft, sparsity), named, sparsity)
 
 
 def _sparse_project(
@@ -105,8 +104,31 @@ def _sparse_project(
     return tuple(result)
 
 
-def _one_part(spec: StreamSpec, setting: Setting) -> ReleaseCalibration:
-    return _draft(spec, setting, "basic", 1, spec.epsilon, 0.0)
+def _one_release(
+    spec: StreamSpec,
+    setting: Setting,
+    alpha: Callable[[ReleaseCalibration], float],
+    cells: int,
+    summed: int,
+) -> tuple[ReleaseCalibration, ...]:
+    """The calibrations of a release of which one person moves one cell or two; the theorem's α is for ``summed`` of ``cells``."""
+    basic = _draft(spec, setting, "basic", 1, spec.epsilon, 0.0)
+    theorem = summed * math.log(cells / basic.beta) * basic.sensitivity_steps / basic.epsilon
+    found = [basic.model_copy(update={"alpha": alpha(basic)})]
+    deviation = least_multiple(
+        (Moved(basic.sensitivity_steps, 1, Fraction(1)),), Fraction(basic.epsilon), Fraction(spec.delta)
+    )
+    if HEADROOM * deviation <= LARGEST_NOISE:
+        noise = {
+            "deviation": deviation,
+            "moved": basic.sensitivity_steps,
+            "epsilon_part": 0.0,
+            "delta": spec.delta,
+        }
+        gaussian = basic.model_copy(update={"method": "gaussian", **noise})
+        found.append(gaussian.model_copy(update={"alpha": alpha(gaussian)}))
+    textbook = {"method": "textbook", "alpha": max(found[0].alpha, theorem)}
+    return (*found, basic.model_copy(update=textbook))
 
 
 def _draft(
@@ -130,17 +152,6 @@ def _draft(
         expected_queries=spec.expected_queries,
         beta=spec.beta,
         alpha=0.0,
-    )
-
-
-def _theorem(draft: ReleaseCalibration, cells: int) -> float:
-    return math.log(cells / draft.beta) * draft.sensitivity_steps / draft.epsilon
-
-
-def _basic_and_textbook(draft: ReleaseCalibration, alpha: float, theorem: float) -> tuple[ReleaseCalibration, ...]:
-    return (
-        draft.model_copy(update={"alpha": alpha}),
-        draft.model_copy(update={"method": "textbook", "alpha": max(alpha, theorem)}),
     )
 
 

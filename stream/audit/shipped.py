@@ -57,6 +57,11 @@ def _bottom_and_then_none(transcript: Transcript) -> bool:
     return [seen.outcome == "below" for seen in transcript] == [True] + [False] * (len(transcript) - 1)
 
 
+def _above_in_all(transcript: Transcript) -> bool:
+    """All numbers together above what they are on the higher side, where each is 1."""
+    return sum(seen.numbers[0] for seen in transcript) > len(transcript)
+
+
 _PLAN: Final = {"epsilon": 2.0, "expected_queries": 8, "beta": 0.1}
 _TEXTBOOK: Final = {**_PLAN, "calibration": "textbook"}
 _HALF: Final = {**_PLAN, "epsilon": 0.5}
@@ -142,6 +147,10 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
     "laplace": (
         Case("1 up", {"kind": "laplace"}, _VALUES, _rising(0, 1), _PLAN),
         Case("3 up", {"kind": "laplace", "answers": 3}, _VALUES, _rising(0, 3), _PLAN, resolution=2.0),
+        # Many answers with δ > 0 have Gaussian noise.
+        Case(
+            "16 up", {"kind": "laplace", "answers": 16}, _VALUES, _rising(0, 16), _SMALL_DELTA, event=_above_in_all
+        ),
         # Half a step from whole ones: the doubles nearest to these decimals are further apart than they are themselves.
         Case("0.1 up", {"kind": "laplace"}, _TENTHS, _moving((-0.55, -0.45)), {"beta": 0.1}, resolution=0.1),
     ),

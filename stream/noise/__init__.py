@@ -1,6 +1,6 @@
 """Keyed, exact, vectorised noise on the integers."""
 
-from stream.noise.gaussian import Gaussian
+from stream.noise.discrete_gaussian import Gaussian
 from stream.noise.geometric import DELTA_PER_DRAW, MAX_DIGITS, Geometric, NoiseScaleError, TwoSidedGeometric
 from stream.noise.keys import NoiseKey, NoiseKeyError
 from stream.noise.samplers import Sampler, Symmetric, gaussian, sampler

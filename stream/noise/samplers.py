@@ -6,7 +6,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, overload
 
-from stream.noise.gaussian import Gaussian
+from stream.noise.discrete_gaussian import Gaussian
 from stream.noise.geometric import Geometric, TwoSidedGeometric
 
 Symmetric = TwoSidedGeometric | Gaussian

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from stream.mechanisms.above_threshold import decide, query_sampler, threshold_sampler
 from stream.mechanisms.grid import Grid
-from stream.noise import NoiseKey, Sampler, event_words, sampler, stream_subkey
+from stream.noise import NoiseKey, Sampler, event_words, gaussian, sampler, stream_subkey
 from stream.noise.geometric import Integers, LowWords, Words
 from stream.processors.budget.openings import definition_digest
 from stream.processors.queries import QueryProcessor
@@ -189,6 +189,11 @@ def decimals_rounded_as_doubles(surgery: Surgery) -> None:
         return np.array([math.floor(Fraction(float(one)) / gamma + Fraction(1, 2)) for one in doubles])
 
     surgery.patch.setattr(Grid, "private", private)
+
+
+def gaussian_noise_too_narrow(surgery: Surgery) -> None:
+    """σ of each answer is that of a single answer, whatever their number."""
+    surgery.exchange(gaussian, lambda variance: gaussian(variance / 16))
 
 
 def questions_of_a_hypothesis_without_noise(surgery: Surgery) -> None:

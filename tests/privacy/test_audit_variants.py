@@ -55,6 +55,14 @@ def test_decimals_that_are_rounded_as_doubles_are_flagged() -> None:
     assert not audited(case, 2500).flagged
 
 
+def test_gaussian_noise_that_is_too_narrow_is_flagged() -> None:
+    [case] = [case for case in cases_of(["laplace"]) if case.pair == "16 up"]
+    with broken(variants.gaussian_noise_too_narrow):
+        found = audited(case, 600)
+    assert (found.method, found.flagged) == ("gaussian", True), found
+    assert not audited(case, 600).flagged
+
+
 def test_nothing_shipped_is_flagged() -> None:
     cases = cases_of()
     found = list(audit_all(cases, runs=300, seed=SEED))

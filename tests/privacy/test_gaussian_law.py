@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from stream.noise import DELTA_PER_DRAW, Gaussian, NoiseScaleError, gaussian
-from stream.noise.gaussian import LARGEST_TABLE_VARIANCE, LARGEST_VARIANCE, STRETCH, TABLE_BITS
-from stream.noise.gaussian import cumulated as shipped
+from stream.noise.discrete_gaussian import LARGEST_TABLE_VARIANCE, LARGEST_VARIANCE, STRETCH, TABLE_BITS
+from stream.noise.discrete_gaussian import cumulated as shipped
 from stream.noise.geometric import LowWords, Words
 from tests.privacy.exact import Law, law_of
 

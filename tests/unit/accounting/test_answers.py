@@ -15,11 +15,14 @@ from stream.accounting.answers import (
     alpha_for,
     candidates,
     choice_alpha,
+    promised_answers,
     ratio_interval,
     stated_epsilon,
     vector_sensitivity,
 )
 from stream.accounting.composition import optimal_delta
+from stream.accounting.costs import is_pure, losses, realised_cost, stream_cost
+from stream.accounting.gaussian import gaussian_delta
 from stream.accounting.methods import PlanError
 from stream.accounting.setting import Setting
 
@@ -50,6 +53,8 @@ def test_no_plan_spends_more_than_it_may(kind: str, epsilon: float, answers: int
         assert one.cutoff == answers
         if one.delta == 0.0:
             assert Fraction(one.epsilon_answer) * answers <= Fraction(epsilon)
+        elif one.method == "gaussian":
+            assert gaussian_delta(losses(one).gaussian, Fraction(epsilon)) <= delta == one.delta
         else:
             assert optimal_delta(one.epsilon_answer, answers, epsilon) <= delta == one.delta
 
@@ -58,9 +63,32 @@ def test_no_plan_spends_more_than_it_may(kind: str, epsilon: float, answers: int
 def test_composition_pays_where_answers_are_many(kind: str) -> None:
     assert list(plans(kind, answers=1000)) == ["textbook", "basic"]
     found = plans(kind, answers=1000, delta=1e-6)
-    assert list(found) == ["textbook", "basic", "optimal"]
+    assert list(found) == ["textbook", "basic", "optimal", *(["gaussian"] if kind == "laplace" else [])]
     assert found["optimal"].alpha < 0.2 * found["basic"].alpha
     assert found["optimal"].alpha < 0.5 * found["textbook"].alpha
+
+
+def test_gaussian_noise_is_better_where_answers_are_many_and_keeps_delta() -> None:
+    found = plans("laplace", answers=1000, delta=1e-6)
+    one = found["gaussian"]
+    assert one.alpha < 0.45 * found["optimal"].alpha
+    assert plans("laplace", answers=2, delta=1e-6)["gaussian"].alpha > plans("laplace", answers=2)["basic"].alpha
+    parts = losses(one)
+    assert (float(parts.total), one.epsilon_answer, is_pure(one)) == (0.0, 0.0, False)
+    assert 0.999e-6 <= gaussian_delta(parts.gaussian, Fraction(one.epsilon)) <= one.delta == 1e-6
+    # Each answer keeps to its own with the failure that is its part of β.
+    failure = -math.expm1(math.log1p(-one.beta) / promised_answers(one))
+    far = one.alpha / FINE.grid / FINE.sensitivity_steps / one.deviation
+    assert math.erfc(far / math.sqrt(2)) == pytest.approx(failure, rel=1e-4)
+    assert stream_cost(one, "zcdp").rho == math.ceil(parts.rho * 10**12)
+    assert (realised_cost(one, "zcdp", 1, 1).unbounded, realised_cost(one, "pure", 1, 1).delta > 0) == (1, True)
+
+
+def test_a_vector_costs_the_root_of_what_its_values_cost_by_themselves() -> None:
+    found = plans("laplace", dimensions=16, answers=10, delta=1e-6)
+    single = plans("laplace", answers=10, delta=1e-6)
+    assert found["basic"].alpha / single["basic"].alpha > 16
+    assert 4 < found["gaussian"].alpha / single["gaussian"].alpha < 6
 
 
 def test_the_stated_composition_is_left_where_it_is_worse_or_false() -> None:

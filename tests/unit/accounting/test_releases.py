@@ -16,7 +16,10 @@ from scipy.stats import binom
 
 from schemas import MAX_UNIVERSE, ReleaseCalibration, StreamSpec
 from stream.accounting.composition import optimal_delta
+from stream.accounting.costs import losses, realised_cost
+from stream.accounting.gaussian import gaussian_delta
 from stream.accounting.methods import PlanError
+from stream.accounting.plans import choose
 from stream.accounting.projection_accuracy import (
     cross_talk_reach,
     noise_alpha,
@@ -236,11 +239,35 @@ def test_a_projections_plan_knows_its_noise_alone_unless_the_number_of_rows_is_p
 @pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
 def test_a_histogram_is_one_pure_part_scaled_to_one_row_or_to_its_replacement(kind: str, neighbors: Any) -> None:
     found = plans(kind, Setting(universe=1000, neighbors=neighbors), delta=1e-6)
+    gaussian = found.pop("gaussian")
     assert set(found) == {"basic", "textbook"}
+    moved = found["basic"].sensitivity_steps
+    assert (gaussian.cutoff, gaussian.moved, float(losses(gaussian).total)) == (0, moved, 0.0)
+    assert losses(gaussian).rho == Fraction(moved) / Fraction(gaussian.deviation) ** 2 / 2
+    assert 0.999e-6 <= gaussian_delta(losses(gaussian).gaussian, Fraction(1)) <= gaussian.delta == 1e-6
+    assert realised_cost(gaussian, "zcdp", 1, 0).unbounded == 1
     for one in found.values():
         assert (one.parts, one.epsilon_part, one.delta, one.cutoff) == (1, 1.0, 0.0, 0)
         assert one.sensitivity_steps == (1 if neighbors == "add-remove" else 2)
     assert found["textbook"].alpha >= found["basic"].alpha
+
+
+@pytest.mark.parametrize(
+    ("delta", "universe", "neighbors", "method"),
+    [
+        (0.0, 1000, "add-remove", "basic"),
+        (1e-6, 1 << 20, "add-remove", "basic"),
+        (1e-3, 1000, "add-remove", "basic"),
+        (1e-3, 1 << 20, "add-remove", "gaussian"),
+        (1e-3, 1000, "replace", "gaussian"),
+    ],
+)
+def test_a_histogram_has_whichever_noise_errs_less(
+    delta: float, universe: int, neighbors: Any, method: str
+) -> None:
+    asked = {"stream": "s", "source": "t", "epsilon": 1.0, "delta": delta, "mechanism": MECHANISMS["histogram"]}
+    setting = Setting(universe=universe, neighbors=neighbors, rows=500 if neighbors == "replace" else None)
+    assert choose(StreamSpec.model_validate(asked), setting).method == method
 
 
 def test_the_textbook_states_the_notes_theorem() -> None:

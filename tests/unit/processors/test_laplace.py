@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from schemas import Answer, AnswersCalibration, Control
 from sotto import Driver
-from stream.noise import NoiseKey, Role, event_words, sampler, stream_subkey
+from stream.noise import NoiseKey, Role, event_words, gaussian, sampler, stream_subkey
 from tests.unit.processors.installation import KEY
 
 AGES = [index % 100 for index in range(2000)]
@@ -28,6 +28,7 @@ def table(neighbors: str = "add-remove") -> dict[str, Any]:
         "path": "in memory",
         "neighbors": neighbors,
         "epsilon": 100.0,
+        "delta": 0.01,
         "attributes": {"age": {"kind": "integers", "minimum": 0, "maximum": 99}, "sex": ["F", "M"]},
     }
 
@@ -37,6 +38,7 @@ FEED = {
     "source": "feed",
     "neighbors": "replace",
     "epsilon": 100.0,
+    "delta": 0.01,
     "sensitivity": 1.0,
     "grid": 0.25,
 }
@@ -203,3 +205,72 @@ def test_noise_too_wide_for_the_sampler_is_refused_before_anything_is_charged() 
     rejected, counted = ask(driver, {"sum": "age"}, {"where": "age < 3"})
     assert "query: its noise would not fit" in (rejected.reason or "")
     assert counted.index == 0
+
+
+def many(source: str = "people") -> dict[str, Any]:
+    """So many answers with δ > 0 that Gaussian noise errs less."""
+    return {**laplace(source, answers=400, dimensions=3), "delta": 1e-3}
+
+
+def gaussian_noise(driver: Driver, variances: Sequence[int | Fraction]) -> list[int]:
+    """The noise of the first answer's numbers, from the key; their variances in those of what moves by a step alone."""
+    definition = definition_of(driver)
+    calibration = definition.calibration
+    assert isinstance(calibration, AnswersCalibration)
+    assert (calibration.method, calibration.moved) == ("gaussian", 3)
+    assert driver.budget(definition.spec.source).spent.delta == calibration.delta > 0.0
+    subkey = stream_subkey(
+        KEY,
+        incarnation=definition.identity.incarnation,
+        definition=bytes.fromhex(definition.identity.digest),
+        role=Role.ANSWER,
+    )
+    laws = [gaussian(Fraction(calibration.deviation) ** 2 * variance) for variance in variances]
+    [event] = driver.records(driver.topics.queries)
+    count = sum(law.words for law in laws)
+    words, low = event_words([subkey], event.topic, 0, [event.offset], [event.value or b""], count)
+    found, start = [], 0
+    for law in laws:
+        part = slice(start, start + law.words)
+        found.append(int(law.draw(words[:, part], lambda row, part=part: low(row)[part])[0]))  # type: ignore[misc]
+        start += law.words
+    return found
+
+
+@pytest.mark.parametrize(
+    ("neighbors", "question", "variances"),
+    [
+        ("add-remove", {"where": "age < 50"}, [1]),
+        ("replace", {"where": "age < 50"}, [1]),
+        ("add-remove", {"sum": "age"}, [99**2]),
+        ("add-remove", {"group_by": ["sex"]}, [1, 1]),
+        # A replaced row moves two groups by 1.
+        ("replace", {"group_by": ["sex"]}, [2, 2]),
+    ],
+)
+def test_gaussian_noise_of_counts_fits_how_far_one_person_moves_them(
+    neighbors: str, question: dict[str, Any], variances: list[int]
+) -> None:
+    driver = driver_with(many(), neighbors)
+    [answer] = ask(driver, question)
+    truths = {"where": [1000], "sum": [sum(AGES)], "group_by": [1500, 500]}[next(iter(question))]
+    told = [answer.estimate] if answer.estimates is None else list(answer.estimates)
+    noise = gaussian_noise(driver, variances)
+    assert told == [truth + drawn for truth, drawn in zip(truths, noise, strict=True)]
+    assert max(map(abs, noise)) <= (answer.alpha or 0.0)
+
+
+def test_gaussian_noise_of_a_vector_fits_its_root() -> None:
+    driver = driver_with(many("feed"))
+    [answer] = ask(driver, {"values": [1.0, 2.0, 3.0]})
+    # Three values move by 4 steps each.
+    noise = gaussian_noise(driver, [3 * 4**2] * 3)
+    assert answer.estimates == tuple(((np.array([4, 8, 12]) + noise) * 0.25).tolist())
+
+
+def test_gaussian_noise_of_a_quotient_has_half_of_the_precision_for_each_number() -> None:
+    driver = driver_with(many())
+    [answer] = ask(driver, {"fraction": True, "where": "sex = 'F'"})
+    top, bottom = gaussian_noise(driver, [2, 2])
+    assert answer.estimate == (1500 + top) / (2000 + bottom)
+    assert abs((answer.estimate or 0.0) - 0.75) <= (answer.alpha or 0.0)

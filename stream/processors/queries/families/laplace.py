@@ -1,4 +1,7 @@
-"""Laplace: every question is answered with noise that fits its own sensitivity, until the grant is used."""
+"""Laplace: every question is answered with noise that fits its own sensitivity, until the grant is used.
+
+The noise is Laplace noise or, where the plan says so, Gaussian.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from schemas import MAX_CATEGORIES, AnswersCalibration, Laplace
-from stream.accounting.answers import alpha_for, ratio_interval
+from stream.accounting.answers import alpha_for, answer_law, ratio_interval
 from stream.accounting.costs import PARTS
 from stream.accounting.prices import Price, answer_price, epsilon_of, takes_alpha
 from stream.data import sum_sensitivity
@@ -34,7 +37,7 @@ from stream.processors.written import value_of, values_of
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Private integers with the ℓ1 sensitivity, in steps, that each one's noise must fit.
+    """Private integers with the ℓ1 sensitivity, in steps, that each one's noise must fit; one person moves ``moved`` of them.
 
     Trusted values stand here as doubles until they are rounded to steps, by what is written in the event. What is
     published is the number, or its share of ``parts``, or the quotient of two numbers + ``centre``, within ``low`` and
@@ -51,6 +54,7 @@ class _Question:
     trusted: tuple[float, ...] = ()
     alpha: float | None = None
     price: Price | None = None
+    moved: int = 1
 
 
 class LaplaceFamily(Stateless):
@@ -128,7 +132,7 @@ class LaplaceFamily(Stateless):
         calibration, width, values = self._calibration(slot), question.widths[0], len(question.widths)
         steps = math.floor(Fraction(alpha) * question.parts)
         if not takes_alpha(calibration):
-            ordinary = alpha_for(calibration, width, values)
+            ordinary = alpha_for(calibration, width, values, question.moved)
             if ordinary <= steps:
                 return replace(question, alpha=alpha)
             raise Rejection(
@@ -153,7 +157,7 @@ class LaplaceFamily(Stateless):
         calibration = _calibration(terms.calibration)
         width = len(values) * calibration.sensitivity_steps
         shape: Literal["number", "vector"] = "number" if form == "value" else "vector"
-        return _Question((), (width,) * len(values), shape, trusted=values)
+        return _Question((), (width,) * len(values), shape, trusted=values, moved=len(values))
 
     def _sum_width(self, slot: int, attribute: str, centre: int, field: str) -> int:
         domain = self._context.integers(slot, attribute, field)
@@ -167,7 +171,7 @@ class LaplaceFamily(Stateless):
             return _Question((count,), (1,), "number", parts=max(1, rows))
         everyone = self._context.count(slot, None)
         # Both numbers share the answer's ε, so each has twice the noise.
-        return _Question((count, everyone), (2, 2), "quotient")
+        return _Question((count, everyone), (2, 2), "quotient", moved=2)
 
     def _mean(self, slot: int, query: Any) -> _Question:
         domain = self._context.integers(slot, query.mean, "mean")
@@ -176,7 +180,7 @@ class LaplaceFamily(Stateless):
         total = _clamped(self._context.total(slot, query.mean, query.where, centre=centre, field="mean"))
         low, high = float(domain.minimum), float(domain.maximum)
         count = self._context.count(slot, query.where)
-        return _Question((total, count), (2 * width, 2), "quotient", 1, float(centre), low, high)
+        return _Question((total, count), (2 * width, 2), "quotient", 1, float(centre), low, high, moved=2)
 
     def _groups(self, slot: int, query: Any) -> _Question:
         predicate = self._context.predicate(slot, query.where)
@@ -186,12 +190,13 @@ class LaplaceFamily(Stateless):
             raise Rejection("malformed", f"group_by: {error}") from None
         width = 1 if self._context.source_table(slot).neighbors == "add-remove" else 2
         numbers = tuple(counts.ravel().tolist())
-        return _Question(numbers, (width,) * len(numbers), "vector")
+        return _Question(numbers, (width,) * len(numbers), "vector", moved=width)
 
     def _laws(self, slot: int, question: _Question) -> tuple[Sampler, ...]:
-        rate = Fraction(self._calibration(slot).epsilon_answer)
-        if question.price is not None:
-            rate *= Fraction(question.price.share, PARTS)
+        calibration = self._calibration(slot)
+        if question.price is None:
+            return tuple(answer_law(calibration, width, question.moved) for width in question.widths)
+        rate = Fraction(calibration.epsilon_answer) * Fraction(question.price.share, PARTS)
         return tuple(sampler("two_sided", rate / width) for width in question.widths)
 
     def _noise(self, questions: Sequence[Asked], laws: tuple[Sampler, ...]) -> list[list[int]]:
@@ -222,7 +227,8 @@ class LaplaceFamily(Stateless):
         noisy = [number + drawn for number, drawn in zip(numbers, noise, strict=True)]
         if question.shape == "quotient":
             top, bottom = (
-                (float(n), alpha_for(calibration, w, 2)) for n, w in zip(noisy, question.widths, strict=True)
+                (float(n), alpha_for(calibration, w, 2, question.moved))
+                for n, w in zip(noisy, question.widths, strict=True)
             )
             bounds = (question.low - question.centre, question.high - question.centre)
             estimate, alpha = ratio_interval(top, bottom, bounds)
@@ -235,7 +241,8 @@ class LaplaceFamily(Stateless):
         if question.alpha is None:
             return Reply(charged=True, basis="noisy", alpha=alpha, **published)
         parts = PARTS if question.price is None else question.price.parts
-        price = epsilon_of(calibration, parts)
+        # Gaussian noise has no ε of its own.
+        price = None if calibration.method == "gaussian" else epsilon_of(calibration, parts)
         return Reply(charged=True, basis="noisy", alpha=alpha, parts=parts, price=price, **published)
 
     def _rounded(self, one: Asked) -> list[int]:
@@ -250,7 +257,8 @@ class LaplaceFamily(Stateless):
 def _kept(calibration: AnswersCalibration, question: _Question) -> float:
     """The error of numbers of a question; of a wanted one the last digit is rounded down."""
     if question.alpha is None or question.price is None:
-        return alpha_for(calibration, question.widths[0], len(question.widths)) / question.parts
+        width, values = question.widths[0], len(question.widths)
+        return alpha_for(calibration, width, values, question.moved) / question.parts
     return min(question.alpha, question.price.reach / question.parts)
 
 

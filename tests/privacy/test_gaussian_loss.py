@@ -1,0 +1,105 @@
+"""What is published with Gaussian noise keeps to its (ε, δ): summed up exactly from the sampler's own fixed-point probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from schemas import AnswersCalibration, Calibration, EstimateCalibration, ReleaseCalibration, StreamSpec
+from stream.accounting.answers import answer_law
+from stream.accounting.costs import losses
+from stream.accounting.estimate_laws import marginal_law, opening_law
+from stream.accounting.plans import candidates, choose, name_of
+from stream.accounting.release_accuracy import release_law
+from stream.accounting.setting import Setting
+from stream.noise import Sampler, gaussian
+from tests.privacy.exact import law_of
+from tests.privacy.test_releases import cut_tail, worst_delta
+
+
+def gaussian_plan(mechanism: dict[str, Any], epsilon: float, delta: float, **setting: Any) -> Calibration:
+    """The calibration with Gaussian noise, whether or not another is better."""
+    asked = {"stream": "s", "source": "t", "epsilon": epsilon, "delta": delta, "mechanism": mechanism}
+    [found] = [
+        one
+        for one in candidates(StreamSpec.model_validate(asked), Setting(**setting))
+        if name_of(one).endswith("gaussian")
+    ]
+    return found
+
+
+def delta_of(laws: Sequence[Sampler], moves: Sequence[int], epsilon: float) -> Fraction:
+    return worst_delta([law_of(law) for law in laws], moves, epsilon)
+
+
+def keeps(laws: Sequence[Sampler], moves: Sequence[int], epsilon: float, delta: float, share: float) -> bool:
+    """Whether δ is kept, and a ``share`` of it is used up, so that it is not kept by narrower noise."""
+    found = delta_of(laws, moves, epsilon)
+    return share * delta <= found <= Fraction(delta) + cut_tail(len(laws), epsilon)
+
+
+@pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-6), (1.0, 1e-2), (0.25, 1e-3)])
+def test_a_released_cell_uses_up_its_delta_and_no_more(kind: str, epsilon: float, delta: float) -> None:
+    found = gaussian_plan({"kind": kind, "attributes": ["a"]}, epsilon, delta, universe=100)
+    assert isinstance(found, ReleaseCalibration)
+    law = release_law(found)
+    for move in (1, -1):
+        assert keeps([law], [move], epsilon, delta, 0.5)
+    assert delta_of([gaussian(Fraction(found.deviation) ** 2 * Fraction(3, 4))], [1], epsilon) > delta
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-2), (2.0, 1e-4)])
+def test_a_replaced_row_moves_two_cells_and_uses_up_delta_and_no_more(epsilon: float, delta: float) -> None:
+    setting = {"universe": 100, "neighbors": "replace", "rows": 50}
+    found = gaussian_plan({"kind": "histogram", "attributes": ["a"]}, epsilon, delta, **setting)
+    assert isinstance(found, ReleaseCalibration)
+    assert keeps([release_law(found)] * 2, [1, -1], epsilon, delta, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("width", "moves"),
+    [
+        (1, [1]),  # a count
+        (7, [7]),  # a sum
+        (2, [1, 1]),  # a share's or a mean's count and number of rows
+        (2, [1, -1]),  # groups of a replaced row
+        (3, [1, 1, -1]),  # a vector of trusted values
+    ],
+)
+def test_one_answer_uses_up_its_part_and_no_more_whatever_is_asked(width: int, moves: list[int]) -> None:
+    epsilon, delta = 1.0, 0.002
+    mechanism = {"kind": "laplace", "answers": 1, "dimensions": 3}
+    found = gaussian_plan(mechanism, epsilon, delta)
+    assert isinstance(found, AnswersCalibration)
+    law = answer_law(found, width, len(moves))
+    assert keeps([law] * len(moves), moves, epsilon, delta, 0.2)
+
+
+def test_answers_together_use_up_delta_and_no_more() -> None:
+    epsilon, delta = 1.0, 0.02
+    found = gaussian_plan({"kind": "laplace", "answers": 3}, epsilon, delta)
+    assert isinstance(found, AnswersCalibration)
+    law = answer_law(found, 1, 1)
+    assert keeps([law] * 3, [1, -1, 1], epsilon, delta, 0.3)
+    assert delta_of([answer_law(found, 1, 1)] * 3, [2, 1, 1], epsilon) > delta
+
+
+def test_an_opening_and_a_marginal_of_a_top_use_up_what_comparisons_leave() -> None:
+    asked = {
+        "stream": "s",
+        "source": "t",
+        "epsilon": 3.0,
+        "delta": 0.05,
+        "expected_queries": 50,
+        "mechanism": {"kind": "pmw", "attributes": ["a", "b"], "warm_start": 1, "updates": 1},
+    }
+    found = choose(StreamSpec.model_validate(asked), Setting(sizes=(10, 4)))
+    assert isinstance(found, EstimateCalibration)
+    assert (found.noise, found.starts, found.cutoff) == ("gaussian", 2, 1)
+    left = float(Fraction(found.epsilon) - losses(found).total)
+    laws = [opening_law(found), opening_law(found), marginal_law(found, numbered=False)]
+    assert keeps(laws, [1, 1, 1], left, found.delta, 0.3)
