@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from schemas import GrantRecord, Receipt, Request, Source, SourceRecord, StreamSpec, StreamStatus
@@ -116,14 +116,15 @@ class Client:
         """Wait until Kafka has everything published; raises what it did not take."""
         self._do(AsyncClient.flush)
 
-    def answers(self, *, from_beginning: bool = False) -> Iterator[Result]:
+    def answers(self, *, from_beginning: bool = False) -> Generator[Result, None, None]:
         """Committed answers of all streams, as they come; without end."""
-        each = self._connected().client.answers(from_beginning=from_beginning)
+        running = self._connected()
+        each = running.client.answers(from_beginning=from_beginning)
         try:
             while True:
-                yield self._do(_next_of, each)
+                yield running.do(_next_of(each))
         finally:
-            self._do(_end_of, each)
+            running.end(each)
 
     def list_sources(self) -> list[SourceRecord]:
         """All sources that are registered as of now, with their budgets."""
@@ -186,6 +187,15 @@ class _Running:
             future.cancel()
             raise
 
+    def end(self, each: AsyncGenerator[Result, None]) -> None:
+        """Read no more answers; whoever has left reads none."""
+
+        async def close() -> None:
+            await each.aclose()
+
+        if not self._loop.is_closed():
+            self.do(close())
+
     def stop(self) -> None:
         """Leave, and end the thread; once is enough."""
         if self._loop.is_closed():
@@ -202,9 +212,5 @@ async def _all_of(client: AsyncClient, questions: Iterable[Question], timeout: f
     return await client.ask_many(questions, timeout=timeout)
 
 
-async def _next_of(_: AsyncClient, each: AsyncGenerator[Result, None]) -> Result:
+async def _next_of(each: AsyncGenerator[Result, None]) -> Result:
     return await anext(each)
-
-
-async def _end_of(_: AsyncClient, each: AsyncGenerator[Result, None]) -> None:
-    await each.aclose()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -200,7 +200,7 @@ class Driver(Installation):
     def flush(self) -> None:
         """Nothing: what is published is answered at once."""
 
-    def answers(self, *, from_beginning: bool = False) -> Iterator[Result]:
+    def answers(self, *, from_beginning: bool = False) -> Generator[Result, None, None]:
         """The answers of all streams, from the first or the next on; it ends with the last there is."""
         seen = 0 if from_beginning else len(self.records(self.topics.answers))
         for record in self.records(self.topics.answers)[seen:]:
