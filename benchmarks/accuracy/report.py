@@ -1,0 +1,127 @@
+"""Tables of what was measured: on the terminal and in the document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table as RichTable
+
+from benchmarks.accuracy.budgets import Needed
+from benchmarks.accuracy.figures import Curve, draw_bars, draw_curves
+from benchmarks.accuracy.parts import main_table, other_tables, questions_curve, rows_curve
+from benchmarks.accuracy.runs import Case, Measured, median
+from benchmarks.report import console
+from stream.accounting.inverse import LARGEST_EPSILON
+
+DOCUMENT = Path("docs/accuracy.md")
+BARS, CURVES = Path("docs/accuracy-adult.svg"), Path("docs/accuracy-curves.svg")
+
+HEADINGS = ("ε", "δ", "", "largest error", "mean error", "promised", "answered", "charged", "ε spent")
+_CURVE_HEADINGS = ("questions", "rows", "δ", "", "largest error", "mean error", "promised", "keys")
+
+
+def show(measured: Measured, cases: Sequence[Case]) -> None:
+    """Print what there is of some cases."""
+    table = RichTable(title="Errors as shares of the rows; medians")
+    for heading in ("questions about", "of", *HEADINGS, "keys"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for case in cases:
+        if runs := measured.of(case):
+            rows = "all rows" if case.workload.rows is None else f"{case.workload.rows:,} rows"
+            of = (case.workload.name, f"{case.workload.queries:,}, {rows}")
+            table.add_row(*of, *_row(measured, case), str(len(runs)))
+    console.print(table)
+
+
+def _row(measured: Measured, case: Case) -> tuple[str, ...]:
+    runs = measured.of(case)
+    return (
+        f"{case.epsilon:g}",
+        f"{case.delta:g}",
+        case.contender,
+        *_errors(measured, case),
+        *(
+            _said(median(runs, figure), form)
+            for figure, form in (("answered", ",.0f"), ("charged", ",.0f"), ("spent", ".3g"))
+        ),
+    )
+
+
+def _errors(measured: Measured, case: Case) -> tuple[str, ...]:
+    runs = measured.of(case)
+    forms = (("largest", ".4f"), ("mean", ".5f"), ("promised", ".4f"))
+    return tuple(_said(median(runs, figure), form) for figure, form in forms)
+
+
+def _said(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def write(measured: Measured, needed: Sequence[Needed]) -> None:
+    """Put all tables between their marks in the document, and draw its figures."""
+    main, others = list(main_table()), list(other_tables())
+    curves = list(questions_curve()), list(rows_curve())
+    text = DOCUMENT.read_text()
+    text = _between(text, "measured", _tables(measured, main))
+    text = _between(text, "other tables", _tables(measured, others))
+    text = _between(text, "curves", _curve_table(measured, [case for curve in curves for case in curve]))
+    text = _between(text, "budgets", _budget_table(needed))
+    DOCUMENT.write_text(text)
+    draw_bars(measured, main, BARS)
+    shown = (Curve(curves[0], "questions", "queries"), Curve(curves[1], "rows (5,000 questions)", "rows"))
+    draw_curves(measured, shown, CURVES)
+    console.print(f"Written to {DOCUMENT}, {BARS} and {CURVES}")
+
+
+def _between(text: str, mark: str, lines: Sequence[str]) -> str:
+    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
+    before, found, rest = text.partition(begin)
+    _, also, after = rest.partition(end)
+    if not found or not also:
+        raise ValueError(f"{DOCUMENT}: the marks {begin} and {end} are missing; put them where the table belongs")
+    return before + "\n".join([begin, *lines, end]) + after
+
+
+def _tables(measured: Measured, cases: Sequence[Case]) -> list[str]:
+    lines: list[str] = []
+    for workload in dict.fromkeys(case.workload for case in cases):
+        own = [case for case in cases if case.workload == workload and measured.of(case)]
+        if not own:
+            continue
+        keys = sorted({len(measured.of(case)) for case in own})
+        said = " to ".join(str(count) for count in dict.fromkeys((keys[0], keys[-1])))
+        lines += [
+            f"**{workload.name.capitalize()}**, {workload.queries:,} questions, medians of {said} noise keys:",
+            "",
+        ]
+        lines += _markdown(HEADINGS, [_row(measured, case) for case in own])
+        lines.append("")
+    return lines[:-1]
+
+
+def _curve_table(measured: Measured, cases: Sequence[Case]) -> list[str]:
+    rows = []
+    for case in cases:
+        if runs := measured.of(case):
+            of = (f"{case.workload.queries:,}", "all" if case.workload.rows is None else f"{case.workload.rows:,}")
+            rows.append((*of, f"{case.delta:g}", case.contender, *_errors(measured, case), str(len(runs))))
+    return _markdown(_CURVE_HEADINGS, rows)
+
+
+def _budget_table(needed: Sequence[Needed]) -> list[str]:
+    alphas = list(dict.fromkeys(one.alpha for one in needed))
+    found = {(one.contender, one.alpha): one.epsilon for one in needed}
+    rows = [
+        (name, *(_budget(found[name, alpha]) for alpha in alphas))
+        for name in dict.fromkeys(one.contender for one in needed)
+    ]
+    return _markdown(("", *(f"ε for α = {alpha:g} of the rows" for alpha in alphas)), rows)
+
+
+def _budget(epsilon: float | None) -> str:
+    return f"over {LARGEST_EPSILON:,.0f}" if epsilon is None else f"{epsilon:.3g}"
+
+
+def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return ["| " + " | ".join(cells) + " |" for cells in (headings, ["---"] * len(headings), *rows)]
