@@ -29,15 +29,15 @@ def main_table() -> Iterator[Case]:
     for epsilon in EPSILONS:
         for contender in (*STREAMED, BYPASS, "MWEM, offline, told the questions", PAIRS, TREE):
             yield Case(five, epsilon, 0.0, contender)
-        for contender in (OURS, LAPLACE, GAUSSIAN, BYPASS, PAIRS):
+        for contender in (OURS, GAUSSIAN, BYPASS, PAIRS):
             yield Case(five, epsilon, DELTA, contender)
     for contender in (OURS, LAPLACE, BYPASS, "MWEM, offline, told the questions", PAIRS, SINGLES, TREE):
         yield Case(Workload(DEEP, QUERIES), 1.0, 0.0, contender)
-    for contender in (OURS, LAPLACE, GAUSSIAN):
+    for contender in (OURS, GAUSSIAN):
         yield Case(Workload(DEEP, QUERIES), 1.0, DELTA, contender)
     for contender in (OURS, LAPLACE, SINGLES, TREE):
         yield Case(Workload(WIDE, WIDE_QUERIES), 1.0, 0.0, contender)
-    for contender in (OURS, LAPLACE, GAUSSIAN):
+    for contender in (OURS, GAUSSIAN):
         yield Case(Workload(WIDE, WIDE_QUERIES), 1.0, DELTA, contender)
 
 
@@ -47,7 +47,7 @@ def other_tables() -> Iterator[Case]:
         for epsilon in EPSILONS:
             for contender in (OURS, LAPLACE, SINGLES, TREE):
                 yield Case(Workload(name, QUERIES), epsilon, 0.0, contender)
-        for contender in (OURS, LAPLACE, GAUSSIAN):
+        for contender in (OURS, GAUSSIAN):
             yield Case(Workload(name, QUERIES), 1.0, DELTA, contender)
 
 
