@@ -15,6 +15,8 @@ RUNS = 5000
 
 FEWEST_RUNS = 100
 
+COLUMNS = ("mechanism", "method", "ε", "neighbours", "event", "seen", "ε at least", "verdict")
+
 
 def audit(
     mechanism: Annotated[list[str] | None, typer.Option(help="Mechanisms to audit; all by default.")] = None,
@@ -56,7 +58,7 @@ def audit(
     else:
         show_table(
             f"{runs:,} runs on either data set, false alarms at most {false_alarm:g} over all cases",
-            ["mechanism", "method", "ε", "neighbours", "event", "seen", "ε at least", "verdict"],
+            COLUMNS,
             [_row(finding) for finding in findings],
         )
     if flagged:

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from schemas import Amount, StreamSpec
 from schemas.repeats import repeats_a_field
+from stream.cli.tables import table_of
 
 console = Console()
 
@@ -44,13 +44,9 @@ def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table."""
-    table = Table(title=Text(visible(title), "table.title"), title_justify="left")
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(Text(visible(cell)) for cell in row))
-    console.print(table)
+    """Print a table; where the terminal is too narrow for its words, each row below its first cell."""
+    cells = [[visible(cell) for cell in row] for row in rows]
+    console.print(table_of(console, visible(title), columns, cells))
 
 
 def amount(value: Amount) -> str:

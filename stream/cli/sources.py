@@ -39,6 +39,31 @@ def add(
         )
 
 
+@app.command("list")
+def list_sources(as_json: AsJson = False) -> None:
+    """List all sources with their budgets."""
+    records = asyncio.run(_sources_now())
+    if as_json:
+        show_json(records)
+        return
+    show_table(
+        f"{len(records)} sources" if records else "no sources; register one with 'sotto source add'",
+        ["source", "kind", "state", "granted", "spent", "left", "streams"],
+        [
+            [
+                record.source.source,
+                record.source.kind,
+                record.state,
+                amount(record.granted),
+                amount(record.spent),
+                amount(record.left),
+                str(record.streams),
+            ]
+            for record in records
+        ],
+    )
+
+
 @app.command("show")
 def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> None:
     """Show a source's budget and its streams."""
@@ -88,6 +113,11 @@ def _clamping(source: Source) -> str:
 async def _register(source: Source) -> Receipt:
     async with AsyncClient() as client:
         return await client.register(source)
+
+
+async def _sources_now() -> list[SourceRecord]:
+    async with AsyncClient() as client:
+        return sorted(await client.list_sources(), key=lambda record: record.source.source)
 
 
 async def _budget(source: str) -> tuple[SourceRecord, list[ShownGrant]]:

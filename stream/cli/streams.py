@@ -1,4 +1,4 @@
-"""``sotto stream``: opening, closing, halting and showing streams."""
+"""``sotto stream``: opening, closing, halting, listing and showing streams."""
 
 from __future__ import annotations
 
@@ -32,6 +32,34 @@ def open_stream(
         return
     say(f"stream {spec.stream} is open at {_price(grant)} ({grant.calibration.method})")
     _print_promises(grant)
+
+
+@app.command("list")
+def list_streams(
+    source: Annotated[str | None, typer.Argument(help="Only this source's streams.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List all streams ever opened, or a source's."""
+    grants = asyncio.run(_listed(source))
+    if as_json:
+        show_json([one.grant for one in grants])
+        return
+    show_table(
+        f"{len(grants)} streams" if grants else "no streams; open one with 'sotto stream open'",
+        ["stream", "source", "mechanism", "state", "cost", "spent", "charged"],
+        [
+            [
+                one.grant.spec.stream,
+                one.grant.spec.source,
+                one.grant.spec.mechanism.kind,
+                one.state,
+                amount(one.grant.cost),
+                amount(one.spent),
+                one.charged,
+            ]
+            for one in grants
+        ],
+    )
 
 
 @app.command("close")
@@ -108,6 +136,12 @@ async def _open(spec: StreamSpec) -> GrantRecord:
 async def _ended(how: Literal["close", "halt"], source: str, stream: str) -> Receipt:
     async with AsyncClient() as client:
         return await (client.close(source, stream) if how == "close" else client.halt(source, stream))
+
+
+async def _listed(source: str | None) -> list[ShownGrant]:
+    async with AsyncClient() as client:
+        grants = sorted(await client.list_streams(source), key=lambda one: (one.spec.source, one.spec.stream))
+        return await shown_grants(client, grants)
 
 
 async def _grant(source: str, stream: str) -> ShownGrant:

@@ -113,6 +113,20 @@ def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> No
             shown = sotto("stream", "show", "vitals", "ward-7", environment=environment)
             assert "closed" in shown.stdout
             assert "1 / 3" in shown.stdout
+            listed = sotto("source", "list", "--json", environment=environment)
+            assert [one["source"]["source"] for one in json.loads(listed.stdout)] == ["vitals"]
+            assert "vitals" in sotto("source", "list", environment=environment).stdout
+            listed = sotto("stream", "list", "--json", environment=environment)
+            assert [one["spec"]["stream"] for one in json.loads(listed.stdout)] == ["ward-7"]
+            [row] = [
+                line
+                for line in sotto("stream", "list", "vitals", environment=environment).stdout.splitlines()
+                if "ward-7" in line
+            ]
+            assert "above_threshold" in row
+            unknown = sotto("stream", "list", "nobody", environment=environment)
+            assert (unknown.returncode, unknown.stdout) == (1, "")
+            assert "'nobody' is not registered" in unknown.stderr
         finally:
             running.send_signal(signal.SIGINT)
         assert running.wait(60) == 130
