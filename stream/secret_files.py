@@ -27,6 +27,18 @@ def read_secret(path: Path) -> str:
         raise SecretFileError(f"cannot read file {path} ({error.strerror})") from None
 
 
+def read_own(path: Path) -> bytes | None:
+    """What an owner-only file of this user holds; None for any other file, by which somebody else could lead us astray."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+            return file.read() if is_own and not stat.S_IMODE(status.st_mode) & 0o077 else None
+    except OSError:
+        return None
+
+
 def write_secret(path: Path, text: str) -> None:
     """Write a new owner-only file; an existing one is never overwritten."""
     try:

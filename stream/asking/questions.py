@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from schemas import Query, Source, StreamSpec
 from schemas.wire import describe
 from stream.errors import Invalid
+from stream.kafka.nearby import settings_here
 from stream.settings import Settings
 
 Question = Query | Mapping[str, Any] | str
@@ -62,7 +63,7 @@ def valid(make: Callable[[], Made]) -> Made:
 
 
 def made_settings(settings: Settings | None, fields: Mapping[str, Any]) -> Settings:
-    """The settings that a client is given, whole or by name, beside those of the environment."""
+    """The settings that a client is given, whole or by name, beside those of the environment and of a local broker here."""
     if settings is None:
-        return valid(lambda: Settings(**fields))
+        return valid(lambda: settings_here(**fields))
     return settings if not fields else valid(lambda: Settings.model_validate({**settings.model_dump(), **fields}))

@@ -17,9 +17,9 @@ from schemas.wire import Codec
 from stream.cli.output import AsJson, CommandError, read_document, show_json, show_table
 from stream.client import AsyncClient
 from stream.estimates import Estimate, EstimateError, shares_of
+from stream.kafka.nearby import settings_here
 from stream.kafka.restore import read_to_end, reader, require_visible
 from stream.processors.topics import partition_of
-from stream.settings import Settings
 
 _answers: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
 
@@ -98,7 +98,7 @@ async def _grant(source: str, stream: str) -> GrantRecord:
 
 async def _collected(stream: str) -> list[Answer]:
     """The committed answers of a stream's partition as of now that may be the stream's own."""
-    settings = Settings()
+    settings = settings_here()
     async with AsyncClient(settings) as client:
         topics = client.topics
     partition = TopicPartition(topics.answers, partition_of(stream.encode(), topics.partitions))

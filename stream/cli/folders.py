@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stream.cli.output import CommandError
+from stream.kafka.broker_process import start_mark
 
 LOCK = "up.lock"
+VIEWER_FILE = "monitor-viewer.token"
 
 
 class Held:
@@ -22,10 +24,12 @@ class Held:
         self._descriptor = descriptor
         self.tell()
 
-    def tell(self, bootstrap: str | None = None) -> None:
-        """Say who holds it, and where the broker is once it is known."""
+    def tell(self, bootstrap: str | None = None, monitor: str | None = None) -> None:
+        """Say who holds it, and where the broker and the monitor are once it is known."""
+        pid = os.getpid()
+        told = {"pid": pid, "mark": start_mark(pid), "bootstrap": bootstrap, "monitor": monitor}
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, json.dumps({"pid": os.getpid(), "bootstrap": bootstrap}).encode(), 0)
+        os.pwrite(self._descriptor, json.dumps(told).encode(), 0)
 
 
 @contextmanager

@@ -10,7 +10,9 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from stream.cli.folders import VIEWER_FILE
 from stream.cli.output import console
+from stream.kafka.nearby import settings_here
 from stream.kafka.processes import Service
 from stream.monitor.tokens import Tokens, make_token_file
 from stream.settings import Settings
@@ -22,7 +24,7 @@ def serve(host: str | None, port: int | None, *, stop_with_stdin: bool) -> None:
 
     given = {"monitor_host": host, "monitor_port": port}
     chosen = {name: value for name, value in given.items() if value is not None}
-    settings = Settings.model_validate({**Settings().model_dump(), **chosen})
+    settings = Settings.model_validate({**settings_here().model_dump(), **chosen})
     asyncio.run(serve_monitor(settings, Tokens.load(settings), stop_with_stdin=stop_with_stdin))
 
 
@@ -62,7 +64,7 @@ class RunningMonitor:
 @contextmanager
 def start(settings: Settings, folder: Path, port: int) -> Iterator[RunningMonitor]:
     """Start the monitor as a child process, with tokens of its own in the folder."""
-    operator, viewer = folder / "monitor-operator.token", folder / "monitor-viewer.token"
+    operator, viewer = folder / "monitor-operator.token", folder / VIEWER_FILE
     for path in (operator, viewer):
         make_token_file(path)
     own = settings.model_copy(

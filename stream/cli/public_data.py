@@ -15,6 +15,7 @@ from stream.cli.output import CommandError
 from stream.client import AsyncClient
 from stream.data import UnreadableError, adult
 from stream.data.files import read_columns
+from stream.kafka.nearby import settings_here
 from stream.kafka.security import advice
 from stream.kafka.topics import TopicsError, find_topics
 from stream.settings import Settings
@@ -55,7 +56,8 @@ class RegisteredSources:
     """The sources of the ledger, read once if anybody asks."""
 
     def __init__(self) -> None:
-        self._settings = Settings()
+        self._settings = settings_here()
+        self._named = "bootstrap" in Settings().model_fields_set
         self._sources: list[Source] | None = None
 
     def tables(self) -> list[TableSource] | None:
@@ -63,17 +65,16 @@ class RegisteredSources:
 
         CommandError where one is named, or something is in reach, and cannot be asked: what is private is not known then.
         """
-        named = "bootstrap" in self._settings.model_fields_set
-        if not named and not _reachable(self._settings.bootstrap):
+        if not self._named and not _reachable(self._settings.bootstrap):
             return None
         try:
             return [one for one in self._read() if isinstance(one, TableSource)]
         except (TopicsError, KafkaError) as error:
-            if not named and isinstance(error, TopicsError):
+            if not self._named and isinstance(error, TopicsError):
                 return None  # Kafka is somebody else's
             raise CommandError(
                 f"--table: the ledger at {self._settings.bootstrap} says which tables are private and cannot be read; use "
-                f"--synthetic, or {'mend or unset' if named else 'set'} SOTTO_BOOTSTRAP ({_told(error)})"
+                f"--synthetic, or {'mend or unset' if self._named else 'set'} SOTTO_BOOTSTRAP ({_told(error)})"
             ) from None
 
     def find(self, name: str) -> Source:

@@ -20,6 +20,7 @@ from stream.cli.folders import held
 from stream.cli.output import CommandError, say
 from stream.data import adult
 from stream.kafka.broker import DEFAULT_FOLDER, LocalBroker
+from stream.kafka.nearby import settings_here
 from stream.kafka.processes import RoleName as ServiceRole
 from stream.kafka.processes import Service
 from stream.kafka.replicas import ReplicaError, Replicas, cores
@@ -68,7 +69,7 @@ def serve(
     key = NoiseKey.load(key_file) if key_file else NoiseKey.from_environment()
     if processes == 1:
         name: Literal["worker", "budget"] = "worker" if role is RoleName.WORKER else "budget"
-        asyncio.run(serve_role(name, Settings(), key, stop_with_stdin=stop_with_stdin))
+        asyncio.run(serve_role(name, settings_here(), key, stop_with_stdin=stop_with_stdin))
         return
     arguments = [*(("--key-file", str(key_file)) if key_file else ()), *(("--json-logs",) if json_logs else ())]
     asyncio.run(_serve_replicas(processes or cores(), arguments, stop_with_stdin=stop_with_stdin))
@@ -81,7 +82,7 @@ def _require_worker(role: RoleName, processes: int) -> None:
 
 async def _serve_replicas(count: int, arguments: list[str], *, stop_with_stdin: bool) -> None:
     try:
-        replicas = Replicas(Settings(), count, arguments)
+        replicas = Replicas(settings_here(), count, arguments)
         stop_when_told(replicas.stop, stop_with_stdin=stop_with_stdin)
         await replicas.run()
     except ReplicaError as error:
@@ -93,6 +94,9 @@ def up(
     folder: Annotated[Path, typer.Option(help="Where data, logs and a generated key go.")] = DEFAULT_FOLDER.parent,
     key_file: Annotated[Path | None, typer.Option(help="Noise key file; made in the folder if not given.")] = None,
     port: Annotated[int, typer.Option(help="Port of the monitor's page; another one if it is taken.")] = 8080,
+    broker_port: Annotated[
+        int | None, typer.Option(help="The broker's port for clients; else 9092, or a free one if that is taken.")
+    ] = None,
 ) -> None:
     """Start broker, budget service, workers and monitor on this machine, and stop them at Ctrl-C.
 
@@ -107,7 +111,9 @@ def up(
             key_file.parent.mkdir(parents=True, exist_ok=True)
             NoiseKey.generate().save(key_file)
         NoiseKey.load(key_file)
-        broker = stack.enter_context(LocalBroker(folder / "broker"))
+        broker = LocalBroker(folder / "broker")
+        stack.push(broker)
+        broker.start(broker_port)
         running = broker.status()
         if running is None:
             raise CommandError("the broker ended right after its start; see its log in " + str(broker.log))
@@ -125,6 +131,7 @@ def up(
             + ("" if broker.started_it else ", all but the broker, which ran before")
         )
         monitor = stack.enter_context(monitoring.start(settings, folder, port))
+        holder.tell(running.bootstrap, monitor.address)
         # All are told at once, before each is waited for.
         stack.callback(monitor.ask_to_stop)
         for service in services:

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from schemas import Amount
+from stream.cli.monitor_address import monitor_of
 from stream.cli.output import CommandError, console, visible
 from stream.monitor.models import (
     MemberRow,
@@ -30,7 +31,6 @@ from stream.monitor.models import (
     View,
     WorkersView,
 )
-from stream.monitor.tokens import viewer_token
 from stream.settings import Settings
 
 TIMEOUT = 5.0
@@ -56,15 +56,16 @@ class Frame:
 
 def top(
     url: Annotated[
-        str | None, typer.Option(help="The monitor's address; else SOTTO_MONITOR_HOST and _PORT.")
+        str | None,
+        typer.Option(
+            help="The monitor's address; else SOTTO_MONITOR_HOST and _PORT, or that of a 'sotto up' here."
+        ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
     rows: Annotated[int, typer.Option(help="Most sources, and most streams, to list.", min=1, max=500)] = 10,
 ) -> None:
     """Show budgets, busiest streams, services and refused events live, with the viewer's token."""
-    settings = Settings()
-    address = (url or f"http://{settings.monitor_host}:{settings.monitor_port}").rstrip("/")
-    token = viewer_token(settings)
+    address, token = monitor_of(url, Settings())
     asyncio.run(_run(address, token, rows, once=once))
 
 

@@ -9,6 +9,7 @@ import typer
 
 from stream.cli.output import AsJson, CommandError, show_json, show_table
 from stream.kafka.acls import ANY_HOST, Grant, Role, apply, command, grants, usual_principal
+from stream.kafka.nearby import settings_here
 from stream.kafka.topics import check_topics, create_topics
 from stream.settings import Settings
 
@@ -26,11 +27,8 @@ def create(
     replication: Annotated[int | None, typer.Option(help="Replicas of each topic.")] = None,
 ) -> None:
     """Create the topics that are missing, each with its configuration; existing ones are checked."""
-    settings = Settings()
-    settings = Settings(
-        partitions=partitions or settings.partitions,
-        replication=replication or settings.replication,
-    )
+    given = {"partitions": partitions, "replication": replication}
+    settings = settings_here(**{name: number for name, number in given.items() if number is not None})
     created = asyncio.run(create_topics(settings))
     typer.echo(f"created {', '.join(created)}" if created else "all topics are there")
 
@@ -38,7 +36,7 @@ def create(
 @app.command("check")
 def check() -> None:
     """Compare every topic with what it should be; exit status 1 if one differs."""
-    differences = asyncio.run(check_topics(Settings()))
+    differences = asyncio.run(check_topics(settings_here()))
     if differences:
         told = "; ".join(f"{one.topic} has {one.setting}={one.actual}, not {one.wanted}" for one in differences)
         raise CommandError(f"{told}; set them with kafka-configs.sh")
@@ -64,7 +62,7 @@ def acl(
         raise CommandError("--principal: give the one --role that it is to have")
     if principal is not None and not principal.partition(":")[2]:
         raise CommandError("--principal: give its type too, as in 'User:alice'")
-    settings = Settings()
+    settings = settings_here()
     wanted = {one: grants(settings)[one] for one in role or Role}
     holders = {one: principal or usual_principal(one, settings) for one in wanted}
     if apply_now:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-import msgspec
-
 from stream.kafka.broker_config import HOST, LOG4J, Ports, choose_ports, server_properties
 from stream.kafka.broker_errors import BrokerError
 from stream.kafka.broker_java import java, java_classpath, prepare
@@ -21,6 +19,7 @@ from stream.kafka.broker_probe import cluster_at
 from stream.kafka.broker_process import Process, end, file_lock, is_alive, launch, start_mark
 from stream.kafka.broker_security import BrokerSecurity
 from stream.kafka.broker_server import cluster_id, error_lines, format_data, server_command
+from stream.kafka.broker_state import STATE_FILE, BrokerState, forget_state, read_state, write_state
 
 __all__ = [
     "DEFAULT_FOLDER",
@@ -57,30 +56,6 @@ class BrokerInfo:
     def port(self) -> int:
         """The port for clients."""
         return int(self.bootstrap.rpartition(":")[2])
-
-
-class _State(msgspec.Struct, frozen=True):
-    """What the folder remembers of the broker started last."""
-
-    pid: int
-    mark: str
-    port: int
-    administration: int | None = None
-    parent: int | None = None
-    parent_mark: str = ""
-
-    @property
-    def process(self) -> Process:
-        return Process(self.pid, self.mark)
-
-    @property
-    def orphaned(self) -> bool:
-        """Whether it is about to end, since it was to end with a process that is gone."""
-        return self.parent is not None and not is_alive(Process(self.parent, self.parent_mark))
-
-    def info(self, folder: Path) -> BrokerInfo:
-        administration = None if self.administration is None else f"{HOST}:{self.administration}"
-        return BrokerInfo(f"{HOST}:{self.port}", self.pid, folder, administration)
 
 
 class LocalBroker:
@@ -147,7 +122,7 @@ class LocalBroker:
         jars = prepare(progress)
         deadline = time.monotonic() + timeout
         with self._locked(timeout):
-            state = self._read_state()
+            state = read_state(self.folder)
             if state is not None and state.orphaned:
                 end(state.process, grace_seconds=_SHUTDOWN_SECONDS)
             running = self.status()
@@ -175,10 +150,10 @@ class LocalBroker:
 
     def status(self) -> BrokerInfo | None:
         """The running broker, or None."""
-        state = self._read_state()
+        state = read_state(self.folder)
         if state is None or not is_alive(state.process):
             return None
-        return state.info(self.folder)
+        return self._info(state)
 
     @property
     def log(self) -> Path:
@@ -189,10 +164,6 @@ class LocalBroker:
     def _console(self) -> Path:
         return self.folder / "logs" / "console.log"
 
-    @property
-    def _state_file(self) -> Path:
-        return self.folder / "broker.json"
-
     @contextmanager
     def _locked(self, timeout: float) -> Iterator[None]:
         with file_lock(self.folder / "broker.lock", timeout):
@@ -202,17 +173,17 @@ class LocalBroker:
                 raise BrokerError(f"Cannot work in {self.folder} ({error}); choose another folder") from error
 
     def _end(self, grace_seconds: float, only: Process | None = None) -> bool:
-        if not self._state_file.exists():
+        if not (self.folder / STATE_FILE).exists():
             return False
         # A broker on its way up is waited for, then ended.
         with self._locked(_START_SECONDS + grace_seconds):
-            state = self._read_state()
+            state = read_state(self.folder)
             if only is not None and (state is None or state.process != only):
                 return False
             ran = state is not None and is_alive(state.process)
             if state is not None:
                 end(state.process, grace_seconds=grace_seconds)
-            self._state_file.unlink(missing_ok=True)
+            forget_state(self.folder)
             return ran
 
     def _start(self, ports: Ports, jars: Path, deadline: float) -> BrokerInfo:
@@ -236,7 +207,7 @@ class LocalBroker:
         process = launch(command, folder=self.folder, console=self._console, detached=self.detached)
         try:
             parent = None if self.detached else os.getpid()
-            state = _State(
+            state = BrokerState(
                 process.pid,
                 process.mark,
                 ports.clients,
@@ -244,14 +215,14 @@ class LocalBroker:
                 parent,
                 "" if parent is None else start_mark(parent) or "",
             )
-            self._write_state(state)
+            write_state(self.folder, state)
             self._await(process, ports, cluster, deadline)
         except BaseException:
             end(process, grace_seconds=0)
-            self._state_file.unlink(missing_ok=True)
+            forget_state(self.folder)
             raise
         self._own = process
-        return state.info(self.folder)
+        return self._info(state)
 
     def _await(self, process: Process, ports: Ports, cluster: str, deadline: float) -> None:
         port = ports.administration or ports.clients
@@ -289,22 +260,15 @@ class LocalBroker:
         path.write_text(text)
 
     def _forget(self) -> None:
-        state = self._read_state()
+        state = read_state(self.folder)
         if state is not None:
             # It is dead; what is left to end is the shell that watched over it.
             end(state.process, grace_seconds=0)
-        self._state_file.unlink(missing_ok=True)
+        forget_state(self.folder)
 
-    def _read_state(self) -> _State | None:
-        try:
-            return msgspec.json.decode(self._state_file.read_bytes(), type=_State)
-        except (OSError, msgspec.DecodeError):
-            return None
-
-    def _write_state(self, state: _State) -> None:
-        draft = self._state_file.with_suffix(".draft")
-        draft.write_bytes(msgspec.json.encode(state))
-        draft.replace(self._state_file)
+    def _info(self, state: BrokerState) -> BrokerInfo:
+        administration = None if state.administration is None else f"{HOST}:{state.administration}"
+        return BrokerInfo(f"{HOST}:{state.port}", state.pid, self.folder, administration)
 
 
 class _PortTakenError(BrokerError):

@@ -8,10 +8,10 @@ from typing import Final
 
 from stream.kafka.broker_errors import BrokerError
 from stream.kafka.broker_security import ADMINISTRATION, CLIENTS, BrokerSecurity
+from stream.kafka.broker_state import HOST
 
 __all__ = ["HOST", "LOG4J", "USUAL_PORT", "Ports", "choose_ports", "server_properties"]
 
-HOST: Final = "127.0.0.1"
 USUAL_PORT: Final = 9092
 _PARTITIONS_OF_INTERNAL_TOPICS: Final = 8
 

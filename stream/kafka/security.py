@@ -30,6 +30,7 @@ from aiokafka.errors import (
 )
 
 from stream.environment import SECRETS, without
+from stream.kafka.nearby import whence
 from stream.secret_files import SecretFileError, read_secret
 from stream.settings import SECURITY_FIELDS, Settings, variable
 
@@ -49,6 +50,13 @@ _REFUSALS: Final = (
 
 class SecurityError(KafkaError):  # type: ignore[misc]  # aiokafka is not typed
     """Kafka cannot be reached as the settings say; one line that names the setting, and shows no secret."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class UnansweredError(KafkaConnectionError):  # type: ignore[misc]  # aiokafka is not typed
+    """No broker answers; one line that says at which address, and who gave it."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -90,7 +98,7 @@ async def admin_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]
 
     Raises:
         SecurityError: Kafka refuses the credentials, or its certificate is not trusted: what aiokafka only logs.
-        KafkaConnectionError: no broker answers.
+        UnansweredError: no broker answers.
     """
     admin = AIOKafkaAdminClient(**connection(settings))
     try:
@@ -98,7 +106,10 @@ async def admin_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]
             await admin.start()
         except KafkaConnectionError:
             await find_refusal(settings)
-            raise
+            raise UnansweredError(
+                f"no broker answers at {settings.bootstrap} ({whence(settings)}); start one with 'sotto broker start' or "
+                f"'sotto up', or set {variable('bootstrap')}"
+            ) from None
         yield admin
     except NodeNotReadyError:
         # aiokafka takes a refused token for an accepted one, and then finds no broker.
@@ -152,7 +163,7 @@ def is_refusal(error: KafkaError) -> bool:
 
 def advice(error: KafkaError) -> str:
     """One line for whoever met an error of Kafka's: what it is, and what to look at."""
-    if isinstance(error, SecurityError):
+    if isinstance(error, SecurityError | UnansweredError):
         return str(error)
     if isinstance(error, _REFUSALS):
         named = f" ({', '.join(sorted(map(str, error.args[0])))})" if _names(error) else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -26,7 +27,9 @@ STREAM = {
 }
 
 
-def sotto(*arguments: str, environment: dict[str, str], timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def sotto(
+    *arguments: str, environment: dict[str, str], timeout: float = 120, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "stream.cli", *arguments],
         capture_output=True,
@@ -34,6 +37,7 @@ def sotto(*arguments: str, environment: dict[str, str], timeout: float = 120) ->
         check=False,
         env={**os.environ, **environment},
         timeout=timeout,
+        cwd=folder,
     )
 
 
@@ -73,8 +77,10 @@ def test_demo_holds_every_claim_it_prints_and_keeps_its_page_up(bootstrap: str, 
 
 
 def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> None:
+    installation = tmp_path / ".sotto"
+    port = _free_port()
     with subprocess.Popen(
-        [sys.executable, "-m", "stream.cli", "up", "--folder", str(tmp_path)],
+        [sys.executable, "-m", "stream.cli", "up", "--folder", str(installation), "--broker-port", str(port)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "COLUMNS": "200"},
@@ -83,10 +89,11 @@ def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> No
             assert running.stdout is not None
             line = running.stdout.readline()
             bootstrap = line.split("SOTTO_BOOTSTRAP=")[1].split(",")[0]
+            assert bootstrap == f"127.0.0.1:{port}"
             page = running.stdout.readline()
             with urlopen(page.split("page is ")[1].split(";")[0] + "healthz") as health:  # noqa: S310
                 assert health.status == 200
-            tokens = [file.read_text().strip() for file in tmp_path.glob("monitor-*.token")]
+            tokens = [file.read_text().strip() for file in installation.glob("monitor-*.token")]
             assert len(tokens) == 2
             assert not any(token in page for token in tokens)
             environment = {"SOTTO_BOOTSTRAP": bootstrap, "COLUMNS": "200"}
@@ -113,25 +120,37 @@ def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> No
             shown = sotto("stream", "show", "vitals", "ward-7", environment=environment)
             assert "closed" in shown.stdout
             assert "1 / 3" in shown.stdout
-            listed = sotto("source", "list", "--json", environment=environment)
-            assert [one["source"]["source"] for one in json.loads(listed.stdout)] == ["vitals"]
-            assert "vitals" in sotto("source", "list", environment=environment).stdout
-            listed = sotto("stream", "list", "--json", environment=environment)
-            assert [one["spec"]["stream"] for one in json.loads(listed.stdout)] == ["ward-7"]
-            [row] = [
-                line
-                for line in sotto("stream", "list", "vitals", environment=environment).stdout.splitlines()
-                if "ward-7" in line
-            ]
-            assert "above_threshold" in row
-            unknown = sotto("stream", "list", "nobody", environment=environment)
-            assert (unknown.returncode, unknown.stdout) == (1, "")
-            assert "'nobody' is not registered" in unknown.stderr
+            _is_listed_and_found_from_below(environment, tmp_path)
         finally:
             running.send_signal(signal.SIGINT)
         assert running.wait(60) == 130
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout  # noqa: S607
     assert str(tmp_path) not in listed
+
+
+def _is_listed_and_found_from_below(environment: dict[str, str], folder: Path) -> None:
+    listed = sotto("source", "list", "--json", environment=environment)
+    assert [one["source"]["source"] for one in json.loads(listed.stdout)] == ["vitals"]
+    assert "vitals" in sotto("source", "list", environment=environment).stdout
+    listed = sotto("stream", "list", "--json", environment=environment)
+    assert [one["spec"]["stream"] for one in json.loads(listed.stdout)] == ["ward-7"]
+    shown = sotto("stream", "list", "vitals", environment=environment)
+    [row] = [line for line in shown.stdout.splitlines() if "ward-7" in line]
+    assert "above_threshold" in row
+    below = folder / "reports"
+    below.mkdir()
+    assert "vitals" in sotto("source", "list", environment={}, folder=below).stdout
+    top = sotto("top", "--once", environment={}, folder=below)
+    assert "ward-7" in top.stdout, top.stderr
+    unknown = sotto("stream", "list", "nobody", environment=environment)
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert "'nobody' is not registered" in unknown.stderr
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _settled(environment: dict[str, str]) -> dict[str, dict[str, dict[str, float]]]:

@@ -1,0 +1,130 @@
+"""Where nobody says where Kafka is, a local broker's owner-only file in the working folder or above it does."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sotto import AsyncClient
+from stream.cli.folders import LOCK, VIEWER_FILE, held
+from stream.cli.monitor_address import monitor_of
+from stream.errors import Unreachable
+from stream.kafka.broker_process import start_mark
+from stream.kafka.broker_state import BrokerState, read_own_state, write_state
+from stream.kafka.nearby import local_address, settings_here, whence
+from stream.monitor.tokens import TokenError
+from stream.secret_files import SecretFileError
+from stream.settings import Settings
+
+TOKEN = "t" * 40
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose broker runs (this process stands for it) at a port where nobody answers; we are two folders below."""
+    for name in list(os.environ):
+        if name.startswith("SOTTO_"):
+            monkeypatch.delenv(name)
+    remember(tmp_path)
+    below = tmp_path / "reports" / "nightly"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    return tmp_path
+
+
+def remember(folder: Path, port: int = 1, mark: str | None = None, administration: int | None = None) -> Path:
+    broker = folder / ".sotto" / "broker"
+    broker.mkdir(parents=True, exist_ok=True)
+    mark = mark or start_mark(os.getpid()) or ""
+    write_state(broker, BrokerState(os.getpid(), mark, port, administration))
+    return broker / "broker.json"
+
+
+def test_the_broker_of_the_nearest_folder_above_is_found(project: Path) -> None:
+    assert settings_here().bootstrap == "127.0.0.1:1"
+    assert settings_here(prefix="other").bootstrap == "127.0.0.1:1"
+    assert whence(settings_here()) == f"as {project / '.sotto'} says"
+    remember(project / "reports", port=2)
+    assert settings_here().bootstrap == "127.0.0.1:2"
+
+
+def test_what_is_set_or_given_goes_before(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert local_address() is not None
+    assert settings_here(bootstrap="kafka:9").bootstrap == "kafka:9"
+    # How a broker is secured is said of another one than the local one.
+    secured = settings_here(security_protocol="SSL")
+    assert secured.bootstrap == "127.0.0.1:9092"
+    assert whence(secured).startswith("the default: SOTTO_BOOTSTRAP is not set")
+    monkeypatch.setenv("SOTTO_BOOTSTRAP", "kafka:8")
+    assert settings_here().bootstrap == "kafka:8"
+    assert whence(settings_here()) == "as SOTTO_BOOTSTRAP says"
+    assert project
+
+
+def test_a_file_that_others_could_have_written_or_that_is_stale_is_not_believed(project: Path) -> None:
+    file = project / ".sotto" / "broker" / "broker.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o644)
+    assert read_own_state(file.parent) is None
+    assert local_address() is None
+    file.chmod(0o600)
+    assert local_address() is not None
+    target = file.rename(file.with_name("elsewhere.json"))
+    file.symlink_to(target)
+    assert local_address() is None
+    file.unlink()
+    file.write_bytes(b"{")
+    file.chmod(0o600)
+    assert local_address() is None
+    remember(project, mark="another process of the same number")
+    assert local_address() is None
+    remember(project, administration=3)
+    assert local_address() is None
+
+
+async def test_a_refused_connection_names_the_address_and_who_gave_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def told(**fields: str) -> str:
+        with pytest.raises(Unreachable) as caught:
+            async with AsyncClient(**fields):
+                pass
+        return str(caught.value)
+
+    assert f"no broker answers at 127.0.0.1:1 (as {project / '.sotto'} says)" in await told()
+    assert "127.0.0.1:2 (as given)" in await told(bootstrap="127.0.0.1:2")
+    monkeypatch.setenv("SOTTO_BOOTSTRAP", "127.0.0.1:3")
+    assert "127.0.0.1:3 (as SOTTO_BOOTSTRAP says); start one with 'sotto broker start'" in await told()
+
+
+def test_the_monitor_of_a_running_installation_is_found_with_its_token(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project / ".sotto"
+    folder.chmod(0o700)
+    (folder / VIEWER_FILE).write_text(TOKEN)
+    (folder / VIEWER_FILE).chmod(0o600)
+    with held(folder) as holder:
+        with pytest.raises(TokenError):
+            monitor_of(None, Settings())
+        holder.tell("127.0.0.1:1", "http://127.0.0.1:4567/")
+        assert monitor_of(None, Settings()) == ("http://127.0.0.1:4567", TOKEN)
+        # The token goes to no address that somebody gives.
+        with pytest.raises(TokenError):
+            monitor_of("http://elsewhere:1/", Settings())
+        with pytest.raises(TokenError):
+            monitor_of(None, Settings(monitor_port=4567))
+        monkeypatch.setenv("SOTTO_MONITOR_VIEWER_TOKEN", "u" * 40)
+        assert monitor_of(None, Settings())[1] == "u" * 40
+        monkeypatch.delenv("SOTTO_MONITOR_VIEWER_TOKEN")
+        (folder / VIEWER_FILE).chmod(0o644)
+        with pytest.raises(SecretFileError, match="open to others"):
+            monitor_of(None, Settings())
+    (folder / LOCK).write_text(
+        json.dumps({"pid": os.getpid(), "mark": "another", "monitor": "http://127.0.0.1:4567/"})
+    )
+    with pytest.raises(TokenError):
+        monitor_of(None, Settings())
