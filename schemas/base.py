@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     SerializerFunctionWrapHandler,
     StringConstraints,
     model_serializer,
 )
+from pydantic_core import CoreSchema
+
+KIND_ERROR = "kind_unknown"
+"""The type of the error that lists kinds."""
 
 MAX_EVENT_BYTES = 16 * 1024
 """Largest query event in bytes; anything larger is refused unread."""
@@ -27,6 +32,18 @@ MAX_ANSWER_BYTES = 256 * 1024
 
 MAX_MAGNITUDE = 1e15
 """Largest absolute value of any public number on the wire: doubles below it still resolve 1/8."""
+
+
+class ByKind:
+    """Marks a union of models that ``kind`` tells apart: whoever gives none, or an unknown one, is told all there are."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The union's schema with that error; it must be the one of a discriminated union."""
+        schema = handler(source)
+        if schema["type"] != "tagged-union":
+            raise TypeError("give Field(discriminator='kind') before ByKind()")
+        kinds = ", ".join(f"'{kind}'" for kind in schema["choices"])
+        return {**schema, "custom_error_type": KIND_ERROR, "custom_error_message": f"give one of {kinds}"}
 
 
 class Event(BaseModel):

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Count, Event
+from schemas.base import ByKind, Count, Event
 
 Steps = Annotated[int, Field(ge=1)]
 
@@ -147,5 +147,6 @@ Calibration = Annotated[
     | HypothesisCalibration
     | EstimateCalibration,
     Field(discriminator="kind"),
+    ByKind(),
 ]
 """The constants of one stream, told apart by ``kind``."""

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Event, Fingerprint, Reason
+from schemas.base import ByKind, Event, Fingerprint, Reason
 from schemas.calibrations import Calibration
 from schemas.sources import Source
 from schemas.streams import StreamIdentity, StreamSpec
@@ -43,5 +43,5 @@ class StreamClosed(_Definition):
     reason: Reason
 
 
-Control = Annotated[StreamOpened | StreamHalted | StreamClosed, Field(discriminator="kind")]
+Control = Annotated[StreamOpened | StreamHalted | StreamClosed, Field(discriminator="kind"), ByKind()]
 """A stream's definition and what it may do."""

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Amount, Count, Digest, Event, EventId, Fingerprint, Identifier, Reason, Surplus
+from schemas.base import Amount, ByKind, Count, Digest, Event, EventId, Fingerprint, Identifier, Reason, Surplus
 from schemas.calibrations import Calibration
 from schemas.charges import StreamState
 from schemas.sources import Source
@@ -78,5 +78,7 @@ class LedgerProgress(Event):
     charges: Count
 
 
-LedgerRecord = Annotated[SourceRecord | GrantRecord | Receipt | LedgerProgress, Field(discriminator="kind")]
+LedgerRecord = Annotated[
+    SourceRecord | GrantRecord | Receipt | LedgerProgress, Field(discriminator="kind"), ByKind()
+]
 """Any record of the ledger."""

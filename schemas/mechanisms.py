@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from schemas.base import Event, Number
+from schemas.base import ByKind, Event, Number
 from schemas.sources import AttributeName, Category
 
 MAX_ANSWERS = 1_000_000
@@ -196,5 +196,6 @@ Mechanism = Annotated[
     | SparseProject
     | LazyHistogram,
     Field(discriminator="kind"),
+    ByKind(),
 ]
 """What a stream runs, told apart by ``kind``."""

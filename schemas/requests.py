@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Event, EventId, Identifier, Reason
+from schemas.base import ByKind, Event, EventId, Identifier, Reason
 from schemas.sources import Source
 from schemas.streams import StreamSpec
 
@@ -57,7 +57,7 @@ class HaltSource(Event):
 
 
 Request = Annotated[
-    RegisterSource | OpenStream | CloseStream | HaltStream | HaltSource, Field(discriminator="kind")
+    RegisterSource | OpenStream | CloseStream | HaltStream | HaltSource, Field(discriminator="kind"), ByKind()
 ]
 """Anything the budget service may be asked."""
 

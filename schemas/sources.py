@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from schemas.base import Delta, Epsilon, Event, Identifier, Number
+from schemas.base import ByKind, Delta, Epsilon, Event, Identifier, Number
 
 AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Category = Annotated[str, StringConstraints(max_length=256)]
@@ -107,7 +107,7 @@ def _from_shorthand(value: Any) -> Any:
     return value
 
 
-_DeclaredDomain = Annotated[Categories | Integers | Bins, Field(discriminator="kind")]
+_DeclaredDomain = Annotated[Categories | Integers | Bins, Field(discriminator="kind"), ByKind()]
 _Shorthand = (
     Annotated[int, Field(ge=1, le=MAX_DOMAIN_SIZE)]
     | Annotated[tuple[Category, ...], Field(min_length=1, max_length=MAX_DOMAIN_SIZE)]
@@ -182,5 +182,5 @@ class TableSource(_Source):
     attributes: Annotated[dict[AttributeName, Domain], Field(min_length=1, max_length=1024)]
 
 
-Source = Annotated[ValuesSource | RecordsSource | TableSource, Field(discriminator="kind")]
+Source = Annotated[ValuesSource | RecordsSource | TableSource, Field(discriminator="kind"), ByKind()]
 """What has a budget: a feed of trusted values, a feed of people's own records, or a table."""

@@ -18,7 +18,7 @@ from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import from_json
 
-from schemas.base import Event
+from schemas.base import KIND_ERROR, Event
 from schemas.repeats import REPEATED, repeats_a_field
 
 Steps = tuple[int | str, ...]
@@ -160,14 +160,9 @@ def _describe(error: ValidationError, place_of: Callable[[Steps], list[str]]) ->
     parts = []
     for detail in error.errors(include_input=False, include_url=False)[:3]:
         steps = place_of(detail["loc"])
-        match detail["type"]:
-            case "extra_forbidden":
-                known = "unknown field; remove it"
-            case "union_tag_invalid":
-                steps.append("kind")
-                known = f"give one of {detail['ctx']['expected_tags']}"
-            case _:
-                known = detail["msg"]
+        known = "unknown field; remove it" if detail["type"] == "extra_forbidden" else detail["msg"]
+        if detail["type"] == KIND_ERROR:
+            steps.append("kind")
         place = ".".join(steps) or "event"
         parts.append(f"{place[:80]}: {known[:200]}")
     return "; ".join(parts)[:500]

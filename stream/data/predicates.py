@@ -83,6 +83,7 @@ _HINTS: Final[dict[TokenType, str]] = {
     TokenType.PLACEHOLDER: "write the value itself",
     TokenType.COLON: "write the value itself",
 }
+_NO_NAME_BUT_A_VALUE: Final = "no declared attribute has this name; put a value in single quotes"
 _USUAL_HINT: Final = "use comparisons, BETWEEN, IN, AND, OR and NOT, and put names in double quotes"
 
 
@@ -182,12 +183,12 @@ class PredicateParser:
                 return self._comparison(node)
             case exp.Between():
                 attribute, low, high = _parts(node, "this", "low", "high")
-                return self._attribute(attribute).between(_literal(low), _literal(high))
+                return self._attribute(attribute).between(self._literal(low), self._literal(high))
             case exp.In():
                 attribute, *literals = _parts(node, "this", "expressions")
                 if not 0 < len(literals) <= MAX_LIST_LENGTH:
                     raise PredicateError(f"an IN list has 1 to {MAX_LIST_LENGTH} literals; split it with OR")
-                return self._attribute(attribute).among([_literal(literal) for literal in literals])
+                return self._attribute(attribute).among([self._literal(literal) for literal in literals])
             case exp.Column():
                 name = self._attribute(node).name
                 raise PredicateError(
@@ -200,6 +201,10 @@ class PredicateParser:
         operator, mirrored = _OPERATORS[type(node)]
         match left, right:
             case exp.Column(), exp.Column():
+                names = [_name(side) for side in (left, right)]
+                known = [name for name in names if name is not None and self._find(name) is not None]
+                if len(known) == 1:
+                    raise PredicateError(_NO_NAME_BUT_A_VALUE, next(name for name in names if name not in known))
                 raise PredicateError("two attributes are compared; compare each with a literal")
             case exp.Column(), _:
                 return self._attribute(left).compare(operator, _literal(right))
@@ -224,6 +229,12 @@ class PredicateParser:
         if attribute is None:
             raise PredicateError("no declared attribute has this name; check its spelling and case", name)
         return attribute
+
+    def _literal(self, node: exp.Expr) -> Constant:
+        bare = _bare(node)
+        if isinstance(bare, exp.Column) and (name := _name(bare)) is not None and self._find(name) is None:
+            raise PredicateError(_NO_NAME_BUT_A_VALUE, name)
+        return _literal(bare)
 
     def _find(self, name: str) -> Attribute | None:
         if name in self._attributes:
@@ -291,6 +302,11 @@ def _bare(node: exp.Expr) -> exp.Expr:
 
 def _is_literal(node: exp.Expr) -> bool:
     return isinstance(node, exp.Literal | exp.Neg)
+
+
+def _name(column: exp.Column) -> str | None:
+    identifier = column.this
+    return str(identifier.this) if isinstance(identifier, exp.Identifier) else None
 
 
 def _literal(node: exp.Expr) -> Constant:

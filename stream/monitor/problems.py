@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from schemas import Amount
+from schemas.base import KIND_ERROR
 from stream.monitor.models import FieldProblem, Problem, ProblemCode
 
 MAX_FIELDS = 10
@@ -55,12 +56,7 @@ def malformed(error: ValidationError, what: Literal["body", "parameter"]) -> Pro
 
 
 def _field(detail: Any) -> FieldProblem:
-    place = ".".join(str(step) for step in detail["loc"]) or "body"
-    match detail["type"]:
-        case "extra_forbidden":
-            message = "unknown field; remove it"
-        case "union_tag_invalid":  # pydantic's own message quotes the tag that was sent
-            message = f"{detail['ctx']['discriminator']} must be one of {detail['ctx']['expected_tags']}"
-        case _:
-            message = detail["msg"]
+    steps = [*map(str, detail["loc"]), *(["kind"] if detail["type"] == KIND_ERROR else [])]
+    place = ".".join(steps) or "body"
+    message = "unknown field; remove it" if detail["type"] == "extra_forbidden" else detail["msg"]
     return FieldProblem(field=place[:80], message=message[:200])

@@ -196,6 +196,11 @@ STREAM: dict[str, Any] = {
             {"kind": "begin", "request": "1"},
             "kind: give one of 'register', 'open', 'close', 'halt', 'halt_source'",
         ),
+        ({"request": "1"}, "kind: give one of 'register', 'open', 'close', 'halt', 'halt_source'"),
+        (
+            {"kind": "open", "request": "1", "stream": {**STREAM, "mechanism": {"threshold": 3}}},
+            "open.stream.mechanism.kind: give one of 'above_threshold', 'numeric_sparse', 'laplace'",
+        ),
         ({"kind": "open", "stream": STREAM}, "open.request: Field required"),
         ({"kind": "open", "request": "", "stream": STREAM}, "open.request: String should have at least 1"),
         (
