@@ -18,7 +18,8 @@ class Answer(Event):
     probability 1 − β, and ``basis`` says what it rests on. ``spent`` is the stream's realised privacy loss so far,
     ``tops_left`` how many more charged answers (⊤s, updates, noisy answers) its grant pays for, null where one charge
     pays for all; both are null for ``rejected``, which never reaches its stream. ``price`` is the ε that an answer to a question
-    with an ``alpha`` was charged, 0 where what it asks for was known; of one ``rejected`` for its price, the ε that is asked.
+    with an ``alpha`` was charged, 0 where what it asks for was known; of one ``rejected`` for its price, the ε that is asked; null
+    where Gaussian noise was charged, which has no ε of its own.
     """
 
     wire_omits_defaults: ClassVar[bool] = True

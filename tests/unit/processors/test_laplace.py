@@ -274,3 +274,10 @@ def test_gaussian_noise_of_a_quotient_has_half_of_the_precision_for_each_number(
     top, bottom = gaussian_noise(driver, [2, 2])
     assert answer.estimate == (1500 + top) / (2000 + bottom)
     assert abs((answer.estimate or 0.0) - 0.75) <= (answer.alpha or 0.0)
+
+
+def test_gaussian_noise_has_no_price_of_its_own_and_is_never_asked_for_less() -> None:
+    loose, tight = ask(driver_with(many()), {"where": "age < 50", "alpha": 1e6}, {"where": "TRUE", "alpha": 1.0})
+    assert (loose.outcome, loose.price) == ("answer", None)
+    assert (loose.alpha or 0.0) < 1e6
+    assert "where delta is above 0 all answers are charged alike" in (tight.reason or "")

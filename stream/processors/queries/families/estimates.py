@@ -289,7 +289,10 @@ def _reply(
 def _priced(calibration: EstimateCalibration, reply: Reply, step: Step, alpha: float) -> Reply:
     """The reply to a question with a wanted error, with its price; the last digit of what it promises is rounded down."""
     told = alpha if reply.alpha is None else min(reply.alpha, alpha)
-    return replace(reply, alpha=told, parts=step.parts, price=epsilon_of(calibration, step.parts))
+    # Gaussian noise has no ε of its own.
+    known = not step.parts or calibration.noise == "laplace"
+    price = epsilon_of(calibration, step.parts) if known else None
+    return replace(reply, alpha=told, parts=step.parts, price=price)
 
 
 def _refused(calibration: EstimateCalibration, step: Step, left: int, alpha: float | None) -> Reply:
