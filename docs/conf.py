@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version as version_of
 from pathlib import Path
+
+from stream.version import VERSION
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 project = "Sotto"
-release = version = version_of("sotto")
+release = version = VERSION
 html_title = f"Sotto {release}"
 html_theme = "furo"
 html_show_copyright = False
 html_copy_source = False
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "extensions.folders",
@@ -26,6 +27,12 @@ extensions = [
 exclude_patterns = ["extensions"]
 nitpicky = False
 highlight_language = "text"
+
+nb_execution_mode = "force"  # a notebook keeps no outputs: what a page shows is what its code prints today
+nb_execution_raise_on_error = True
+nb_execution_in_temp = True
+nb_execution_timeout = 300
+nb_merge_streams = True
 
 myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 4

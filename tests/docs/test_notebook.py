@@ -1,0 +1,80 @@
+"""The notebook runs from its first cell to its last, and what it says of its numbers is so."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.docs.pages import DOCS
+
+NOTEBOOK = DOCS / "notebook.ipynb"
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def read() -> Any:
+    return nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture(scope="module")
+def told() -> list[Any]:
+    """What all cells put out, one after the other."""
+    notebook = read()
+    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+@pytest.fixture(scope="module")
+def printed(told: list[Any]) -> str:
+    return ESCAPES.sub("", "\n".join(one.text for one in told if one.output_type == "stream"))
+
+
+def numbers(pattern: str, text: str) -> list[float]:
+    found = re.search(pattern, text)
+    assert found, f"nothing like {pattern!r} in:\n{text}"
+    return [float(number) for number in found.groups()]
+
+
+def test_it_holds_no_outputs_that_could_grow_old() -> None:
+    for cell in read().cells:
+        assert cell.cell_type != "code" or (cell.outputs == [] and cell.execution_count is None)
+
+
+def test_noise_of_its_own_for_each_answer_would_be_several_times_as_far_off(printed: str) -> None:
+    [estimate] = numbers(r"each count is within ±([\d.]+)", printed)
+    [own_noise] = numbers(r"each number is within ±([\d.]+)", printed)
+    assert own_noise > 3 * estimate
+
+
+def test_all_500_questions_are_answered_within_what_was_planned_and_granted(printed: str) -> None:
+    answered, spent = numbers(r"(\d+) answers for ε = ([\d.]+)", printed)
+    [planned] = numbers(r"each count is within ±([\d.]+)", printed)
+    [promised] = numbers(r"each count within ± (\d+); ε = 3 left for other streams", printed)
+    assert answered == 500
+    assert 0 < spent <= 1
+    assert promised == round(planned)
+
+
+def test_every_answer_is_within_its_error_bar_of_the_truth_and_most_are_far_within(printed: str) -> None:
+    largest, mean, promised = numbers(r"largest error (\d+), mean (\d+); promised ± (\d+)", printed)
+    within, asked = numbers(r"(\d+) of (\d+) within their own ±", printed)
+    assert within == asked == 500
+    assert mean < largest / 2 < promised
+
+
+def test_what_was_not_spent_is_there_again_when_the_stream_is_closed(printed: str) -> None:
+    spent, refunded, left = numbers(r"spent ε = ([\d.]+), refunded ([\d.]+), left ([\d.]+) of 4", printed)
+    assert refunded > 0
+    assert spent + refunded == pytest.approx(1, abs=2e-3)
+    assert spent + left == pytest.approx(4, abs=2e-3)
+
+
+def test_it_draws_a_dashboard_and_shows_tables_with_their_error_bars(told: list[Any]) -> None:
+    shown = [one.data for one in told if "data" in one]
+    assert [one for one in shown if "image/png" in one]
+    tables = [one["text/html"] for one in shown if "text/html" in one]
+    assert any("people ±" in table and "questions" not in table for table in tables)
+    assert any("±" in table and "<svg" in table for table in tables)
