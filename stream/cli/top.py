@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
 from typing import Annotated, TypeVar
 
 import typer
@@ -35,12 +37,20 @@ from stream.settings import Settings
 
 TIMEOUT = 5.0
 """Longest wait for an answer of the monitor, in seconds."""
-WIDE = 100
-"""Columns of a terminal from which on everything is shown."""
 BAR = 20
 
 _STATES = {"open": "green", "exhausted": "yellow", "halted": "red", "closed": "bright_black"}
 _View = TypeVar("_View", bound=View)
+
+
+class Detail(IntEnum):
+    """How much a table shows, most first."""
+
+    ALL = 0
+    NARROW = 1
+    BARE = 2
+    BROKEN = 3
+    """As the one before, with names over several lines."""
 
 
 @dataclass(frozen=True)
@@ -126,13 +136,23 @@ def _problem(body: bytes, status: int) -> str:
 
 def picture(frame: Frame, width: int, *, live: bool = False) -> RenderableType:
     """One picture for a terminal of so many columns."""
-    wide = width >= WIDE
     parts: list[RenderableType] = [_headline(frame.overview, live=live), Text()]
-    parts += [_sources(frame.sources, wide=wide), Text()]
-    parts += [_streams(frame.streams, wide=wide), Text()]
-    parts += [_members(frame.workers, wide=wide), Text()]
+    parts += [_fitting(width, partial(_sources, frame.sources)), Text()]
+    parts += [_fitting(width, partial(_streams, frame.streams)), Text()]
+    parts += [_fitting(width, partial(_members, frame.workers)), Text()]
     parts.append(_rejected(frame.rejected))
     return Group(*parts)
+
+
+def _fitting(width: int, table_of: Callable[[Detail], Table]) -> Table:
+    """The table with the most in it of which nothing is cut; in the last resort names are broken."""
+    options = console.options.update(width=width)
+    for detail in Detail:
+        table = table_of(detail)
+        # What is cut ends in "…", which stands in no name and no figure.
+        if not any("…" in segment.text for segment in console.render(table, options)):
+            break
+    return table
 
 
 def _headline(overview: Overview, *, live: bool) -> Text:
@@ -152,23 +172,27 @@ def _headline(overview: Overview, *, live: bool) -> Text:
     return line
 
 
-def _sources(page: SourcePage, *, wide: bool) -> Table:
+def _sources(page: SourcePage, detail: Detail) -> Table:
     table = _table(f"Sources, least left first ({len(page.items)} of {page.total:,})")
-    for name in ("source", "state", "budget", "left"):
-        table.add_column(name, no_wrap=name != "source", overflow="fold")
-    for name in ("granted", "spent", "refunded", "total") if wide else ("spent",):
+    with_bar = detail <= Detail.NARROW
+    _add_name(table, "source", detail)
+    for name in ("state", "budget", "left") if with_bar else ("state", "left"):
+        table.add_column(name, no_wrap=True)
+    for name in ("granted", "spent", "refunded", "total") if detail is Detail.ALL else ("spent",):
         table.add_column(name, justify="right", no_wrap=True)
     for row in page.items:
         low = "bold red" if row.left_share < 0.1 else ""
-        amounts = (row.granted, row.spent, row.refunded, row.total) if wide else (row.spent,)
+        amounts = (row.granted, row.spent, row.refunded, row.total) if detail is Detail.ALL else (row.spent,)
         left = Text(f"{row.left_share:.1%}", low)
-        table.add_row(_text(row.source), _state(row.state), _budget_bar(row), left, *map(_amount, amounts))
+        bar = [_budget_bar(row)] if with_bar else []
+        table.add_row(_text(row.source), _state(row.state), *bar, left, *map(_amount, amounts))
     return _or_hint(table, "none yet: register one with 'sotto source add'", page.items)
 
 
-def _streams(page: StreamPage, *, wide: bool) -> Table:
+def _streams(page: StreamPage, detail: Detail) -> Table:
+    wide = detail is Detail.ALL
     table = _table(f"Busiest streams ({len(page.items)} of {page.total:,})")
-    table.add_column("stream", overflow="fold")
+    _add_name(table, "stream", detail)
     for name in ("state", "mechanism", "⊤s used") if wide else ("state", "⊤s used"):
         table.add_column(name, no_wrap=True)
     for name in ("⊤/s", "⊥/s", "answered", "α", "dry in") if wide else ("⊤/s", "⊥/s"):
@@ -199,10 +223,13 @@ def _stream_cells(row: StreamRow, *, wide: bool) -> list[Text]:
     return [_text(row.stream), state, _text(row.mechanism), bar + Text(used), *rates, *rest]
 
 
-def _members(workers: WorkersView, *, wide: bool) -> Table:
+def _members(workers: WorkersView, detail: Detail) -> Table:
+    wide = detail is Detail.ALL
     table = _table("Services")
-    for name in ("process", "service", "host", "partitions") if wide else ("process", "service", "partitions"):
-        table.add_column(name, overflow="fold")
+    _add_name(table, "process", detail)
+    for name in ("service", "host") if wide else ("service",):
+        table.add_column(name, no_wrap=True)
+    table.add_column("partitions")
     for name in ("lag", "events/s", "restoring"):
         table.add_column(name, justify="right", no_wrap=True)
     for member in workers.members:
@@ -236,6 +263,11 @@ def _rejected(rejected: RejectedView) -> Text:
         return Text("Rejected: none", "bright_black")
     reasons = ", ".join(f"{visible(reason.code)} {reason.count:,}" for reason in rejected.reasons)
     return Text(f"Rejected {rejected.total:,}: {reasons}", "yellow")
+
+
+def _add_name(table: Table, name: str, detail: Detail) -> None:
+    broken = detail is Detail.BROKEN
+    table.add_column(name, no_wrap=not broken, overflow="fold" if broken else "ellipsis")
 
 
 def _table(title: str) -> Table:
