@@ -41,10 +41,19 @@ from schemas.mechanisms import (
 )
 from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Query, Term, form_of
 from schemas.rejected import RejectedHeaders
-from schemas.requests import CloseStream, HaltSource, HaltStream, OpenStream, RegisterSource, Request, subject_of
+from schemas.requests import (
+    CloseStream,
+    ExtendStream,
+    HaltSource,
+    HaltStream,
+    OpenStream,
+    RegisterSource,
+    Request,
+    subject_of,
+)
 from schemas.sources import Bins, Categories, Domain, Integers, RecordsSource, Source, TableSource, ValuesSource
 from schemas.status import PartitionStatus, StreamStatus
-from schemas.streams import StreamIdentity, StreamSpec
+from schemas.streams import Extension, Extensions, StreamIdentity, StreamSpec
 
 __all__ = [
     "MAX_ANSWER_BYTES",
@@ -71,6 +80,9 @@ __all__ = [
     "EstimateCalibration",
     "Event",
     "Exponential",
+    "ExtendStream",
+    "Extension",
+    "Extensions",
     "Form",
     "GrantRecord",
     "HaltSource",

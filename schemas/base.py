@@ -52,8 +52,8 @@ class Event(BaseModel):
     wire_omits_defaults: ClassVar[bool] = False
     """Whether fields at their defaults are left out of the JSON."""
 
-    wire_omits_null: ClassVar[frozenset[str]] = frozenset()
-    """Single fields that are left out of the JSON while they are null: events of versions without them stay as they were."""
+    wire_omits: ClassVar[frozenset[str]] = frozenset()
+    """Single fields that a ``SparingEvent`` leaves out of the JSON at their defaults."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -64,6 +64,18 @@ class Event(BaseModel):
         hide_input_in_errors=True,
         defer_build=True,  # a command that asks one question needs few of the models
     )
+
+
+class SparingEvent(Event):
+    """An event that leaves ``wire_omits`` out at their defaults: one that does without them stays as earlier versions wrote it."""
+
+    @model_serializer(mode="wrap")
+    def _omit(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialise(self)
+        for name in self.wire_omits:
+            if getattr(self, name) == type(self).model_fields[name].default:
+                fields.pop(name, None)
+        return fields
 
 
 Identifier = Annotated[

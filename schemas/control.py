@@ -5,26 +5,29 @@ The topic is compacted by stream, so every event carries the whole definition: t
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from schemas.base import ByKind, Event, Fingerprint, Reason
+from schemas.base import ByKind, Fingerprint, Reason, SparingEvent
 from schemas.calibrations import Calibration
 from schemas.sources import Source
-from schemas.streams import StreamIdentity, StreamSpec
+from schemas.streams import Extensions, StreamIdentity, StreamSpec
 
 
-class _Definition(Event):
+class _Definition(SparingEvent):
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"extensions"})
+
     spec: StreamSpec
     source: Source
     identity: StreamIdentity
     fingerprint: Fingerprint | None
     calibration: Calibration
+    extensions: Extensions = ()
 
 
 class StreamOpened(_Definition):
-    """The stream may answer."""
+    """The stream may answer, for as long as its calibration and its extensions have charged answers."""
 
     kind: Literal["opened"] = "opened"
 

@@ -5,15 +5,27 @@ The topic is compacted; a source's record, each grant and each receipt have keys
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from schemas.base import Amount, ByKind, Count, Digest, Event, EventId, Fingerprint, Identifier, Reason, Surplus
+from schemas.base import (
+    Amount,
+    ByKind,
+    Count,
+    Digest,
+    Event,
+    EventId,
+    Fingerprint,
+    Identifier,
+    Reason,
+    SparingEvent,
+    Surplus,
+)
 from schemas.calibrations import Calibration
 from schemas.charges import StreamState
 from schemas.sources import Source
-from schemas.streams import StreamIdentity, StreamSpec
+from schemas.streams import Extensions, StreamIdentity, StreamSpec
 
 
 class SourceRecord(Event):
@@ -31,8 +43,13 @@ class SourceRecord(Event):
     streams: Count
 
 
-class GrantRecord(Event):
-    """A stream's grant: its cost, what is known to be spent of it, and what went back."""
+class GrantRecord(SparingEvent):
+    """A stream's grant: its cost with all extensions, what is known to be spent of it, and what went back.
+
+    ``ending`` is what was asked of it; a stream that is ``exhausted`` has ended by itself.
+    """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"extensions"})
 
     kind: Literal["grant"] = "grant"
     spec: StreamSpec
@@ -48,14 +65,18 @@ class GrantRecord(Event):
     answered: Count
     tops: Count
     surplus: Surplus = 0
+    extensions: Extensions = ()
 
 
-class Receipt(Event):
+class Receipt(SparingEvent):
     """What became of one request, told apart by id and digest; ``asked`` and ``left`` are set where budget was the question.
 
     ``closing`` waits for the worker's last totals; with ``state`` ``closed`` there was nothing left to do. ``state`` is that of
-    the stream when a request that ends it was done; null elsewhere.
+    the stream when a request that ends it was done; null elsewhere. A stream that was extended is ``opened`` for ``answers`` more
+    charged answers, for which ``granted`` was taken from its source.
     """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"answers", "granted"})
 
     kind: Literal["receipt"] = "receipt"
     request: EventId
@@ -68,6 +89,8 @@ class Receipt(Event):
     asked: Amount | None = None
     left: Amount | None = None
     state: StreamState | None = None
+    answers: Count | None = None
+    granted: Amount | None = None
 
 
 class LedgerProgress(Event):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import ByKind, Event, EventId, Identifier, Reason
+from schemas.base import ByKind, Delta, Epsilon, Event, EventId, Identifier, Reason
 from schemas.sources import Source
 from schemas.streams import StreamSpec
 
@@ -25,6 +25,21 @@ class OpenStream(Event):
     kind: Literal["open"] = "open"
     request: EventId
     stream: StreamSpec
+
+
+class ExtendStream(Event):
+    """Grant a stream as many further charged answers as ``epsilon`` pays for, at the price of those that it was opened with.
+
+    Only what they cost is taken. With ``delta`` the answers of a stream whose charges are independent of each other are
+    composed optimally, which makes more of them out of a large ``epsilon``.
+    """
+
+    kind: Literal["extend"] = "extend"
+    request: EventId
+    source: Identifier
+    stream: Identifier
+    epsilon: Epsilon
+    delta: Delta = 0.0
 
 
 class CloseStream(Event):
@@ -57,7 +72,9 @@ class HaltSource(Event):
 
 
 Request = Annotated[
-    RegisterSource | OpenStream | CloseStream | HaltStream | HaltSource, Field(discriminator="kind"), ByKind()
+    RegisterSource | OpenStream | ExtendStream | CloseStream | HaltStream | HaltSource,
+    Field(discriminator="kind"),
+    ByKind(),
 ]
 """Anything the budget service may be asked."""
 
@@ -69,7 +86,7 @@ def subject_of(request: Request) -> tuple[str, str | None]:
             return request.source.source, None
         case OpenStream():
             return request.stream.source, request.stream.stream
-        case CloseStream() | HaltStream():
+        case ExtendStream() | CloseStream() | HaltStream():
             return request.source, request.stream
         case HaltSource():
             return request.source, None

@@ -8,14 +8,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import (
     BeforeValidator,
     Field,
-    SerializerFunctionWrapHandler,
     StringConstraints,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
-from schemas.base import ByKind, Delta, Epsilon, Event, Identifier, Number
+from schemas.base import ByKind, Delta, Epsilon, Event, Identifier, Number, SparingEvent
 
 AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Category = Annotated[str, StringConstraints(max_length=256)]
@@ -120,7 +118,7 @@ Domain = Annotated[
 """The declared values of one attribute."""
 
 
-class _Source(Event):
+class _Source(SparingEvent):
     source: Identifier
     neighbors: Literal["add-remove", "replace"]
     epsilon: Epsilon
@@ -142,7 +140,7 @@ class ValuesSource(_Source):
     2⁵⁰ steps of the grid reach. A range beyond those steps is refused, and a grid that reaches less than 10⁹ without one.
     """
 
-    wire_omits_null: ClassVar[frozenset[str]] = frozenset({"minimum", "maximum"})
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"minimum", "maximum"})
 
     kind: Literal["values"]
     sensitivity: Annotated[float, Field(ge=1e-12, le=1e12)]
@@ -155,11 +153,6 @@ class ValuesSource(_Source):
         if self.minimum is not None and self.maximum is not None and self.minimum >= self.maximum:
             raise ValueError("maximum must be above minimum; swap them, or leave both out")
         return self
-
-    @model_serializer(mode="wrap")
-    def _omit_range(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = serialise(self)
-        return {name: one for name, one in fields.items() if one is not None or name not in self.wire_omits_null}
 
 
 class RecordsSource(_Source):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from schemas.base import Delta, Digest, Epsilon, Event, Identifier, Incarnation, KeyId, Probability
-from schemas.mechanisms import Mechanism
+from schemas.mechanisms import MAX_ANSWERS, Mechanism
 
 
 class StreamSpec(Event):
@@ -33,3 +33,21 @@ class StreamIdentity(Event):
     incarnation: Incarnation
     digest: Digest
     key_id: KeyId
+
+
+class Extension(Event):
+    """Further charged answers of a stream that is open, each at the price of those that it was opened with.
+
+    They are ``answers`` in number and take no more than ``epsilon`` by adding up or, where they do, are together
+    (``epsilon``, ``delta``)-DP by optimal composition. ``request`` is the digest of the request that asked for them: the same
+    one never extends a stream twice.
+    """
+
+    request: Digest
+    answers: Annotated[int, Field(ge=1, le=MAX_ANSWERS)]
+    epsilon: float
+    delta: float = 0.0
+
+
+Extensions = tuple[Extension, ...]
+"""All extensions of a stream in the order in which they were granted: it only ever grows at its end."""

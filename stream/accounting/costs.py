@@ -17,6 +17,8 @@ from schemas import (
     AnswersCalibration,
     Calibration,
     EstimateCalibration,
+    Extension,
+    Extensions,
     HypothesisCalibration,
     ReleaseCalibration,
     Source,
@@ -129,7 +131,8 @@ class Losses:
     """The pure privacy losses that a calibration composes.
 
     ``parts`` lists how many mechanisms of which ε make up the whole stream. A transcript with t charged answers has
-    lost ``first`` + t·``each``, and ``under_way`` more while the stream is open. Gaussian noise has no ε and is none of them:
+    lost ``first`` + t·``each``, and ``under_way`` more while the stream is open; each one beyond those that it was planned for
+    loses ``beyond``, or ``each`` where that is None. Gaussian noise has no ε and is none of them:
     the first answer rests on ``gaussian_first``, all charged ones together on ``gaussian_charged``.
     """
 
@@ -139,6 +142,12 @@ class Losses:
     under_way: Fraction = Fraction(0)
     gaussian_first: tuple[Moved, ...] = ()
     gaussian_charged: tuple[Moved, ...] = ()
+    beyond: Fraction | None = None
+
+    @property
+    def further(self) -> Fraction:
+        """What each charged answer loses beyond those that the stream was planned for."""
+        return self.each if self.beyond is None else self.beyond
 
     @property
     def gaussian(self) -> tuple[Moved, ...]:
@@ -181,7 +190,7 @@ def losses(calibration: Calibration) -> Losses:  # noqa: PLR0911 - one for each 
             inner = losses(calibration.sparse_vector)
             rows = Fraction(calibration.epsilon_rows)
             parts = inner.parts if rows == 0 else ((1, rows), *inner.parts)
-            return Losses(parts, rows + inner.first, inner.each, inner.under_way)
+            return Losses(parts, rows + inner.first, inner.each, inner.under_way, beyond=inner.beyond)
         case EstimateCalibration():
             inner = losses(calibration.sparse_vector)
             rows, start = Fraction(calibration.epsilon_rows), Fraction(calibration.epsilon_start)
@@ -190,7 +199,12 @@ def losses(calibration: Calibration) -> Losses:  # noqa: PLR0911 - one for each 
             )
             first = rows + calibration.starts * start + inner.first
             return Losses(
-                (*opening, *inner.parts), first, inner.each, inner.under_way, *_estimate_noise(calibration)
+                (*opening, *inner.parts),
+                first,
+                inner.each,
+                inner.under_way,
+                *_estimate_noise(calibration),
+                beyond=inner.beyond,
             )
 
 
@@ -215,7 +229,9 @@ def _sparse_vector_losses(calibration: SparseVectorCalibration) -> Losses:
     if calibration.fresh_threshold:
         whole = threshold + per_tops
         return Losses(((calibration.cutoff, whole),), Fraction(0), whole, under_way=threshold)
-    return Losses(((1, threshold + per_tops),), threshold, per_tops / calibration.cutoff)
+    # What a monotone query saves on its ⊤ or on the threshold is saved for as many ⊤s as were planned, and no more.
+    beyond = (query + Fraction(calibration.epsilon_answer)) / calibration.cutoff
+    return Losses(((1, threshold + per_tops),), threshold, per_tops / calibration.cutoff, beyond=beyond)
 
 
 def is_pure(calibration: Calibration) -> bool:
@@ -243,24 +259,107 @@ def stream_cost(calibration: Calibration, accountant: str) -> Cost:
 
 
 @lru_cache(maxsize=65536)
-def realised_cost(calibration: Calibration, accountant: str, answered: int, tops: int, surplus: int = 0) -> Cost:
+def realised_cost(
+    calibration: Calibration,
+    accountant: str,
+    answered: int,
+    tops: int,
+    surplus: int = 0,
+    extensions: Extensions = (),
+) -> Cost:
     """What a transcript with so many answers, ``tops`` of them charged, has provably spent.
 
     ``surplus`` is by how many parts the charged answers have cost more than one ordinary charge each, or less. Nothing before
     the first answer. By adding up, a transcript has lost what its losses say; its ρ, and an (ε, δ) that
-    rests on optimal composition, count as spent in full.
+    rests on optimal composition, count as spent in full, those of an extension as soon as it may have been used.
     """
     full = stream_cost(calibration, accountant)
     if answered == 0:
         return NOTHING
+    charges = tops + Fraction(surplus, PARTS)
     if accountant == "pure" and not is_pure(calibration):
+        spent = full
+    else:
+        parts = losses(calibration)
+        loss = _lost(calibration, min(charges, Fraction(calibration.cutoff)))
+        if tops < calibration.cutoff:
+            loss += parts.under_way
+        drawn = parts.gaussian_first or (tops > 0 and parts.gaussian_charged)
+        spent = Cost(_units_up(loss, EPSILON_UNITS), full.delta, full.rho, 1 if drawn else 0).least(full)
+    start = calibration.cutoff
+    for extension in extensions:
+        spent += _realised_extension(calibration, accountant, extension, start, charges)
+        start += extension.answers
+    return spent
+
+
+@lru_cache(maxsize=4096)
+def extension_cost(calibration: Calibration, accountant: str, extension: Extension, start: int) -> Cost:
+    """What further charged answers may spend at most, of a stream that ``start`` of them come before.
+
+    Under ``pure`` they are added up, or composed optimally by themselves. Under ``zcdp`` charges that are independent of each
+    other count like those of the opening. A threshold drawn once ties them to all that came before: given that, they are
+    pure with what is lost by then twice, and what they add. docs/composition.md, "Extensions", has the proofs.
+    """
+    parts = losses(calibration)
+    loss = extension.answers * parts.further
+    if accountant == "zcdp":
+        if are_independent(calibration):
+            rho = extension.answers * parts.further**2 / 2
+        else:
+            rho = (2 * _lost(calibration, Fraction(start)) + loss) ** 2 / 2
+        return Cost(_units_up(loss, EPSILON_UNITS), rho=_units_up(rho, EPSILON_UNITS))
+    composed = Fraction(extension.epsilon)
+    if loss <= composed:
+        return Cost(_units_up(loss, EPSILON_UNITS))
+    return Cost(_units_up(composed, EPSILON_UNITS), _units_up(Fraction(extension.delta), DELTA_UNITS))
+
+
+@lru_cache(maxsize=4096)
+def grant_cost(calibration: Calibration, accountant: str, extensions: Extensions) -> Cost:
+    """What a stream with all its extensions may spend at most."""
+    cost, start = stream_cost(calibration, accountant), calibration.cutoff
+    for extension in extensions:
+        cost += extension_cost(calibration, accountant, extension, start)
+        start += extension.answers
+    return cost
+
+
+def _lost(calibration: Calibration, charges: Fraction) -> Fraction:
+    """What so many charges have lost by adding up."""
+    parts, planned = losses(calibration), min(charges, Fraction(calibration.cutoff))
+    return parts.first + planned * parts.each + (charges - planned) * parts.further
+
+
+def are_independent(calibration: Calibration) -> bool:
+    """Whether each charge pays for noise of its own, and leaves nothing to those that follow."""
+    match calibration:
+        case SparseVectorCalibration():
+            return calibration.fresh_threshold
+        case HypothesisCalibration() | EstimateCalibration():
+            return calibration.sparse_vector.fresh_threshold
+        case _:
+            return True
+
+
+def _realised_extension(
+    calibration: Calibration, accountant: str, extension: Extension, start: int, charges: Fraction
+) -> Cost:
+    """What of an extension is spent after so many charges: some of it as soon as an answer may have come that the ``start``
+    charges before it do not pay for. Where answers may be free, that is when less than one of these is left.
+    """
+    free = not isinstance(calibration, AnswersCalibration)
+    if charges <= start - free:
+        return NOTHING
+    full = extension_cost(calibration, accountant, extension, start)
+    if full.delta:
         return full
     parts = losses(calibration)
-    loss = parts.first + (tops + Fraction(surplus, PARTS)) * parts.each
-    if tops < calibration.cutoff:
+    used = min(charges - start, Fraction(extension.answers))
+    loss = max(used, Fraction(0)) * parts.further
+    if used < extension.answers:
         loss += parts.under_way
-    drawn = parts.gaussian_first or (tops > 0 and parts.gaussian_charged)
-    return Cost(_units_up(loss, EPSILON_UNITS), full.delta, full.rho, 1 if drawn else 0).least(full)
+    return Cost(_units_up(loss, EPSILON_UNITS), rho=full.rho).least(full)
 
 
 def total_budget(source: Source) -> Cost:

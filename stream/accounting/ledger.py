@@ -9,8 +9,32 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from schemas import Amount, Calibration, GrantRecord, Source, SourceRecord, StreamIdentity, StreamSpec, StreamState
-from stream.accounting.costs import NOTHING, PARTS, Cost, fits, realised_cost, stream_cost, to_amount, total_budget
+from schemas import (
+    Amount,
+    Calibration,
+    Extension,
+    Extensions,
+    GrantRecord,
+    Source,
+    SourceRecord,
+    StreamIdentity,
+    StreamSpec,
+    StreamState,
+)
+from stream.accounting.charged import charged_answers
+from stream.accounting.costs import (
+    NOTHING,
+    PARTS,
+    Cost,
+    extension_cost,
+    fits,
+    grant_cost,
+    realised_cost,
+    stream_cost,
+    to_amount,
+    total_budget,
+)
+from stream.accounting.extensions import plan_extension
 from stream.accounting.prices import takes_alpha
 from stream.errors import Refused
 
@@ -36,11 +60,30 @@ class Grant:
     answered: int = 0
     tops: int = 0
     surplus: int = 0
+    extensions: Extensions = ()
 
     @property
     def parts(self) -> int:
         """What the charged answers have cost."""
         return self.tops * PARTS + self.surplus
+
+    @property
+    def cutoff(self) -> int:
+        """How many ordinary charged answers it pays for in all; 0 where one charge pays for all answers."""
+        return charged_answers(self.calibration, self.extensions)
+
+    def extended_by(self, request: str, accountant: str) -> tuple[Extension, Cost] | None:
+        """What a request, by its digest, has added, and what that cost; None if it has not extended the stream."""
+        for known, extension in enumerate(self.extensions):
+            if extension.request == request:
+                start = charged_answers(self.calibration, self.extensions[:known])
+                return extension, extension_cost(self.calibration, accountant, extension, start)
+        return None
+
+    def realised(self, accountant: str) -> Cost:
+        """What its answers have spent of it."""
+        figures = (self.answered, self.tops, self.surplus, self.extensions)
+        return realised_cost(self.calibration, accountant, *figures).least(self.cost)
 
 
 @dataclass(slots=True)
@@ -95,6 +138,7 @@ class Account:
             answered=grant.answered,
             tops=grant.tops,
             surplus=grant.surplus,
+            extensions=grant.extensions,
         )
 
 
@@ -137,20 +181,38 @@ class Ledger:
         if (owner := self._source_of.get(spec.stream)) is not None:
             raise RefusedError(f"stream name '{spec.stream}' was used before, on source '{owner}'; choose another")
         cost = stream_cost(calibration, account.source.accountant)
-        if not fits(cost, account.left, account.source.accountant):
-            asked = to_amount(cost, account.source)
-            left = to_amount(account.left.at_least_nothing(), account.source)
-            raise RefusedError(
-                f"source '{spec.source}' cannot pay: {_show(asked)} asked, {_show(left)} left; "
-                "ask for less, or close streams that did not use theirs up",
-                asked,
-                left,
-            )
+        _require_fit(account, cost)
         grant = Grant(spec=spec, calibration=calibration, identity=identity, cost=cost)
         account.grants[spec.stream] = grant
         account.granted += cost
         self._source_of[spec.stream] = spec.source
         return grant
+
+    def extend(self, source: str, stream: str, request: str, epsilon: float, delta: float) -> Extension:
+        """Grant a stream as many further charged answers as an ε pays for, all or nothing.
+
+        One that has used its grant up goes on; one that was asked to end does not. ``request`` is the digest of the request.
+
+        Raises:
+            RefusedError, PlanError: nothing has changed.
+        """
+        account, grant = self.find(source, stream)
+        accountant = account.source.accountant
+        if account.state == "halted":
+            raise RefusedError(f"source '{source}' is halted: {account.reason}")
+        if grant.ending is not None or grant.state not in {"open", "exhausted"}:
+            raise RefusedError(
+                f"stream '{stream}' is {grant.ending or grant.state} and cannot be extended; open another stream"
+            )
+        extension = plan_extension(grant.spec, grant.calibration, grant.extensions, request, epsilon, delta)
+        cost = extension_cost(grant.calibration, accountant, extension, grant.cutoff)
+        _require_fit(account, cost)
+        grant.extensions += (extension,)
+        grant.cost += cost
+        account.granted += cost
+        grant.state, grant.settled, grant.reason = "open", False, None
+        self._spend(account, grant)
+        return extension
 
     def charge(
         self,
@@ -166,7 +228,8 @@ class Ledger:
     ) -> bool:
         """Take note of a stream's totals; totals that are not news change nothing.
 
-        A final state settles the grant: if the ledger has closed the stream, what it did not spend goes back.
+        A final state settles the grant: if the ledger has closed the stream, what it did not spend goes back. A worker that
+        has used up what it knew of, and was not told of an extension yet, has not ended.
 
         Returns:
             Whether anything changed.
@@ -179,14 +242,13 @@ class Ledger:
         if stale or grant.identity.incarnation != incarnation:
             return False
         _check_report(grant, answered, tops, surplus, state)
+        if state == "exhausted" and tops * PARTS + surplus < grant.cutoff * PARTS:
+            state = "open"
         news = answered > grant.answered or tops > grant.tops or (state != "open" and not grant.settled)
         if grant.state == "closed" or not (news or state == "closed"):
             return False
         grant.answered, grant.tops, grant.surplus = answered, tops, surplus
-        accountant = account.source.accountant
-        spent = realised_cost(grant.calibration, accountant, answered, tops, surplus).least(grant.cost)
-        account.spent += spent - grant.spent
-        grant.spent = spent
+        self._spend(account, grant)
         if state != "open":
             grant.settled = True
             grant.state, grant.reason = state, reason or grant.reason
@@ -228,24 +290,22 @@ class Ledger:
         """Take a grant from the changelog, in place of an earlier record of the same stream."""
         account = self.accounts[record.spec.source]
         accountant = account.source.accountant
-        cost = stream_cost(record.calibration, accountant)
-        figures = (record.answered, record.tops, record.surplus)
-        spent = realised_cost(record.calibration, accountant, *figures).least(cost)
         grant = Grant(
             spec=record.spec,
             calibration=record.calibration,
             identity=record.identity,
-            cost=cost,
+            cost=grant_cost(record.calibration, accountant, record.extensions),
             state=record.state,
             ending=record.ending,
             settled=record.settled,
             reason=record.reason,
-            spent=spent,
-            refunded=cost - spent if record.state == "closed" else NOTHING,
             answered=record.answered,
             tops=record.tops,
             surplus=record.surplus,
+            extensions=record.extensions,
         )
+        grant.spent = grant.realised(accountant)
+        grant.refunded = grant.cost - grant.spent if record.state == "closed" else NOTHING
         if (old := account.grants.get(record.spec.stream)) is not None:
             account.granted -= old.cost
             account.spent -= old.spent
@@ -257,6 +317,12 @@ class Ledger:
         self._source_of[record.spec.stream] = record.spec.source
 
     @staticmethod
+    def _spend(account: Account, grant: Grant) -> None:
+        spent = grant.realised(account.source.accountant)
+        account.spent += spent - grant.spent
+        grant.spent = spent
+
+    @staticmethod
     def _refund(account: Account, grant: Grant) -> None:
         back = grant.cost - grant.spent
         account.refunded += back - grant.refunded
@@ -265,7 +331,7 @@ class Ledger:
 
 def _check_report(grant: Grant, answered: int, tops: int, surplus: int, state: StreamState) -> None:
     """Refuse totals that do not follow from what the ledger itself has granted and ended."""
-    paid, parts = grant.calibration.cutoff * PARTS, tops * PARTS + surplus
+    paid, parts = grant.cutoff * PARTS, tops * PARTS + surplus
     if tops > answered:
         raise RefusedError("tops: more charged answers than answers")
     if surplus and not takes_alpha(grant.calibration):
@@ -275,12 +341,32 @@ def _check_report(grant: Grant, answered: int, tops: int, surplus: int, state: S
         raise RefusedError("surplus: not what so many more charged answers cost")
     if paid and parts > paid:
         raise RefusedError("tops: more charged answers than the grant pays for")
-    if state == "exhausted" and not 0 < paid == parts:
+    if state == "exhausted" and (parts == 0 or parts not in _cutoffs(grant)):
         raise RefusedError("state: exhausted, with charged answers left")
     if state == "closed" and grant.ending != "closed":
         raise RefusedError("state: closed, and the ledger has not closed the stream")
     if grant.state == "closed" and (answered > grant.answered or tops > grant.tops):
         raise RefusedError("answered: more than the last totals of a stream that is closed")
+
+
+def _cutoffs(grant: Grant) -> set[int]:
+    """After how many parts a worker may have had none left, by what it had been told."""
+    extensions = grant.extensions
+    return {PARTS * charged_answers(grant.calibration, extensions[:known]) for known in range(len(extensions) + 1)}
+
+
+def _require_fit(account: Account, cost: Cost) -> None:
+    """Refuse what a source cannot pay."""
+    if fits(cost, account.left, account.source.accountant):
+        return
+    asked = to_amount(cost, account.source)
+    left = to_amount(account.left.at_least_nothing(), account.source)
+    raise RefusedError(
+        f"source '{account.source.source}' cannot pay: {_show(asked)} asked, {_show(left)} left; "
+        "ask for less, or close streams that did not use theirs up",
+        asked,
+        left,
+    )
 
 
 def _show(amount: Amount) -> str:

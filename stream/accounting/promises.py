@@ -6,7 +6,7 @@ what, over how many, with which probability. Whatever is told of accuracy is tol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from schemas import (
     AboveThreshold,
@@ -14,6 +14,7 @@ from schemas import (
     Calibration,
     EstimateCalibration,
     Exponential,
+    Extensions,
     Histogram,
     Laplace,
     LazyHistogram,
@@ -29,6 +30,7 @@ from schemas import (
 )
 from schemas.queries import MAX_CANDIDATES
 from stream.accounting.answers import promised_answers
+from stream.accounting.charged import charged_answers, extended_beta
 
 VACUOUS = "vacuous: it says no more than the number of rows does"
 """What is said of a promise that a constant answer would keep."""
@@ -56,8 +58,23 @@ class Promise:
         return "; ".join(part for part in (told, self.remark, self.warning) if part)
 
 
-def promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]:  # noqa: C901, PLR0911 - one for each mechanism
-    """What a stream promises of its accuracy, from its public definition alone."""
+def promises(spec: StreamSpec, calibration: Calibration, extensions: Extensions = ()) -> tuple[Promise, ...]:
+    """What a stream promises of its accuracy, from its public definition alone.
+
+    Extensions change nothing for the charged answers that it was opened with; those that were added may fail as well.
+    """
+    found = _opened(spec, calibration)
+    # Where fewer answers are promised than are paid for, extensions come after all of them.
+    beyond = isinstance(calibration, AnswersCalibration | SparseVectorCalibration)
+    if not extensions or (beyond and calibration.expected_queries <= calibration.cutoff):
+        return found
+    count, beta = charged_answers(calibration, extensions), extended_beta(calibration, extensions)
+    extended = f"for its first {calibration.cutoff:,} charged answers"
+    extended += f", with probability {1.0 - beta:.4g} for all {count:,}" if beta < 1.0 else f" of {count:,}"
+    return tuple(replace(one, remark="; ".join(part for part in (one.remark, extended) if part)) for one in found)
+
+
+def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]:  # noqa: C901, PLR0911 - one for each mechanism
     mechanism, asked = spec.mechanism, _first(calibration.expected_queries, "answer")
     match mechanism:
         case AboveThreshold() | NumericSparse():

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from schemas import Amount, GrantRecord, StreamStatus
+from stream.accounting.charged import charged_answers
 from stream.accounting.costs import whole_left
 from stream.client import AsyncClient
 from stream.errors import Forbidden
@@ -59,7 +60,11 @@ class ShownGrant:
             return _ENDINGS[grant.ending]
         if newer is None:
             return "open"
-        return newer.state if newer.refused is None else "not answering"
+        if newer.refused is not None:
+            return "not answering"
+        # A worker that says so may not know of an extension yet.
+        left = whole_left(self._cutoff, newer.tops, newer.surplus)
+        return "open" if newer.state == "exhausted" and left > 0 else newer.state
 
     @property
     def reason(self) -> str | None:
@@ -80,9 +85,12 @@ class ShownGrant:
     @property
     def charged(self) -> str:
         """How many ordinary charges are used, of how many; or that one charge pays for all."""
-        cutoff = self.grant.calibration.cutoff
-        used = cutoff - whole_left(cutoff, self.tops, (self._newer or self.grant).surplus)
-        return f"{used} / {cutoff}" if cutoff else "once"
+        left = whole_left(self._cutoff, self.tops, (self._newer or self.grant).surplus)
+        return f"{self._cutoff - left} / {self._cutoff}" if self._cutoff else "once"
+
+    @property
+    def _cutoff(self) -> int:
+        return charged_answers(self.grant.calibration, self.grant.extensions)
 
 
 async def shown_grants(client: AsyncClient, grants: Iterable[GrantRecord]) -> list[ShownGrant]:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from schemas import GrantRecord, Receipt, StreamSpec
+from stream.accounting.charged import charged_answers
 from stream.cli.grants import ShownGrant, shown_grants
 from stream.cli.output import AsJson, amount, asked, read_document, say, show_json, show_table
 from stream.client import AsyncClient
@@ -62,6 +63,31 @@ def list_streams(
     )
 
 
+@app.command("extend")
+def extend(
+    source: SourceName,
+    stream: StreamName,
+    epsilon: Annotated[
+        float,
+        typer.Option(help="ε to add: as many charged answers are granted as it pays for, and no more is taken."),
+    ],
+    delta: Annotated[
+        float, typer.Option(help="δ to add, for streams whose charges are independent: makes more of a large ε.")
+    ] = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Grant a stream further charged answers; all that it has measured stays."""
+    receipt, grant = asyncio.run(_extended(source, stream, epsilon, delta))
+    if as_json:
+        show_json(receipt)
+        return
+    cutoff = charged_answers(grant.calibration, grant.extensions)
+    say(
+        f"stream {stream}: {receipt.answers:,} more charged answers for {amount(receipt.granted or grant.cost)}; {cutoff:,} in all"
+    )
+    _print_promises(grant)
+
+
 @app.command("close")
 def close(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
     """End a stream; what it provably did not spend goes back to its source."""
@@ -109,7 +135,7 @@ def _print_promises(grant: GrantRecord) -> None:
     except Missing as missing:
         say(f"what the answers promise is not worked out here: {missing}", soft_wrap=True)
         return
-    for promise in promises(grant.spec, grant.calibration):
+    for promise in promises(grant.spec, grant.calibration, grant.extensions):
         say(f"{promise}", soft_wrap=True)
 
 
@@ -131,6 +157,12 @@ async def _open(spec: StreamSpec) -> GrantRecord:
     async with AsyncClient() as client:
         await client.open(spec)
         return await client.grant(spec.source, spec.stream)
+
+
+async def _extended(source: str, stream: str, epsilon: float, delta: float) -> tuple[Receipt, GrantRecord]:
+    async with AsyncClient() as client:
+        receipt = await client.extend(source, stream, epsilon, delta)
+        return receipt, await client.grant(source, stream)
 
 
 async def _ended(how: Literal["close", "halt"], source: str, stream: str) -> Receipt:

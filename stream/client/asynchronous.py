@@ -27,7 +27,15 @@ from schemas import (
 from schemas.wire import Codec
 from stream.asking import Question, Result
 from stream.asking.labels import Group, groups_of
-from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, as_query, as_source, as_spec, made_settings
+from stream.asking.questions import (
+    ANSWER_TIMEOUT,
+    REQUEST_TIMEOUT,
+    as_extension,
+    as_query,
+    as_source,
+    as_spec,
+    made_settings,
+)
 from stream.client.asking import Asked
 from stream.client.connection import Connection
 from stream.client.failures import translated
@@ -88,6 +96,14 @@ class AsyncClient:
     async def open(self, stream: StreamSpec | Mapping[str, Any]) -> Receipt:
         """Open a stream; once this returns it answers. Refused says what was asked and what is left."""
         return await self.request(OpenStream(request=_new_id(), stream=as_spec(stream)))
+
+    async def extend(self, source: str, stream: str, epsilon: float, delta: float = 0.0) -> Receipt:
+        """Grant a stream as many further charged answers as ``epsilon`` pays for; all that it has measured stays.
+
+        The receipt says how many they are and what they cost. Refused if they are none, if the source cannot pay, or if the
+        stream was asked to end.
+        """
+        return await self.request(as_extension(_new_id(), source, stream, epsilon, delta))
 
     async def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
         """Close a stream; the refund follows once its worker has reported its last totals."""

@@ -65,6 +65,10 @@ class Client:
         """Open a stream; once this returns it answers. Refused says what was asked and what is left."""
         return self._do(AsyncClient.open, stream)
 
+    def extend(self, source: str, stream: str, epsilon: float, delta: float = 0.0) -> Receipt:
+        """Grant a stream as many further charged answers as ``epsilon`` pays for; all that it has measured stays."""
+        return self._do(AsyncClient.extend, source, stream, epsilon, delta)
+
     def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
         """Close a stream; the refund follows once its worker has reported its last totals."""
         return self._do(AsyncClient.close, source, stream, reason)

@@ -16,6 +16,7 @@ from schemas import (
     Charge,
     Checkpoint,
     CloseStream,
+    ExtendStream,
     GrantRecord,
     HaltSource,
     HaltStream,
@@ -62,7 +63,13 @@ class Channel:
 CHANNELS: Final = (
     Channel("queries", "input", "the stream's name", "producers", "Questions, one event each."),
     Channel("answers", "output", "the stream's name", "workers", "The one answer to each query."),
-    Channel("requests", "input", "the source's name", "operators", "Sources to register; streams to open or end."),
+    Channel(
+        "requests",
+        "input",
+        "the source's name",
+        "operators",
+        "Sources to register; streams to open, extend or end.",
+    ),
     Channel(
         "ledger",
         "output",
@@ -129,6 +136,7 @@ EVENTS: Final = (
     EventKind(Answer, "answers", MAX_ANSWER_BYTES),
     EventKind(RegisterSource, "requests", MAX_DEFINITION_BYTES),
     EventKind(OpenStream, "requests", MAX_DEFINITION_BYTES),
+    EventKind(ExtendStream, "requests", MAX_DEFINITION_BYTES),
     EventKind(CloseStream, "requests", MAX_DEFINITION_BYTES),
     EventKind(HaltStream, "requests", MAX_DEFINITION_BYTES),
     EventKind(HaltSource, "requests", MAX_DEFINITION_BYTES),

@@ -59,7 +59,7 @@ class _WireSchema(GenerateJsonSchema):
         return False
 
     def ser_schema(self, schema: Any) -> JsonSchemaValue | None:
-        """A serializer around a whole model only leaves fields out, as ``wire_omits_defaults`` and ``wire_omits_null`` say."""
+        """A serializer around a whole model only leaves fields out, as ``wire_omits_defaults`` and ``wire_omits`` say."""
         return None if schema["type"] == "function-wrap" else super().ser_schema(schema)
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
@@ -90,7 +90,7 @@ def _always_there(model: type[BaseModel], name: str, info: FieldInfo, *, written
 
 def _is_omitted(model: type[BaseModel], name: str) -> bool:
     """Whether a field at its default is left out of the JSON."""
-    return getattr(model, "wire_omits_defaults", False) or name in getattr(model, "wire_omits_null", ())
+    return getattr(model, "wire_omits_defaults", False) or name in getattr(model, "wire_omits", ())
 
 
 def _field(model: type[BaseModel], name: str, schema: Json, *, written: bool) -> Json:

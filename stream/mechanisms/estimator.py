@@ -94,6 +94,7 @@ class Estimator:
         """Take the attributes' sizes, the (noisy) number of rows, and what gives the true counts on some axes."""
         self.tops = 0
         self.left = calibration.cutoff * PARTS
+        self._cutoff = calibration.cutoff
         self._sizes = tuple(sizes)
         self._calibration = calibration
         self._rows = rows
@@ -117,6 +118,12 @@ class Estimator:
         self.tops += 1
         self.left -= PARTS if share is None else share
         self._looks, self._reaches = {}, {}
+
+    def extend(self, cutoff: int) -> None:
+        """Pay for so many ⊤s in all."""
+        if cutoff != self._cutoff:
+            self.left += (cutoff - self._cutoff) * PARTS
+            self._cutoff, self._looks = cutoff, {}
 
     def answer(
         self, questions: Sequence[Question], *, beyond: bool, wanted: Mapping[int, Fraction] | None = None

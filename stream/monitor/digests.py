@@ -86,6 +86,12 @@ class CalibrationShape(msgspec.Struct, frozen=True, gc=False):
     expected_queries: int
 
 
+class ExtensionShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.Extension."""
+
+    answers: int
+
+
 class IdentityShape(msgspec.Struct, frozen=True, gc=False):
     """See schemas.StreamIdentity."""
 
@@ -107,6 +113,7 @@ class GrantRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind", 
     ending: Literal["halted", "closed"] | None = None
     reason: str | None = None
     surplus: int = 0
+    extensions: tuple[ExtensionShape, ...] = ()
 
 
 class TotalsShape(msgspec.Struct, frozen=True, gc=False):
@@ -130,6 +137,7 @@ class ControlShape(msgspec.Struct, frozen=True, gc=False):
     kind: Literal["opened", "halted", "closed"]
     identity: IdentityShape
     reason: str | None = None
+    extensions: tuple[msgspec.Raw, ...] = ()
 
 
 class RestoreShape(msgspec.Struct, frozen=True, gc=False):

@@ -81,7 +81,17 @@ class StreamEntry:
     @property
     def cutoff(self) -> int | None:
         """How many charged answers the grant pays for; None where there is no such limit."""
-        return (self.grant.calibration.cutoff or None) if self.grant else None
+        return (self.grant.calibration.cutoff + self.added or None) if self.grant else None
+
+    @property
+    def added(self) -> int:
+        """How many of them extensions have added."""
+        return sum(extension.answers for extension in self.grant.extensions) if self.grant else 0
+
+    @property
+    def has_run_dry(self) -> bool:
+        """Whether a worker that says so knew of all that was granted."""
+        return not self.tops_left
 
     @property
     def tops_left(self) -> int | None:

@@ -189,6 +189,7 @@ class StreamRow(View):
     answered: int
     tops: Annotated[int, Field(description="Charged answers so far.")]
     cutoff: Annotated[int | None, Field(description="Charged answers that the grant pays for; null for no limit.")]
+    added: Annotated[int, Field(description="How many of these were added by extensions.")]
     tops_left: int | None
     alpha: float
     beta: float

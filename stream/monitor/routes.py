@@ -11,7 +11,17 @@ from typing import Annotated, Any, Literal, TypeVar
 from aiokafka.errors import KafkaError
 from pydantic import BaseModel, Field, TypeAdapter
 
-from schemas import CloseStream, HaltSource, HaltStream, OpenStream, Receipt, RegisterSource, Request, StreamSpec
+from schemas import (
+    CloseStream,
+    ExtendStream,
+    HaltSource,
+    HaltStream,
+    OpenStream,
+    Receipt,
+    RegisterSource,
+    Request,
+    StreamSpec,
+)
 from schemas.wire import MalformedEventError
 from stream.accounting.costs import stream_cost, to_amount
 from stream.accounting.planner import PlanError
@@ -206,6 +216,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/api/plan", "What opening a stream would give and cost", Plan, _plan, body=StreamSpec),
     Route("POST", "/api/sources", "Register a source", Receipt, _request, access="operator", body=RegisterSource),
     Route("POST", "/api/streams", "Open a stream", Receipt, _request, access="operator", body=OpenStream),
+    Route("POST", "/api/extensions", "Extend a stream", Receipt, _request, access="operator", body=ExtendStream),
     Route("POST", "/api/halts", "Halt a stream or a source", Receipt, _request, access="operator", body=Halt),
     Route("POST", "/api/closes", "Close a stream", Receipt, _request, access="operator", body=CloseStream),
 )

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from typing import Literal
 
 from schemas import Amount, ValuesSource
-from stream.accounting.costs import to_amount, total_budget
+from stream.accounting.costs import to_amount, total_budget, whole_left
 from stream.monitor.digests import (
     AmountShape,
     ControlShape,
@@ -29,6 +29,7 @@ from stream.monitor.digests import (
 from stream.monitor.entries import BURN_POINTS, STATES, Activity, RestoreEntry, SourceEntry, StreamEntry, Totals
 from stream.monitor.series import Series
 from stream.processors.base import RecordLike
+from stream.processors.exhaustion import says_exhausted
 from stream.processors.topics import Topics
 
 RECENT_REJECTED = 100
@@ -120,8 +121,11 @@ class Tables:
             entry = self.streams[entry.name] = StreamEntry(entry.name, opened=opened)
             entry.incarnation = record.identity.incarnation
         entry.grant, entry.raw, entry.ending = record, raw, record.ending
+        if entry.state == "exhausted" and not entry.has_run_dry:
+            # It was extended: what its worker and the ledger said before is over.
+            entry.state, entry.reason = "open", None
         self._merge(entry, record, time)
-        if record.ending is not None:
+        if record.ending is not None or record.state == "exhausted":
             entry.reason = record.reason
         self._count(entry, 1)
 
@@ -162,9 +166,15 @@ class Tables:
         control = read(ControlShape, record.value)
         entry = self._entry((record.key or b"").decode(errors="replace"))
         if control.kind == "opened":
-            entry.opened = record.timestamp / 1000
+            if not control.extensions:
+                entry.opened = record.timestamp / 1000
             return
-        if entry.grant is not None and entry.incarnation == control.identity.incarnation:
+        # One that has run dry was not asked to end, and may be extended.
+        if (
+            entry.grant is not None
+            and entry.incarnation == control.identity.incarnation
+            and not says_exhausted(control.reason)
+        ):
             entry.ending, entry.reason = control.kind, control.reason or entry.reason
             self.changes["streams"] += 1
 
@@ -185,7 +195,14 @@ class Tables:
 
     def _merge(self, entry: StreamEntry, told: GrantRecordShape | TotalsShape, time: float) -> None:
         """Totals only grow and states only follow each other, whichever topic tells first."""
-        rank, known = STATES.index(told.state), STATES.index(entry.state)
+        state = told.state
+        if (
+            state == "exhausted"
+            and entry.cutoff is not None
+            and whole_left(entry.cutoff, told.tops, told.surplus) > 0
+        ):
+            state = "open"
+        rank, known = STATES.index(state), STATES.index(entry.state)
         # An open stream's loss includes the round under way: of equal totals the later state's are the final ones.
         if entry.spent is None or (told.answered, told.tops, rank) >= (entry.answered, entry.tops, known):
             entry.answered, entry.tops, entry.surplus, entry.spent = (
@@ -195,7 +212,7 @@ class Tables:
                 told.spent,
             )
         if rank > known:
-            entry.state, entry.reason = told.state, told.reason or entry.reason
+            entry.state, entry.reason = state, told.reason or entry.reason
         entry.updated = time if entry.updated is None else max(time, entry.updated)
         if entry.answered:
             if entry.activity is None:

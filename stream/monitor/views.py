@@ -160,6 +160,7 @@ def stream_row(entry: StreamEntry, now: float) -> StreamRow:
         answered=entry.answered,
         tops=entry.tops,
         cutoff=entry.cutoff,
+        added=entry.added,
         tops_left=entry.tops_left,
         alpha=grant.calibration.alpha,
         beta=grant.calibration.beta,
@@ -182,7 +183,7 @@ def _promises(entry: StreamEntry) -> list[PromiseParts]:
     except MalformedEventError:
         # A mechanism of a later version: what it promises is not known here.
         return []
-    return [PromiseParts(**asdict(one)) for one in promises(record.spec, record.calibration)]
+    return [PromiseParts(**asdict(one)) for one in promises(record.spec, record.calibration, record.extensions)]
 
 
 def _grant_record(entry: StreamEntry) -> GrantRecord:

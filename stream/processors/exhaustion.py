@@ -5,17 +5,17 @@ from __future__ import annotations
 from schemas import Calibration
 
 
-def exhausted_reason(calibration: Calibration) -> str:
-    """Why a stream that has given all charged answers does not answer any more."""
+def exhausted_reason(calibration: Calibration, cutoff: int) -> str:
+    """Why a stream that has given all charged answers, ``cutoff`` with its extensions, does not answer any more."""
     match calibration.kind:
         case "sparse_vector":
-            return f"exhausted: all {calibration.cutoff} ⊤s of the cutoff are out"
+            return f"exhausted: all {cutoff} ⊤s of the cutoff are out"
         case "hypothesis":
-            return f"exhausted: all {calibration.cutoff} updates of the hypothesis are used"
+            return f"exhausted: all {cutoff} updates of the hypothesis are used"
         case "estimate":
-            return f"exhausted: all {calibration.cutoff} ⊤s of the estimate are out"
+            return f"exhausted: all {cutoff} ⊤s of the estimate are out"
         case _:
-            return f"exhausted: all {calibration.cutoff} answers of the grant are given"
+            return f"exhausted: all {cutoff} answers of the grant are given"
 
 
 def says_exhausted(reason: str | None) -> bool:

@@ -31,7 +31,7 @@ from schemas import (
 from schemas.wire import Codec
 from stream.asking import Question, Result, Results
 from stream.asking.labels import Group, groups_of
-from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, as_query, as_source, as_spec
+from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, as_extension, as_query, as_source, as_spec
 from stream.errors import Refused, Unknown
 from stream.noise import NoiseKey
 from stream.processors.base import Headers
@@ -111,6 +111,10 @@ class Driver(Installation):
     def open(self, stream: StreamSpec | Mapping[str, Any]) -> Receipt:
         """Open a stream; Refused says what was asked and what is left."""
         return self.request(OpenStream(request=self._new_id(), stream=as_spec(stream)))
+
+    def extend(self, source: str, stream: str, epsilon: float, delta: float = 0.0) -> Receipt:
+        """Grant a stream as many further charged answers as ``epsilon`` pays for."""
+        return self.request(as_extension(self._new_id(), source, stream, epsilon, delta))
 
     def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
         """Close a stream and refund what it did not spend."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from schemas import CloseStream, HaltStream, Receipt, Request
+from schemas import CloseStream, ExtendStream, HaltStream, Receipt, Request
 from sotto import Refused
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, VIEWER, Scene, above, values
-from tests.unit.monitor.installation import LOW
+from tests.unit.monitor.installation import HIGH, LOW
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -68,6 +68,29 @@ async def test_an_operator_halts_a_stream_and_sees_the_receipt(open_page: OpenPa
     assert isinstance(request, HaltStream)
     assert (request.source, request.stream, request.reason) == ("feed", "ward/7", "audit")
     assert scene.driver.ask_many([{"id": "late", "stream": "ward/7", "value": 1.0}])[0].outcome == "halted"
+
+
+async def test_an_operator_extends_a_stream_that_has_run_dry(open_page: OpenPage) -> None:
+    scene = with_ward(Scene())
+    scene.ask("ward/7", HIGH, HIGH, HIGH)
+    async with scene.served() as address:
+        page = await open_page(address, WARD, VIEWER)
+        await expect(page.locator(".head .badge")).to_contain_text("exhausted")
+        shown = await dialog(page, "Extend", token=OPERATOR)
+        confirm = shown.get_by_role("button", name="Extend stream")
+        await confirm.click()
+        await expect(shown.get_by_role("alert")).to_have_text("Give a number above 0.")
+        await shown.get_by_label("ε to add").fill("1")
+        await confirm.click()
+        await expect(shown.get_by_role("alert")).to_contain_text("3 more charged answers for ε")
+        await shown.get_by_role("button", name="Done").click()
+        await expect(page.locator(".head .badge")).to_contain_text("open")
+        await expect(page.locator(".big")).to_contain_text("3 of 6")
+        await expect(page.get_by_text("3 charged answers", exact=True)).to_be_visible()
+    (request,) = scene.requested
+    assert isinstance(request, ExtendStream)
+    assert (request.source, request.stream, request.epsilon) == ("feed", "ward/7", 1.0)
+    assert scene.driver.ask_many([{"id": "later", "stream": "ward/7", "value": 1e9}])[0].outcome == "above"
 
 
 async def test_closing_gives_back_what_was_not_spent(open_page: OpenPage) -> None:

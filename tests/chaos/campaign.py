@@ -121,6 +121,14 @@ async def changelog_compacted_eagerly(now: Round) -> None:
     await now.ground.compact_eagerly()
 
 
+async def streams_extended(now: Round) -> None:
+    extending = asyncio.create_task(now.ground.extend("laplace", "counts", f"stream-{now.chance.randrange(4)}"))
+    await asyncio.sleep(now.chance.uniform(0.0, 1.0))
+    now.budget.kill()
+    now.budget = now.ground.start("budget")
+    await extending
+
+
 async def openings_repeated(now: Round) -> None:
     await now.ground.repeat_openings([f"stream-{number}" for number in range(4)])
 
@@ -137,6 +145,7 @@ FAULTS: tuple[Fault, ...] = (
     connections_reset,
     broker_killed,
     changelog_compacted_eagerly,
+    streams_extended,
     openings_repeated,
 )
 

@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aiokafka import TopicPartition
 
 from schemas import (
     MAX_DEFINITION_BYTES,
+    Amount,
     Answer,
     Charge,
     Control,
     GrantRecord,
     LedgerRecord,
     Receipt,
+    Source,
     SourceRecord,
 )
 from schemas.rejected import HEADER_PREFIX
 from schemas.wire import Codec
-from stream.accounting.costs import PARTS
+from stream.accounting.charged import charged_answers
+from stream.accounting.costs import PARTS, realised_cost, to_amount
 from stream.data import TableStore
 from stream.kafka.restore import read_to_end, reader
 from stream.noise import NoiseKey
 from stream.processors.base import RecordLike
+from stream.processors.exhaustion import says_exhausted
 from stream.processors.queries.shares import Limits
 from stream.processors.topics import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
-from tests.chaos.replay import Installation, Logs, answers_codec, as_read, check_replay, read_control, read_ledger
+from tests.chaos.replay import (
+    Installation,
+    Logs,
+    answers_codec,
+    as_read,
+    check_replay,
+    is_charged,
+    read_control,
+    read_ledger,
+)
 
 _charges: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
 
@@ -88,18 +101,23 @@ def examine(installation: Installation, logs: Logs, asked: Iterable[str]) -> Fin
     grants = {one.spec.stream: one for one in entries.values() if isinstance(one, GrantRecord)}
     control = [record for (topic, _), records in logs.items() if topic == topics.control for record in records]
     charges = [record for (topic, _), records in logs.items() if topic == topics.charges for record in records]
-    violations = check_answers(answers, asked)
+    extended = {name for name, grant in grants.items() if grant.extensions}
+    violations = check_answers(answers, asked, extended)
     violations += check_ledger(answers, sources, grants)
     violations += check_charges([_charges.decode(record.value) for record in charges], grants)
     violations += check_grants([read_control(record.value) for record in control], grants)
     violations += check_receipts([entry for _, entry in written])
+    violations += check_extensions([entry for _, entry in written], grants)
     for partition in range(topics.partitions):
         violations += check_replay(installation, logs, partition)
     return Findings(answers, sources, grants, violations)
 
 
-def check_answers(answers: Iterable[Answer], asked: Iterable[str]) -> list[str]:
-    """Each event is answered once, indices have no gap, and nothing is answered after a halt."""
+def check_answers(answers: Iterable[Answer], asked: Iterable[str], extended: Collection[str] = ()) -> list[str]:
+    """Each event is answered once, indices have no gap, and nothing is answered after a halt.
+
+    A stream that was ``extended`` may go on after it had run dry.
+    """
     violations = []
     answers = list(answers)
     times, wanted = Counter(answer.id for answer in answers), Counter(asked)
@@ -112,8 +130,13 @@ def check_answers(answers: Iterable[Answer], asked: Iterable[str]) -> list[str]:
     indices: dict[str, list[int]] = defaultdict(list)
     halted: set[str] = set()
     for answer in answers:
+        if says_exhausted(answer.reason) and answer.tops_left:
+            violations.append(
+                f"{answer.stream} had run dry at {answer.id} with {answer.tops_left} charged answers left"
+            )
         if answer.outcome == "halted":
-            halted.add(answer.stream)
+            if answer.stream not in extended or not says_exhausted(answer.reason):
+                halted.add(answer.stream)
         elif answer.index is not None:
             indices[answer.stream].append(answer.index)
             if answer.stream in halted:
@@ -140,7 +163,7 @@ def check_ledger(
         prices[answer.stream] += (answer.price or 0.0) if is_charged(answer) else 0.0
     spent = {answer.stream: answer.spent for answer in answers if answer.spent is not None}
     for name, grant in grants.items():
-        cutoff = grant.calibration.cutoff
+        cutoff = charged_answers(grant.calibration, grant.extensions)
         if cutoff and tops[name] * PARTS + grant.surplus > cutoff * PARTS:
             violations.append(f"{name} showed {tops[name]} charged answers, cutoff {cutoff}")
         if prices[name] > grant.spent.epsilon + ROUNDING:
@@ -151,11 +174,29 @@ def check_ledger(
             violations.append(f"{name} spent {grant.spent.epsilon} of {grant.cost.epsilon}")
         if grant.refunded.epsilon > 0.0 and grant.ending != "closed":
             violations.append(f"{name} was refunded, and the ledger has not closed it")
-        if name in spent and spent[name] != grant.spent:
+        if name in spent and spent[name] not in _spent_by(grant, sources[grant.spec.source].source):
             violations.append(f"{name} showed {spent[name]} spent, the ledger has {grant.spent}")
     for name, source in sources.items():
         violations += _check_source(source, [grant for grant in grants.values() if grant.spec.source == name])
     return violations
+
+
+def _spent_by(grant: GrantRecord, source: Source) -> list[Amount]:
+    """What a stream's last answer may say is spent: a worker knows of some of the extensions, and the ledger of all."""
+    return [
+        to_amount(
+            realised_cost(
+                grant.calibration,
+                source.accountant,
+                grant.answered,
+                grant.tops,
+                grant.surplus,
+                grant.extensions[:known],
+            ),
+            source,
+        )
+        for known in range(len(grant.extensions))
+    ] + [grant.spent]
 
 
 def _check_source(source: SourceRecord, grants: Sequence[GrantRecord]) -> list[str]:
@@ -187,11 +228,6 @@ def check_letters(logs: Logs, topics: Topics, wanted: Mapping[tuple[str, int, in
         for place in sorted(found.keys() | wanted.keys())
         if found[place] != wanted.get(place, 0)
     ]
-
-
-def is_charged(answer: Answer) -> bool:
-    """Whether an answer used up one of its stream's charged answers."""
-    return answer.outcome == "above" or answer.basis == "noisy"
 
 
 def check_charges(charges: Iterable[Charge], grants: Mapping[str, GrantRecord]) -> list[str]:
@@ -226,3 +262,22 @@ def check_receipts(ledger: Iterable[LedgerRecord]) -> list[str]:
         for one in ledger
         if isinstance(one, Receipt) and first.setdefault((one.request, one.digest), one) != one
     ]
+
+
+def check_extensions(ledger: Iterable[LedgerRecord], grants: Mapping[str, GrantRecord]) -> list[str]:
+    """Each extension has one receipt, for as many answers, and the grant costs what these say beside its opening."""
+    added: dict[str, list[int]] = defaultdict(list)
+    granted: dict[str, float] = defaultdict(float)
+    receipts = {(one.request, one.digest): one for one in ledger if isinstance(one, Receipt)}
+    for receipt in receipts.values():
+        if receipt.answers is not None and receipt.granted is not None:
+            added[receipt.stream or ""].append(receipt.answers)
+            granted[receipt.stream or ""] += receipt.granted.epsilon
+    violations = []
+    for name in added.keys() | {name for name, grant in grants.items() if grant.extensions}:
+        grant = grants[name]
+        if sorted(added[name]) != sorted(one.answers for one in grant.extensions):
+            violations.append(f"{name} has receipts for {added[name]}, and was extended by {grant.extensions}")
+        if not 0.0 <= grant.cost.epsilon - granted[name] <= grant.spec.epsilon + ROUNDING:
+            violations.append(f"{name} costs {grant.cost.epsilon}, and was extended for {granted[name]}")
+    return violations

@@ -18,7 +18,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import GroupIdNotFound, NoError, for_code
 from aiokafka.protocol.admin import DeleteGroupsRequest
 
-from schemas import OpenStream
+from schemas import ExtendStream, OpenStream
 from sotto import AsyncClient
 from stream.kafka.names import worker_group
 from stream.kafka.processes import RoleName, Service
@@ -26,7 +26,7 @@ from stream.noise import NoiseKey
 from stream.settings import Settings
 from tests import bombs
 from tests.chaos.checker import Findings, check, check_letters, committed
-from tests.chaos.load import GREEDY, WORK_OUTSTANDING, Questions, answered, open_streams, specs
+from tests.chaos.load import EPSILON, GREEDY, WORK_OUTSTANDING, Questions, answered, open_streams, specs
 
 SETTLING = 30.0
 """Seconds within which the charges under way must reach the ledger."""
@@ -82,6 +82,19 @@ class Ground:
     async def open(self) -> None:
         """Register the sources and open a stream of every mechanism, and some more."""
         self.openings = await open_streams(self.client, self.folder / "people.csv")
+
+    async def extend(self, *streams: str) -> None:
+        """Extend streams by what an opening costs, and send the requests again, whatever becomes of the services meanwhile."""
+        source = {spec.stream: spec.source for spec in specs()}
+        number = self.injected["stream extended"]
+        requests = [
+            ExtendStream(request=f"extend {name} {number}", source=source[name], stream=name, epsilon=EPSILON)
+            for name in streams
+        ]
+        for _ in range(2):
+            receipts = await self.client.requests(requests, 60)
+            assert {receipt.outcome for receipt in receipts} == {"opened"}, [one.reason for one in receipts]
+        self.injected["stream extended"] += len(streams)
 
     async def ask(self, count: int) -> None:
         """Publish the next questions; every fourth one comes from a greedy stream."""

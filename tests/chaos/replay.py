@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from operator import itemgetter
 
 from schemas import MAX_RECORD_BYTES, Answer, Control, GrantRecord, LedgerRecord, StreamOpened
 from schemas.wire import Codec
+from stream.accounting.costs import PARTS, losses
 from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Message, Outputs, Record, RecordLike
 from stream.processors.queries import QueryProcessor
 from stream.processors.queries.shares import UNLIMITED, Limits
+from stream.processors.rejections import address_of
 from stream.processors.topics import Topics
 from stream.processors.unread import Unread
 from tests.chaos.load import probe
@@ -63,14 +68,15 @@ def check_replay(installation: Installation, logs: Logs, partition: int) -> list
     """Answer a partition's whole log again with the same key: the same bytes must come out, and the same state.
 
     Exhaustion comes out of the replay itself. When a request to halt or close took effect is not in the log of queries:
-    from the first answer that says so on, the stream must have answered nothing else.
+    from the first answer that says so on, the stream must have answered nothing else. Nor is when an extension did: the
+    first answer that has more charged answers left than before tells it, and the ledger how many they may be.
     """
     topics = installation.topics
     ended = _ended(logs, topics)
-    replayed, outputs = _replay(installation, logs, partition)
+    taken, violations = extensions_taken(logs, topics, partition)
+    replayed, outputs = _replay(installation, logs, partition, taken)
     again = [value or b"" for _, value, _ in outputs.messages.get((topics.answers, partition), [])]
     seen = [record.value or b"" for record in logs.get((topics.answers, partition), ())]
-    violations = []
     if len(again) != len(seen):
         violations.append(f"partition {partition}: replay gave {len(again)} answers for {len(seen)}")
     different = 0
@@ -142,15 +148,97 @@ def _is_exhausted(reason: str | None) -> bool:
     return (reason or "").startswith("exhausted")
 
 
-def _replay(installation: Installation, logs: Logs, partition: int) -> tuple[QueryProcessor, Outputs]:
+def extensions_taken(logs: Logs, topics: Topics, partition: int) -> tuple[dict[int, list[Record]], list[str]]:
+    """Before which queries, by their number, workers had taken in which extensions, and answers that no grant pays for.
+
+    What no answer shows stands behind the last query.
+    """
+    streams = _extensible(logs.get((topics.control, partition), ()))
+    queries = logs.get((topics.queries, partition), ())
+    answers = iter(logs.get((topics.answers, partition), ()))
+    taken: dict[int, list[Record]] = defaultdict(list)
+    violations = []
+    for number, query in enumerate(queries):
+        if not _is_answered(query) or (seen := next(answers, None)) is None:
+            continue
+        answer = answers_codec.decode(seen.value)
+        if answer.tops_left is None or (stream := streams.get(answer.stream)) is None:
+            continue
+        if not stream.shows(answer):
+            violations.append(f"{answer.stream} has other charged answers left at {answer.id} than it was granted")
+        elif stream.news is not None:
+            taken[number].append(stream.news)
+    taken[len(queries)] += [stream.as_granted() for stream in streams.values()]
+    return taken, violations
+
+
+class _Extensible:
+    """A stream, how many charged answers it has left, and how many of its extensions its answers have shown."""
+
+    def __init__(self, record: RecordLike) -> None:
+        definition = read_control(record.value or b"")
+        self._each = losses(definition.calibration).each
+        self.extensions = definition.extensions
+        self.news: Record | None = None
+        self._record = record
+        self._left = definition.calibration.cutoff * PARTS
+        self._known = 0
+
+    def shows(self, answer: Answer) -> bool:
+        """Take in the next answer: whether what it has left can be; ``news`` is the definition that it follows from, if another."""
+        if is_charged(answer):
+            self._left -= PARTS if answer.price is None else round(Fraction(answer.price) / self._each * PARTS)
+        added = (answer.tops_left or 0) - self._left // PARTS
+        self._left += added * PARTS
+        known = self._known
+        while added > 0 and known < len(self.extensions):
+            added -= self.extensions[known].answers
+            known += 1
+        self.news = _extended(self._record, known) if known > self._known else None
+        self._known = known
+        return added == 0
+
+    def as_granted(self) -> Record:
+        """Its definition with all its extensions."""
+        return _extended(self._record, len(self.extensions))
+
+
+def _extensible(control: Sequence[RecordLike]) -> dict[str, _Extensible]:
+    """The streams of a partition, each by the control event with the most extensions."""
+    found: dict[str, _Extensible] = {}
+    for record in control:
+        stream = _Extensible(record)
+        name = (record.key or b"").decode()
+        if name not in found or len(stream.extensions) >= len(found[name].extensions):
+            found[name] = stream
+    return found
+
+
+def is_charged(answer: Answer) -> bool:
+    """Whether an answer used up one of its stream's charged answers."""
+    return answer.outcome == "above" or answer.basis == "noisy"
+
+
+def _is_answered(query: RecordLike) -> bool:
+    value = query.value
+    if isinstance(value, Unread) and value.batch is not None:
+        return False
+    return address_of(value) is not None
+
+
+def _replay(
+    installation: Installation, logs: Logs, partition: int, taken: Mapping[int, Sequence[Record]]
+) -> tuple[QueryProcessor, Outputs]:
     topics = installation.topics
     processor = installation.processor(partition)
-    processor.restore(_opened(logs.get((topics.control, partition), ())))
+    processor.restore([_extended(record, 0) for record in logs.get((topics.control, partition), ())])
     processor.restored()
     outputs = Outputs()
     queries = logs.get((topics.queries, partition), ())
-    batches = [queries[first : first + 777] for first in range(0, len(queries), 777)]
-    for batch in batches:
+    cuts = sorted({0, len(queries), *taken, *range(0, len(queries), 777)})
+    for first, last in pairwise([*cuts, len(queries)]):
+        processor.follow(taken.get(first, ()))
+        batch = queries[first:last]
         if any(installation.poison(record.value or b"") for record in batch):
             steps = [
                 processor.refuse(one) if installation.poison(one.value or b"") else processor.process([one])
@@ -164,16 +252,14 @@ def _replay(installation: Installation, logs: Logs, partition: int) -> tuple[Que
     return processor, outputs
 
 
-def _opened(control: Sequence[RecordLike]) -> list[Record]:
-    """Control events as they were at each stream's opening, which compaction may have removed since."""
-    return [
-        Record(record.topic, record.partition, record.offset, 0, record.key, _as_opened(record.value or b""))
-        for record in control
-    ]
+def _extended(record: RecordLike, count: int) -> Record:
+    """A control event as it was at the stream's opening, or after so many extensions; compaction may have removed it since."""
+    value = _as_opened(record.value or b"", count)
+    return Record(record.topic, record.partition, record.offset, 0, record.key, value)
 
 
 @lru_cache(maxsize=4096)
-def _as_opened(value: bytes) -> bytes:
+def _as_opened(value: bytes, count: int) -> bytes:
     definition = read_control(value)
     fields = {name: getattr(definition, name) for name in StreamOpened.model_fields if name != "kind"}
-    return control_codec.encode(StreamOpened(**fields))
+    return control_codec.encode(StreamOpened(**{**fields, "extensions": definition.extensions[:count]}))

@@ -24,7 +24,7 @@ Log = dict[tuple[str, int], list[Record]]
 
 @cache
 def _written() -> tuple[Driver, list[str]]:
-    """An installation with every mechanism, of which one stream was halted and some ran dry."""
+    """An installation with every mechanism, of which one stream was halted, some ran dry, and some were extended then."""
     driver = Driver(KEY, partitions=2)
     for source in sources(Path("people.csv")):
         driver.register(source, ROWS if source.source == "people" else None)
@@ -34,6 +34,9 @@ def _written() -> tuple[Driver, list[str]]:
     events = [questions.next() for _ in range(400)]
     driver.ask_many([value for _, _, value in events])
     driver.halt("feed", "stream-1")
+    for name in ("laplace", "noisy-max", "counts", "stream-0"):
+        [spec] = (spec for spec in specs() if spec.stream == name)
+        driver.extend(spec.source, name, 1.0)
     later = [questions.next() for _ in range(60)]
     driver.ask_many([value for _, _, value in later])
     return driver, [identifier for identifier, _, _ in events + later]
@@ -138,6 +141,24 @@ SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
             logs, ".answers", lambda one: one["stream"] == "noisy-max" and one.get("basis") == "noisy", times=9
         ),
         "charged answers, cutoff",
+    ),
+    "more charged answers left than were granted": (
+        lambda logs: _change(logs, ".answers", lambda one: one["stream"] == "laplace", tops_left=10**6),
+        "other charged answers left",
+    ),
+    "a stream had run dry with charged answers left": (
+        lambda logs: _change(
+            logs, ".answers", lambda one: (one.get("reason") or "").startswith("exhausted"), tops_left=1
+        ),
+        "had run dry",
+    ),
+    "a stream was extended without a receipt": (
+        lambda logs: _remove(logs, ".ledger", lambda one: one["kind"] == "receipt" and "answers" in one),
+        "has receipts for",
+    ),
+    "an extension that nobody granted was taken in": (
+        lambda logs: _change(logs, ".ledger", lambda one: bool(one.get("extensions")), extensions=[]),
+        "charged answers",
     ),
     "the ledger lacks a charged answer": (
         lambda logs: _change(logs, ".ledger", lambda one: one.get("tops", 0) > 0, tops=0),

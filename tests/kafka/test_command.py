@@ -114,12 +114,21 @@ def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> No
             )
             assert refused.returncode == 1
             assert "ε = 3.5 asked, ε = 3 left" in refused.stderr
+            extend = ("stream", "extend", "vitals", "ward-7", "--epsilon", "0.5")
+            extended = sotto(*extend, environment=environment)
+            assert "stream ward-7: 2 more charged answers for ε 0.4" in extended.stdout
+            assert "5 in all" in extended.stdout
+            last = sotto("ask", "ward-7", "--value", "12", "--json", environment=environment)
+            assert json.loads(last.stdout)["tops_left"] == 4
+            poor = sotto(*extend[:-1], "100", environment=environment)
+            assert poor.returncode == 1
+            assert "source 'vitals' cannot pay: ε = " in poor.stderr
             assert sotto("stream", "close", "vitals", "ward-7", environment=environment).returncode == 0
             budget = _settled(environment)
             assert budget["source"]["refunded"]["epsilon"] > 0
             shown = sotto("stream", "show", "vitals", "ward-7", environment=environment)
             assert "closed" in shown.stdout
-            assert "1 / 3" in shown.stdout
+            assert "1 / 5" in shown.stdout
             _is_listed_and_found_from_below(environment, tmp_path)
         finally:
             running.send_signal(signal.SIGINT)

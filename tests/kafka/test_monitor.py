@@ -175,7 +175,7 @@ async def test_a_monitor_that_was_killed_shows_the_same_figures_and_its_absence_
     await client.close("feed", "closed")
     await web.until("/api/sources", lambda page: page["items"][0]["refunded"]["epsilon"] > 0)
     await web.until("/api/overview", lambda overview: overview["answered"] == 7)
-    await web.until("/api/streams/exhausted", lambda detail: detail["row"]["ending"] is not None)
+    await web.until("/api/streams/exhausted", lambda detail: detail["row"]["reason"] is not None)
     before = [figures(await web.get(path)) for path in ("/api/streams", "/api/sources")]
     first.kill()
     second = start_monitor()

@@ -176,13 +176,22 @@ Drawn = list[tuple[int, Fraction]]
 
 
 def log_likelihood(
-    plan: EstimateCalibration, rows: Rows, transcript: Transcript, wrong: str = "", gaussian: Drawn | None = None
+    plan: EstimateCalibration,
+    rows: Rows,
+    transcript: Transcript,
+    wrong: str = "",
+    gaussian: Drawn | None = None,
+    added: int = 0,
 ) -> float:
-    """ln of the probability that the mechanism on these rows publishes the transcript, but for its ``gaussian`` noise."""
+    """ln of the probability that the mechanism on these rows publishes the transcript, but for its ``gaussian`` noise.
+
+    It is extended by so many ⊤s as are ``added``.
+    """
     table = np.bincount(rows, minlength=CELLS).astype(np.int64)
     forced = Forced(table, transcript)
     memory = Memory(transcript)
     estimator = Estimator((CELLS,), plan, transcript.rows, lambda _: Cells(table), forced, memory)
+    estimator.extend(plan.cutoff + added)
     total = two_sided(transcript.rows - len(rows), plan.epsilon_rows) if plan.epsilon_rows else 0.0
     vector = plan.sparse_vector
     rate = vector.epsilon_query / (2 * plan.cutoff * STEPS)
@@ -222,13 +231,14 @@ def log_likelihood(
     return total + (math.log(weights.sum()) if weights.sum() > 0 else -math.inf)
 
 
-def transcripts(plan: EstimateCalibration, rows: Rows) -> Iterator[Transcript]:
+def transcripts(plan: EstimateCalibration, rows: Rows, added: int = 0) -> Iterator[Transcript]:
     """Patterns of up to three questions, with cells and numbers about the true ones."""
     table = np.bincount(rows, minlength=CELLS)
     near = [tuple(int(c) for c in table + shift) for shift in ((0, 0, 0), (1, 0, -1), (-2, 3, 1))]
     for tops in product((False, True), repeat=3):
         count = sum(tops) + plan.starts
-        if sum(tops) > plan.cutoff or (sum(tops) == plan.cutoff and not tops[-1]):
+        cutoff = plan.cutoff + added
+        if sum(tops) > cutoff or (sum(tops) == cutoff and not tops[-1]):
             continue
         for cells in product(near, repeat=count):
             for number in (-50, 4000):
@@ -244,17 +254,17 @@ def neighbours(rows: Rows, *, replace: bool) -> Iterator[Rows]:
             yield (*rows[:place], cell, *rows[place + 1 :])
 
 
-def worst(plan: EstimateCalibration, *, replace: bool, wrong: str = "") -> float:
+def worst(plan: EstimateCalibration, *, replace: bool, wrong: str = "", added: int = 0) -> float:
     """The largest excess of a transcript's privacy loss over what it is charged, and the largest share of it, in ln."""
     claimed = losses(plan)
     excess = -math.inf
     for size in (1, 2):
         for rows in combinations_with_replacement(range(CELLS), size):
-            for transcript in transcripts(plan, rows):
+            for transcript in transcripts(plan, rows, added):
                 allowed = float(claimed.first + sum(transcript.tops) * claimed.each)
-                here = log_likelihood(plan, rows, transcript, wrong)
+                here = log_likelihood(plan, rows, transcript, wrong, added=added)
                 for other in neighbours(rows, replace=replace):
-                    there = log_likelihood(plan, other, transcript, wrong)
+                    there = log_likelihood(plan, other, transcript, wrong, added=added)
                     if here == there == -math.inf:
                         continue
                     excess = max(excess, abs(here - there) - allowed * FLOATS)
@@ -275,6 +285,12 @@ CASES = [
 def test_no_transcript_loses_more_than_it_is_charged(kind: Any, replace: bool) -> None:
     Memory.shares.clear()
     excess = worst(calibration(kind, replace=replace), replace=replace)
+    assert -1.5 < excess <= 1e-6
+
+
+def test_nor_does_one_of_a_stream_that_was_extended() -> None:
+    Memory.shares.clear()
+    excess = worst(calibration("numbers"), replace=False, added=1)
     assert -1.5 < excess <= 1e-6
 
 

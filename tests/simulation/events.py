@@ -8,13 +8,15 @@ from collections.abc import Callable
 
 from aiokafka import TopicPartition
 
-from schemas import CloseStream, HaltStream, OpenStream
+from schemas import CloseStream, ExtendStream, HaltStream, OpenStream, StreamSpec
 from stream.processors.base import Record
 from stream.processors.topics import partition_of
 from stream.processors.unread import Unread
 from tests.chaos.load import Questions
 from tests.simulation.cast import PARTITIONS, group_of
 from tests.simulation.world import World
+
+_LIMITED = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential", "pmw", "sparse_pmw"}
 
 
 def _publish(world: World, questions: Questions, count: int) -> None:
@@ -45,6 +47,8 @@ async def load(world: World, questions: Questions) -> None:
             _be_greedy(world, questions, pace)
         if burst == 2 and pace.random() < 0.5:
             await _open(world, questions, pace)
+        if burst in {1, 3, 4} and pace.random() < 0.5:
+            _extend(world, questions, pace, f"extend-{burst}")
         if burst == 4 and pace.random() < 0.5:
             await _stop_a_stream(world, pace)
 
@@ -76,6 +80,30 @@ async def _open(world: World, questions: Questions, pace: random.Random) -> None
     if pace.random() < 0.3:
         _kill_budget_services(world)
         world.request(request)
+
+
+def _extend(world: World, questions: Questions, pace: random.Random, name: str) -> None:
+    """Extend a stream, be it fit for that or not, ask it on, and send the request again; it may be asked to end meanwhile."""
+    limited = [spec for spec in world.streams if spec.mechanism.kind in _LIMITED]
+    if pace.random() < 0.7:
+        limited = [spec for spec in limited if spec.stream in world.dry()] or limited
+    spec = pace.choice(limited if pace.random() < 0.9 else world.streams)
+    request = ExtendStream(
+        request=name,
+        source=spec.source,
+        stream=spec.stream,
+        epsilon=pace.choice((0.3, 1.0)) * spec.epsilon,
+        delta=pace.choice((0.0, 1e-7)),
+    )
+    for _ in range(pace.randint(1, 2)):
+        world.loop.call_later(pace.uniform(0.0, 2.0), world.request, request)
+    world.loop.call_later(pace.uniform(0.0, 3.0), _ask_on, world, questions, spec)
+    world.injected["extension"] += 1
+
+
+def _ask_on(world: World, questions: Questions, spec: StreamSpec) -> None:
+    for _ in range(3):
+        world.ask(*questions.next(spec))
 
 
 async def _stop_a_stream(world: World, pace: random.Random) -> None:

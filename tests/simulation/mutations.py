@@ -25,6 +25,9 @@ from stream.kafka.writer import Writer
 from stream.processors.base import Outputs, Processor
 from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor, restoring
+from stream.processors.queries.definitions import Definition
+from stream.processors.queries.hosted import HostedStreams
+from stream.processors.queries.life import LifeCycle
 from stream.processors.queries.shares import Shares
 from stream.processors.queries.updates import UpdateLog
 from stream.processors.receipts import Receipts
@@ -283,6 +286,29 @@ def a_late_opening_undoes_a_halt() -> Iterator[None]:
 
 
 @contextmanager
+def extensions_of_a_latest_definition_only() -> Iterator[None]:
+    """An opening that comes once more takes an extension back."""
+    host = HostedStreams.host
+
+    def latest(self: HostedStreams, definitions: Sequence[Definition]) -> list[int]:
+        slots = host(self, definitions)
+        for slot, definition in zip(slots, definitions, strict=True):
+            if not definition.extensions and self.extensions.pop(slot, ()):
+                self.columns.cutoff[slot] = self.terms_at(slot).calibration.cutoff
+        return slots
+
+    with patch.object(HostedStreams, "host", latest):
+        yield
+
+
+@contextmanager
+def streams_that_ran_dry_stay_so() -> Iterator[None]:
+    """A worker that has used up what it knew of does not go on when it hears of an extension."""
+    with patch.object(LifeCycle, "revive", lambda *_: None):
+        yield
+
+
+@contextmanager
 def partitions_taken_while_leaving() -> Iterator[None]:
     """A rebalance between the order to stop and leaving the group starts tasks that nobody stops."""
     take = Engine.take
@@ -370,6 +396,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     updates_not_written,
     shares_forgotten,
     a_late_opening_undoes_a_halt,
+    extensions_of_a_latest_definition_only,
+    streams_that_ran_dry_stay_so,
     waits_that_an_order_to_stop_does_not_end,
     refused_times_written_again,
     membership_left_to_the_client_library,

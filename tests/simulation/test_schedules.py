@@ -38,6 +38,7 @@ def test_every_fault_strikes_in_some_schedule_and_transactions_end_in_every_way(
     )
     assert all(injected[name] >= 10 for name in ["halt request", "close request", "opening repeated after a halt"])
     assert injected["greedy stream"] > 10
+    assert min(injected["extension"], injected["answers beyond the opening"]) > 10
     assert 10 < injected["busy"] < injected["answers"] / 2
     assert min(injected["aborted"], injected["expired"], injected["fenced"]) > 10
 

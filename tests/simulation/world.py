@@ -19,12 +19,13 @@ from stream.kafka.roles import Role
 from stream.kafka.stamps import Stamps
 from stream.processors.base import Processor, Record
 from stream.processors.budget import BudgetProcessor
+from stream.processors.exhaustion import says_exhausted
 from stream.processors.queries import QueryProcessor
 from stream.processors.receipts import receipt_key
 from stream.processors.topics import Topics, partition_of
 from stream.processors.unread import TOO_LARGE, Unread, UnreadBatch
 from tests.chaos.checker import check_letters, examine
-from tests.chaos.replay import Installation, Logs, as_read, differences
+from tests.chaos.replay import Installation, Logs, answers_codec, as_read, differences
 from tests.simulation.broker import Broker
 from tests.simulation.cast import (
     CASTS,
@@ -247,6 +248,15 @@ class World:
                     return task._life
         return None
 
+    def dry(self) -> set[str]:
+        """The streams that have said that they have run dry."""
+        answers = [
+            answers_codec.decode(one.value)
+            for number in range(PARTITIONS)
+            for one in self.broker.committed(self.topics.answers, number)
+        ]
+        return {answer.stream for answer in answers if says_exhausted(answer.reason)}
+
     def busy(self) -> int:
         """How many questions were refused because too much was asked at once."""
         answers = [
@@ -261,7 +271,10 @@ class World:
     def examine(self) -> list[str]:
         """Every violation."""
         logs = self.logs()
-        violations = examine(self.installation, logs, self.asked).violations
+        findings = examine(self.installation, logs, self.asked)
+        violations = findings.violations
+        for grant in findings.grants.values():
+            self.injected["answers beyond the opening"] += max(0, grant.tops - grant.calibration.cutoff)
         logs = as_read(logs, self.topics)
         violations += check_letters(logs, self.topics, self.unreadable)
         for number in range(PARTITIONS):

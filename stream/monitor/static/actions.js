@@ -1,10 +1,21 @@
-// Halting and closing: asked twice, with a reason and the operator's token, and the same request id on every attempt.
+// Extending, halting and closing: asked twice, with the operator's token, and the same request id on every attempt.
 
 import { explain, send } from "./api.js";
 import { make, setText } from "./dom.js";
-import { amount } from "./format.js";
+import { amount, count } from "./format.js";
+
+const REASON = { name: "reason", text: "Reason", hint: " (optional, kept in the ledger)", attributes: { maxlength: "1024", placeholder: "for whoever reads the ledger" } };
+const EPSILON = { name: "epsilon", text: "ε to add", hint: " (no more is taken than the answers cost)", attributes: { inputmode: "decimal", placeholder: "0.5" }, number: true };
 
 const ACTIONS = {
+  extend: {
+    verb: "Extend",
+    path: "/api/extensions",
+    subject: "stream",
+    field: EPSILON,
+    effect: "It may give as many further charged answers as this pays for, each at the price of those that it was opened with. All that it has measured stays.",
+    done: "The ledger has granted it; its worker follows within moments.",
+  },
   halt: {
     verb: "Halt",
     path: "/api/halts",
@@ -30,7 +41,14 @@ const ACTIONS = {
 
 /** Whether an action still changes anything about a stream. */
 export function applies(kind, { state, ending = null }) {
-  return kind === "close" ? state !== "closed" && ending !== "closed" : state === "open" && ending === null;
+  switch (kind) {
+    case "close":
+      return state !== "closed" && ending !== "closed";
+    case "extend":
+      return (state === "open" || state === "exhausted") && ending === null;
+    default:
+      return state === "open" && ending === null;
+  }
 }
 
 /** A button that asks before it acts. `subject()` gives `{ source }` or `{ source, stream }`. */
@@ -38,7 +56,7 @@ export function actionButton(kind, subject, session) {
   const { verb, subject: what } = ACTIONS[kind];
   return make(
     "button",
-    { type: "button", class: "danger", onclick: () => ask(kind, subject(), session) },
+    { type: "button", class: kind === "extend" ? "" : "danger", onclick: () => ask(kind, subject(), session) },
     `${verb} ${what}…`,
   );
 }
@@ -48,10 +66,11 @@ export function ask(kind, subject, session) {
   const action = ACTIONS[kind];
   const name = subject.stream ?? subject.source;
   const request = crypto.randomUUID();
-  const reason = make("input", { id: "action-reason", name: "reason", maxlength: "1024", autocomplete: "off", placeholder: "for whoever reads the ledger" });
+  const { field = REASON } = action;
+  const given = make("input", { id: "action-given", name: field.name, autocomplete: "off", required: field.number === true, ...field.attributes });
   const token = make("input", { id: "action-token", name: "token", type: "password", autocomplete: "off", required: true, spellcheck: "false" });
   const outcome = make("p", { class: "outcome", role: "alert", hidden: true });
-  const confirm = make("button", { type: "submit", class: "danger solid" }, `${action.verb} ${action.subject}`);
+  const confirm = make("button", { type: "submit", class: kind === "extend" ? "solid" : "danger solid" }, `${action.verb} ${action.subject}`);
   const cancel = make("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
   const isOperator = session.role === "operator";
   const form = make(
@@ -59,8 +78,8 @@ export function ask(kind, subject, session) {
     { novalidate: true },
     make("h2", { id: "action-title" }, `${action.verb} ${action.subject} `, make("span", { class: "name" }, name), "?"),
     make("p", {}, action.effect),
-    make("label", { for: "action-reason" }, "Reason", make("span", { class: "hint" }, " (optional, kept in the ledger)")),
-    reason,
+    make("label", { for: "action-given" }, field.text, make("span", { class: "hint" }, field.hint)),
+    given,
     !isOperator && make("label", { for: "action-token" }, "Operator's token", make("span", { class: "hint" }, " (used once, not kept)")),
     !isOperator && token,
     outcome,
@@ -84,17 +103,22 @@ export function ask(kind, subject, session) {
       return;
     }
     const body = { kind, request, ...subject };
-    if (reason.value.trim()) {
-      body.reason = reason.value.trim();
+    const text = given.value.trim();
+    if (field.number && !(Number(text) > 0)) {
+      tell("Give a number above 0.", "refused");
+      given.focus();
+      return;
+    }
+    if (text) {
+      body[field.name] = field.number ? Number(text) : text;
     }
     // What is sent again under the same id must be the same request.
-    reason.readOnly = true;
+    given.readOnly = true;
     confirm.disabled = true;
     tell("Waiting for the ledger…", "waiting");
     try {
       const receipt = await send(action.path, used, { method: "POST", body });
-      const done = receipt.state === "closed" ? "It is closed already: nothing was left to do." : action.done;
-      tell(`${done}\nReceipt ${receipt.sequence}: ${receipt.outcome}, request ${receipt.request}`, "done");
+      tell(`${told(action, receipt)}\nReceipt ${receipt.sequence}: ${receipt.outcome}, request ${receipt.request}`, "done");
       confirm.remove();
       setText(cancel, "Done");
       cancel.focus();
@@ -105,14 +129,22 @@ export function ask(kind, subject, session) {
       if (error.problem?.code === "refused") {
         confirm.remove(); // the ledger would say the same again
       }
-      reason.readOnly = error.retriable === true;
+      given.readOnly = error.retriable === true;
     }
   });
 
   document.body.append(dialog);
   dialog.showModal();
-  reason.focus();
+  given.focus();
   return dialog;
+}
+
+/** What became of a request that the ledger has done. */
+function told(action, { state, answers = null, granted = null }) {
+  if (answers !== null) {
+    return `${count(answers)} more charged answers for ${amount(granted)}. ${action.done}`;
+  }
+  return state === "closed" ? "It is closed already: nothing was left to do." : action.done;
 }
 
 function refusal(error) {

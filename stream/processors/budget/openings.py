@@ -191,8 +191,10 @@ def control_event(account: Account, grant: Grant) -> Control:
         identity=grant.identity,
         fingerprint=account.fingerprint,
         calibration=grant.calibration,
+        extensions=grant.extensions,
     )
-    if grant.ending is None:
+    if grant.ending is None and grant.state == "open":
         return opened
-    ended = StreamClosed if grant.ending == "closed" else StreamHalted
-    return ended(**{**dict(opened), "kind": grant.ending, "reason": grant.reason or grant.ending})
+    ending = grant.ending or "halted"
+    ended = StreamClosed if ending == "closed" else StreamHalted
+    return ended(**{**dict(opened), "kind": ending, "reason": grant.reason or ending})

@@ -7,7 +7,7 @@ request seen before gets its first receipt again and changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from schemas import (
     MAX_DEFINITION_BYTES,
@@ -15,6 +15,7 @@ from schemas import (
     Charge,
     CloseStream,
     Control,
+    ExtendStream,
     GrantRecord,
     HaltSource,
     HaltStream,
@@ -32,6 +33,7 @@ from schemas import (
 )
 from schemas.wire import Codec, MalformedEventError
 from stream.accounting.accuracy import AccuracyError
+from stream.accounting.costs import to_amount
 from stream.accounting.ledger import Account, Grant, Ledger, RefusedError
 from stream.accounting.planner import PlanError
 from stream.data import DataError, TableStore
@@ -175,21 +177,8 @@ class BudgetProcessor:
             for write in written:
                 self._write(outputs, *write)
             return
-        outcome: Literal["registered", "opened", "closing", "halted", "refused"]
         try:
-            match request:
-                case RegisterSource():
-                    require_kept_digits(record.value or b"")
-                    outcome = self._register(request)
-                case OpenStream():
-                    outcome = self._open(record, request, outputs)
-                case CloseStream():
-                    outcome = self._end(request, "closed", outputs)
-                case HaltStream():
-                    outcome = self._end(request, "halted", outputs)
-                case HaltSource():
-                    outcome = self._halt_source(request, outputs)
-            receipt = self._receipt(request, digest, outcome)
+            receipt = self._done(record, request, digest, outputs)
         except (RefusedError, PlanError, ValueError, ArithmeticError) as error:
             asked, left = (error.asked, error.left) if isinstance(error, RefusedError) else (None, None)
             receipt = self._receipt(request, digest, "refused").model_copy(
@@ -197,6 +186,24 @@ class BudgetProcessor:
             )
         for write in self._receipts.keep(receipt):
             self._write(outputs, *write)
+
+    def _done(self, record: RecordLike, request: Request, digest: str, outputs: Outputs) -> Receipt:
+        """Do what is asked, and give its receipt; a refusal is raised, and has changed nothing."""
+        match request:
+            case RegisterSource():
+                require_kept_digits(record.value or b"")
+                return self._receipt(request, digest, self._register(request))
+            case OpenStream():
+                return self._receipt(request, digest, self._open(record, request, outputs))
+            case ExtendStream():
+                told = self._extend(request, digest, outputs)
+                return self._receipt(request, digest, "opened").model_copy(update=told)
+            case CloseStream():
+                return self._receipt(request, digest, self._end(request, "closed", outputs))
+            case HaltStream():
+                return self._receipt(request, digest, self._end(request, "halted", outputs))
+            case HaltSource():
+                return self._receipt(request, digest, self._halt_source(request, outputs))
 
     def _register(self, request: RegisterSource) -> Literal["registered"]:
         source = request.source
@@ -224,6 +231,23 @@ class BudgetProcessor:
         self._touch(account, grant)
         self._tell(account, grant, outputs)
         return "opened"
+
+    def _extend(self, request: ExtendStream, digest: str, outputs: Outputs) -> dict[str, Any]:
+        """Grant further charged answers, tell the worker, and give what the receipt says of it.
+
+        The grant knows by which requests it was extended, for their receipts may be forgotten.
+        """
+        account, grant = self.ledger.find(request.source, request.stream)
+        accountant = account.source.accountant
+        if (found := grant.extended_by(digest, accountant)) is None:
+            self.ledger.extend(request.source, request.stream, digest, request.epsilon, request.delta)
+            found = grant.extended_by(digest, accountant)
+            self._touch(account, grant)
+            self._tell(account, grant, outputs)
+        if found is None:
+            raise AssertionError("the ledger has extended a stream by no request")
+        extension, cost = found
+        return {"answers": extension.answers, "granted": to_amount(cost, account.source)}
 
     def _rows_of(self, account: Account) -> int:
         """The number of rows of an account's file, public where neighbours replace a row."""
@@ -265,14 +289,14 @@ class BudgetProcessor:
         )
         if not changed:
             return
-        # What the ledger takes for ended must not answer, whoever said that it has.
-        ended = {
-            "exhausted": exhausted_reason(grant.calibration),
-            "halted": charge.reason or "halted by its worker",
-        }
-        if charge.state in ended and self.ledger.end(charge.source, charge.stream, "halted", ended[charge.state]):
-            self._tell(account, grant, outputs)
         self._touch(account, grant)
+        # What the ledger takes for ended must not answer, whoever said that it has.
+        reason = charge.reason or "halted by its worker"
+        ended = grant.state == "halted" and self.ledger.end(charge.source, charge.stream, "halted", reason)
+        if grant.state == "exhausted" and grant.ending is None:
+            grant.reason, ended = exhausted_reason(grant.calibration, grant.cutoff), True
+        if ended:
+            self._tell(account, grant, outputs)
 
     def _tell(self, account: Account, grant: Grant, outputs: Outputs) -> None:
         """Tell the stream's worker what it may do now."""

@@ -35,21 +35,22 @@ class ColumnPublisher:
         left = columns.cutoff[slots][stream_of] - tops
         told = (decisions.codes, index, tops, left, columns.terms_of[slots][stream_of])
         keys, names, terms, numbers = streams.keys, streams.names, streams.terms, verdicts.numbers
+        extensions_of = streams.extensions.get
         for place, query_id, slot, code, number, shown, rest, terms_of in zip(
             rows.places, rows.ids, rows.slots, *(column.tolist() for column in told), strict=True
         ):
             name = names[slot]
             if code == HALTED:
-                spent = terms[terms_of].spent(number, shown)
+                spent = terms[terms_of].spent(number, shown, 0, extensions_of(slot, ()))
                 answer = WireAnswer(query_id, name, "halted", None, None, None, streams.reason(slot), spent, rest)
             elif code == ABOVE and place in numbers:
-                spent = terms[terms_of].spent(number + 1, shown)
+                spent = terms[terms_of].spent(number + 1, shown, 0, extensions_of(slot, ()))
                 estimate, basis, alpha = numbers[place]
                 answer = WireAnswer(
                     query_id, name, "above", number, estimate, basis, None, spent, rest, alpha=alpha
                 )
             else:
-                spent = terms[terms_of].spent(number + 1, shown)
+                spent = terms[terms_of].spent(number + 1, shown, 0, extensions_of(slot, ()))
                 answer = WireAnswer(query_id, name, _OUTCOMES[code], number, None, None, None, spent, rest)
             answers[place] = (keys[slot], encode(answer), ())
 

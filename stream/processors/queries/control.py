@@ -68,11 +68,28 @@ class Control:
         slots = self._streams.host(definitions)
         self.heavy = self.heavy or not all(self._streams.plain[slot] for slot in slots)
         for slot, definition in zip(slots, definitions, strict=True):
-            if definition.kind != "opened":
+            if definition.kind == "opened":
+                if slot in self._pending and not self._is_current(slot, self._pending[slot]):
+                    del self._pending[slot]
+            elif self._is_current(slot, definition):
                 self._pending[slot] = definition
-            elif slot in self._pending and self._pending[slot].incarnation != definition.incarnation:
-                del self._pending[slot]
         return slots
+
+    def _is_current(self, slot: int, definition: Definition) -> bool:
+        """Whether this was told of the stream as it is: nothing that was said before it was extended counts any more."""
+        known = self._streams.extensions.get(slot, ())
+        return definition.incarnation == self._streams.incarnations[slot] and len(definition.extensions) >= len(
+            known
+        )
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether all streams that answer would give the same answers once more, from nothing but control and queries.
+
+        When a stream was extended its log does not say: what it answered ``halted`` before that it would answer now.
+        """
+        state = self._streams.columns.state
+        return not any(state[slot] == OPEN for slot in self._streams.extensions.keys() - self._pending.keys())
 
     def _is_unclaimed(self, definition: Definition) -> bool:
         return self._unclaimed.get(definition.stream) == definition.incarnation

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args
 import msgspec
 from pydantic import BaseModel, StringConstraints
 
-from schemas import MAX_RECORD_BYTES, Control, Mechanism, StreamIdentity, StreamSpec
+from schemas import MAX_RECORD_BYTES, Control, Extensions, Mechanism, StreamIdentity, StreamSpec
 from schemas.base import Identifier, Reason
 from schemas.wire import Codec, MalformedEventError, struct
 from stream.processors.queries.terms import TermsTable
@@ -69,6 +69,7 @@ class _Wire(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     fingerprint: str | None
     calibration: msgspec.Raw
     kind: Literal["opened", "halted", "closed"]
+    extensions: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     reason: Annotated[str, msgspec.Meta(max_length=_constraints(Reason).max_length)] | msgspec.UnsetType = (
         msgspec.UNSET
     )
@@ -95,6 +96,7 @@ class Definition(msgspec.Struct, frozen=True, gc=False):
     threshold: float
     kind: Literal["opened", "halted", "closed"]
     reason: str | None
+    extensions: Extensions = ()
 
 
 class DefinitionReader:
@@ -121,6 +123,7 @@ class DefinitionReader:
         if (
             terms is None
             or len(value) > MAX_RECORD_BYTES
+            or wire.extensions is not msgspec.UNSET
             or (wire.kind == "opened") is not (wire.reason is msgspec.UNSET)
             # A field that is given twice takes quotation marks that what was validated has not.
             or value.count(b'"') != quotes + _quotes_of_reason(wire)
@@ -139,6 +142,8 @@ class DefinitionReader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             wire = _decode(_codec.encode(definition))
         terms = self.terms.index_of(definition)
+        if definition.extensions:
+            return _definition(wire, terms, definition.extensions)
         self._known[_shared(wire)] = (terms, value.count(b'"') - _quotes_of_reason(wire))
         return _definition(wire, terms)
 
@@ -162,7 +167,7 @@ def _shared(wire: Any) -> tuple[Any, ...]:
     )
 
 
-def _definition(wire: Any, terms: int) -> Definition:
+def _definition(wire: Any, terms: int, extensions: Extensions = ()) -> Definition:
     spec, identity = wire.spec, wire.identity
     return Definition(
         spec.stream,
@@ -173,6 +178,7 @@ def _definition(wire: Any, terms: int) -> Definition:
         getattr(spec.mechanism, "threshold", 0.0),
         wire.kind,
         None if wire.reason is msgspec.UNSET else wire.reason,
+        extensions,
     )
 
 

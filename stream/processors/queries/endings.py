@@ -1,4 +1,7 @@
-"""An ending is final: an opening that comes late, behind the halt that followed it, does not undo it."""
+"""An ending is final: an opening that comes late, behind the halt that followed it, does not undo it.
+
+Nor does anything that was told of a stream before it was extended count after that.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,22 @@ class _Identity(msgspec.Struct):
 class _Brief(msgspec.Struct):
     kind: str
     identity: _Identity
+    extensions: tuple[msgspec.Raw, ...] = ()
+
+    @property
+    def rank(self) -> tuple[int, bool]:
+        """In which order the budget service tells of a stream: it extends what is open, or what has run dry and was halted."""
+        return len(self.extensions), self.kind != "opened"
 
 
 _decode = msgspec.json.Decoder(_Brief).decode
 
 
 def undoes(known: bytes | None, later: bytes | None) -> bool:
-    """Whether a control event would open the very incarnation of a stream again that the known one has ended.
+    """Whether a control event would take back what the known one says of the very same incarnation of a stream.
 
     The workers answer to the latest control event of a stream. Events can come twice and out of order only if somebody
-    beside the budget service writes to the topic; then the ending counts.
+    beside the budget service writes to the topic; then the most extensions count, and of equally many the ending.
     """
     if known is None or later is None:
         return False
@@ -29,4 +38,4 @@ def undoes(known: bytes | None, later: bytes | None) -> bool:
         before, after = _decode(known), _decode(later)
     except msgspec.DecodeError:
         return False
-    return after.kind == "opened" != before.kind and after.identity.incarnation == before.identity.incarnation
+    return after.rank < before.rank and after.identity.incarnation == before.identity.incarnation

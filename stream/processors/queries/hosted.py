@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from schemas import TableSource
+from schemas import Extensions, TableSource
+from stream.accounting.charged import charged_answers
 from stream.accounting.costs import PARTS, whole_left
 from stream.noise import NoiseKey, Role
 from stream.processors.exhaustion import exhausted_reason
@@ -29,8 +30,8 @@ class HostedStreams:
     """Slots, one per stream: ``columns`` has the streams' figures, ``noise`` their keys, ``life`` their states.
 
     ``names[slot]`` is the stream of a slot, ``keys[slot]`` the key of its records, ``kinds[slot]`` its mechanism's kind, and
-    ``plain[slot]`` says that it is a sparse vector over trusted values. ``unread`` names streams that have no slot, since no
-    definition of theirs can be read here.
+    ``plain[slot]`` says that it is a sparse vector over trusted values. ``extensions`` has those of the few streams that were
+    extended. ``unread`` names streams that have no slot, since no definition of theirs can be read here.
     """
 
     def __init__(self, key: NoiseKey) -> None:
@@ -46,6 +47,7 @@ class HostedStreams:
         self.life = LifeCycle(self.columns)
         self.terms_table = TermsTable()
         self.terms: list[Terms] = self.terms_table.all
+        self.extensions: dict[int, Extensions] = {}
         self._beginnings = 0
 
     def __len__(self) -> int:
@@ -58,10 +60,12 @@ class HostedStreams:
     def host(self, definitions: Sequence[Definition]) -> list[int]:
         """Take in streams' definitions and give their slots; an unchanged incarnation keeps its figures.
 
-        A new incarnation starts afresh. Of several definitions of one stream the last counts.
+        A new incarnation starts afresh. Of several definitions of one stream the last counts, and of several extensions of one
+        incarnation the most: none is ever taken back.
         """
         slots = []
         fresh: dict[int, Definition] = {}
+        extended: dict[int, Definition] = {}
         for definition in definitions:
             slot = self.slots.get(definition.stream)
             if slot is None:
@@ -69,10 +73,25 @@ class HostedStreams:
             if self.incarnations[slot] != definition.incarnation:
                 self.incarnations[slot] = definition.incarnation
                 fresh[slot] = definition
+                extended.pop(slot, None)
+                self.extensions.pop(slot, None)
+            if definition.extensions:
+                extended[slot] = max(definition, extended.get(slot, definition), key=_extent)
             slots.append(slot)
         if fresh:
             self._begin(fresh)
+        for slot, definition in extended.items():
+            self._extend(slot, definition.extensions)
         return slots
+
+    def _extend(self, slot: int, extensions: Extensions) -> None:
+        """Let a stream give more charged answers; one that has run dry goes on."""
+        if len(extensions) <= len(self.extensions.get(slot, ())):
+            return
+        self.extensions[slot] = extensions
+        self.columns.cutoff[slot] = charged_answers(self.terms_at(slot).calibration, extensions)
+        self.columns.changed[slot] = True
+        self.life.revive(np.array([slot], dtype=np.intp))
 
     def _begin(self, fresh: dict[int, Definition]) -> None:
         """Start streams as their definitions have them."""
@@ -124,7 +143,7 @@ class HostedStreams:
         """Why a stream does not answer."""
         if (reason := self.life.reasons.get(slot)) is not None:
             return reason
-        return exhausted_reason(self.terms_at(slot).calibration)
+        return exhausted_reason(self.terms_at(slot).calibration, int(self.columns.cutoff[slot]))
 
     def left(self, slot: int) -> int:
         """How many ordinary charged answers a stream may still give."""
@@ -151,7 +170,7 @@ class HostedStreams:
         """A stream's realised cost so far, as the wire shows it."""
         columns = self.columns
         figures = (int(columns.answered[slot]), int(columns.tops[slot]), int(columns.surplus[slot]))
-        return self.terms_at(slot).spent(*figures)
+        return self.terms_at(slot).spent(*figures, self.extensions.get(slot, ()))
 
     def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str, int]]:
         """Every stream's persistent figures, for comparing a restored state with a live one."""
@@ -178,3 +197,7 @@ class HostedStreams:
 def _facts(terms: Terms) -> tuple[str, bool, int]:
     """The kind, whether it is plain, and the cutoff of a stream that begins on these terms."""
     return terms.mechanism.kind, terms.plain, terms.calibration.cutoff or UNLIMITED
+
+
+def _extent(definition: Definition) -> int:
+    return len(definition.extensions)

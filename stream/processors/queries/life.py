@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import StreamState
+from stream.accounting.costs import PARTS
 from stream.processors.queries.columns import StreamColumns
 
 STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
@@ -49,9 +50,17 @@ class LifeCycle:
         columns.due[slots] = [checkpoint.due for checkpoint in kept]
         columns.tops[slots] = [checkpoint.tops for checkpoint in kept]
         columns.surplus[slots] = [checkpoint.surplus for checkpoint in kept]
+        self.revive(slots)
         for slot, checkpoint, _ in checkpoints:
             if checkpoint.reason is not None:
                 self.reasons[slot] = checkpoint.reason
+
+    def revive(self, slots: npt.NDArray[np.intp]) -> None:
+        """Open streams again that had run dry before they were extended."""
+        columns = self._columns
+        left = columns.tops_left(slots) * PARTS > columns.surplus[slots]
+        dry = (columns.state[slots] == EXHAUSTED) & left
+        columns.state[slots[dry]] = OPEN
 
     def answering(self, slots: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
         """Which streams answer, here and now."""

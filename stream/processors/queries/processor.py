@@ -48,7 +48,6 @@ class QueryProcessor:
         self.inputs = (topics.queries,)
         self.tables = (topics.control,)
         self.changelog = topics.state
-        self.repeatable = True
         self.streams = HostedStreams(key)
         self._topics = topics
         self._partition = partition
@@ -69,6 +68,11 @@ class QueryProcessor:
     def heavy(self) -> bool:
         """Whether any stream takes questions that are work."""
         return self._control.heavy
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether what was answered may be answered once more, from nothing but control and queries."""
+        return self._control.repeatable
 
     def restore(self, records: Iterable[RecordLike]) -> None:
         """Collect control events and checkpoints.

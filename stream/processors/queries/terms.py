@@ -14,6 +14,7 @@ from schemas import (
     Amount,
     Calibration,
     Control,
+    Extensions,
     Mechanism,
     NumericSparse,
     Source,
@@ -41,7 +42,7 @@ class Terms:
     mechanism: Mechanism
     calibration: Calibration
     fingerprint: str | None
-    _amounts: dict[tuple[bool, int, int], Any] = field(default_factory=dict)
+    _amounts: dict[tuple[bool, int, int, Extensions], Any] = field(default_factory=dict)
     _samplers: dict[str, Sampler] = field(default_factory=dict)
     _grid: Grid | None = None
 
@@ -103,11 +104,11 @@ class Terms:
             sampler = self._samplers[name] = law(self.sparse_vector)
         return sampler
 
-    def spent(self, answered: int, tops: int, surplus: int = 0) -> Any:
+    def spent(self, answered: int, tops: int, surplus: int = 0, extensions: Extensions = ()) -> Any:
         """The realised cost after so many answers and ⊤s, as the wire shows it."""
-        key = (answered > 0, tops, surplus)
+        key = (answered > 0, tops, surplus, extensions)
         if (amount := self._amounts.get(key)) is None:
-            cost = realised_cost(self.calibration, self.source.accountant, answered, tops, surplus)
+            cost = realised_cost(self.calibration, self.source.accountant, answered, tops, surplus, extensions)
             shown = to_amount(cost, self.source)
             amount = WireAmount(shown.epsilon, shown.delta, shown.rho)
             self._amounts[key] = amount

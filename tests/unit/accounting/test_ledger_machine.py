@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from schemas import StreamSpec
-from stream.accounting.costs import NOTHING, fits, stream_cost
+from stream.accounting.costs import DELTA_UNITS, EPSILON_UNITS, NOTHING, fits, stream_cost, told
 from stream.accounting.ledger import RefusedError
+from stream.accounting.methods import PlanError
 from tests.unit.accounting.ledger_parts import (
     calibration_of,
     identity,
@@ -47,6 +48,7 @@ class LedgerMachine(RuleBasedStateMachine):
         super().__init__()
         self.ledger = ledger_with(*SOURCES)
         self.opened = 0
+        self.extended = 0
 
     @rule(target=streams, where=st.sampled_from(SOURCES), kind=st.sampled_from(KINDS))
     def open(self, where: Any, kind: dict[str, Any]) -> tuple[str, str, int]:
@@ -64,6 +66,31 @@ class LedgerMachine(RuleBasedStateMachine):
     def open_under_a_name_used_before(self, stream: tuple[str, str, int], where: Any) -> None:
         if stream[1] in self.ledger.account(stream[0]).grants:
             self.refused(spec(stream[1], where.source, epsilon=1e-6))
+
+    @rule(
+        stream=streams,
+        epsilon=st.sampled_from([1e-6, 0.05, 0.1, 0.6, 3.0]),
+        delta=st.sampled_from([0.0, 0.0, 1e-6]),
+    )
+    def extend(self, stream: tuple[str, str, int], epsilon: float, delta: float) -> None:
+        before = copy.deepcopy(self.ledger.accounts)
+        try:
+            extension = self.ledger.extend(*stream[:2], f"{self.extended:064x}", epsilon, delta)
+        except (RefusedError, PlanError):
+            assert self.ledger.accounts == before
+            return
+        old, account = before[stream[0]], self.ledger.accounts[stream[0]]
+        grant, earlier = account.grants[stream[1]], old.grants[stream[1]]
+        self.extended += 1
+        cost = grant.cost - earlier.cost
+        assert grant.extended_by(extension.request, account.source.accountant) == (extension, cost)
+        assert (old.state, earlier.ending) == ("open", None)
+        assert earlier.state in {"open", "exhausted"}
+        assert fits(cost, old.left, account.source.accountant)
+        assert grant.extensions == (*earlier.extensions, extension)
+        assert (grant.cost, account.granted) == (earlier.cost + cost, old.granted + cost)
+        assert cost.loss <= told(epsilon) * EPSILON_UNITS
+        assert cost.delta <= told(delta) * DELTA_UNITS
 
     @rule(
         target=sent,
@@ -172,8 +199,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def no_stream_has_given_more_than_its_grant_pays_for(self) -> None:
         for account in self.ledger.accounts.values():
             for grant in account.grants.values():
-                assert grant.tops <= min(grant.calibration.cutoff, grant.answered)
-                assert grant.state != "exhausted" or grant.tops == grant.calibration.cutoff
+                assert grant.tops <= min(grant.cutoff, grant.answered)
+                assert grant.state != "exhausted" or grant.tops == grant.cutoff
 
     @invariant()
     def names_are_unique_across_sources(self) -> None:

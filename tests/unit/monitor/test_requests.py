@@ -46,6 +46,30 @@ async def test_a_stream_is_opened_halted_and_closed_from_the_api() -> None:
     )
 
 
+async def test_a_stream_is_extended_from_the_api_when_it_has_run_dry() -> None:
+    installation = Installation()
+    installation.open(spec("ward", cutoff=2))
+    installation.ask("ward", HIGH, HIGH)
+    async with installation.web() as client:
+        row = (await get(client, "/api/streams/ward"))["row"]
+        assert (row["state"], row["cutoff"], row["added"], row["tops_left"]) == ("exhausted", 2, 0, 0)
+        receipt = await post(
+            client, "/api/extensions", {"request": "1", "source": "feed", "stream": "ward", "epsilon": 1.0}
+        )
+        assert (receipt["outcome"], receipt["answers"]) == ("opened", 2)
+        assert receipt["granted"]["epsilon"] <= 1.0
+        row = (await get(client, "/api/streams/ward"))["row"]
+        assert (row["state"], row["ending"], row["reason"]) == ("open", None, None)
+        assert (row["cutoff"], row["added"], row["tops_left"]) == (4, 2, 2)
+        assert row["cost"]["epsilon"] == pytest.approx(1.0 + receipt["granted"]["epsilon"])
+        assert "for its first 2 charged answers, with probability 0.9 for all 4" in row["promises"][0]["remark"]
+        installation.ask("ward", HIGH)
+        overview = await get(client, "/api/overview")
+        assert overview["streams"]["open"] == 1
+        row = (await get(client, "/api/streams/ward"))["row"]
+        assert (row["tops"], row["tops_left"]) == (3, 1)
+
+
 async def test_a_source_is_halted_with_its_streams() -> None:
     installation = Installation()
     installation.open(spec("one"), spec("two"))
@@ -61,6 +85,7 @@ async def test_a_source_is_halted_with_its_streams() -> None:
     [
         ("/api/sources", {"request": "again", "source": {**FEED, "source": "new"}}),
         ("/api/streams", {"request": "again", "stream": spec("new")}),
+        ("/api/extensions", {"request": "again", "source": "feed", "stream": "ward", "epsilon": 1.0}),
         ("/api/halts", {"kind": "halt", "request": "again", "source": "feed", "stream": "ward"}),
         ("/api/halts", {"kind": "halt_source", "request": "again", "source": "feed"}),
         ("/api/closes", {"request": "again", "source": "feed", "stream": "ward"}),

@@ -24,11 +24,14 @@ from tests.unit.monitor.installation import FEED, HIGH, LOW, VIEWER, Installatio
 def lived() -> Installation:
     """One stream in each state, and a source that was halted."""
     installation = Installation()
-    installation.open(spec("open"), spec("exhausted"), spec("closed"), spec("halted", cutoff=9))
+    installation.open(spec("open"), spec("exhausted"), spec("closed"), spec("halted", cutoff=9), spec("extended"))
     installation.ask("open", LOW, HIGH, LOW)
     installation.ask("exhausted", HIGH, HIGH, HIGH)
     installation.ask("closed", LOW)
     installation.driver.close("feed", "closed")
+    installation.ask("extended", HIGH, HIGH, HIGH)
+    installation.driver.extend("feed", "extended", 1.0)
+    installation.ask("extended", HIGH)
     installation.driver.halt("feed", "halted", reason="audit")
     installation.driver.register({**FEED, "source": "other", "epsilon": 2.0})
     installation.driver.open(spec("elsewhere", source="other"))
@@ -63,6 +66,7 @@ def test_streams_are_shown_with_their_state_reason_and_totals() -> None:
     assert figures == {
         "open": ("open", 3, 1, 1),
         "exhausted": ("exhausted", 2, 2, 0),
+        "extended": ("open", 3, 3, 1),
         "closed": ("closed", 1, 0, 2),
         "halted": ("halted", 0, 0, 9),
         "elsewhere": ("halted", 0, 0, 2),
@@ -85,7 +89,7 @@ def test_budgets_are_those_of_the_ledger() -> None:
     assert row.total.epsilon == FEED["epsilon"]
     assert row.left_share == pytest.approx(record.left.epsilon / 10.0)
     assert row.refunded.epsilon > 0
-    assert row.streams.model_dump() == {"open": 1, "exhausted": 1, "halted": 1, "closed": 1}
+    assert row.streams.model_dump() == {"open": 2, "exhausted": 1, "halted": 1, "closed": 1}
     assert views.source_row(installation.tables.sources["other"]).state == "halted"
 
 

@@ -65,7 +65,7 @@ def test_an_exhausted_stream_is_told_to_halt_and_recorded() -> None:
     driver = feed_driver(spec("alarms"))
     driver.ask_many([query("a", "alarms", HIGH)])
     grant = _grant(driver, "alarms")
-    assert (grant.state, grant.ending, grant.settled, grant.tops) == ("exhausted", "halted", True, 1)
+    assert (grant.state, grant.ending, grant.settled, grant.tops) == ("exhausted", None, True, 1)
     last = driver.records(driver.topics.control)[-1]
     assert json.loads(last.value or b"")["kind"] == "halted"
     assert driver.budget("feed").spent.epsilon == 1.0

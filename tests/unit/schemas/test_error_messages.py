@@ -194,9 +194,9 @@ STREAM: dict[str, Any] = {
     [
         (
             {"kind": "begin", "request": "1"},
-            "kind: give one of 'register', 'open', 'close', 'halt', 'halt_source'",
+            "kind: give one of 'register', 'open', 'extend', 'close', 'halt', 'halt_source'",
         ),
-        ({"request": "1"}, "kind: give one of 'register', 'open', 'close', 'halt', 'halt_source'"),
+        ({"request": "1"}, "kind: give one of 'register', 'open', 'extend', 'close', 'halt', 'halt_source'"),
         (
             {"kind": "open", "request": "1", "stream": {**STREAM, "mechanism": {"threshold": 3}}},
             "open.stream.mechanism.kind: give one of 'above_threshold', 'numeric_sparse', 'laplace'",

@@ -1,4 +1,4 @@
-// One stream: what it promises, what it has used, its ⊤ timeline, and the buttons that end it.
+// One stream: what it promises, what it has used, its ⊤ timeline, and the buttons that extend or end it.
 
 import { actionButton, applies } from "../actions.js";
 import { Chart, ratesOf } from "../chart.js";
@@ -9,13 +9,14 @@ import { route } from "../routes.js";
 import { promise } from "./stream_table.js";
 
 const WINDOWS = [[60, "last minute"], [600, "last 10 minutes"], [3600, "last hour"]];
-const FACTS = ["Source", "Mechanism", "Accuracy promised", "Asked for", "Cost", "Spent", "Refunded", "Answered", "Runs dry in", "Opened", "Last answer"];
+const FACTS = ["Source", "Mechanism", "Accuracy promised", "Asked for", "Extended by", "Cost", "Spent", "Refunded", "Answered", "Runs dry in", "Opened", "Last answer"];
 
 export function streamView({ names: [name], session }) {
   let source = "";
   const state = stateBadge();
   const subject = () => ({ source, stream: name });
-  const buttons = { halt: actionButton("halt", subject, session), close: actionButton("close", subject, session) };
+  const kinds = ["extend", "halt", "close"];
+  const buttons = kinds.map((kind) => actionButton(kind, subject, session));
   const reason = make("p", { class: "reason" });
   const tops = cutoffBar();
   const used = make("span", { class: "quiet" });
@@ -32,7 +33,7 @@ export function streamView({ names: [name], session }) {
   const element = make(
     "div",
     { class: "view" },
-    make("div", { class: "head" }, make("h1", { class: "name" }, name), state.element, make("div", { class: "head-actions" }, buttons.halt, buttons.close)),
+    make("div", { class: "head" }, make("h1", { class: "name" }, name), state.element, make("div", { class: "head-actions" }, buttons)),
     reason,
     make(
       "div",
@@ -60,13 +61,16 @@ export function streamView({ names: [name], session }) {
       ),
     ),
   );
-  silent.hidden = charts.hidden = buttons.halt.hidden = buttons.close.hidden = true;
+  for (const hidden of [silent, charts, ...buttons]) {
+    hidden.hidden = true;
+  }
 
   function show({ row, spec, calibration, incarnation, position, timeline: points }) {
     source = row.source;
     state.update(row);
-    buttons.halt.hidden = !applies("halt", row);
-    buttons.close.hidden = !applies("close", row);
+    kinds.forEach((kind, index) => {
+      buttons[index].hidden = !applies(kind, row) || (kind === "extend" && row.cutoff === null);
+    });
     setText(reason, because(row));
     reason.hidden = !reason.textContent;
     tops.update(row);
@@ -78,6 +82,7 @@ export function streamView({ names: [name], session }) {
       mechanism(row.mechanism),
       `${promise(row)}.`,
       amount(row.asked),
+      row.added ? `${count(row.added)} charged answers` : "nothing",
       amount(row.cost),
       `${amount(row.spent)}${row.cost.epsilon ? ` (${percent(share(row))} of its cost)` : ""}`,
       amount(row.refunded),

@@ -103,6 +103,7 @@ class EstimateFamily:
         slot = questions[0].slot
         current = self._run(slot)
         asked: list[tuple[Read, float | None]] = [one.content for one in questions]
+        current.estimator.extend(int(self._streams.columns.cutoff[slot]))
         number, left = current.estimator.tops, current.estimator.left
         steps = current.estimator.answer(
             [read.question for read, _ in asked],

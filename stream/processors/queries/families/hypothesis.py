@@ -127,7 +127,7 @@ class _HypothesisFamily(ABC):
             rows=current.rows,
             threshold=calibration.threshold,
             tops=before,
-            cutoff=calibration.cutoff,
+            cutoff=int(self._streams.columns.cutoff[slot]),
             strength=strength_of(calibration, current.rows),
         )
         replies = []

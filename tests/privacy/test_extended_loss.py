@@ -1,0 +1,66 @@
+"""A sparse vector that goes on beyond its cutoff loses no more than its opening and its extension are charged: enumerated exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Literal
+
+import pytest
+
+from schemas import Extension, SparseVectorCalibration
+from stream.accounting.composition import rounded_up
+from stream.accounting.costs import EPSILON_UNITS, losses, realised_cost
+from tests.privacy.cases import calibrations, moves_of, near
+from tests.privacy.exact import Machine, Transcript, outcomes, worst_delta
+from tests.privacy.test_numeric_loss import cut_tail, window
+
+Numbers = Literal["none", "fresh", "gap"]
+
+
+def extended(calibration: SparseVectorCalibration, added: int) -> Machine:
+    """The shipped machine, which stops after so many more ⊤s than its noise was planned for."""
+    released = () if calibration.numbers == "none" else window(calibration)
+    machine = Machine.shipped(calibration, released=released)
+    return replace(machine, cutoff=calibration.cutoff + added)
+
+
+def worst_excess(calibration: SparseVectorCalibration, queries: int, price: Fraction) -> Fraction:
+    """The largest δ by which a transcript of one ⊤ more than planned loses more than it is charged, at a price for that one."""
+    extension = Extension(request="0" * 64, answers=1, epsilon=rounded_up(price))
+
+    def charged(transcript: Transcript) -> Fraction:
+        tops = sum(outcome.above for outcome in transcript)
+        if tops <= calibration.cutoff:
+            cost = realised_cost(calibration, "pure", len(transcript), tops, 0, (extension,))
+            return Fraction(cost.loss, EPSILON_UNITS)
+        full = realised_cost(calibration, "pure", len(transcript), calibration.cutoff)
+        return Fraction(full.loss, EPSILON_UNITS) + price
+
+    law = outcomes(extended(calibration, 1), near(calibration), queries)
+    return max(worst_delta(law, moves, charged) for moves in moves_of(calibration, law.margins))
+
+
+@pytest.mark.parametrize("numbers", ["none", "fresh", "gap"])
+@pytest.mark.parametrize(
+    ("method", "cutoff", "epsilon", "monotone"),
+    [
+        ("one_sided", 1, 1.0, False),
+        ("one_sided", 1, 1.0, True),
+        ("two_sided", 2, 2.0, False),
+        ("one_sided", 2, 2.0, True),
+        ("textbook", 1, 1.0, False),
+    ],
+)
+def test_each_further_top_is_paid_for(
+    method: str, cutoff: int, epsilon: float, monotone: bool, numbers: Numbers
+) -> None:
+    calibration = calibrations(cutoff, epsilon=epsilon, monotone=monotone, numbers=numbers)[method]
+    assert worst_excess(calibration, 3, losses(calibration).further) <= 2 * cut_tail(calibration, 4)
+
+
+def test_a_further_number_about_monotone_queries_costs_more_than_those_that_were_planned() -> None:
+    calibration = calibrations(1, epsilon=2.0, monotone=True, numbers="fresh")["one_sided"]
+    assert losses(calibration).each < losses(calibration).further
+    assert worst_excess(calibration, 3, losses(calibration).each) > 1e-6
+    assert worst_excess(calibration, 3, losses(calibration).further) <= 2 * cut_tail(calibration, 4)

@@ -1,0 +1,241 @@
+"""Extensions grant as many further charges as an ε pays for, take what these cost, and lose no more."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from schemas import Calibration, Extension, Extensions, StreamSpec
+from stream.accounting.charged import charged_answers, extended_beta
+from stream.accounting.composition import optimal_delta, optimal_round_epsilon
+from stream.accounting.costs import (
+    DELTA_UNITS,
+    EPSILON_UNITS,
+    Cost,
+    extension_cost,
+    grant_cost,
+    losses,
+    realised_cost,
+    stream_cost,
+    told,
+)
+from stream.accounting.extensions import MOST_EXTENSIONS, plan_extension
+from stream.accounting.methods import PlanError
+from stream.accounting.plans import candidates, choose
+from stream.accounting.setting import Setting
+
+ASKED = "0" * 64
+"""The digest of a request."""
+TABLE = Setting(universe=120, sizes=(60, 2), rows=1000, disjoint=True)
+SPARSE: dict[str, Any] = {"kind": "above_threshold", "threshold": 0.0, "cutoff": 5}
+NUMBERS: dict[str, Any] = {"kind": "numeric_sparse", "threshold": 0.0, "cutoff": 4, "monotone": True}
+LAPLACE: dict[str, Any] = {"kind": "laplace", "answers": 20}
+CHOICES: dict[str, Any] = {"kind": "noisy_max", "answers": 20}
+PMW: dict[str, Any] = {"kind": "pmw", "attributes": ["age", "sex"]}
+WORST: dict[str, Any] = {"kind": "pmw", "attributes": ["age", "sex"], "worst_case": True}
+CASES: list[tuple[dict[str, Any], float, str]] = [
+    (SPARSE, 0.0, "best"),
+    (SPARSE, 0.0, "textbook"),
+    ({**SPARSE, "cutoff": 200}, 1e-6, "best"),
+    (NUMBERS, 0.0, "best"),
+    (LAPLACE, 0.0, "best"),
+    (CHOICES, 1e-6, "best"),
+    ({"kind": "exponential", "answers": 3}, 0.0, "best"),
+    (PMW, 0.0, "best"),
+    (WORST, 0.0, "best"),
+    ({"kind": "sparse_pmw", "attributes": ["age", "sex"], "updates": 9}, 0.0, "best"),
+]
+
+
+def plan(
+    mechanism: dict[str, Any], delta: float = 0.0, calibration: str = "best"
+) -> tuple[StreamSpec, Calibration]:
+    spec = StreamSpec.model_validate(
+        {
+            "stream": "s",
+            "source": "people",
+            "mechanism": mechanism,
+            "epsilon": 1.0,
+            "delta": delta,
+            "calibration": calibration,
+        }
+    )
+    return spec, choose(spec, TABLE)
+
+
+@pytest.mark.parametrize(("mechanism", "delta", "calibration"), CASES)
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 3.0])
+def test_as_many_are_granted_as_are_paid_for_and_no_more_is_taken(
+    mechanism: dict[str, Any], delta: float, calibration: str, epsilon: float
+) -> None:
+    spec, planned = plan(mechanism, delta, calibration)
+    further = losses(planned).further
+    if told(epsilon) < further:
+        with pytest.raises(PlanError, match=r"epsilon: .* pays for no further charged answer .* give at least"):
+            plan_extension(spec, planned, (), ASKED, epsilon, 0.0)
+        return
+    extension = plan_extension(spec, planned, (), ASKED, epsilon, 0.0)
+    assert extension.answers * further <= told(epsilon) < (extension.answers + 1) * further
+    cost = extension_cost(planned, "pure", extension, planned.cutoff)
+    assert cost == Cost(math.ceil(extension.answers * further * EPSILON_UNITS))
+    assert grant_cost(planned, "pure", (extension,)) == stream_cost(planned, "pure") + cost
+
+
+def test_the_eps_of_the_opening_buys_the_answers_of_the_opening_again() -> None:
+    spec, planned = plan(LAPLACE)
+    assert plan_extension(spec, planned, (), ASKED, 1.0, 0.0).answers == 20
+    assert [plan_extension(spec, planned, (), ASKED, 0.1, 0.0).answers] * 3 == [2] * 3
+
+
+@pytest.mark.parametrize("kind", ["histogram", "lazy_histogram", "sparse_project"])
+def test_what_is_charged_once_cannot_be_extended(kind: str) -> None:
+    spec, planned = plan({"kind": kind, "attributes": ["age", "sex"]})
+    with pytest.raises(PlanError, match=f"{kind} is charged once"):
+        plan_extension(spec, planned, (), ASKED, 1.0, 0.0)
+
+
+def test_a_hypothesis_of_an_earlier_version_has_no_room_for_more() -> None:
+    spec, planned = plan({"kind": "sparse_pmw", "attributes": ["age", "sex"], "updates": 9})
+    with pytest.raises(PlanError, match="earlier version"):
+        plan_extension(spec, planned.model_copy(update={"places": None}), (), ASKED, 1.0, 0.0)
+
+
+def test_a_stream_is_extended_a_hundred_times_at_most_and_to_a_million_answers() -> None:
+    spec, planned = plan(LAPLACE)
+    one = plan_extension(spec, planned, (), ASKED, 0.1, 0.0)
+    with pytest.raises(PlanError, match=f"{MOST_EXTENSIONS} times already"):
+        plan_extension(spec, planned, (one,) * MOST_EXTENSIONS, ASKED, 0.1, 0.0)
+    small = planned.model_copy(update={"epsilon_answer": 1e-4})
+    with pytest.raises(PlanError, match="may give 1,000,000 in all"):
+        plan_extension(spec, small, (), ASKED, 1000.0, 0.0)
+
+
+@pytest.mark.parametrize(("mechanism", "delta"), [(CHOICES, 1e-6), ({**SPARSE, "cutoff": 200}, 1e-6)])
+def test_with_delta_independent_charges_are_composed_optimally_by_themselves(
+    mechanism: dict[str, Any], delta: float
+) -> None:
+    spec, planned = plan(mechanism, delta)
+    one = float(losses(planned).further)
+    plain, composed = (plan_extension(spec, planned, (), ASKED, 3.0, added) for added in (0.0, 1e-7))
+    assert composed.answers > plain.answers
+    assert (plain.delta, composed.delta <= told(1e-7)) == (0.0, True)
+    assert composed.epsilon <= 3.0
+    assert optimal_delta(one, composed.answers, composed.epsilon) <= 1e-7
+    assert optimal_delta(one, composed.answers + 1, 3.0) > 1e-7
+    cost = extension_cost(planned, "pure", composed, planned.cutoff)
+    assert cost == Cost(
+        math.ceil(Fraction(composed.epsilon) * EPSILON_UNITS), math.ceil(Fraction(composed.delta) * DELTA_UNITS)
+    )
+
+
+@pytest.mark.parametrize("mechanism", [SPARSE, NUMBERS, PMW, LAPLACE])
+def test_one_threshold_for_all_and_prices_for_each_take_no_delta(mechanism: dict[str, Any]) -> None:
+    spec, planned = plan(mechanism)
+    assert plan_extension(spec, planned, (), ASKED, 3.0, 1e-6) == plan_extension(
+        spec, planned, (), ASKED, 3.0, 0.0
+    )
+
+
+def test_the_longer_composition_at_the_old_delta_would_not_hold_beside_other_streams() -> None:
+    """Why an extension has a δ of its own: who may choose between it and another stream by what it has seen breaks the sum."""
+    delta, rounds, added = 1e-6, 100, 0.5
+    one = optimal_round_epsilon(1.0, delta, rounds)
+    more = 1
+    while optimal_delta(one, rounds + more + 1, 1.0 + added) <= delta:
+        more += 1
+    chance = 1.0 / (1.0 + math.exp(-one))
+    before = (2 * np.arange(rounds + 1) - rounds) * one
+    longer = (2 * np.arange(more + 1) - more) * one
+    odds = 1.0 / (1.0 + math.exp(-added))
+
+    def beyond(lost: Any) -> Any:
+        return np.maximum(0.0, -np.expm1(np.minimum(0.0, 1.0 + added - lost)))
+
+    extended = binom.pmf(np.arange(more + 1), more, chance) @ beyond(before + longer[:, None])
+    another = odds * beyond(before + added) + (1.0 - odds) * beyond(before - added)
+    first = binom.pmf(np.arange(rounds + 1), rounds, chance)
+    assert first @ extended <= delta
+    assert first @ another <= delta
+    assert first @ np.maximum(extended, another) > 1.4 * delta
+
+
+def test_a_monotone_query_saves_on_no_top_beyond_those_planned() -> None:
+    spec, planned = plan(NUMBERS)
+    assert losses(planned).further > losses(planned).each
+    extension = plan_extension(spec, planned, (), ASKED, 1.0, 0.0)
+    whole = Fraction(planned.epsilon_query) + Fraction(planned.epsilon_answer)  # type: ignore[union-attr]
+    assert losses(planned).further == whole / planned.cutoff
+    assert grant_cost(planned, "pure", (extension,)).loss >= (4 + extension.answers) * whole / 4 * EPSILON_UNITS
+
+
+def test_under_zcdp_independent_charges_add_up_and_those_of_one_threshold_count_with_all_before() -> None:
+    spec, planned = plan(LAPLACE)
+    extension = plan_extension(spec, planned, (), ASKED, 0.5, 0.0)
+    each = losses(planned).further
+    assert extension_cost(planned, "zcdp", extension, 20) == Cost(
+        math.ceil(10 * each * EPSILON_UNITS), rho=math.ceil(10 * each**2 / 2 * EPSILON_UNITS)
+    )
+    spec, planned = plan(SPARSE)
+    extension = plan_extension(spec, planned, (), ASKED, 0.5, 0.0)
+    loss = extension.answers * losses(planned).further
+    rho = (2 * losses(planned).total + loss) ** 2 / 2
+    assert extension_cost(planned, "zcdp", extension, 5) == Cost(
+        math.ceil(loss * EPSILON_UNITS), rho=math.ceil(rho * EPSILON_UNITS)
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    case=st.sampled_from(CASES),
+    added=st.lists(st.tuples(st.sampled_from([0.3, 1.0, 2.0]), st.sampled_from([0.0, 1e-7])), max_size=3),
+    accountant=st.sampled_from(["pure", "zcdp"]),
+)
+def test_what_is_spent_grows_with_charges_and_extensions_and_ends_at_what_was_granted(
+    case: Any, added: list[tuple[float, float]], accountant: str
+) -> None:
+    spec, planned = plan(*case)
+    extensions: Extensions = ()
+    for epsilon, delta in added:
+        if told(epsilon) >= losses(planned).further:
+            extensions += (plan_extension(spec, planned, extensions, ASKED, epsilon, delta),)
+    cutoff = charged_answers(planned, extensions)
+    spent = [realised_cost(planned, accountant, tops + 1, tops, 0, extensions) for tops in range(cutoff + 1)]
+    assert all(before <= after for before, after in itertools.pairwise(spent))
+    granted = grant_cost(planned, accountant, extensions)
+    assert spent[-1] <= granted
+    assert granted.loss - spent[-1].loss <= 1 + len(extensions) + EPSILON_UNITS * 1e-9
+    # Extensions change nothing of what is spent before they may be used.
+    for tops in range(planned.cutoff):
+        assert spent[tops] == realised_cost(planned, accountant, tops + 1, tops)
+    assert realised_cost(planned, accountant, 0, 0, 0, extensions) == Cost()
+
+
+def test_beta_grows_with_the_charged_answers() -> None:
+    _, planned = plan(LAPLACE)
+    assert extended_beta(planned, ()) == 0.05
+    assert extended_beta(planned, (Extension(request=ASKED, answers=20, epsilon=1.0),)) == pytest.approx(0.1)
+    assert extended_beta(planned, (Extension(request=ASKED, answers=500, epsilon=30.0),)) > 1.0
+
+
+def test_gaussian_noise_was_planned_for_all_answers_together() -> None:
+    spec = StreamSpec.model_validate(
+        {"stream": "s", "source": "people", "mechanism": PMW, "epsilon": 1.0, "delta": 1e-6}
+    )
+    told_with_noise, _ = plan(LAPLACE, 1e-6)
+    assert losses(plan(LAPLACE, 1e-6)[1]).gaussian
+    with pytest.raises(PlanError, match="Gaussian"):
+        plan_extension(told_with_noise, plan(LAPLACE, 1e-6)[1], (), ASKED, 5.0, 1e-6)
+    wide = Setting(sizes=(10, 10, 4, 4, 17), neighbors="add-remove", rows=50_000)
+    gaussian = [one for one in candidates(spec, wide) if losses(one).gaussian]
+    assert gaussian
+    for one in gaussian:
+        with pytest.raises(PlanError, match="Gaussian, planned for all of its charged answers together"):
+            plan_extension(spec, one, (), ASKED, 5.0, 1e-6)

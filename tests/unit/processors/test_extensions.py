@@ -1,0 +1,376 @@
+"""A stream that is extended goes on with all that it has measured, whatever comes when, and costs what was granted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from schemas import Answer, ExtendStream, GrantRecord, StreamOpened
+from sotto import Driver, Refused
+from stream.accounting.charged import charged_answers
+from stream.processors import receipts
+from stream.processors.base import Record
+from stream.processors.queries import QueryProcessor
+from tests.unit.processors.installation import HIGH, KEY, LOW, feed_driver, query, spec, table_store, written
+from tests.unit.processors.test_every_mechanism import KINDS, Kind, driver_with
+
+CHARGED = [
+    kind
+    for kind in KINDS
+    if kind.name.split()[0] not in {"randomized_response", "histogram", "sparse_project", "lazy_histogram"}
+]
+ONCE = [kind for kind in KINDS if kind not in CHARGED]
+FEW = {"cutoff": 1, "answers": 2, "updates": 1}
+"""So few charged answers that the questions of a kind use them up."""
+
+
+def asked(driver: Driver, questions: Sequence[dict[str, Any]], prefix: str) -> list[Answer]:
+    return list(
+        driver.ask_many([{"id": f"{prefix}{place}", "stream": "s", **one} for place, one in enumerate(questions)])
+    )
+
+
+def dry(kind: Kind) -> tuple[Driver, list[Answer]]:
+    """A stream of this kind with hardly any charged answers, and what it answers until these are used up."""
+    fields = {name: FEW.get(name, value) for name, value in kind.mechanism.items()}
+    if "threshold" in fields:
+        fields["threshold"] = 5.0 if kind.source == "people" else 20.0
+    changes: dict[str, Any] = {}
+    if "attributes" in fields:
+        # On a table this small it takes much to find an estimate wrong.
+        fields |= {"warm_start": 0} if fields["kind"] == "pmw" else {"gap": 0.02}
+        changes["epsilon"] = 300.0
+    driver = driver_with(kind, mechanism=fields, **changes)
+    answers: list[Answer] = []
+    for turn in range(40):
+        answers += asked(driver, kind.questions, f"{turn}-")
+        if answers[-1].outcome == "halted":
+            return driver, answers
+    raise AssertionError("the questions do not use it up")
+
+
+def price(grant: GrantRecord) -> float:
+    """ε for some charged answers, of which sources can pay two times as much."""
+    return round(min(3.0 * grant.spec.epsilon, 300.0), 6)
+
+
+@pytest.mark.parametrize("kind", CHARGED, ids=lambda kind: kind.name)
+def test_a_stream_that_has_run_dry_goes_on_where_it_was(kind: Kind) -> None:
+    driver, before = dry(kind)
+    grant = driver.grant(kind.source, "s")
+    assert grant.state == "exhausted"
+    left = driver.budget(kind.source).left.epsilon
+    receipt = driver.extend(kind.source, "s", price(grant))
+    extended = driver.grant(kind.source, "s")
+    assert receipt.outcome == "opened"
+    assert receipt.answers is not None
+    assert receipt.granted is not None
+    assert extended.state == "open"
+    assert extended.cost.epsilon == pytest.approx(grant.cost.epsilon + receipt.granted.epsilon)
+    assert receipt.granted.epsilon <= price(grant)
+    assert driver.budget(kind.source).left.epsilon == pytest.approx(left - receipt.granted.epsilon)
+    after = asked(driver, kind.questions, "later")
+    given = [one for one in before + after if one.index is not None]
+    assert [one.index for one in given] == list(range(len(given)))
+    assert after[0].outcome != "halted"
+    assert after[0].spent is not None
+    assert before[-1].spent is not None
+    assert after[0].spent.epsilon >= before[-1].spent.epsilon
+    assert all(one.spent is None or one.spent.epsilon <= extended.cost.epsilon + 1e-12 for one in after)
+    if after[-1].outcome == "halted":
+        assert after[-1].reason is not None
+        assert str(charged_answers(extended.calibration, extended.extensions)) in after[-1].reason
+
+
+@pytest.mark.parametrize("kind", CHARGED, ids=lambda kind: kind.name)
+def test_an_extended_stream_is_the_same_after_a_restart_and_a_redelivery(kind: Kind) -> None:
+    driver, _ = dry(kind)
+    driver.extend(kind.source, "s", price(driver.grant(kind.source, "s")))
+    first = asked(driver, kind.questions, "a")
+    before = driver.figures()
+    driver.crash()
+    assert driver.figures() == before
+    driver.extend(kind.source, "s", price(driver.grant(kind.source, "s")))
+    driver.crash()
+    second = asked(driver, kind.questions, "b")
+    assert driver.redeliver() == second
+    last = [one.tops_left for one in first if one.tops_left is not None][-1]
+    assert second[0].tops_left is not None
+    assert second[0].tops_left > last or second[0].tops_left >= last - 1
+
+
+@pytest.mark.parametrize("kind", CHARGED, ids=lambda kind: kind.name)
+def test_closing_gives_back_exactly_what_was_not_spent_of_opening_and_extensions(kind: Kind) -> None:
+    driver, _ = dry(kind)
+    for _ in range(2):
+        driver.extend(kind.source, "s", price(driver.grant(kind.source, "s")))
+    asked(driver, kind.questions[:1], "late")
+    driver.close(kind.source, "s")
+    grant, source = driver.grant(kind.source, "s"), driver.budget(kind.source)
+    assert grant.state == "closed"
+    assert grant.refunded.epsilon == pytest.approx(grant.cost.epsilon - grant.spent.epsilon, abs=1e-12)
+    assert source.granted.epsilon - source.refunded.epsilon == pytest.approx(source.spent.epsilon, abs=1e-12)
+    assert len(grant.extensions) == 2
+
+
+@pytest.mark.parametrize("kind", ONCE, ids=lambda kind: kind.name)
+def test_what_is_charged_once_is_refused_with_the_remedy(kind: Kind) -> None:
+    driver = driver_with(kind)
+    with pytest.raises(Refused, match=r"is charged once, .*; nothing can be added to it, open another stream"):
+        driver.extend(kind.source, "s", 1.0)
+    assert driver.grant(kind.source, "s").extensions == ()
+
+
+@pytest.mark.parametrize("beyond", ["end", "unpromised"])
+def test_pmw_goes_on_from_all_that_it_has_measured(beyond: str) -> None:
+    kind = next(kind for kind in KINDS if kind.name == "pmw")
+    mechanism = {**kind.mechanism, "updates": 1, "warm_start": 0, "beyond": beyond}
+    driver = driver_with(kind, mechanism=mechanism, epsilon=500.0)
+    before = asked(driver, kind.questions, "a")
+    assert driver.grant("people", "s").tops == 1
+    top = next(place for place, one in enumerate(before) if one.outcome == "above" or one.basis == "noisy")
+    known = {place: one for place, one in enumerate(before) if place > top and one.basis == "measured"}
+    assert beyond == "end" or known
+    if beyond == "unpromised":
+        assert {one.alpha for one in before if one.basis == "hypothesis" and one.tops_left == 0} <= {None}
+    else:
+        assert before[-1].outcome == "halted"
+    driver.extend("people", "s", 400.0)
+    driver.crash()
+    after = asked(driver, kind.questions, "b")
+    assert after[0].tops_left is not None
+    # What is known by measurement is told as it was; what was not promised any more is promised again.
+    for place, one in known.items():
+        assert (after[place].basis, after[place].estimate, after[place].alpha) == (
+            "measured",
+            one.estimate,
+            one.alpha,
+        )
+    assert all(one.alpha is not None for one in after if one.outcome != "halted" and one.tops_left)
+
+
+def test_a_running_stream_answers_as_if_it_had_been_extended_at_any_other_time() -> None:
+    asked_of: list[list[Answer]] = []
+    for moment in (0, 3, 6):
+        driver = feed_driver(spec("s", cutoff=3))
+        answers: list[Answer] = []
+        for place in range(8):
+            if place == moment:
+                driver.extend("feed", "s", 1.0)
+            answers += driver.ask_many([query(f"q{place}", "s", HIGH if place % 3 else LOW)])
+        asked_of.append(answers)
+    seen = [[(one.id, one.outcome, one.index, one.spent) for one in answers] for answers in asked_of]
+    assert seen[0] == seen[1]
+    assert [one for one in seen[2] if one[1] != "halted"][:5] == seen[0][:5]
+
+
+def test_the_same_request_extends_once_and_another_one_under_its_id_is_refused() -> None:
+    driver = feed_driver(spec("s", cutoff=3))
+    request = ExtendStream(request="more", source="feed", stream="s", epsilon=1.0)
+    first = driver.request(request)
+    left = driver.budget("feed").left
+    driver.crash()
+    assert driver.request(request) == first
+    assert driver.budget("feed").left == left
+    with pytest.raises(Refused, match="the id was used for another request"):
+        driver.request(request.model_copy(update={"epsilon": 2.0}))
+    assert len(driver.grant("feed", "s").extensions) == 1
+
+
+def test_a_request_whose_receipt_is_forgotten_extends_once_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receipts, "MAX_RECEIPTS", 1)
+    driver = feed_driver(spec("s", cutoff=3))
+    request = ExtendStream(request="more", source="feed", stream="s", epsilon=1.0)
+    first = driver.request(request)
+    driver.extend("feed", "s", 1.0)
+    left = driver.budget("feed").left
+    again = driver.request(request)
+    assert (again.outcome, again.answers, again.granted) == (first.outcome, first.answers, first.granted)
+    assert driver.budget("feed").left == left
+    assert len(driver.grant("feed", "s").extensions) == 2
+
+
+def test_what_the_source_cannot_pay_is_refused_whole() -> None:
+    driver = feed_driver(spec("s", cutoff=3, epsilon=4.0))
+    before = driver.budget("feed"), driver.grant("feed", "s"), driver.figures()
+    with pytest.raises(Refused, match=r"cannot pay: ε = .* asked, ε = 6 left") as refused:
+        driver.extend("feed", "s", 9.0)
+    assert refused.value.asked is not None
+    assert refused.value.left is not None
+    assert refused.value.asked.epsilon <= 9.0
+    with pytest.raises(Refused, match="pays for no further charged answer"):
+        driver.extend("feed", "s", 1e-3)
+    with pytest.raises(Refused, match="not open on source"):
+        driver.request(ExtendStream(request="x", source="feed", stream="nobody", epsilon=1.0))
+    assert (driver.budget("feed"), driver.grant("feed", "s"), driver.figures()) == before
+    assert driver.ask_many([query("a", "s", HIGH)])[0].tops_left == 2
+
+
+@pytest.mark.parametrize("ended", ["halt", "close", "halt source", "halt after it has run dry"])
+def test_what_was_asked_to_end_is_not_extended(ended: str) -> None:
+    driver = feed_driver(spec("s"))
+    if ended == "halt after it has run dry":
+        driver.ask_many([query("a", "s", HIGH)])
+    if ended == "halt source":
+        driver.halt("feed")
+    elif ended == "close":
+        driver.close("feed", "s")
+    else:
+        driver.halt("feed", "s")
+    with pytest.raises(Refused, match=r"cannot be extended; open another stream|source 'feed' is halted"):
+        driver.extend("feed", "s", 1.0)
+    assert driver.ask_many([query("b", "s", HIGH)])[0].outcome == "halted"
+
+
+def control(driver: Driver) -> list[Record]:
+    return driver.records(driver.topics.control)
+
+
+@pytest.fixture
+def revived() -> list[Record]:
+    """A stream's opening, its halt when it had run dry, and its extension."""
+    driver = feed_driver(spec("s"))
+    driver.ask_many([query("a", "s", HIGH)])
+    driver.extend("feed", "s", 1.0)
+    return control(driver)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1), (0, 2), (2,), (1, 2)])
+@pytest.mark.parametrize("way", ["one batch", "batches", "restore", "idle between"])
+def test_whatever_order_control_comes_in_the_extension_counts(
+    revived: list[Record], order: tuple[int, ...], way: str
+) -> None:
+    worker = QueryProcessor(feed_driver().topics, 0, KEY, table_store())
+    events = [revived[place]._replace(offset=number) for number, place in enumerate(order)]
+    if way == "restore":
+        worker.restore(events)
+        worker.restored()
+    elif way == "one batch":
+        worker.follow(events)
+    else:
+        # A halt that is acted upon before the extension is heard of is final for a stream that has not run dry.
+        events = [
+            event
+            for event in events
+            if way != "idle between" or event.key is None or event.value != revived[1].value
+        ]
+        for event in events:
+            worker.follow([event]) if way == "idle between" else worker._control.define([event])
+    worker.process([])
+    slot = worker.streams.slots["s"]
+    assert worker.streams.left(slot) == 2
+    assert worker.streams.figures()["s"][0] == "open"
+
+
+def test_a_worker_that_runs_dry_before_it_hears_of_an_extension_goes_on() -> None:
+    driver = feed_driver(spec("s"))
+    before = control(driver)
+    driver.extend("feed", "s", 1.0)
+    worker = QueryProcessor(driver.topics, 0, KEY, table_store())
+    worker.follow(before)
+    event = Record(driver.topics.queries, 0, 0, 0, b"s", query("a", "s", HIGH))
+    outputs = worker.process([event])
+    assert worker.streams.figures()["s"][0] == "exhausted"
+    [(key, value, _)] = written(outputs, driver.topics.charges)
+    # The ledger has granted more by then: this is news of what was spent, and no end.
+    driver._append((driver.topics.charges, 0), key, value or b"")
+    driver._settle()
+    grant = driver.grant("feed", "s")
+    assert (grant.state, grant.settled, grant.tops) == ("open", False, 1)
+    worker.follow(control(driver)[1:])
+    assert worker.streams.figures()["s"][0] == "open"
+    assert driver.budget("feed").spent.epsilon == grant.spent.epsilon > 0
+
+
+def test_a_forged_report_that_a_stream_has_run_dry_ends_nothing() -> None:
+    driver = feed_driver(spec("s", cutoff=3))
+    driver.extend("feed", "s", 1.0)
+    incarnation = driver.grant("feed", "s").identity.incarnation
+    for tops in (1, 2):
+        value = (
+            f'{{"stream":"s","source":"feed","incarnation":"{incarnation}","state":"exhausted","answered":9,"tops":{tops},'
+            '"spent":{"epsilon":0.1,"delta":0.0}}'
+        )
+        driver._append((driver.topics.charges, 0), b"feed", value.encode())
+    driver._settle()
+    assert driver.grant("feed", "s").state == "open"
+    assert driver.grant("feed", "s").tops == 0
+
+
+def test_a_stream_never_extended_is_told_of_as_before() -> None:
+    driver = feed_driver(spec("s"))
+    [opened] = control(driver)
+    assert b"extensions" not in (opened.value or b"")
+    assert b"extensions" not in b"".join(one.value or b"" for one in driver.records(driver.topics.ledger))
+    definition = StreamOpened.model_validate_json(opened.value or b"")
+    assert definition.extensions == ()
+
+
+def test_digests_show_the_new_count_at_once() -> None:
+    driver = feed_driver(spec("s"))
+    driver.ask_many([query("a", "s", HIGH)])
+    [worker] = driver._workers
+    worker.idle(0.0)
+    driver.extend("feed", "s", 1.0)
+    [(_, value, _)] = written(worker.idle(10.0), driver.topics.status)
+    assert b'"state":"open"' in (value or b"")
+    assert b'"tops_left":1' in (value or b"")
+
+
+def test_answers_that_are_given_once_more_need_the_state_of_extended_streams() -> None:
+    driver = feed_driver(spec("s"), spec("t"))
+    [worker] = driver._workers
+    assert worker.repeatable
+    driver.extend("feed", "s", 1.0)
+    assert not worker.repeatable
+    driver.close("feed", "s")
+    assert worker.repeatable
+
+
+def test_extensions_add_up() -> None:
+    driver = feed_driver(spec("s", cutoff=2, epsilon=0.5))
+    counts = [charged_answers(driver.grant("feed", "s").calibration, ())]
+    for _ in range(3):
+        driver.extend("feed", "s", 0.5)
+        grant = driver.grant("feed", "s")
+        counts.append(charged_answers(grant.calibration, grant.extensions))
+    assert all(after > before for before, after in pairwise(counts))
+    answers = driver.ask_many([query(str(place), "s", HIGH) for place in range(counts[-1] + 1)])
+    assert [one.outcome for one in answers] == ["above"] * counts[-1] + ["halted"]
+    assert answers[-1].reason == f"exhausted: all {counts[-1]} ⊤s of the cutoff are out"
+    grant = driver.grant("feed", "s")
+    assert grant.spent.epsilon == pytest.approx(grant.cost.epsilon)
+
+
+@pytest.mark.parametrize("kind", ["laplace", "pmw"])
+def test_questions_with_an_alpha_use_up_extensions_by_their_price(kind: str) -> None:
+    mechanism: dict[str, Any] = {"kind": "laplace", "answers": 2}
+    if kind == "pmw":
+        mechanism = {"kind": "pmw", "attributes": ["age", "sex"], "updates": 2, "warm_start": 0}
+    model = next(one for one in KINDS if one.name == "pmw")
+    driver = driver_with(model, mechanism=mechanism, epsilon=4.0)
+    each = driver.extend("people", "s", 8.0)
+    assert each.answers is not None
+    told: list[Answer] = []
+    for place in range(80):
+        where = f"age < {place % 60}" if place < 60 else f"age > {place % 60}"
+        told += driver.ask_many(
+            [{"id": str(place), "stream": "s", "where": where, "alpha": 2.5 if place % 3 else 40.0}]
+        )
+    grant = driver.grant("people", "s")
+    prices = sum(one.price or 0.0 for one in told if one.outcome not in {"rejected", "halted"})
+    assert prices > 4.0
+    assert prices - 1e-9 <= grant.spent.epsilon <= grant.cost.epsilon
+    figures = driver.figures()
+    driver.crash()
+    assert driver.figures() == figures
+    driver.extend("people", "s", 8.0)
+    [later] = driver.ask_many([{"id": "later", "stream": "s", "where": "age < 33", "alpha": 20.0}])
+    assert later.outcome != "halted"
+    driver.close("people", "s")
+    grant, source = driver.grant("people", "s"), driver.budget("people")
+    assert grant.refunded.epsilon == pytest.approx(grant.cost.epsilon - grant.spent.epsilon, abs=1e-12)
+    assert source.granted.epsilon - source.refunded.epsilon == pytest.approx(source.spent.epsilon, abs=1e-12)
