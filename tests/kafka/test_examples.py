@@ -1,0 +1,53 @@
+"""The examples on a real installation."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from examples.fastapi_service.service import make_app
+from sotto import AsyncClient
+from stream.data import adult
+from stream.settings import Settings
+from tests.conftest import StartService
+from tests.docs.pages import PROJECT
+
+pytestmark = pytest.mark.kafka
+
+
+async def test_the_service_and_the_report_ask_and_say_what_went_wrong(
+    settings: Settings, start: StartService, client: AsyncClient, tmp_path: Path
+) -> None:
+    start("budget")
+    start("worker")
+    await client.register(adult.source(epsilon=4.0))
+    spec = {"source": "adult", "epsilon": 1.0, "expected_queries": 100}
+    await client.open({**spec, "stream": "counts", "mechanism": {"kind": "laplace", "answers": 1}})
+    pmw = {"kind": "pmw", "attributes": ["age", "sex", "income>50K"]}
+    await client.open({**spec, "stream": "nightly", "mechanism": pmw})
+
+    app = make_app(settings)
+    web = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service")
+    async with app.router.lifespan_context(app), web:
+        wrong = await web.get("/counts/counts", params={"where": "height > 2"})
+        right = await web.get("/counts/counts", params={"where": "sex = 'F'"})
+        over = await web.get("/counts/counts", params={"where": "sex = 'M'"})
+    assert wrong.status_code == 422
+    assert "no declared attribute has this name" in wrong.json()["detail"]
+    assert right.status_code == 200
+    told = right.json()
+    assert abs(told["estimate"] - 16_192) <= told["plus_minus"]
+    assert told["epsilon_spent"] == pytest.approx(1.0)
+    assert over.status_code == 410
+
+    program = PROJECT / "examples" / "nightly_report" / "report.py"
+    environment = {**os.environ, "SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
+    written = tmp_path / "report.md"
+    process = await asyncio.create_subprocess_exec(sys.executable, program, "nightly", written, env=environment)
+    assert await process.wait() == 0
+    assert "Of adult's ε 4, 2 is left to be granted." in written.read_text()
