@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.metadata import version
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -13,6 +12,7 @@ from stream.monitor.events import EventQuery
 from stream.monitor.listing import SourceQuery, StreamQuery
 from stream.monitor.models import Problem, View
 from stream.monitor.routes import ROUTES, Route
+from stream.version import VERSION
 
 _TEMPLATE = "#/components/schemas/{model}"
 _Json = dict[str, Any]
@@ -52,7 +52,7 @@ def document() -> _Json:
         paths[path] = {"get": _plain(path, summary, media, queries, schemas)}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Sotto monitor", "version": version("sotto")},
+        "info": {"title": "Sotto monitor", "version": VERSION},
         "paths": paths,
         "components": {
             "schemas": components,
