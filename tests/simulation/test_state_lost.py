@@ -9,7 +9,8 @@ from typing import Literal
 import pytest
 from aiokafka import TopicPartition
 
-from schemas import HaltSource, OpenStream
+from schemas import CloseStream, ExtendStream, HaltSource, OpenStream
+from stream.processors.topics import partition_of
 from tests.chaos.load import Questions
 from tests.simulation.cast import PARTITIONS, group_of
 from tests.simulation.logs import Log
@@ -88,6 +89,31 @@ def test_open_streams_give_the_same_answers_again_byte_for_byte(seed: int, damag
         assert any(repeated)
 
     perform(scene, seed)
+
+
+@pytest.mark.parametrize("damage", ["lost", "set back"])
+def test_where_a_stream_was_extended_nothing_is_answered_once_more_until_it_has_ended(damage: Damage) -> None:
+    async def scene(world: World) -> None:
+        worker = await _work(world)
+        spec = world.streams[0]
+        number = partition_of(spec.stream.encode(), PARTITIONS)
+        more = ExtendStream(request="more", source=spec.source, stream=spec.stream, epsilon=spec.epsilon)
+        world.request(more)
+        assert await world.settle() == []
+        await _leave(worker)
+        before = len(_answers(world, number))
+        _damage(world, damage, world.topics.state)
+        world.start("worker")
+        await asyncio.sleep(LATER)
+        assert len(_answers(world, number)) == before
+
+        world.request(CloseStream(request="end", source=spec.source, stream=spec.stream))
+        await asyncio.sleep(LATER)
+        again = _answers(world, number)[before:]
+        assert again, "the other streams bring the state up to date"
+        assert all(_refuses(value) for key, value in again if key == spec.stream.encode())
+
+    perform(scene)
 
 
 @pytest.mark.parametrize("damage", ["lost", "set back"])
