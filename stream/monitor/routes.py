@@ -22,6 +22,7 @@ from schemas import (
     Request,
     StreamSpec,
 )
+from schemas.base import ByKind
 from schemas.wire import MalformedEventError
 from stream.accounting.costs import stream_cost, to_amount
 from stream.accounting.planner import PlanError
@@ -53,7 +54,7 @@ from stream.tracing import span
 log = get_logger("monitor")
 
 _Shown = TypeVar("_Shown")
-Halt = Annotated[HaltStream | HaltSource, Field(discriminator="kind")]
+Halt = Annotated[HaltStream | HaltSource, Field(discriminator="kind"), ByKind()]
 
 
 @dataclass(frozen=True)
