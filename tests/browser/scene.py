@@ -142,9 +142,9 @@ class Scene(Installation):
 
     def events_of_the_day(self, step: int) -> None:
         if step == 50:
-            self.driver.close("checkout/chargebacks", "the campaign is over")
+            self.driver.close("payments", "checkout/chargebacks", "the campaign is over")
         if step == 70:
-            self.driver.halt("grid-south/peak-load", "meters replaced; under review")
+            self.driver.halt("energy", "grid-south/peak-load", "meters replaced; under review")
         if step == 80:
             self.driver.halt("web-traffic", reason="consent banner out of order")
         if step == 90:

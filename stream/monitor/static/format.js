@@ -72,8 +72,8 @@ export function percent(share) {
 
 /** The unit that shows a source's budget: ε, or ρ where more is left of that; one of the two need do. */
 export function unitOf({ left, total }) {
-  const isOld = left.delta > 0; // its ε says what ρ implies, which does not add up
-  return total.rho > 0 && (isOld || left.rho / total.rho >= left.epsilon / total.epsilon) ? "rho" : "epsilon";
+  const rhoAlone = left.delta > 0; // its ε says what ρ implies, which does not add up
+  return total.rho > 0 && (rhoAlone || left.rho / total.rho >= left.epsilon / total.epsilon) ? "rho" : "epsilon";
 }
 
 /** An amount of budget in one unit. */
