@@ -177,8 +177,9 @@ def ratio_interval(
             for end in (top - top_alpha, top + top_alpha)
             for divisor in (bottom - bottom_alpha, bottom + bottom_alpha)
         ]
-        # An interval beside the range says that one of the numbers is off by more than its α; the nearer end is left.
-        least, most = (min(max(end, low), high) for end in (min(corners), max(corners)))
+        # An interval beside the range says that one of the numbers is off by more than its α: nothing but the range is sure.
+        if min(corners) <= high and max(corners) >= low:
+            least, most = max(min(corners), low), min(max(corners), high)
     plain = top / bottom if bottom > 0.0 else 0.5 * (low + high)
     estimate = min(max(plain, least), most)
     return estimate, max(most - estimate, estimate - least)

@@ -85,8 +85,11 @@ class Replicas:
             async with asyncio.TaskGroup() as group:
                 for number in range(self._count):
                     group.create_task(self._keep(number))
-        except* ReplicaError as errors:
-            raise errors.exceptions[0] from None
+        except BaseExceptionGroup as errors:
+            failed, others = errors.split(ReplicaError)
+            if failed is None or others is not None:
+                raise
+            raise failed.exceptions[0] from None
 
     async def _keep(self, number: int) -> None:
         failures = 0

@@ -194,6 +194,7 @@ def _tls(settings: Settings) -> ssl.SSLContext:
         _refuse(
             "tls_ca_file", f"cannot use {settings.tls_ca_file} ({_reason(error)}); give a PEM file of certificates"
         )
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = settings.tls_check_hostname
     if settings.tls_key_file and not settings.tls_certificate_file:
         _refuse("tls_certificate_file", f"is missing beside {variable('tls_key_file')}")

@@ -263,7 +263,7 @@ def test_the_same_seed_gives_the_same_report_and_another_seed_another() -> None:
         return run({"kind": "laplace", "answers": 2}, ["age > 30", "age > 40"], seed=seed)
 
     assert made(7) == made(7)
-    assert made(7).runs[0].measurements != made(8).runs[0].measurements
+    assert len({made(seed).runs[0].measurements for seed in range(7, 15)}) > 1
 
 
 def test_what_does_not_fit_together_is_refused_with_what_to_do() -> None:
