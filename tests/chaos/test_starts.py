@@ -44,7 +44,10 @@ async def test_services_that_start_before_kafka_wait_for_it(key: NoiseKey, tmp_p
             await ground.ask(200)
             await ground.answered()
             assert [service.exit_status for service in services] == [None, None]
-            assert (await asyncio.to_thread(probe, f"http://{HOST}:{metrics}/readyz"))[0] == 200
+            # A member is looked for every two seconds, so that the first answers may come before the worker calls itself ready.
+            async with asyncio.timeout(60):
+                while (await asyncio.to_thread(probe, f"http://{HOST}:{metrics}/readyz"))[0] != 200:
+                    await asyncio.sleep(0.2)
             await ground.verified()
     finally:
         await asyncio.to_thread(broker.stop)
