@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from schemas import Query
+from stream.accounting.charged import charged_answers
 from stream.accounting.costs import EPSILON_UNITS, realised_cost
 from stream.asking import Result, Results, frames, shown
 from stream.sql.questions import Plan
@@ -109,9 +110,11 @@ def _cost(target: Target, result: Result) -> Fraction:
         return Fraction(0)
     grant = target.grant
     charged = grant.spec.mechanism.kind == "laplace" or result.basis == "noisy"
-    tops = grant.calibration.cutoff - result.tops_left
+    tops = charged_answers(grant.calibration, grant.extensions) - result.tops_left
     before, after = (
-        realised_cost(grant.calibration, target.source.accountant, answered, charges).loss
+        realised_cost(
+            grant.calibration, target.source.accountant, answered, charges, extensions=grant.extensions
+        ).loss
         for answered, charges in ((result.index, tops - charged), (result.index + 1, tops))
     )
     return Fraction(after - before, EPSILON_UNITS)

@@ -113,6 +113,13 @@ def test_what_it_cost_is_what_the_stream_lost() -> None:
     ).epsilon == pytest.approx(2.0)
 
 
+def test_answers_that_an_extension_pays_for_cost_as_much() -> None:
+    few = driver(epsilon=2.0, answers=2)
+    few.extend("patients", "few", epsilon=1.0)
+    costs = [few.sql("SELECT COUNT(*) FROM few").epsilon for _ in range(3)]
+    assert costs == pytest.approx([1.0, 1.0, 1.0])
+
+
 def test_a_free_answer_of_pmw_costs_nothing() -> None:
     made = Driver(bytes(32))
     made.register(SOURCE, FRAME)
