@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
 from typing import Any
 
 from stream.extras import needed
 
-Row = Mapping[str, Any]
 
+class Framed(ABC):
+    """What has rows can be had as a frame: their columns in the order of first appearance, those left out that are all null."""
 
-def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """All columns of the rows, in the order of their first appearance; null where a row has none, left out if all are null."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    made = {name: [row.get(name) for row in rows] for name in names}
-    return {name: cells for name, cells in made.items() if any(cell is not None for cell in cells)}
+    @abstractmethod
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows, each by the names of its columns."""
 
+    def to_polars(self) -> Any:
+        """The rows as a polars frame; needs the extra ``polars``."""
+        return needed("polars", "polars").DataFrame(self._columns(), strict=False)
 
-def to_polars(rows: Sequence[Row]) -> Any:
-    """A polars frame."""
-    return needed("polars", "polars").DataFrame(columns(rows), strict=False)
+    def to_pandas(self) -> Any:
+        """The rows as a pandas frame; needs the extra ``pandas``."""
+        return needed("pandas", "pandas").DataFrame(self._columns())
 
+    def to_arrow(self) -> Any:
+        """The rows as an Arrow table; needs the extra ``arrow``."""
+        return needed("pyarrow", "arrow").table(self._columns())
 
-def to_pandas(rows: Sequence[Row]) -> Any:
-    """A pandas frame."""
-    return needed("pandas", "pandas").DataFrame(columns(rows))
-
-
-def to_arrow(rows: Sequence[Row]) -> Any:
-    """An Arrow table."""
-    return needed("pyarrow", "arrow").table(columns(rows))
+    def _columns(self) -> dict[str, list[Any]]:
+        rows = self.rows()
+        names = dict.fromkeys(name for row in rows for name in row)
+        made = {name: [row.get(name) for row in rows] for name in names}
+        return {name: cells for name, cells in made.items() if any(cell is not None for cell in cells)}

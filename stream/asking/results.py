@@ -9,13 +9,14 @@ from pydantic import PrivateAttr
 
 from schemas import MAX_ANSWER_BYTES, Answer, Query
 from schemas.wire import Codec
-from stream.asking import frames, shown
+from stream.asking import shown
+from stream.asking.frames import Framed
 from stream.asking.labels import Group
 from stream.errors import Exhausted, Halted, Rejected
 from stream.processors.exhaustion import says_exhausted
 
 
-class Result(Answer):
+class Result(Framed, Answer):
     """An answer with the question that was asked. On the wire, and to ``==``, it is the answer that it is.
 
     ``query`` is the question, null for an answer to somebody else's. ``groups`` are the cells that the ``estimates`` of a
@@ -80,18 +81,6 @@ class Result(Answer):
             for label, number in zip(labels, numbers, strict=True)
         ]
 
-    def to_polars(self) -> Any:
-        """The rows as a polars frame; needs the extra ``polars``."""
-        return frames.to_polars(self.rows())
-
-    def to_pandas(self) -> Any:
-        """The rows as a pandas frame; needs the extra ``pandas``."""
-        return frames.to_pandas(self.rows())
-
-    def to_arrow(self) -> Any:
-        """The rows as an Arrow table; needs the extra ``arrow``."""
-        return frames.to_arrow(self.rows())
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {shown.line(self)}>"
 
@@ -107,7 +96,7 @@ class Result(Answer):
     __hash__ = Answer.__hash__
 
 
-class Results(Sequence[Result]):
+class Results(Framed, Sequence[Result]):
     """The results of many questions, in the order in which they were asked."""
 
     def __init__(self, results: Iterable[Result]) -> None:
@@ -138,18 +127,6 @@ class Results(Sequence[Result]):
     def rows(self) -> list[dict[str, Any]]:
         """The rows of all results, one after the other."""
         return [row for result in self._results for row in result.rows()]
-
-    def to_polars(self) -> Any:
-        """The rows as a polars frame; needs the extra ``polars``."""
-        return frames.to_polars(self.rows())
-
-    def to_pandas(self) -> Any:
-        """The rows as a pandas frame; needs the extra ``pandas``."""
-        return frames.to_pandas(self.rows())
-
-    def to_arrow(self) -> Any:
-        """The rows as an Arrow table; needs the extra ``arrow``."""
-        return frames.to_arrow(self.rows())
 
     def __repr__(self) -> str:
         return shown.lines(self._results)

@@ -9,7 +9,8 @@ from typing import Any
 from schemas import Query
 from stream.accounting.charged import charged_answers
 from stream.accounting.costs import EPSILON_UNITS, realised_cost
-from stream.asking import Result, Results, frames, shown
+from stream.asking import Result, Results, shown
+from stream.asking.frames import Framed
 from stream.sql.questions import Plan
 from stream.sql.statements import Grouped, Statement
 from stream.sql.targets import Target
@@ -18,7 +19,7 @@ ERROR = " ±"
 """Behind a column's name: the column of what its numbers are off by at most, with the stream's probability 1 − β."""
 
 
-class Table(Sequence[dict[str, Any]]):
+class Table(Framed, Sequence[dict[str, Any]]):
     """The rows of a statement's result.
 
     Each has the groups' values, and of each number its bound under the same name with `` ±`` behind it, null where the
@@ -41,18 +42,6 @@ class Table(Sequence[dict[str, Any]]):
     def rows(self) -> list[dict[str, Any]]:
         """The rows, as those of results."""
         return [dict(row) for row in self._rows]
-
-    def to_polars(self) -> Any:
-        """The rows as a polars frame; needs the extra ``polars``."""
-        return frames.to_polars(self._rows)
-
-    def to_pandas(self) -> Any:
-        """The rows as a pandas frame; needs the extra ``pandas``."""
-        return frames.to_pandas(self._rows)
-
-    def to_arrow(self) -> Any:
-        """The rows as an Arrow table; needs the extra ``arrow``."""
-        return frames.to_arrow(self._rows)
 
     def __repr__(self) -> str:
         return f"<{len(self)} rows from '{self.stream}', {cost_line(self)}>"
