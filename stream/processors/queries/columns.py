@@ -69,6 +69,8 @@ class StreamColumns(Columns):
 
 
 def _entry(array: Any) -> Any:
-    """The type of the entries of ``npt.NDArray[...]``."""
-    _, dtype = get_args(array)
-    return get_args(dtype)[0]
+    """The type of the entries of ``npt.NDArray[...]``: innermost, for numpy's releases nest what stands around it differently."""
+    kind = array
+    while parts := get_args(kind):
+        kind = parts[-1]
+    return kind
