@@ -194,10 +194,9 @@ class AsyncClient:
         self._require_open()
         with translated():
             ledger = await read_ledger(self._connection)
-        target = sql.target(read.table, ledger.sources.values(), list(ledger.grants.values()))
-        plan = sql.plan(read, target.source)
-        results = await self.ask_many(sql.queries(plan, target.grant.spec.stream, _new_id()), timeout=timeout)
-        return sql.table(read, plan, target, results if outcomes else results.checked())
+        asking = sql.Asking.of(read, ledger.sources.values(), list(ledger.grants.values()), _new_id())
+        results = await self.ask_many(asking.queries, timeout=timeout)
+        return asking.table(results if outcomes else results.checked())
 
     async def publish(self, question: Question, /, *, headers: Headers = (), **fields: Any) -> None:
         """Hand one question to the producer and return at once; ``flush`` waits until Kafka has it.

@@ -4,11 +4,12 @@ from stream.sql.aggregates import Measured
 from stream.sql.errors import StatementError
 from stream.sql.questions import Plan, Question, plan
 from stream.sql.statements import Column, Grouped, Statement, read
-from stream.sql.tables import ERROR, Table, cost_line, queries, table
+from stream.sql.tables import ERROR, Asking, Table, cost_line
 from stream.sql.targets import Target, target
 
 __all__ = [
     "ERROR",
+    "Asking",
     "Column",
     "Grouped",
     "Measured",
@@ -20,8 +21,6 @@ __all__ = [
     "Target",
     "cost_line",
     "plan",
-    "queries",
     "read",
-    "table",
     "target",
 ]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from schemas import Query
+from schemas import GrantRecord, Query, SourceRecord
 from stream.accounting.charged import charged_answers
 from stream.accounting.costs import EPSILON_UNITS, realised_cost
 from stream.asking import Result, Results, shown
 from stream.asking.frames import Framed
-from stream.sql.questions import Plan
+from stream.sql.questions import Plan, plan
 from stream.sql.statements import Grouped, Statement
-from stream.sql.targets import Target
+from stream.sql.targets import Target, target
 
 ERROR = " ±"
 """Behind a column's name: the column of what its numbers are off by at most, with the stream's probability 1 − β."""
@@ -56,16 +57,40 @@ def cost_line(table: Table) -> str:
     return f"{asked} for ε = {table.epsilon:.4g}"
 
 
-def queries(plan: Plan, stream: str, statement: str) -> list[Query]:
-    """The questions of a plan for a stream; ``statement`` is what begins their ids."""
-    return [
-        Query.model_validate({"stream": stream, "id": f"{statement}-{number}", **question.query})
-        for number, question in enumerate(plan.questions)
-    ]
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A statement that is about to be asked: its ``queries``, whose results in their order make its table."""
+
+    statement: Statement
+    plan: Plan
+    target: Target
+    queries: tuple[Query, ...]
+
+    @classmethod
+    def of(
+        cls, statement: Statement, sources: Iterable[SourceRecord], grants: Sequence[GrantRecord], new_id: str
+    ) -> Asking:
+        """The questions for the stream that the statement is for; ``new_id`` is what begins their ids.
+
+        Raises:
+            Unknown: there is no such stream.
+            Invalid: there are several, or it cannot be asked this.
+        """
+        aim = target(statement.table, sources, grants)
+        made = plan(statement, aim.source)
+        stream = aim.grant.spec.stream
+        queries = tuple(
+            Query.model_validate({"stream": stream, "id": f"{new_id}-{number}", **question.query})
+            for number, question in enumerate(made.questions)
+        )
+        return cls(statement, made, aim, queries)
+
+    def table(self, results: Results) -> Table:
+        """The result of the statement."""
+        return _table(self.statement, self.plan, self.target, results)
 
 
-def table(statement: Statement, plan: Plan, target: Target, results: Results) -> Table:
-    """The result of a statement, from the answers to its plan's questions in their order."""
+def _table(statement: Statement, plan: Plan, target: Target, results: Results) -> Table:
     rows = [dict(_grouped(plan, group)) for group in plan.rows]
     for question, result in zip(plan.questions, results, strict=True):
         name = plan.columns[question.column].name

@@ -191,11 +191,9 @@ class Driver(Installation):
         """Ask what a SELECT asks: ``sql("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")``."""
         from stream import sql  # noqa: PLC0415  (a parser that who asks otherwise does not wait for)
 
-        read = sql.read(statement)
-        target = sql.target(read.table, self.list_sources(), self.list_streams())
-        plan = sql.plan(read, target.source)
-        results = self.ask_many(sql.queries(plan, target.grant.spec.stream, self._new_id()), timeout=timeout)
-        return sql.table(read, plan, target, results if outcomes else results.checked())
+        asking = sql.Asking.of(sql.read(statement), self.list_sources(), self.list_streams(), self._new_id())
+        results = self.ask_many(asking.queries, timeout=timeout)
+        return asking.table(results if outcomes else results.checked())
 
     def publish(self, question: Question, /, *, headers: Headers = (), **fields: Any) -> None:
         """Ask one question without looking at its answer."""

@@ -6,7 +6,7 @@ Everything else is the processor's: positions, indices, charges, cutoffs, checkp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -65,6 +65,20 @@ class Family(Protocol):
 
     def resume(self, slot: int, updates: Sequence[Update]) -> None:
         """Take a stream's updates from the changelog, in order."""
+
+
+def stream_by_stream(
+    questions: Sequence[Asked], answer: Callable[[int, Sequence[Asked]], list[Reply | None]]
+) -> list[Reply | None]:
+    """The replies to questions of many streams; ``answer`` gives those to all of one slot's, in order."""
+    places: dict[int, list[int]] = {}
+    for place, one in enumerate(questions):
+        places.setdefault(one.slot, []).append(place)
+    replies: list[Reply | None] = [None] * len(questions)
+    for slot, own in places.items():
+        for place, reply in zip(own, answer(slot, [questions[place] for place in own]), strict=True):
+            replies[place] = reply
+    return replies
 
 
 class Stateless:

@@ -26,7 +26,13 @@ from stream.mechanisms.tensor_sums import (
     weighting,
 )
 from stream.processors.queries.families.estimate_boxes import BoxReader
-from stream.processors.queries.families.tensors import WeightedPredicates, canonical, check_range, weighted
+from stream.processors.queries.families.tensors import (
+    WeightedPredicates,
+    canonical,
+    check_range,
+    predicate_on,
+    weighted,
+)
 from stream.processors.rejections import Rejection
 
 Integers = npt.NDArray[np.int64]
@@ -197,17 +203,7 @@ class QuestionReader:
         return domain
 
     def _predicate(self, where: str, field: str) -> Predicate:
-        try:
-            predicate = self._tables.predicate(self._source, where)
-        except ValueError as error:
-            raise Rejection("predicate", f"{field}: {error}") from None
-        for name in sorted(attributes_of(predicate)):
-            if name not in self.sizes:
-                raise Rejection(
-                    "predicate",
-                    f"{field}: attribute '{name}' is none of the stream's mechanism.attributes; ask about those alone",
-                )
-        return predicate
+        return predicate_on(self.sizes, self._tables, self._source, where, field)
 
 
 def _weighting(weights: WeightedPredicates, sizes: dict[str, int]) -> Corners:

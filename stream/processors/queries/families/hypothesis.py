@@ -22,7 +22,7 @@ from stream.accounting.hypotheses import WEIGHT_STEPS, hypothesis_reach, rows_re
 from stream.data.cache import BoundedCache
 from stream.mechanisms.multiplicative_weights import Aim, Correction, Hypothesis, Step, Strength, run
 from stream.noise import Role, Sampler, cell_words, round_words, sampler
-from stream.processors.queries.families.base import Asked, Context, Reply, form_for
+from stream.processors.queries.families.base import Asked, Context, Reply, form_for, stream_by_stream
 from stream.processors.queries.families.sparse_cells import CellSpace
 from stream.processors.queries.families.tensors import TensorSpace, VectorCache
 
@@ -93,15 +93,7 @@ class _HypothesisFamily(ABC):
 
     def answer(self, questions: Sequence[Asked]) -> list[Reply | None]:
         """Answer questions in order, each stream's in one run."""
-        replies: list[Reply | None] = [None] * len(questions)
-        places: dict[int, list[int]] = {}
-        for place, one in enumerate(questions):
-            places.setdefault(one.slot, []).append(place)
-        for slot, own in places.items():
-            answered = self._answer(slot, [questions[place].content for place in own])
-            for place, reply in zip(own, answered, strict=False):
-                replies[place] = reply
-        return replies
+        return stream_by_stream(questions, self._answer)
 
     def resume(self, slot: int, updates: Sequence[Any]) -> None:
         """Take a stream's hypothesis updates from the changelog, in order."""
@@ -112,8 +104,9 @@ class _HypothesisFamily(ABC):
     def _space(self, slot: int) -> Space:
         """The universe of a stream."""
 
-    def _answer(self, slot: int, contents: Sequence[_Content]) -> list[Reply]:
-        """Replies to the questions that come before the cutoff."""
+    def _answer(self, slot: int, asked: Sequence[Asked]) -> list[Reply | None]:
+        """Replies to the questions of one stream; None to those that come after the cutoff."""
+        contents: list[_Content] = [one.content for one in asked]
         current = self._run(slot)
         calibration = self._calibration(slot)
         questions = [content.question for content in contents]
@@ -130,8 +123,8 @@ class _HypothesisFamily(ABC):
             cutoff=int(self._streams.columns.cutoff[slot]),
             strength=strength_of(calibration, current.rows),
         )
-        replies = []
-        for step, content in zip(steps, contents, strict=False):
+        replies: list[Reply | None] = [None] * len(contents)
+        for place, (step, content) in enumerate(zip(steps, contents, strict=False)):
             update = None
             if step.above:
                 update = HypothesisUpdate(
@@ -143,7 +136,7 @@ class _HypothesisFamily(ABC):
                     cells=content.cells,
                 )
                 current.updates.append(update)
-            replies.append(_reply(step, calibration, current.rows, update, fraction=content.fraction))
+            replies[place] = _reply(step, calibration, current.rows, update, fraction=content.fraction)
         return replies
 
     def _hypothesis(self, slot: int, current: _Run) -> Hypothesis[Any]:

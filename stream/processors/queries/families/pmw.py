@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stream.processors.queries.families.base import Asked, Context, Family, Reply
+from stream.processors.queries.families.base import Asked, Context, Family, Reply, stream_by_stream
 from stream.processors.queries.families.estimates import EstimateFamily
 from stream.processors.queries.families.hypothesis import TensorFamily
 
@@ -26,15 +26,7 @@ class PmwFamily:
 
     def answer(self, questions: Sequence[Asked]) -> list[Reply | None]:
         """Answer questions in order, each stream's in one run."""
-        replies: list[Reply | None] = [None] * len(questions)
-        places: dict[int, list[int]] = {}
-        for place, one in enumerate(questions):
-            places.setdefault(one.slot, []).append(place)
-        for slot, own in places.items():
-            answered = self._of(slot).answer([questions[place] for place in own])
-            for place, reply in zip(own, answered, strict=True):
-                replies[place] = reply
-        return replies
+        return stream_by_stream(questions, lambda slot, own: self._of(slot).answer(own))
 
     def resume(self, slot: int, updates: Sequence[Any]) -> None:
         """Take a stream's updates from the changelog, in order."""

@@ -31,7 +31,7 @@ from stream.mechanisms.projection import columns, inner_products, matrix_seed, p
 from stream.mechanisms.releases import cell_names, marginal, weighted_sum
 from stream.mechanisms.sparse_weights import CellQuestion
 from stream.noise import Role, cell_words
-from stream.processors.queries.families.base import Asked, Context, Reply, Stateless, form_for
+from stream.processors.queries.families.base import Asked, Context, Reply, Stateless, form_for, stream_by_stream
 from stream.processors.queries.families.sparse_cells import Cells
 from stream.processors.rejections import Rejection
 
@@ -183,23 +183,16 @@ class LazyHistogramFamily(_Release):
 
     def answer(self, questions: Sequence[Asked]) -> list[Reply | None]:
         """Noise for all cells of a stream's questions at once."""
-        by_slot: dict[int, list[int]] = {}
-        for place, one in enumerate(questions):
-            by_slot.setdefault(one.slot, []).append(place)
-        replies: list[Reply | None] = [None] * len(questions)
-        for slot, places in by_slot.items():
-            table = questions[places[0]].content[0]
-            asked: list[CellQuestion] = [questions[place].content[1] for place in places]
-            for place, reply in zip(places, self._replies(slot, table, asked), strict=True):
-                replies[place] = reply
-        return replies
+        return stream_by_stream(questions, self._replies)
 
-    def _replies(self, slot: int, table: Table, questions: Sequence[CellQuestion]) -> list[Reply]:
+    def _replies(self, slot: int, asked: Sequence[Asked]) -> list[Reply | None]:
+        table: Table = asked[0].content[0]
+        questions: list[CellQuestion] = [one.content[1] for one in asked]
         space = self._cells(slot, self._mechanism(slot, LazyHistogram).attributes)
         calibration = self._calibration(slot)
         named = [cell for question in questions for cell in question.cells]
         noisy = iter((table.cell_counts(space.attributes, named) + self._noise(slot, cell_names(named))).tolist())
-        replies = []
+        replies: list[Reply | None] = []
         for question in questions:
             values = list(islice(noisy, len(question.cells)))
             alpha = lazy_alpha(calibration, len(values), whole=_whole(question))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -168,17 +168,24 @@ class TensorSpace:
         return TensorHypothesis(self._tensor.shape, self._learning_rate, WEIGHT_STEPS)
 
     def _predicate(self, where: str, field: str) -> Predicate:
-        try:
-            predicate = self._tables.predicate(self._source, where)
-        except ValueError as error:
-            raise Rejection("predicate", f"{field}: {error}") from None
-        for name in sorted(attributes_of(predicate)):
-            if name not in self._tensor.sizes:
-                raise Rejection(
-                    "predicate",
-                    f"{field}: attribute '{name}' is none of the stream's mechanism.attributes; ask about those alone",
-                )
-        return predicate
+        return predicate_on(self._tensor.sizes, self._tables, self._source, where, field)
+
+
+def predicate_on(
+    attributes: Container[str], tables: TableStore, source: TableSource, where: str, field: str
+) -> Predicate:
+    """The predicate of a question that may be about these attributes alone; Rejection names ``field``."""
+    try:
+        predicate = tables.predicate(source, where)
+    except ValueError as error:
+        raise Rejection("predicate", f"{field}: {error}") from None
+    for name in sorted(attributes_of(predicate)):
+        if name not in attributes:
+            raise Rejection(
+                "predicate",
+                f"{field}: attribute '{name}' is none of the stream's mechanism.attributes; ask about those alone",
+            )
+    return predicate
 
 
 def canonical(predicate: Predicate) -> str:
