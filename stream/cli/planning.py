@@ -23,6 +23,7 @@ from schemas import (
     SparseVectorCalibration,
     StreamSpec,
 )
+from stream.accounting.curves import Against
 from stream.accounting.inverse import largest_cutoff, needed_epsilon, needed_rows
 from stream.accounting.planner import PlanError, sensitivity_steps
 from stream.accounting.plans import candidates, choose, name_of, rank
@@ -30,7 +31,7 @@ from stream.accounting.promises import promises
 from stream.accounting.releases import theorem_projections
 from stream.accounting.setting import Setting
 from stream.cli.output import AsJson, CommandError, console, show_json, show_table
-from stream.cli.plotting import Against, plot_error
+from stream.cli.plotting import plot_error
 from stream.cli.question_charges import charge_of
 
 FINE_GRID = 1 / 1024

@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from schemas import StreamSpec
+from stream.accounting.curves import Against, curve
 from stream.accounting.planner import PlanError
-from stream.accounting.plans import candidates, name_of, rank
+from stream.accounting.plans import name_of, rank
 from stream.accounting.setting import Setting
 from stream.cli.output import CommandError
 from stream.simulation import Measurement, Report
-
-POINTS = 25
-"""Points per line."""
-
-
-class Against(StrEnum):
-    """What a plot varies."""
-
-    EPSILON = "epsilon"
-    CUTOFF = "cutoff"
 
 
 def plot_error(spec: StreamSpec, setting: Setting, against: Against, path: Path) -> None:
     """Draw the exact α of every calibration around the given specification, on logarithmic axes."""
     figure = new_figure(width=7.0, height=4.5)
     lines: dict[str, list[tuple[float, float]]] = {}
-    for value, varied in _variations(spec, against):
-        try:
-            listed = candidates(varied, setting)
-        except PlanError:
-            continue
-        for one in listed:
-            lines.setdefault(name_of(one), []).append((value, rank(one)))
+    try:
+        for point in curve(spec, setting, against):
+            for one in point.calibrations:
+                lines.setdefault(name_of(one), []).append((point.value, rank(one)))
+    except PlanError as error:
+        raise CommandError(f"--against {against}: {error}") from None
     if not lines:
         raise CommandError("--plot: no calibration fits these parameters; raise --epsilon")
     axes = figure.add_subplot()
@@ -113,20 +102,3 @@ def _save(figure: Any, path: Path) -> None:
         figure.savefig(path)
     except (OSError, ValueError) as error:
         raise CommandError(f"--plot: cannot write {path}: {error}") from None
-
-
-def _variations(spec: StreamSpec, against: Against) -> list[tuple[float, StreamSpec]]:
-    """The specification at a tenth to ten times the given ε, or at cutoffs from 1 to ten times the given one."""
-    if against is Against.EPSILON:
-        values = np.geomspace(spec.epsilon / 10, spec.epsilon * 10, POINTS).tolist()
-        return [(value, spec.model_copy(update={"epsilon": value})) for value in values]
-    mechanism = spec.mechanism
-    name = next((name for name in ("cutoff", "answers", "updates") if hasattr(mechanism, name)), None)
-    if name is None:
-        raise CommandError(f"--against cutoff: {mechanism.kind} is charged once; plot against epsilon")
-    most = 10 * (getattr(mechanism, name) or 10)
-    cutoffs = sorted({round(value) for value in np.geomspace(1, most, POINTS)})
-    return [
-        (float(one), spec.model_copy(update={"mechanism": mechanism.model_copy(update={name: one})}))
-        for one in cutoffs
-    ]

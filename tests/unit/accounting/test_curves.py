@@ -1,0 +1,50 @@
+"""Curves of a plan's error: where they lie, and what stands on them."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas import AboveThreshold, Histogram, Pmw, StreamSpec
+from stream.accounting.curves import Against, curve, variations
+from stream.accounting.methods import PlanError
+from stream.accounting.plans import candidates
+from stream.accounting.setting import Setting
+
+
+def spec(**mechanism: object) -> StreamSpec:
+    made = AboveThreshold.model_validate({"kind": "above_threshold", "threshold": 0.0, "cutoff": 3, **mechanism})
+    return StreamSpec(stream="s", source="s", mechanism=made, epsilon=0.3)
+
+
+def test_what_was_asked_for_is_one_of_the_places() -> None:
+    at = dict(variations(spec(), Against.EPSILON, 12))
+    assert at[0.3] == spec()
+    assert [min(at), max(at)] == pytest.approx([0.03, 3.0])
+    assert list(at) == sorted(at)
+    cutoffs = [value for value, _ in variations(spec(cutoff=7), Against.CUTOFF, 5)]
+    assert 7.0 in cutoffs
+    assert (cutoffs[0], cutoffs[-1]) == (1.0, 70.0)
+
+
+def test_a_curve_holds_what_the_planner_says_at_each_place() -> None:
+    points = list(curve(spec(), Setting(), Against.EPSILON, 4))
+    for point in points:
+        assert point.calibrations == candidates(spec().model_copy(update={"epsilon": point.value}), Setting())
+    errors = [min(one.alpha for one in point.calibrations) for point in points]
+    assert errors == sorted(errors, reverse=True)
+
+
+def test_no_place_is_planned_before_it_is_asked_for() -> None:
+    made = curve(spec(), Setting(), Against.EPSILON, 1001)
+    assert next(made).value == pytest.approx(0.03)
+
+
+def test_what_is_charged_once_has_no_cutoff_to_vary() -> None:
+    once = spec().model_copy(update={"mechanism": Histogram(kind="histogram", attributes=("a",))})
+    with pytest.raises(PlanError, match="charged once"):
+        next(curve(once, Setting(), Against.CUTOFF))
+
+
+def test_a_cutoff_that_nobody_gave_is_varied_around_ten() -> None:
+    free = spec().model_copy(update={"mechanism": Pmw(kind="pmw", attributes=("a",))})
+    assert [value for value, _ in variations(free, Against.CUTOFF, 3)] == [1.0, 10.0, 100.0]
