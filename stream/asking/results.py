@@ -7,11 +7,12 @@ from typing import Any, Self, overload
 
 from pydantic import PrivateAttr
 
-from schemas import MAX_ANSWER_BYTES, Answer, Query
+from schemas import MAX_ANSWER_BYTES, Answer, Query, Source
 from schemas.wire import Codec
 from stream.asking import shown
 from stream.asking.frames import Framed
-from stream.asking.labels import Group
+from stream.asking.labels import Group, groups_of
+from stream.asking.outside import outside
 from stream.errors import Exhausted, Halted, Rejected
 from stream.processors.exhaustion import says_exhausted
 
@@ -21,22 +22,20 @@ class Result(Framed, Answer):
 
     ``query`` is the question, null for an answer to somebody else's. ``groups`` are the cells that the ``estimates`` of a
     ``group_by`` question stand for, null for other questions, and where the ledger, which declares them, may not be read.
+    ``warnings`` are what stands out in the question beside its source's declared domain, one line each.
     """
 
     _query: Query | None = PrivateAttr(None)
-    _groups: tuple[Group, ...] | None = PrivateAttr(None)
+    _source: Source | None = PrivateAttr(None)
 
     @classmethod
-    def read(
-        cls, value: bytes | None, query: Query | None = None, groups: Sequence[Group] | None = None
-    ) -> Result:
-        """The result that an answer's bytes are."""
-        return _results.decode(value).of(query, groups)
+    def read(cls, value: bytes | None, query: Query | None = None, source: Source | None = None) -> Result:
+        """The result that an answer's bytes are; ``source`` is what the question is about, where that is known."""
+        return _results.decode(value).of(query, source)
 
-    def of(self, query: Query | None, groups: Sequence[Group] | None) -> Result:
-        """The result itself, as the answer to this question."""
-        self._query = query
-        self._groups = None if groups is None else tuple(groups)
+    def of(self, query: Query | None, source: Source | None) -> Result:
+        """The result itself, as the answer to this question about this source."""
+        self._query, self._source = query, source
         return self
 
     @property
@@ -47,9 +46,19 @@ class Result(Framed, Answer):
     @property
     def groups(self) -> tuple[Group, ...] | None:
         """What each of the ``estimates`` stands for."""
-        if self.estimates is None or self._groups is None or len(self._groups) != len(self.estimates):
+        if self.estimates is None or self._query is None or self._query.group_by is None or self._source is None:
             return None
-        return self._groups
+        groups = groups_of(self._source, self._query.group_by)
+        return groups if groups is not None and len(groups) == len(self.estimates) else None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Each constant of the question that lies outside the declared domain, and that it holds for every row or none.
+
+        A public fact: it follows from the question and the source's definition alone, and changes neither answer nor charge.
+        None where the ledger, which has the definition, may not be read.
+        """
+        return () if self._query is None or self._source is None else outside(self._source, self._query)
 
     def checked(self) -> Self:
         """The result itself if the question was answered.
@@ -82,13 +91,13 @@ class Result(Framed, Answer):
         ]
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {shown.line(self)}>"
+        return f"<{type(self).__name__} {self}>"
 
     def __str__(self) -> str:
-        return shown.line(self)
+        return " ".join([shown.line(self), *shown.told(self.warnings)])
 
     def _repr_html_(self) -> str:
-        return shown.table(self.rows())
+        return shown.table(self.rows(), self.warnings)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Answer) and self.__dict__ == other.__dict__
@@ -124,6 +133,11 @@ class Results(Framed, Sequence[Result]):
             result.checked()
         return self
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of all results, each once."""
+        return tuple(dict.fromkeys(line for result in self._results for line in result.warnings))
+
     def rows(self) -> list[dict[str, Any]]:
         """The rows of all results, one after the other."""
         return [row for result in self._results for row in result.rows()]
@@ -132,7 +146,7 @@ class Results(Framed, Sequence[Result]):
         return shown.lines(self._results)
 
     def _repr_html_(self) -> str:
-        return shown.table(self.rows())
+        return shown.table(self.rows(), self.warnings)
 
 
 _results: Codec[Result] = Codec(Result, limit=MAX_ANSWER_BYTES)

@@ -42,16 +42,21 @@ def line(answer: Answer) -> str:
     return " ".join(parts)
 
 
+def told(warnings: Sequence[str]) -> list[str]:
+    """Warnings as they stand behind a line."""
+    return [f"(warning: {one})" for one in warnings]
+
+
 def lines(answers: Sequence[Answer]) -> str:
     """How many there are, and the first of them."""
-    told = [f"<{len(answers)} results>", *(f"  {line(answer)}" for answer in answers[:MAX_LINES])]
+    shown = [f"<{len(answers)} results>", *(f"  {answer}" for answer in answers[:MAX_LINES])]
     if len(answers) > MAX_LINES:
-        told.append(f"  … {len(answers) - MAX_LINES} more")
-    return "\n".join(told)
+        shown.append(f"  … {len(answers) - MAX_LINES} more")
+    return "\n".join(shown)
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """An HTML table; beside each number its interval, all drawn to one scale."""
+def table(rows: Sequence[Mapping[str, Any]], warnings: Sequence[str] = ()) -> str:
+    """An HTML table; beside each number its interval, all drawn to one scale; below it the warnings."""
     names = [
         name
         for name in dict.fromkeys(name for row in rows for name in row)
@@ -69,7 +74,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in shown
     )
     more = f"<p>… {len(rows) - MAX_ROWS} more rows</p>" if len(rows) > MAX_ROWS else ""
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+    below = more + "".join(f"<p>warning: {escape(one)}</p>" for one in warnings)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
 
 def _cell(value: Any) -> str:

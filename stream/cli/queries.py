@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Annotated, Any
 
 import typer
 
 from schemas import Answer, Query
-from stream.cli.output import CommandError, read_document, say, show_json
+from stream.asking import Result
+from stream.cli.output import CommandError, read_document, say, show_json, show_table, visible
 from stream.client import AsyncClient
 from stream.errors import Timeout
 from stream.processors.exhaustion import says_exhausted
@@ -77,6 +79,7 @@ def ask(
     except Timeout as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(ExitStatus.NO_ANSWER) from None
+    warn(answer.warnings)
     _show(answer, as_json=as_json)
     if status := exit_status(answer):
         raise typer.Exit(status)
@@ -89,11 +92,23 @@ def exit_status(answer: Answer) -> int:
     return ExitStatus.REJECTED if answer.outcome == "rejected" else ExitStatus.ANSWERED
 
 
+def warn(warnings: Iterable[str]) -> None:
+    """Say on standard error what stands out in a question."""
+    for warning in warnings:
+        typer.echo(f"warning: {visible(warning)}", err=True)
+
+
 def _show(answer: Answer, *, as_json: bool) -> None:
+    groups = answer.groups if isinstance(answer, Result) else None
     if as_json:
-        show_json(answer)
-    else:
-        say(_line(answer))
+        labels = {} if groups is None else {"groups": list(groups)}
+        show_json({**answer.model_dump(mode="json"), **labels})
+        return
+    say(_line(answer, with_estimates=groups is None))
+    if groups is not None:
+        names = list(groups[0])
+        cells = zip(groups, answer.estimates or (), strict=True)
+        show_table("", [*names, "count"], ([*(str(one[name]) for name in names), f"{n:,.6g}"] for one, n in cells))
 
 
 def _json_object(argument: str) -> dict[str, Any]:
@@ -116,7 +131,7 @@ def answers(
     asyncio.run(_follow(from_beginning=from_beginning, limit=limit, stream=stream, as_json=as_json))
 
 
-async def _ask(query: Query, timeout: float) -> Answer:  # noqa: ASYNC109
+async def _ask(query: Query, timeout: float) -> Result:  # noqa: ASYNC109
     async with AsyncClient() as client:
         return await client.ask(query, timeout=timeout, outcomes=True)
 
@@ -133,12 +148,12 @@ async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_js
                 return
 
 
-def _line(answer: Answer) -> str:
+def _line(answer: Answer, *, with_estimates: bool = True) -> str:
     marks = {"above": "⊤", "below": "⊥"}
     parts = [answer.stream, answer.id, marks.get(answer.outcome, answer.outcome)]
     if answer.estimate is not None:
         parts.append(f"{answer.estimate:.6g}")
-    if answer.estimates is not None:
+    if answer.estimates is not None and with_estimates:
         parts.append(", ".join(f"{number:.6g}" for number in answer.estimates))
     if answer.choice is not None:
         parts.append(f"'{answer.choice}'")

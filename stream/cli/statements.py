@@ -9,7 +9,7 @@ import typer
 
 from stream.asking.questions import ANSWER_TIMEOUT
 from stream.cli.output import say, show_json, show_table
-from stream.cli.queries import ExitStatus, exit_status
+from stream.cli.queries import ExitStatus, exit_status, warn
 from stream.client import AsyncClient
 from stream.errors import Timeout
 from stream.sql import ERROR, Table, cost_line
@@ -31,6 +31,7 @@ def sql(
     except Timeout as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(ExitStatus.NO_ANSWER) from None
+    warn(table.warnings)
     if as_json:
         show_json({"stream": table.stream, "epsilon": table.epsilon, "rows": table.rows()})
     else:

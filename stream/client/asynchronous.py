@@ -26,7 +26,7 @@ from schemas import (
 )
 from schemas.wire import Codec
 from stream.asking import Question, Result
-from stream.asking.labels import Group, groups_of
+from stream.asking.outside import needs_domain
 from stream.asking.questions import (
     ANSWER_TIMEOUT,
     REQUEST_TIMEOUT,
@@ -38,11 +38,12 @@ from stream.asking.questions import (
 )
 from stream.client.asking import Asked
 from stream.client.connection import Connection
+from stream.client.definitions import Definitions
 from stream.client.failures import translated
-from stream.client.ledger import find_source, read_digests, read_ledger
+from stream.client.ledger import read_digests, read_ledger
 from stream.client.listening import Listener, Pending
 from stream.client.requests import send_requests
-from stream.errors import Forbidden, Refused, SottoError, Unknown
+from stream.errors import Refused, SottoError, Unknown
 from stream.kafka.unread import readable
 from stream.processors.base import Headers
 from stream.processors.topics import Topics
@@ -64,7 +65,7 @@ class AsyncClient:
     def __init__(self, settings: Settings | None = None, /, **fields: Any) -> None:
         self._connection = Connection(made_settings(settings, fields))
         self._listener = Listener(self._connection)
-        self._sources: dict[str, Source] = {}
+        self._definitions = Definitions(self._connection)
         self._undelivered: list[BaseException] = []
 
     async def __aenter__(self) -> Self:
@@ -82,6 +83,7 @@ class AsyncClient:
     async def disconnect(self) -> None:
         """Send what was published, and leave; questions that wait are cancelled."""
         await self._listener.stop()
+        await self._definitions.stop()
         await self._connection.close()
 
     @property
@@ -277,7 +279,7 @@ class AsyncClient:
         self._require_open()
         with translated():
             await self._listener.start()
-            pending = self._listener.expect(query, await self._groups(query), timeout)
+            pending = self._listener.expect(query, await self._source_of(query), timeout)
             self._listener.watch(pending, await self._send(query, headers))
         return pending
 
@@ -285,20 +287,9 @@ class AsyncClient:
         value = _queries.encode(query)
         return await self._connection.send(self.topics.queries, query.stream, value, headers)
 
-    async def _groups(self, query: Query) -> tuple[Group, ...] | None:
-        """What the cells of the answer will stand for; not known to whoever may not read the ledger."""
-        if query.group_by is None:
-            return None
-        if query.stream not in self._sources:
-            try:
-                with translated():
-                    source = await find_source(self._connection, query.stream)
-            except Forbidden:
-                return None
-            if source is None:
-                return None
-            self._sources[query.stream] = source
-        return groups_of(self._sources[query.stream], query.group_by)
+    async def _source_of(self, query: Query) -> Source | None:
+        """What the question is about, where that says more of the answer."""
+        return await self._definitions.of(query.stream) if needs_domain(query) else None
 
     def _note_undelivered(self, sent: asyncio.Future[Any]) -> None:
         if not sent.cancelled() and (error := sent.exception()) is not None:

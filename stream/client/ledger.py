@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from aiokafka import ConsumerRecord, TopicPartition
 
-from schemas import MAX_RECORD_BYTES, GrantRecord, LedgerRecord, Source, SourceRecord, StreamStatus
+from schemas import MAX_RECORD_BYTES, GrantRecord, LedgerRecord, SourceRecord, StreamStatus
 from schemas.wire import Codec
 from stream.client.connection import Connection
 from stream.errors import Unknown
@@ -47,23 +47,6 @@ async def read_ledger(connection: Connection, source: str | None = None) -> Ledg
         elif isinstance(entry, GrantRecord):
             found.grants[entry.spec.stream] = entry
     return found
-
-
-async def find_source(connection: Connection, stream: str) -> Source | None:
-    """The source of a stream, or None if the ledger does not know the stream."""
-    of_stream, name = f"|{stream}".encode(), None
-    definitions: dict[bytes, bytes] = {}
-    async for record in _records(connection, LEDGER_PARTITIONS):
-        if record.value is None:
-            continue
-        if record.key.startswith(b"source|"):
-            definitions[record.key] = record.value
-        elif record.key.startswith(b"grant|") and record.key.endswith(of_stream):
-            name = record.key[len(b"grant|") : -len(of_stream)]
-    if name is None or (value := definitions.get(b"source|" + name)) is None:
-        return None
-    entry = _ledger.decode(value)
-    return entry.source if isinstance(entry, SourceRecord) else None
 
 
 async def read_digests(connection: Connection, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:

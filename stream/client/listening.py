@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,9 +11,8 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 
-from schemas import Query
+from schemas import Query, Source
 from stream.asking import Result
-from stream.asking.labels import Group
 from stream.client.connection import Connection
 from stream.client.failures import translation
 from stream.errors import Timeout
@@ -27,7 +25,7 @@ class Pending:
     """A question that was published, and until when its answer is waited for."""
 
     query: Query
-    groups: Sequence[Group] | None
+    source: Source | None
     value: asyncio.Future[bytes]
     timeout: float | None
     published: float
@@ -62,12 +60,12 @@ class Listener:
             for future in futures:
                 future.cancel()
 
-    def expect(self, query: Query, groups: Sequence[Group] | None, timeout: float | None) -> Pending:
+    def expect(self, query: Query, source: Source | None, timeout: float | None) -> Pending:
         """Be ready for the answer to a question that is about to be published."""
         value: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault((query.stream, query.id), []).append(value)
         value.add_done_callback(partial(self._forget, (query.stream, query.id)))
-        return Pending(query, groups, value, timeout, time.monotonic())
+        return Pending(query, source, value, timeout, time.monotonic())
 
     @staticmethod
     def watch(pending: Pending, sent: asyncio.Future[Any]) -> None:
@@ -91,7 +89,7 @@ class Listener:
                 "is 'sotto serve worker' running?",
                 [pending.query],
             ) from None
-        return Result.read(value, pending.query, pending.groups)
+        return Result.read(value, pending.query, pending.source)
 
     def _forget(self, address: tuple[str, str], value: asyncio.Future[bytes]) -> None:
         waiting = self._waiting.get(address, [])

@@ -93,7 +93,8 @@ def grants(settings: Settings) -> Mapping[Role, tuple[Grant, ...]]:
     return {
         Role.PRODUCER: Grant.write(topics.queries),
         Role.ANALYST: (
-            *Grant.read(topics.answers),
+            # What is public of a stream stands in the ledger: its source's attributes, its plan, what is left.
+            *Grant.read(topics.answers, topics.ledger),
             Grant.own_groups(f"{settings.prefix}-{Role.ANALYST}"),
         ),
         Role.OPERATOR: (

@@ -44,11 +44,18 @@ class Table(Framed, Sequence[dict[str, Any]]):
         """The rows, as those of results."""
         return [dict(row) for row in self._rows]
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Each constant of the statement that lies outside the declared domain; see Result."""
+        return self.results.warnings
+
     def __repr__(self) -> str:
-        return f"<{len(self)} rows from '{self.stream}', {cost_line(self)}>"
+        return " ".join(
+            [f"<{len(self)} rows from '{self.stream}', {cost_line(self)}>", *shown.told(self.warnings)]
+        )
 
     def _repr_html_(self) -> str:
-        return f"{shown.table(self._rows)}<p>{cost_line(self)}</p>"
+        return f"{shown.table(self._rows, self.warnings)}<p>{cost_line(self)}</p>"
 
 
 def cost_line(table: Table) -> str:

@@ -30,7 +30,7 @@ from schemas import (
 )
 from schemas.wire import Codec
 from stream.asking import Question, Result, Results
-from stream.asking.labels import Group, groups_of
+from stream.asking.outside import needs_domain
 from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, as_extension, as_query, as_source, as_spec
 from stream.errors import Refused, Unknown
 from stream.noise import NoiseKey
@@ -60,7 +60,7 @@ class _Asked:
 
     marks: dict[Place, int]
     events: int
-    expected: list[tuple[Place, Query | None, Sequence[Group] | None]]
+    expected: list[tuple[Place, Query | None, Source | None]]
 
 
 class Driver(Installation):
@@ -277,7 +277,7 @@ class Driver(Installation):
 
     def _ask(self, questions: Sequence[Query | bytes], headers: Headers) -> Results:
         marks = self._marks()
-        expected: list[tuple[Place, Query | None, Sequence[Group] | None]] = []
+        expected: list[tuple[Place, Query | None, Source | None]] = []
         for question in questions:
             value = question if isinstance(question, bytes) else _queries.encode(question)
             address = address_of(value)
@@ -286,7 +286,7 @@ class Driver(Installation):
             self._append(place, key, value, headers)
             if address:
                 query = None if isinstance(question, bytes) else question
-                expected.append((place, query, None if query is None else self._groups(query)))
+                expected.append((place, query, None if query is None else self._source_of(query)))
         self._last = _Asked(marks, len(questions), expected)
         self._settle()
         return self._collect(self._last)
@@ -297,20 +297,19 @@ class Driver(Installation):
             for number in range(self.topics.partitions)
         }
         return Results(
-            Result.read(next(answers[partition]).value, query, groups)
-            for (_, partition), query, groups in asked.expected
+            Result.read(next(answers[partition]).value, query, source)
+            for (_, partition), query, source in asked.expected
         )
 
     def _mark(self, asked: _Asked, partition: int) -> int:
         return asked.marks.get((self.topics.answers, partition), 0)
 
-    def _groups(self, query: Query) -> Sequence[Group] | None:
-        """What the cells of the answer will stand for."""
-        if query.group_by is None:
+    def _source_of(self, query: Query) -> Source | None:
+        """What the question is about, where that says more of the answer."""
+        if not needs_domain(query):
             return None
         accounts = self._budget.ledger.accounts.values()
-        source = next((account.source for account in accounts if query.stream in account.grants), None)
-        return None if source is None else groups_of(source, query.group_by)
+        return next((account.source for account in accounts if query.stream in account.grants), None)
 
     def _entry(self, key: str) -> LedgerRecord | None:
         """What the ledger holds under a key."""

@@ -70,7 +70,7 @@ WRITES = {
 }
 READS = {
     Role.PRODUCER: set(),
-    Role.ANALYST: {"answers"},
+    Role.ANALYST: {"answers", "ledger"},
     Role.OPERATOR: {"ledger", "rejected", "status"},
     Role.WORKER: {"queries", "control", "state"},
     Role.BUDGET: {"requests", "charges", "ledger"},

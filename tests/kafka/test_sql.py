@@ -1,4 +1,4 @@
-"""``sotto sql`` against real Kafka."""
+"""``sotto sql`` and ``sotto ask`` about a table, against real Kafka."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ pytestmark = pytest.mark.kafka
 
 
 def sql(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return sotto(settings, "sql", *arguments)
+
+
+def sotto(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "stream.cli", "sql", *arguments],
+        [sys.executable, "-m", "stream.cli", *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -58,3 +62,43 @@ async def test_a_statement_is_answered_with_its_errors_and_its_cost(
     assert "±" in cut.stdout
     assert "used up" in cut.stdout or "exhausted" in cut.stdout
     assert "2 questions" not in cut.stdout
+
+
+async def test_groups_are_printed_by_name_and_a_constant_outside_the_domain_warns(
+    settings: Settings, client: AsyncClient, start: StartService, tmp_path: Path
+) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text("age,sex\n" + "30,F\n" * 300 + "40,M\n" * 100)
+    source: dict[str, Any] = {"source": "people", "kind": "table", "neighbors": "add-remove", "epsilon": 100.0}
+    start("budget")
+    start("worker")
+    await client.register({**source, "path": str(path), "attributes": {"age": 100, "sex": ["F", "M"]}})
+    mechanism = {"kind": "laplace", "answers": 20}
+    await client.open({"stream": "few", "source": "people", "mechanism": mechanism, "epsilon": 60.0})
+
+    table = sotto(settings, "ask", "few", "--group-by", "sex")
+    assert (table.returncode, table.stderr) == (0, "")
+    cells = [line.replace("│", " ").split() for line in table.stdout.splitlines()]
+    counts = {name: float(number) for name, number in (cell for cell in cells if cell and cell[0] in {"F", "M"})}
+    assert counts == {"F": pytest.approx(300, abs=20), "M": pytest.approx(100, abs=20)}
+
+    beyond = sotto(settings, "ask", "few", "--group-by", "sex", "--where", "age > 200", "--json")
+    assert beyond.returncode == 0
+    warning = "warning: where: age > 200 holds for no row; 'age' is declared as whole numbers from 0 to 99\n"
+    assert beyond.stderr == warning
+    assert json.loads(beyond.stdout)["groups"] == [{"sex": "F"}, {"sex": "M"}]
+
+    stated = sotto(settings, "sql", "SELECT COUNT(*) AS n FROM people WHERE age <= 100")
+    assert (stated.returncode, stated.stderr) == (
+        0,
+        warning.replace("> 200 holds for no", "<= 100 holds for every"),
+    )
+    inside = sotto(settings, "ask", "few", "--where", "age > 20")
+    assert (inside.returncode, inside.stderr) == (0, "")
+
+    # A client that has read the ledger knows a stream that was opened since.
+    async with AsyncClient(settings) as other:
+        assert (await other.ask("few", where="age > 200", timeout=60)).warnings
+        later = {"stream": "later", "source": "people", "mechanism": mechanism, "epsilon": 30.0}
+        await client.open(later)
+        assert (await other.ask("later", where="age > 200", timeout=60)).warnings
