@@ -54,6 +54,17 @@ from schemas.requests import (
 from schemas.sources import Bins, Categories, Domain, Integers, RecordsSource, Source, TableSource, ValuesSource
 from schemas.status import PartitionStatus, StreamStatus
 from schemas.streams import Extension, Extensions, StreamIdentity, StreamSpec
+from schemas.trail import (
+    Totals,
+    TrailBeginning,
+    TrailEvent,
+    TrailHead,
+    TrailPoint,
+    TrailRecord,
+    TrailRequest,
+    TrailRestored,
+    TrailStanding,
+)
 
 __all__ = [
     "MAX_ANSWER_BYTES",
@@ -128,6 +139,15 @@ __all__ = [
     "StreamStatus",
     "TableSource",
     "Term",
+    "Totals",
+    "TrailBeginning",
+    "TrailEvent",
+    "TrailHead",
+    "TrailPoint",
+    "TrailRecord",
+    "TrailRequest",
+    "TrailRestored",
+    "TrailStanding",
     "ValuesSource",
     "form_of",
     "subject_of",

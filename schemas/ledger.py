@@ -14,7 +14,6 @@ from schemas.base import (
     ByKind,
     Count,
     Digest,
-    Event,
     EventId,
     Fingerprint,
     Identifier,
@@ -26,10 +25,17 @@ from schemas.calibrations import Calibration
 from schemas.charges import StreamState
 from schemas.sources import Source
 from schemas.streams import Extensions, StreamIdentity, StreamSpec
+from schemas.trail import TrailHead
 
 
-class SourceRecord(Event):
-    """A source with its totals: ``granted`` less ``refunded`` is what counts against the budget."""
+class SourceRecord(SparingEvent):
+    """A source with its totals: ``granted`` less ``refunded`` is what counts against the budget.
+
+    ``noted`` is when the trail last had its totals, by the ledger's clock in milliseconds; ``unnoted`` says that something was
+    spent since.
+    """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"noted", "unnoted"})
 
     kind: Literal["source"] = "source"
     source: Source
@@ -41,6 +47,8 @@ class SourceRecord(Event):
     refunded: Amount
     left: Amount
     streams: Count
+    noted: Count | None = None
+    unnoted: bool = False
 
 
 class GrantRecord(SparingEvent):
@@ -93,12 +101,18 @@ class Receipt(SparingEvent):
     granted: Amount | None = None
 
 
-class LedgerProgress(Event):
-    """How far the ledger is: the next offset to read of requests and of charges. For the budget service alone."""
+class LedgerProgress(SparingEvent):
+    """How far the ledger is: the next offset to read of requests and of charges, and where its trail ends.
+
+    There is no ``trail`` where an earlier version wrote it last.
+    """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"trail"})
 
     kind: Literal["progress"] = "progress"
     requests: Count
     charges: Count
+    trail: TrailHead | None = None
 
 
 LedgerRecord = Annotated[

@@ -99,6 +99,9 @@ class Account:
     spent: Cost = NOTHING
     refunded: Cost = NOTHING
     grants: dict[str, Grant] = field(default_factory=dict)
+    noted: int | None = None
+    """When the trail last had these totals, and whether something was spent since."""
+    unnoted: bool = False
 
     @property
     def left(self) -> Cost:
@@ -120,6 +123,8 @@ class Account:
             refunded=to_amount(self.refunded, self.source),
             left=to_amount(self.left.at_least_nothing(), self.source),
             streams=len(self.grants),
+            noted=self.noted,
+            unnoted=self.unnoted,
         )
 
     def grant_record(self, grant: Grant) -> GrantRecord:
@@ -281,6 +286,7 @@ class Ledger:
         account = Account(
             record.source, record.fingerprint, total_budget(record.source), record.state, record.reason
         )
+        account.noted, account.unnoted = record.noted, record.unnoted
         if known is not None:
             account.granted, account.spent, account.refunded = known.granted, known.spent, known.refunded
             account.grants = known.grants

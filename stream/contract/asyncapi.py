@@ -95,7 +95,7 @@ def _configuration(layout_: TopicLayout) -> Json:
         if name == "cleanup.policy":
             typed[name] = text.split(",")
         else:
-            typed[name] = int(text) if text.isdigit() else float(text)
+            typed[name] = int(text) if text.removeprefix("-").isdigit() else float(text)
     return typed
 
 
@@ -152,6 +152,7 @@ def _operations() -> Json:
         "restoreState": _receive("state", "Restore the streams of a partition."),
         "publishAnswers": _send("answers", "Answer queries, in their order within a partition."),
         "publishLedger": _send("ledger", "Show budgets, grants and receipts."),
+        "publishTrail": _send("trail", "Write down requests, decisions and what followed."),
         "publishStatus": _send("status", "Show digests of streams and restores."),
         "publishDeadLetters": _send("rejected", "Set refused events aside."),
         "publishControl": _send("control", "Define, halt and close streams."),

@@ -34,13 +34,19 @@ from schemas import (
     StreamHalted,
     StreamOpened,
     StreamStatus,
+    TrailBeginning,
+    TrailEvent,
+    TrailPoint,
+    TrailRequest,
+    TrailRestored,
+    TrailStanding,
 )
 
 CONTRACT_VERSION: Final = "0.2.0"
 """The contract's own version: a new major number breaks readers or producers, a new minor one adds to the contract."""
 
 TopicName = Literal[
-    "queries", "control", "answers", "state", "requests", "charges", "ledger", "rejected", "status"
+    "queries", "control", "answers", "state", "requests", "charges", "ledger", "trail", "rejected", "status"
 ]
 """A topic's name within an installation, without the prefix; also an attribute of ``Topics``."""
 
@@ -77,6 +83,13 @@ CHANNELS: Final = (
         "the budget service",
         "Budgets, grants, refunds, and what became of each request; the latest of each key holds.",
         compacted=True,
+    ),
+    Channel(
+        "trail",
+        "output",
+        "the source's name, or nothing",
+        "the budget service",
+        "The audit trail: each request, what was decided, and what followed; a chain of digests, kept for ever.",
     ),
     Channel(
         "rejected",
@@ -144,6 +157,12 @@ EVENTS: Final = (
     EventKind(GrantRecord, "ledger", MAX_RECORD_BYTES, read_back=True),
     EventKind(Receipt, "ledger", MAX_RECORD_BYTES, read_back=True),
     EventKind(LedgerProgress, "ledger", None, read_back=True),
+    EventKind(TrailBeginning, "trail", None, read_back=True),
+    EventKind(TrailStanding, "trail", None, read_back=True),
+    EventKind(TrailRequest, "trail", None, read_back=True),
+    EventKind(TrailEvent, "trail", None, read_back=True),
+    EventKind(TrailPoint, "trail", None, read_back=True),
+    EventKind(TrailRestored, "trail", None, read_back=True),
     EventKind(StreamStatus, "status", None),
     EventKind(PartitionStatus, "status", None),
     EventKind(StreamOpened, "control", MAX_RECORD_BYTES, read_back=True),

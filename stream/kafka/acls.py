@@ -99,7 +99,7 @@ def grants(settings: Settings) -> Mapping[Role, tuple[Grant, ...]]:
         ),
         Role.OPERATOR: (
             *Grant.write(topics.requests),
-            *Grant.read(topics.ledger, topics.rejected, topics.status),
+            *Grant.read(topics.ledger, topics.trail, topics.rejected, topics.status),
             Grant.own_groups(f"{settings.prefix}-{Role.OPERATOR}"),
         ),
         Role.WORKER: (
@@ -109,11 +109,13 @@ def grants(settings: Settings) -> Mapping[Role, tuple[Grant, ...]]:
         ),
         Role.BUDGET: (
             *Grant.read(topics.requests, topics.charges, topics.ledger),
-            *Grant.write(topics.control, topics.ledger, topics.rejected, topics.status),
+            *Grant.write(topics.control, topics.ledger, topics.trail, topics.rejected, topics.status),
             *_service(budget_group(settings)),
         ),
         Role.MONITOR: (
-            *Grant.read(topics.control, topics.charges, topics.ledger, topics.rejected, topics.status),
+            *Grant.read(
+                topics.control, topics.charges, topics.ledger, topics.trail, topics.rejected, topics.status
+            ),
             *Grant.write(topics.requests),
             Grant(Operation.DESCRIBE, Resource.TOPIC, topics.queries),
             *(

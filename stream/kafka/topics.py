@@ -27,6 +27,13 @@ _AS_SENT = {"compression.type": "producer"}
 """Brokers keep batches as they are sent. Any other setting has them unfold what others have compressed, without a bound, in
 their own memory: a batch of 38 KB that holds 900 MB ends a broker with a heap of a gigabyte."""
 _COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.2", "segment.ms": "3600000"}
+_FOR_EVER = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "max.message.bytes": str(4 * _MEGABYTE),
+}
+"""Kafka deletes the oldest records of other topics after a week: a trail without its beginning proves little."""
 _DEFINITIONS = {**_COMPACTED, "max.message.bytes": str(4 * _MEGABYTE)}
 
 
@@ -73,6 +80,7 @@ def layout(topics: Topics) -> list[TopicLayout]:
         TopicLayout(topics.requests, serial, {"cleanup.policy": "delete", "max.message.bytes": str(_MEGABYTE)}),
         TopicLayout(topics.charges, serial, {"cleanup.policy": "delete"}),
         TopicLayout(topics.ledger, serial, _DEFINITIONS),
+        TopicLayout(topics.trail, serial, _FOR_EVER),
         TopicLayout(topics.rejected, wide, {"cleanup.policy": "delete", "max.message.bytes": str(8 * _MEGABYTE)}),
         TopicLayout(topics.status, wide, _COMPACTED),
     ]

@@ -8,7 +8,7 @@ from functools import lru_cache
 from aiokafka.partitioner import murmur2
 
 LEDGER_PARTITIONS = 1
-"""Requests, charges and ledger have one partition: stream names are unique across all sources, and a privacy ledger
+"""Requests, charges, ledger and trail have one partition: stream names are unique across all sources, and a privacy ledger
 is serial by nature. See docs/architecture.md."""
 
 
@@ -53,6 +53,11 @@ class Topics:
     def ledger(self) -> str:
         """The budget service's record, by source; compacted."""
         return f"{self.prefix}.ledger"
+
+    @property
+    def trail(self) -> str:
+        """What was asked and decided, entry by entry; kept for ever."""
+        return f"{self.prefix}.trail"
 
     @property
     def rejected(self) -> str:

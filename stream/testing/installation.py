@@ -128,7 +128,7 @@ class Installation:
             log = self._logs.setdefault((topic, partition), [])
             start = len(log)
             log.extend(
-                Record(topic, partition, start + number, 0, key, value, tuple(headers))
+                Record(topic, partition, start + number, self._now, key, value, tuple(headers))
                 for number, (key, value, headers) in enumerate(messages)
             )
 

@@ -42,6 +42,7 @@ from tests.chaos.replay import (
     read_control,
     read_ledger,
 )
+from tests.chaos.trails import check_trail
 
 _charges: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
 
@@ -74,9 +75,8 @@ async def check(settings: Settings, topics: Topics, key: NoiseKey, asked: Sequen
     """Read every topic of an installation and examine it."""
     wide = (topics.queries, topics.control, topics.answers, topics.state)
     places = [(topic, partition) for topic in wide for partition in range(topics.partitions)]
-    places += [
-        (topic, partition) for topic in (topics.charges, topics.ledger) for partition in range(LEDGER_PARTITIONS)
-    ]
+    serial = (topics.requests, topics.charges, topics.ledger, topics.trail)
+    places += [(topic, partition) for topic in serial for partition in range(LEDGER_PARTITIONS)]
     logs = {place: await committed(settings, *place) for place in places}
     limits = Limits.of(settings.work_outstanding, settings.work_rate)
     return examine(Installation(topics, key, TableStore.keyed_by(key), limits=limits), logs, asked)
@@ -108,6 +108,8 @@ def examine(installation: Installation, logs: Logs, asked: Iterable[str]) -> Fin
     violations += check_grants([read_control(record.value) for record in control], grants)
     violations += check_receipts([entry for _, entry in written])
     violations += check_extensions([entry for _, entry in written], grants)
+    trail, requests = (logs.get((topic, 0), ()) for topic in (topics.trail, topics.requests))
+    violations += check_trail(trail, requests, [entry for _, entry in written], entries.values())
     for partition in range(topics.partitions):
         violations += check_replay(installation, logs, partition)
     return Findings(answers, sources, grants, violations)

@@ -50,7 +50,16 @@ def driver() -> Driver:
 @pytest.fixture
 def logs(driver: Driver) -> Log:
     topics = driver.topics
-    wide = (topics.queries, topics.control, topics.answers, topics.state, topics.charges, topics.ledger)
+    wide = (
+        topics.queries,
+        topics.control,
+        topics.answers,
+        topics.state,
+        topics.charges,
+        topics.ledger,
+        topics.trail,
+        topics.requests,
+    )
     records = [record for topic in wide for record in driver.records(topic)]
     found: Log = {}
     for record in records:
@@ -115,6 +124,20 @@ def _reopen(logs: Log) -> None:
     _remove(logs, ".control", lambda one: one["spec"]["stream"] == "stream-1" and one["kind"] == "halted")
     for records in [records for (topic, _), records in logs.items() if topic.endswith(".state")]:
         records[:] = [one for one in records if not (one.key == b"stream-1" and b'"halted"' in (one.value or b""))]
+
+
+def _granted_unasked(logs: Log) -> None:
+    """As if somebody had written a grant of another stream into the ledger."""
+    records, place, content = _last(logs, ".ledger", lambda one: one["kind"] == "grant")
+    grant = {**content, "spec": {**content["spec"], "stream": "unasked"}}
+    key = f"grant|{content['spec']['source']}|unasked".encode()
+    records.append(records[place]._replace(key=key, value=json.dumps(grant).encode(), offset=10**6))
+
+
+def _forget_a_grant(logs: Log) -> None:
+    records, place, _ = _last(logs, ".ledger", lambda one: one["kind"] == "grant" and not one.get("extensions"))
+    key = records[place].key
+    records[:] = [one for one in records if one.key != key]
 
 
 SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
@@ -226,6 +249,25 @@ SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
         "charged answers, cutoff",
     ),
     "a halt did not reach the worker": (_reopen, "can still answer"),
+    "an entry of the trail is gone": (
+        lambda logs: _remove(logs, ".trail", lambda one: one["number"] == 3),
+        "entry 4 stands in its place",
+    ),
+    "an entry of the trail was changed": (
+        lambda logs: _change(logs, ".trail", lambda one: one["number"] == 3, epsilon=0.5),
+        "does not follow entry 3",
+    ),
+    "the trail was cut off": (lambda logs: _remove(logs, ".trail", _any), "not the ledger's head"),
+    "a request is not in the trail": (
+        lambda logs: _repeat(logs, ".requests", _any, request="unseen"),
+        "request unseen has no entry",
+    ),
+    "a receipt says otherwise than the trail": (
+        lambda logs: _change(logs, ".ledger", lambda one: one.get("outcome") == "opened", outcome="refused"),
+        "its receipt says refused",
+    ),
+    "a grant is in the ledger that nobody asked for": (_granted_unasked, "the trail has no opening of"),
+    "a grant is gone from the ledger": (_forget_a_grant, "the ledger does not know it"),
 }
 
 

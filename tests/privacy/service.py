@@ -64,6 +64,7 @@ def everything(driver: Driver) -> Iterator[Record]:
         topics.requests,
         topics.charges,
         topics.ledger,
+        topics.trail,
         topics.rejected,
         topics.status,
     ):

@@ -134,7 +134,15 @@ def seen(driver: Driver) -> bytes:
 def test_the_session_has_every_kind_of_record(session: Session) -> None:
     driver, _ = session
     topics = driver.topics
-    for topic in (topics.answers, topics.state, topics.charges, topics.ledger, topics.rejected, topics.status):
+    for topic in (
+        topics.answers,
+        topics.state,
+        topics.charges,
+        topics.ledger,
+        topics.trail,
+        topics.rejected,
+        topics.status,
+    ):
         assert driver.records(topic), topic
     answers = b"".join(record.value or b"" for record in driver.records(topics.answers))
     for outcome in (b'"above"', b'"below"', b'"halted"', b'"rejected"'):

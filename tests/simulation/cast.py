@@ -71,7 +71,7 @@ def cast(number: int) -> list[StreamSpec]:
 
 @cache
 def installed(number: int) -> tuple[Record, ...]:
-    """Requests, control and ledger of an installation whose streams have been opened."""
+    """Requests, control, ledger and trail of an installation whose streams have been opened."""
     driver = Driver(KEY, partitions=PARTITIONS)
     for source in sources(Path("people.csv")):
         driver.register(source, ROWS if source.source == "people" else None)
@@ -80,6 +80,6 @@ def installed(number: int) -> tuple[Record, ...]:
     topics = driver.topics
     return tuple(
         record._replace(topic=record.topic.replace(topics.prefix, SETTINGS.prefix))
-        for topic in (topics.requests, topics.control, topics.ledger)
+        for topic in (topics.requests, topics.control, topics.ledger, topics.trail)
         for record in driver.records(topic)
     )

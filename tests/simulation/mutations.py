@@ -24,6 +24,7 @@ from stream.kafka.starting import Stopped
 from stream.kafka.writer import Writer
 from stream.processors.base import Outputs, Processor
 from stream.processors.budget import BudgetProcessor
+from stream.processors.budget.trail import Trail
 from stream.processors.queries import QueryProcessor, restoring
 from stream.processors.queries.definitions import Definition
 from stream.processors.queries.hosted import HostedStreams
@@ -265,6 +266,29 @@ def requests_granted_again() -> Iterator[None]:
 
 
 @contextmanager
+def trail_begun_again() -> Iterator[None]:
+    """The budget service does not ask the ledger where its trail ends."""
+    with patch.object(Trail, "restore", lambda *_: None):
+        yield
+
+
+@contextmanager
+def trail_outside_the_transaction() -> Iterator[None]:
+    """Entries of the trail are committed before what they tell of, which may never be."""
+    commit = Writer.commit
+
+    async def first(self: Writer, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
+        noted = Outputs({place: messages for place, messages in outputs.messages.items() if ".trail" in place[0]})
+        if noted:
+            await commit(self, noted, {})
+        rest = {place: messages for place, messages in outputs.messages.items() if ".trail" not in place[0]}
+        await commit(self, Outputs(rest, outputs.busy), positions)
+
+    with patch.object(Writer, "commit", first):
+        yield
+
+
+@contextmanager
 def updates_not_written() -> Iterator[None]:
     """A hypothesis keeps its updates in memory alone, and begins anew after a restore."""
     with patch.object(UpdateLog, "of", lambda *_: []):
@@ -393,6 +417,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     old_fetches_not_filtered,
     unknown_streams_refused_at_once,
     requests_granted_again,
+    trail_begun_again,
+    trail_outside_the_transaction,
     updates_not_written,
     shares_forgotten,
     a_late_opening_undoes_a_halt,

@@ -86,7 +86,7 @@ class World:
         topics = self.topics = Topics(SETTINGS.prefix, PARTITIONS)
         wide = (topics.queries, topics.control, topics.answers, topics.state, topics.rejected, topics.status)
         counts = dict.fromkeys(wide, PARTITIONS) | dict.fromkeys(
-            (topics.requests, topics.charges, topics.ledger), 1
+            (topics.requests, topics.charges, topics.ledger, topics.trail), 1
         )
         self.broker = Broker(loop, self.branch(), counts)
         self.broker.seed(installed(seed % CASTS))

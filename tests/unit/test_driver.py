@@ -57,7 +57,7 @@ def everything(driver: Driver) -> dict[str, list[Record]]:
         topic: driver.records(topic)
         for topic in (
             *(topics.queries, topics.control, topics.answers, topics.state, topics.requests),
-            *(topics.charges, topics.ledger, topics.rejected, topics.status),
+            *(topics.charges, topics.ledger, topics.trail, topics.rejected, topics.status),
         )
     }
 

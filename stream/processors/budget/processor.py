@@ -40,9 +40,10 @@ from stream.data import DataError, TableStore
 from stream.noise import NoiseScaleError
 from stream.processors.base import PROGRESS_KEY, LaterVersionError, Message, Outputs, RecordLike
 from stream.processors.budget.openings import control_event, definition_digest, plan_for, require_reach
+from stream.processors.budget.trail import Trail
 from stream.processors.exhaustion import exhausted_reason
 from stream.processors.letters import dead_letter
-from stream.processors.receipts import Receipts, request_digest
+from stream.processors.receipts import Receipts, receipt_key, request_digest
 from stream.processors.rejections import INTERNAL, Rejection
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from stream.processors.unread import Unread
@@ -85,6 +86,7 @@ class BudgetProcessor:
         self._tables = tables
         self._mint = mint
         self._receipts = Receipts()
+        self._trail = Trail(topics, self._touch)
         self._reached = dict.fromkeys(self.inputs, 0)
         self._restoring: dict[bytes, RecordLike] = {}
         self._changed_accounts: dict[str, Account] = {}
@@ -111,6 +113,7 @@ class BudgetProcessor:
         self._receipts.restore(record for record in records if isinstance(record, Receipt))
         for progress in (record for record in records if isinstance(record, LedgerProgress)):
             self._reached = {self._topics.requests: progress.requests, self._topics.charges: progress.charges}
+            self._trail.restore(progress.trail, self.ledger)
         self._restoring = {}
         return dict(self._reached)
 
@@ -128,13 +131,17 @@ class BudgetProcessor:
         """Write a dead letter for an event that breaks ``process``."""
         outputs = Outputs()
         self._reject(outputs, record, INTERNAL)
-        self._progress(record, outputs)
+        self._reach(record, outputs)
         return outputs
 
     def idle(self, now: float) -> Outputs:
-        """Nothing is due by the clock."""
-        del now
-        return Outputs()
+        """Points of the trail are due when nothing has come for a while."""
+        outputs = Outputs()
+        self._trail.note_quiet(now, outputs)
+        if outputs:
+            self._write_changes(outputs)
+            self._progress(outputs)
+        return outputs
 
     def portion(self, records: Sequence[RecordLike]) -> int:
         """As many as are handled in moments, and in seconds at worst."""
@@ -145,6 +152,8 @@ class BudgetProcessor:
         """Handle requests or charges in order."""
         outputs = Outputs()
         for record in records:
+            self._trail.at(record.timestamp)
+            self._trail.begin(self.ledger, outputs)
             try:
                 if isinstance(record.value, Unread):
                     self._reject(outputs, record, record.value.rejection)
@@ -156,15 +165,19 @@ class BudgetProcessor:
                 self._reject(outputs, record, Rejection("malformed", str(error)))
             except RefusedError as refused:
                 self._reject(outputs, record, Rejection("refused", refused.reason))
+        self._trail.note_due(outputs)
         self._write_changes(outputs)
         if records:
-            self._progress(records[-1], outputs)
+            self._reach(records[-1], outputs)
         return outputs
 
-    def _progress(self, last: RecordLike, outputs: Outputs) -> None:
+    def _reach(self, last: RecordLike, outputs: Outputs) -> None:
         self._reached[last.topic] = last.offset + 1
+        self._progress(outputs)
+
+    def _progress(self, outputs: Outputs) -> None:
         requests, charges = (self._reached[topic] for topic in self.inputs)
-        progress = LedgerProgress(requests=requests, charges=charges)
+        progress = LedgerProgress(requests=requests, charges=charges, trail=self._trail.head)
         outputs.add(self._topics.ledger, self._partition, (PROGRESS_KEY, _ledger_codec.encode(progress), ()))
 
     def _reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> None:
@@ -176,6 +189,9 @@ class BudgetProcessor:
         if (written := self._receipts.again(request, digest)) is not None:
             for write in written:
                 self._write(outputs, *write)
+            _, key, told = written[0]
+            if told is not None and key != receipt_key(request.request):
+                self._note(request, told, outputs)
             return
         try:
             receipt = self._done(record, request, digest, outputs)
@@ -186,6 +202,13 @@ class BudgetProcessor:
             )
         for write in self._receipts.keep(receipt):
             self._write(outputs, *write)
+        self._note(request, receipt, outputs)
+
+    def _note(self, request: Request, receipt: Receipt, outputs: Outputs) -> None:
+        """Write a request and its decision into the trail."""
+        account = self.ledger.accounts.get(receipt.source)
+        grant = None if account is None else account.grants.get(receipt.stream or "")
+        self._trail.decided(request, receipt, account, grant, outputs)
 
     def _done(self, record: RecordLike, request: Request, digest: str, outputs: Outputs) -> Receipt:
         """Do what is asked, and give its receipt; a refusal is raised, and has changed nothing."""
@@ -277,6 +300,7 @@ class BudgetProcessor:
 
     def _charge(self, charge: Charge, outputs: Outputs) -> None:
         account, grant = self.ledger.find(charge.source, charge.stream)
+        before = grant.state
         changed = self.ledger.charge(
             charge.source,
             charge.stream,
@@ -297,6 +321,10 @@ class BudgetProcessor:
             grant.reason, ended = exhausted_reason(grant.calibration, grant.cutoff), True
         if ended:
             self._tell(account, grant, outputs)
+        if grant.state == before:
+            self._trail.spent(account)
+        else:
+            self._trail.ended(account, grant, outputs)
 
     def _tell(self, account: Account, grant: Grant, outputs: Outputs) -> None:
         """Tell the stream's worker what it may do now."""

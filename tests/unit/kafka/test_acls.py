@@ -87,6 +87,7 @@ def test_every_topic_has_the_writers_that_the_architecture_gives_it() -> None:
         "sotto.requests": {Role.OPERATOR, Role.MONITOR},
         "sotto.charges": {Role.WORKER},
         "sotto.ledger": {Role.BUDGET},
+        "sotto.trail": {Role.BUDGET},
         "sotto.rejected": {Role.WORKER, Role.BUDGET},
         "sotto.status": {Role.WORKER, Role.BUDGET},
     }

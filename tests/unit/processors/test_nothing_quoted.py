@@ -70,6 +70,7 @@ def vars_of(driver: Driver) -> list[str]:
         topics.state,
         topics.charges,
         topics.ledger,
+        topics.trail,
         topics.control,
     ]
 

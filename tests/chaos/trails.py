@@ -1,0 +1,59 @@
+"""What must hold of the audit trail: each request has its one entry, and the ledger follows from all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from schemas import MAX_DEFINITION_BYTES, LedgerRecord, Receipt, Request, TrailBeginning, TrailRequest
+from schemas.wire import Codec, MalformedEventError
+from stream.processors.base import RecordLike
+from stream.processors.budget.verification import TrailCheck
+from stream.processors.receipts import request_digest
+from stream.processors.trails import BrokenTrailError
+from stream.processors.unread import Unread
+
+_requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+
+
+def check_trail(
+    trail: Iterable[RecordLike],
+    requests: Iterable[RecordLike],
+    ledger: Sequence[LedgerRecord],
+    latest: Iterable[LedgerRecord],
+) -> list[str]:
+    """The chain is unbroken and ends at the ledger's head; requests have one entry each, with what their receipts say."""
+    check, entries = TrailCheck(), []
+    try:
+        entries = [check.take(record.value) for record in trail]
+    except BrokenTrailError as broken:
+        return [f"trail: {broken}"]
+    if not entries:
+        return []
+    violations = [f"trail: {finding}" for finding in check.findings(latest)]
+    noted = Counter((one.request, one.digest) for one in entries if isinstance(one, TrailRequest))
+    violations += [f"trail: request {one[0]} has {times} entries" for one, times in noted.items() if times != 1]
+    # What was asked before the trail began is in the ledger alone.
+    begun = isinstance(entries[0], TrailBeginning) and not entries[0].sources
+    asked = set(_asked(requests)) if begun else set()
+    violations += [f"trail: request {one[0]} has no entry" for one in asked - noted.keys()]
+    told = {(one.request, one.digest): one for one in entries if isinstance(one, TrailRequest)}
+    violations += [
+        f"trail: request {one.request} was {entry.outcome} there, and its receipt says {one.outcome}"
+        for one in ledger
+        if isinstance(one, Receipt)
+        and (entry := told.get((one.request, one.digest))) is not None
+        and (entry.outcome, entry.reason) != (one.outcome, one.reason)
+    ]
+    return violations
+
+
+def _asked(requests: Iterable[RecordLike]) -> Iterable[tuple[str, str]]:
+    for record in requests:
+        if record.value is None or isinstance(record.value, Unread):
+            continue
+        try:
+            request = _requests.decode(record.value)
+        except MalformedEventError:
+            continue
+        yield request.request, request_digest(request)

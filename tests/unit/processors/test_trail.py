@@ -1,0 +1,262 @@
+"""The audit trail: one entry a request, a chain that goes on across restarts, and points of what is spent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import pytest
+
+from schemas import (
+    LedgerProgress,
+    TrailBeginning,
+    TrailEvent,
+    TrailHead,
+    TrailPoint,
+    TrailRecord,
+    TrailRequest,
+    TrailStanding,
+)
+from stream.processors.base import PROGRESS_KEY, Outputs, Record
+from stream.processors.budget.trail import POINT_MS, QUIET_SECONDS
+from stream.processors.trails import EMPTY, BrokenTrailError, follow_chain
+from tests.unit.processors.budget_service import (
+    TOPICS,
+    Service,
+    charge,
+    ending,
+    grant_in,
+    ledger_codec,
+    opening,
+    ready,
+    receipts_in,
+    register,
+)
+from tests.unit.processors.installation import written
+
+
+class Watched(Service):
+    """A budget service with all that it ever wrote into its trail."""
+
+    def __init__(self) -> None:
+        self.trail: list[bytes] = []
+        self.now = 1_000_000
+        super().__init__()
+
+    def send(self, *values: bytes | None, topic: str = TOPICS.requests) -> Outputs:
+        start, self.offset = self.offset, self.offset + len(values)
+        outputs = self.processor.process(
+            [Record(topic, 0, start + number, self.now, b"feed", value) for number, value in enumerate(values)]
+        )
+        self.take(outputs)
+        return outputs
+
+    def take(self, outputs: Outputs) -> None:
+        for key, value, _ in written(outputs, TOPICS.ledger):
+            if value is None:
+                del self.changelog[key]
+            else:
+                self.changelog[key] = value
+        self.trail += [value or b"" for _, value, _ in written(outputs, TOPICS.trail)]
+
+    @property
+    def head(self) -> TrailHead | None:
+        progress = ledger_codec.decode(self.changelog[PROGRESS_KEY])
+        assert isinstance(progress, LedgerProgress)
+        return progress.trail
+
+    def entries(self) -> list[TrailRecord]:
+        """The trail, checked: its end is the head that the ledger knows."""
+        head, entries = checked(self.trail)
+        assert head == self.head
+        return entries
+
+
+def checked(trail: Iterable[bytes]) -> tuple[TrailHead, list[TrailRecord]]:
+    head, entries = EMPTY, []
+    for value in trail:
+        head, entry = follow_chain(head, value)
+        entries.append(entry)
+    return head, entries
+
+
+def opened(service: Watched) -> str:
+    """Open a stream and give its incarnation."""
+    service.send(register())
+    return grant_in(service.send(opening("r-1", "s"))).identity.incarnation
+
+
+def test_each_request_has_one_entry_with_what_was_asked_and_decided() -> None:
+    service = Watched()
+    told = [
+        receipt
+        for value in (
+            register(),
+            opening("r-1", "s"),
+            opening("r-2", "t", epsilon=999.0),
+            ending("halt", "r-3", "s"),
+            ending("close", "r-4", "nowhere"),
+        )
+        for receipt in receipts_in(service.send(value))
+    ]
+    beginning, *entries = service.entries()
+    assert isinstance(beginning, TrailBeginning)
+    assert (beginning.sources, beginning.streams) == (0, 0)
+    requests = [one for one in entries if isinstance(one, TrailRequest)]
+    assert [(one.request, one.digest, one.outcome, one.reason, one.asked, one.left) for one in requests] == [
+        (one.request, one.digest, one.outcome, one.reason, one.asked, one.left) for one in told
+    ]
+    assert [one.action for one in requests] == ["register", "open", "open", "halt", "close"]
+    first, second, third, *_ = requests
+    assert (first.epsilon, second.mechanism, second.stream) == (10.0, "above_threshold", "s")
+    assert second.granted is not None
+    assert second.totals is not None
+    assert second.totals.granted == second.granted
+    assert (third.outcome, third.epsilon, third.granted) == ("refused", 999.0, None)
+    assert all(one.time == service.now for one in entries)
+
+
+def test_a_request_sent_again_has_no_second_entry_and_one_under_anothers_id_is_noted() -> None:
+    service = Watched()
+    opened(service)
+    before = len(service.trail)
+    service.send(opening("r-1", "s"))
+    assert len(service.trail) == before
+    service.send(opening("r-1", "other"))
+    last = service.entries()[-1]
+    assert isinstance(last, TrailRequest)
+    assert (last.request, last.stream, last.outcome) == ("r-1", "other", "refused")
+    assert "another id" in (last.reason or "")
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_the_chain_goes_on_across_restarts_as_if_there_had_been_none(every: int) -> None:
+    calm, stormy = Watched(), Watched()
+    incarnation = opened(calm)
+    assert opened(stormy) == incarnation
+    for number in range(1, 12):
+        value = charge("s", incarnation, answered=number, tops=number > 4)
+        for service in (calm, stormy):
+            service.now += POINT_MS // 3
+            service.send(value, topic=TOPICS.charges)
+        if number % every == 0:
+            stormy.restart()
+    assert stormy.trail == calm.trail
+    stormy.entries()
+
+
+def test_a_step_that_was_not_committed_leaves_no_trace() -> None:
+    service = Watched()
+    opened(service)
+    trail, changelog = list(service.trail), dict(service.changelog)
+    service.send(opening("r-2", "t"))
+    once = list(service.trail)
+    service.trail, service.changelog, service.offset = trail, changelog, service.offset - 1
+    service.restart()
+    service.send(opening("r-2", "t"))
+    assert service.trail == once
+
+
+def test_what_is_spent_is_noted_once_a_minute_at_most() -> None:
+    service = Watched()
+    incarnation = opened(service)
+    begun = service.now
+    for number in range(1, 31):
+        service.now += 10_000
+        service.send(charge("s", incarnation, answered=number, tops=1), topic=TOPICS.charges)
+    points = [one for one in service.entries() if isinstance(one, TrailPoint)]
+    assert [one.time - begun for one in points] == [POINT_MS * number for number in range(1, 6)]
+    assert all(one.totals.spent.epsilon > 0 for one in points)
+
+
+def test_what_is_not_noted_when_all_falls_quiet_is_noted_after_a_while() -> None:
+    service = Watched()
+    incarnation = opened(service)
+    service.send(charge("s", incarnation, answered=1, tops=1), topic=TOPICS.charges)
+    assert not service.processor.idle(5.0)
+    service.restart()
+    assert not service.processor.idle(7.0)
+    assert not service.processor.idle(7.0 + QUIET_SECONDS - 1)
+    service.take(service.processor.idle(7.0 + QUIET_SECONDS))
+    assert isinstance(service.entries()[-1], TrailPoint)
+    assert not service.processor.idle(9.0 + 2 * QUIET_SECONDS)
+    service.restart()
+    assert not service.processor.idle(0.0)
+    assert not service.processor.idle(2 * QUIET_SECONDS)
+
+
+def test_ends_that_follow_by_themselves_are_noted_with_what_went_back() -> None:
+    service = Watched()
+    incarnation = opened(service)
+    service.send(ending("close", "r-2", "s"))
+    service.send(charge("s", incarnation, state="closed", answered=5, tops=0), topic=TOPICS.charges)
+    last = service.entries()[-1]
+    assert isinstance(last, TrailEvent)
+    assert (last.event, last.stream) == ("closed", "s")
+    assert last.refunded is not None
+    assert last.refunded.epsilon > 0
+    assert last.totals is not None
+    assert last.totals.refunded == last.refunded
+    service.send(charge("s", incarnation, state="closed", answered=5, tops=0), topic=TOPICS.charges)
+    assert service.entries()[-1] == last
+
+
+def test_the_clock_never_goes_back() -> None:
+    service = Watched()
+    opened(service)
+    high = service.now
+    service.now -= 500
+    service.send(opening("r-2", "t"))
+    service.restart()
+    service.send(opening("r-3", "u"))
+    assert [one.time for one in service.entries()][-2:] == [high, high]
+
+
+def test_a_ledger_that_had_no_trail_begins_one_with_what_is_there() -> None:
+    old = ready()
+    old.send(opening("r-1", "s"))
+    service = Watched()
+    service.changelog, service.offset = dict(old.changelog), old.offset
+    progress = json.loads(service.changelog[PROGRESS_KEY])
+    del progress["trail"]
+    source = json.loads(service.changelog[b"source|feed"])
+    del source["noted"]
+    service.changelog |= {PROGRESS_KEY: json.dumps(progress).encode(), b"source|feed": json.dumps(source).encode()}
+    service.restart()
+    service.send(opening("r-2", "t"))
+    beginning, standing, request = service.entries()
+    assert isinstance(beginning, TrailBeginning)
+    assert (beginning.sources, beginning.streams) == (1, 1)
+    assert isinstance(standing, TrailStanding)
+    assert (standing.source, standing.streams) == ("feed", 1)
+    assert standing.totals.granted.epsilon > 0
+    assert isinstance(request, TrailRequest)
+    assert request.request == "r-2"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda trail: trail[:1] + trail[2:],
+        lambda trail: trail[1:],
+        lambda trail: [trail[0], trail[2], trail[1], *trail[3:]],
+        lambda trail: [*trail[:2], trail[2].replace(b'"epsilon":1.0', b'"epsilon":2.0', 1), *trail[3:]],
+        lambda trail: [*trail, trail[-1]],
+        lambda trail: [trail[0], *trail],
+        lambda trail: [*trail[:-1], b"{"],
+    ],
+    ids=["left out", "beginning gone", "swapped", "changed", "repeated", "begun twice", "unreadable"],
+)
+def test_damage_to_the_chain_is_found(damage: object) -> None:
+    service = Watched()
+    opened(service)
+    service.send(ending("halt", "r-2", "s"))
+    assert callable(damage)
+    with pytest.raises(BrokenTrailError, match=r"^entry \d+: "):
+        checked(damage(service.trail))
+
+
+def test_a_trail_cut_off_at_its_end_is_not_at_its_head() -> None:
+    service = Watched()
+    opened(service)
+    assert checked(service.trail[:-1])[0] != service.head
