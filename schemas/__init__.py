@@ -52,7 +52,7 @@ from schemas.requests import (
     subject_of,
 )
 from schemas.sources import Bins, Categories, Domain, Integers, RecordsSource, Source, TableSource, ValuesSource
-from schemas.status import PartitionStatus, StreamStatus
+from schemas.status import MemberStatus, PartitionStatus, StreamStatus
 from schemas.streams import Extension, Extensions, StreamIdentity, StreamSpec
 from schemas.trail import (
     Totals,
@@ -108,6 +108,7 @@ __all__ = [
     "LedgerRecord",
     "Measurement",
     "Mechanism",
+    "MemberStatus",
     "Method",
     "NoisyMax",
     "NumericSparse",

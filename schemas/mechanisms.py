@@ -145,7 +145,7 @@ class Pmw(Event):
         if self.worst_case and self.gap is not None and self.updates is not None:
             raise ValueError("worst_case: gap and updates follow from each other; give one of them, or neither")
         if self.worst_case and self.beyond != "end":
-            raise ValueError("beyond: with worst_case the ⊤s last; leave it at 'end'")
+            raise ValueError("beyond: with worst_case the updates last; leave it at 'end'")
         return self
 
 

@@ -43,3 +43,17 @@ class PartitionStatus(Event):
     records: Count
     total: Count
     seconds: float
+
+
+class MemberStatus(Event):
+    """A service process that runs; the latest wins.
+
+    Written every ten seconds under a key that no stream's name can be (``@member|NAME``), and taken back when the process
+    leaves; that of one that was killed stays. ``started`` is in seconds since the epoch, ``memory`` what it takes up, in bytes.
+    """
+
+    role: Literal["worker", "budget"]
+    member: str
+    version: str
+    started: float
+    memory: Count

@@ -79,12 +79,15 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
     match mechanism:
         case AboveThreshold() | NumericSparse():
             decided = _promise(
-                calibration, "each ⊤ and ⊥ is right about values further than ", " from the threshold", asked
+                calibration,
+                "each 'above' and 'below' is right about values further than ",
+                " from the threshold",
+                asked,
             )
             if not isinstance(calibration, SparseVectorCalibration) or calibration.numbers == "none":
                 return (decided,)
             number = _promise(
-                calibration, "each number on a ⊤ is within ±", "", asked, alpha=calibration.answer_alpha
+                calibration, "each number beside an 'above' is within ±", "", asked, alpha=calibration.answer_alpha
             )
             return decided, number
         case Laplace(dimensions=dimensions):
@@ -110,7 +113,7 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
                 return (_promise(calibration, f"the noise in each {cells} is within ±", "", asked, remark),)
             return (_promise(calibration, f"each {cells} is within ±", "", asked),)
         case Pmw() if isinstance(calibration, EstimateCalibration):
-            remark = "while its ⊤s last; sums, means, shares and groups carry their own"
+            remark = "while its measurements last; sums, means, shares and groups carry their own"
             return (_promise(calibration, "each count is within ±", "", "over all answers", remark),)
         case Pmw(updates=updates, gap=gap, rows=rows) | SparsePmw(updates=updates, gap=gap, rows=rows):
             remarks = [f"for a table of at most {rows:,} rows"] if rows else []

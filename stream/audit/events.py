@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -91,9 +92,9 @@ def _event(score: Score, bound: float, likelier: int, samples: Samples) -> Event
 
 
 def spelled(transcript: Transcript) -> str:
-    """A transcript for people."""
-    shown = [str(seen) for seen in transcript]
-    return ("" if all(len(one) == 1 for one in shown) else " ").join(shown)
+    """A transcript for people; what is seen several times in a row stands there once, with how often."""
+    runs = [(one, len(list(run))) for one, run in groupby(str(seen) for seen in transcript)]
+    return " ".join(one if times == 1 else f"{one}×{times}" for one, times in runs)
 
 
 def _halves(samples: Samples) -> tuple[Samples, Samples]:

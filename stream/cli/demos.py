@@ -95,6 +95,6 @@ def _show(report: Report, *, as_json: bool) -> None:
         figures = report.figures
         console.print(
             f"{figures['streams_halted']} of {figures['streams']} streams reached their cutoff and were halted; "
-            f"{figures['above']:,} ⊤, {figures['below']:,} ⊥, {figures['halted_answers']:,} 'halted'",
+            f"{figures['above']:,} above, {figures['below']:,} below, {figures['halted_answers']:,} 'halted'",
             highlight=False,
         )

@@ -76,7 +76,8 @@ def plan(
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε.", min=1e-6)],
     mechanism: Annotated[MechanismKind, typer.Option(help="The mechanism.")] = _DEFAULT_KIND,
     cutoff: Annotated[
-        int | None, typer.Option(help="How many charged answers: ⊤s, noisy answers or updates.", min=1)
+        int | None,
+        typer.Option(help="How many charged answers: aboves, noisy answers, measurements or updates.", min=1),
     ] = None,
     queries: Annotated[int, typer.Option(help="How many queries are expected.", min=1)] = 1000,
     beta: Annotated[float, typer.Option(help="Probability that any answer is off by more than α.")] = 0.05,
@@ -100,7 +101,7 @@ def plan(
         WarmStart, typer.Option(help="pmw: marginals of how many attributes are measured first.")
     ] = WarmStart.AUTO,
     worst_case: Annotated[
-        bool, typer.Option(help="pmw: plan so that the ⊤s last for every table and every asker.")
+        bool, typer.Option(help="pmw: plan so that the measurements last for every table and every asker.")
     ] = False,
     rows: Annotated[int | None, typer.Option(help="Public number of rows, for multiplicative weights.")] = None,
     gap: Annotated[
@@ -295,7 +296,7 @@ def noise_in_words(calibration: Calibration) -> str:
 
 def _estimate_in_words(calibration: EstimateCalibration) -> str:
     parts = [
-        f"{calibration.cutoff} ⊤s",
+        f"{calibration.cutoff} measurements",
         f"an error of {calibration.threshold * calibration.grid:.4g} is worth one",
     ]
     gaussian = calibration.noise == "gaussian"
@@ -304,7 +305,7 @@ def _estimate_in_words(calibration: EstimateCalibration) -> str:
         parts.append(f"{calibration.starts} marginals first, {each} each")
     if gaussian:
         parts.append(
-            f"Gaussian noise on ⊤s, σ {calibration.deviation_answer:.4g} in cells and {calibration.deviation_number:.4g} "
+            f"Gaussian noise on measurements, σ {calibration.deviation_answer:.4g} in cells and {calibration.deviation_number:.4g} "
             "in numbers"
         )
     if calibration.epsilon_rows:
@@ -313,7 +314,7 @@ def _estimate_in_words(calibration: EstimateCalibration) -> str:
 
 
 def _sparse_vector_in_words(calibration: SparseVectorCalibration) -> str:
-    drawn: Literal["after each ⊤", "once"] = "after each ⊤" if calibration.fresh_threshold else "once"
+    drawn: Literal["after each above", "once"] = "after each above" if calibration.fresh_threshold else "once"
     parts = f"ε₁ {calibration.epsilon_threshold:.4g} (drawn {drawn}), ε₂ {calibration.epsilon_query:.4g}"
     if calibration.numbers == "fresh" and calibration.epsilon_answer:
         parts += f", ε₃ {calibration.epsilon_answer:.4g}"

@@ -149,8 +149,7 @@ async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_js
 
 
 def _line(answer: Answer, *, with_estimates: bool = True) -> str:
-    marks = {"above": "⊤", "below": "⊥"}
-    parts = [answer.stream, answer.id, marks.get(answer.outcome, answer.outcome)]
+    parts = [answer.stream, answer.id, answer.outcome]
     if answer.estimate is not None:
         parts.append(f"{answer.estimate:.6g}")
     if answer.estimates is not None and with_estimates:

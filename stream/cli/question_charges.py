@@ -14,7 +14,7 @@ from stream.accounting.prices import count_price, epsilon_of
 class QuestionCharge:
     """What a count of a table's rows with an ``alpha`` is charged, by itself: so many ordinary ``charges``.
 
-    ``tested`` where the stream's test keeps to it: it is then charged nothing, or a ⊤'s ε. It is not ``affordable`` where
+    ``tested`` where the stream's test keeps to it: it is then charged nothing, or a measurement's ε. It is not ``affordable`` where
     the whole grant does not pay for it.
     """
 
@@ -27,7 +27,7 @@ class QuestionCharge:
     def __str__(self) -> str:
         asked = f"in this stream a count of a table's rows with an alpha of {self.alpha:g}"
         if self.tested:
-            return f"{asked} is charged nothing, or with a ⊤ ε {self.epsilon:.4g}"
+            return f"{asked} is charged nothing, or with a measurement ε {self.epsilon:.4g}"
         if not self.affordable:
             return f"{asked} is refused: its price is ε {self.epsilon:.4g}"
         return f"{asked} is charged ε {self.epsilon:.4g}, as much as {self.charges:.3g} ordinary charges"

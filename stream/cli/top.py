@@ -163,7 +163,7 @@ def _headline(overview: Overview, *, live: bool) -> Text:
         line.append(f"{states[state]:,} {state}  ", style)
     lag = "not known" if overview.lag is None else f"{overview.lag:,}"
     line.append(
-        f"⊤ {_rate(minute.above)}/s  ⊥ {_rate(minute.below)}/s  waiting {lag}  rejected {overview.rejected:,}"
+        f"charged {_rate(minute.above)}/s  free {_rate(minute.below)}/s  waiting {lag}  rejected {overview.rejected:,}"
     )
     if not overview.ready:
         line.append("  still reading: figures are incomplete", "yellow")
@@ -193,9 +193,9 @@ def _streams(page: StreamPage, detail: Detail) -> Table:
     wide = detail is Detail.ALL
     table = _table(f"Busiest streams ({len(page.items)} of {page.total:,})")
     _add_name(table, "stream", detail)
-    for name in ("state", "mechanism", "⊤s used") if wide else ("state", "⊤s used"):
+    for name in ("state", "mechanism", "charged") if wide else ("state", "charged"):
         table.add_column(name, no_wrap=True)
-    for name in ("⊤/s", "⊥/s", "answered", "α", "dry in") if wide else ("⊤/s", "⊥/s"):
+    for name in ("charged/s", "free/s", "answered", "α", "dry in") if wide else ("/s", "free/s"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in page.items:
         table.add_row(*_stream_cells(row, wide=wide))
@@ -206,7 +206,7 @@ def _stream_cells(row: StreamRow, *, wide: bool) -> list[Text]:
     minute = next(rate for rate in row.rates if rate.window_seconds == 60)
     charges = row.tops if row.cutoff is None or row.tops_left is None else row.cutoff - row.tops_left
     used = f"{charges:,}" if row.cutoff is None else f"{charges:,}/{row.cutoff:,}"
-    bar = Text.assemble(_bar([(charges / row.cutoff, "█", "yellow")], 8), " ") if row.cutoff and wide else Text()
+    bar = Text.assemble(_bar([(charges / row.cutoff, "█", "magenta")], 8), " ") if row.cutoff and wide else Text()
     ending = row.ending if row.state == "open" and row.ending else None
     rates = [Text(_rate(minute.above)), Text(_rate(minute.below))]
     state = Text(f"to be {ending}", "yellow") if ending else _state(row.state)

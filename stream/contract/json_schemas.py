@@ -19,6 +19,7 @@ from pydantic_core import core_schema
 from schemas import (
     AnswersCalibration,
     HypothesisCalibration,
+    MemberStatus,
     PartitionStatus,
     Query,
     ReleaseCalibration,
@@ -44,6 +45,7 @@ OPEN_WORDS: Final[frozenset[tuple[type[BaseModel], str]]] = frozenset(
         (ReleaseCalibration, "method"),
         (HypothesisCalibration, "method"),
         (PartitionStatus, "role"),
+        (MemberStatus, "role"),
         (PartitionStatus, "phase"),
     }
 )

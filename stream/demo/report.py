@@ -80,12 +80,12 @@ def check_answers(
             not missing and not repeated and len(times) == len(asked),
         ),
         Check(
-            "⊤ and ⊥ are right within the promised α",
-            f"{judged:,} judged ({outcomes['above']} ⊤), {wrong} beyond α",
+            "above and below are right within the promised α",
+            f"{judged:,} judged ({outcomes['above']} above), {wrong} beyond α",
             wrong == 0 and judged > 0,
         ),
         Check(
-            "no stream shows more ⊤s than its cutoff",
+            "no stream is above more often than its cutoff",
             f"most {max(tops.values(), default=0)} of {max(cutoffs.values())}, {over} over",
             over == 0 and outcomes["above"] > 0,
         ),

@@ -60,7 +60,7 @@ class Engine:
         stamps: Stamps | None = None,
     ) -> None:
         """Take the role's input and table topics, and of how many partitions warm copies may be kept."""
-        self._role = role
+        self.role = role
         self._settings = settings
         self._topics = list(topics)
         self._clients = clients
@@ -91,8 +91,8 @@ class Engine:
         settings = self._settings
         consumer = self._clients.consumer(
             **connection(settings),
-            group_id=self._role.group,
-            client_id=self._role.member,
+            group_id=self.role.group,
+            client_id=self.role.member,
             enable_auto_commit=False,
             isolation_level="read_committed",
             auto_offset_reset="earliest",
@@ -114,7 +114,7 @@ class Engine:
                     return
             await stack.enter_async_context(self._standby)
             equipment = Equipment(
-                self._role,
+                self.role,
                 settings,
                 self._clients,
                 consumer,
@@ -124,8 +124,8 @@ class Engine:
                 self._stamps,
             )
             consumer.subscribe(self._topics, listener=_Listener(self, equipment))
-            log.info("joined", role=self._role.name, group=self._role.group)
-            membership = Membership(self._role, settings, consumer, self._clients, lambda: self._parking > 0)
+            log.info("joined", role=self.role.name, group=self.role.group)
+            membership = Membership(self.role, settings, consumer, self._clients, lambda: self._parking > 0)
             try:
                 await self._supervise(membership)
             except Exception as error:
@@ -133,11 +133,11 @@ class Engine:
                 raise
             await self.park(self._partitions)
             await self.discard(self._partitions)
-        log.info("left", role=self._role.name)
+        log.info("left", role=self.role.name)
 
     async def _supervise(self, membership: Membership) -> None:
         """Wait for the order to stop; what must not go on takes the process down, for others to take over."""
-        supervision = Supervision(self._role.name, membership, self.health)
+        supervision = Supervision(self.role.name, membership, self.health)
         stopping = asyncio.create_task(self._stopping.wait())
         watching = asyncio.create_task(membership.watch())
         try:
@@ -157,12 +157,12 @@ class Engine:
             stopping.cancel()
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-            self.health.tell(f"this {self._role.name} leaves")
+            self.health.tell(f"this {self.role.name} leaves")
 
     def _fail(self, error: Exception) -> None:
         # An unforeseen error's message might quote private data.
         reason = str(error) if isinstance(error, _EXPLAINED) else type(error).__name__
-        log.error("engine ends", role=self._role.name, reason=reason)
+        log.error("engine ends", role=self.role.name, reason=reason)
         self.on_failure()
 
     async def park(self, partitions: Iterable[int]) -> None:
@@ -194,7 +194,7 @@ class Engine:
             self._tasks[number] = partition.resume()
         self._standby.follow(partitions)
         self.metrics.partitions.set(len(self._tasks))
-        log.info("assigned", role=self._role.name, partitions=sorted(partitions))
+        log.info("assigned", role=self.role.name, partitions=sorted(partitions))
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is not typed

@@ -9,6 +9,7 @@ import secrets
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -18,6 +19,7 @@ from stream.data import GuardedReader, ReadingLimits, TableStore
 from stream.kafka.acls import Role as AccessRole
 from stream.kafka.engine import Engine
 from stream.kafka.health import Health
+from stream.kafka.heartbeats import heartbeats
 from stream.kafka.names import budget_group, worker_group
 from stream.kafka.processes import STOP_SECONDS
 from stream.kafka.roles import Role
@@ -85,6 +87,7 @@ async def serve(
     service ends with its parent.
     """
     tracing.configure(role)
+    started = time.time()
     stopping = asyncio.Event()
     stop_when_told(stopping.set, stop_with_stdin=stop_with_stdin)
     health = Health(role)
@@ -101,7 +104,12 @@ async def serve(
         stop_when_told(engine.stop, stop_with_stdin=stop_with_stdin)
         engine.on_failure = end_soon
         if not stopping.is_set():
-            await engine.run()
+            saying = asyncio.create_task(heartbeats(settings, engine.role, started))
+            try:
+                await engine.run()
+            finally:
+                saying.cancel()
+                await asyncio.gather(saying, return_exceptions=True)
     except Stopped:
         log.info("stopped before it began", role=role)
     finally:

@@ -14,6 +14,7 @@ import msgspec
 from schemas import Amount, StreamState
 from schemas.rejected import HEADER_PREFIX
 from stream.processors.base import Headers
+from stream.processors.rejections import address_of
 
 _Shape = TypeVar("_Shape")
 
@@ -152,6 +153,16 @@ class RestoreShape(msgspec.Struct, frozen=True, gc=False):
     seconds: float
 
 
+class MemberShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.MemberStatus."""
+
+    role: Literal["worker", "budget"]
+    member: str
+    version: str
+    started: float
+    memory: int
+
+
 class UnreadableError(ValueError):
     """A record that this version cannot read; says nothing of its content."""
 
@@ -162,7 +173,7 @@ def _decoder(shape: Any) -> Any:
 
 _decoders: dict[Any, Any] = {
     shape: _decoder(shape)
-    for shape in (SourceRecordShape, GrantRecordShape, TotalsShape, ControlShape, RestoreShape)
+    for shape in (SourceRecordShape, GrantRecordShape, TotalsShape, ControlShape, RestoreShape, MemberShape)
 }
 
 
@@ -176,22 +187,28 @@ def read(shape: type[_Shape], value: bytes) -> _Shape:
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False):
-    """What the headers of a dead letter say; its own bytes are never looked at."""
+    """What the headers of a dead letter say, and its asker's address: of its own bytes no more is looked at.
+
+    ``stream`` and ``id`` are those of a question, as its answer carries them; null where they cannot be read.
+    """
 
     topic: str
     partition: int
     offset: int
     code: str
     message: str
+    stream: str | None = None
+    id: str | None = None
 
 
-def dead_letter(headers: Headers) -> DeadLetter:
+def dead_letter(headers: Headers, value: bytes | None) -> DeadLetter:
     """Read the headers of schemas.RejectedHeaders; they stand last, after those that the producer sent."""
     facts = {name: value for name, value in headers if name.startswith(HEADER_PREFIX)}
 
     def text(name: str) -> str:
         return facts[HEADER_PREFIX + name].decode(errors="replace")
 
+    identifier, stream = address_of(value) or (None, None)
     try:
         return DeadLetter(
             topic=text("topic"),
@@ -199,6 +216,8 @@ def dead_letter(headers: Headers) -> DeadLetter:
             offset=int(text("offset")),
             code=text("exception.class.name"),
             message=text("exception.message"),
+            stream=stream,
+            id=identifier,
         )
     except (KeyError, ValueError) as error:
         raise UnreadableError(type(error).__name__) from None

@@ -11,6 +11,7 @@ from stream.accounting.costs import whole_left
 from stream.monitor.digests import (
     AmountShape,
     GrantRecordShape,
+    MemberShape,
     PositionShape,
     RestoreShape,
     SourceRecordShape,
@@ -111,6 +112,14 @@ class RestoreEntry:
 
     record: RestoreShape
     updated: float
+
+
+@dataclass(slots=True)
+class MemberEntry:
+    """What a service process last said of itself."""
+
+    record: MemberShape
+    heard: float
 
 
 @dataclass(slots=True)

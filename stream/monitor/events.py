@@ -18,7 +18,14 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from stream.monitor import views
 from stream.monitor.connections import WRITE_SECONDS
-from stream.monitor.listing import SourceQuery, StreamQuery, list_sources, list_streams
+from stream.monitor.listing import (
+    RejectedQuery,
+    SourceQuery,
+    StreamQuery,
+    list_rejected,
+    list_sources,
+    list_streams,
+)
 from stream.monitor.models import AccessRole, FieldProblem, View, ViewName
 from stream.monitor.monitor import Monitor
 from stream.monitor.problems import ProblemError, malformed, refuse_repeated
@@ -32,7 +39,7 @@ KEEPALIVE = 10.0
 """Longest silence on a connection, in seconds."""
 
 _Maker = Callable[[], BaseModel]
-_Query = TypeVar("_Query", SourceQuery, StreamQuery)
+_Query = TypeVar("_Query", SourceQuery, StreamQuery, RejectedQuery)
 
 
 class EventQuery(View):
@@ -190,13 +197,18 @@ def _stream(monitor: Monitor, parameters: _Parameters) -> _Maker:
     return lambda: stream_detail(monitor, stream)
 
 
+def _rejected(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    query = parameters.pick(RejectedQuery)
+    return lambda: list_rejected(monitor.tables, query)
+
+
 _MAKERS: dict[ViewName, Callable[[Monitor, _Parameters], _Maker]] = {
     "overview": lambda monitor, _: monitor.overview,
     "sources": _sources,
     "budget": _budget,
     "streams": _streams,
     "stream": _stream,
-    "rejected": lambda monitor, _: lambda: views.rejected(monitor.tables),
+    "rejected": _rejected,
     "workers": lambda monitor, _: lambda: monitor.workers,
 }
 

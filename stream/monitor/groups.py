@@ -93,6 +93,7 @@ class Groups:
             partitions += rows
             for member in present:
                 own = [row for row in rows if row.partition in member.partitions]
+                said = self._tables.members.get(member.name)
                 members.append(
                     MemberRow(
                         member=member.name,
@@ -101,6 +102,10 @@ class Groups:
                         partitions=sorted(member.partitions),
                         lag=sum(row.lag for row in own),
                         events_per_second=sum(row.events_per_second for row in own),
+                        version=said and said.record.version,
+                        started=said and said.record.started,
+                        memory=said and said.record.memory,
+                        heard=said and said.heard,
                     )
                 )
         return WorkersView(time=time.time(), members=members, partitions=partitions)

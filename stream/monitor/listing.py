@@ -6,11 +6,21 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, TypeVar
 
+import msgspec
 from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints
 
 from schemas import StreamState
 from stream.monitor.entries import STATES, SourceEntry, StreamEntry
-from stream.monitor.models import SourcePage, SourceSort, StreamPage, StreamSort, View
+from stream.monitor.models import (
+    RejectedEvent,
+    RejectedReason,
+    RejectedView,
+    SourcePage,
+    SourceSort,
+    StreamPage,
+    StreamSort,
+    View,
+)
 from stream.monitor.tables import Tables
 from stream.monitor.views import dry_in, left_share, rates, source_row, stream_row
 
@@ -51,6 +61,38 @@ class StreamQuery(_Page):
     source: Annotated[str, StringConstraints(max_length=128)] | None = None
     mechanism: Annotated[str, StringConstraints(max_length=64)] | None = None
     sort: StreamSort = "stream"
+
+
+class RejectedQuery(View):
+    """Which refused events to list; ``search`` looks at the names of streams and at ids."""
+
+    model_config = ConfigDict(strict=False)
+
+    search: Annotated[Search, Field(description="Part of a stream's name or of an id, in any case.")] = ""
+    code: Annotated[str, StringConstraints(max_length=128), Field(description="Only this reason.")] | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
+
+
+def list_rejected(tables: Tables, query: RejectedQuery) -> RejectedView:
+    """Refused events by reason, the most frequent first, and the latest of those that match."""
+    search = query.search.casefold()
+    matching = [
+        (time, letter)
+        for code, letters in tables.recent_rejected.items()
+        if query.code in {None, code}
+        for time, letter in letters
+        if search in (letter.stream or "").casefold() or search in (letter.id or "").casefold()
+    ]
+    latest = heapq.nlargest(query.limit, matching, key=lambda one: (one[0], one[1].offset))
+    return RejectedView(
+        total=tables.rejected.total(),
+        matching=len(matching),
+        reasons=[
+            RejectedReason(code=code, count=count, last=tables.last_rejected[code])
+            for code, count in tables.rejected.most_common()
+        ],
+        recent=[RejectedEvent(time=time, **msgspec.structs.asdict(letter)) for time, letter in latest],
+    )
 
 
 def list_sources(tables: Tables, query: SourceQuery) -> SourcePage:

@@ -84,19 +84,23 @@ class _Figures(Collector):
             streams.add_metric([state], tables.totals.states[state])
         yield streams
         yield _gauge(
-            "streams_nearly_dry", "Open streams with at most a tenth of their ⊤s left.", tables.totals.nearly_dry
+            "streams_nearly_dry",
+            "Open streams with at most a tenth of their charged answers left.",
+            tables.totals.nearly_dry,
         )
         soon = sum(
             (left := dry_in(entry, now)) is not None and left <= DRY_SOON for entry in tables.streams.values()
         )
         yield _gauge(
-            "streams_dry_within_hour", "Open streams without a ⊤ left in an hour at the present rate.", soon
+            "streams_dry_within_hour",
+            "Open streams without a charged answer left in an hour at the present rate.",
+            soon,
         )
         yield CounterMetricFamily(
             "sotto_monitor_answers", "Queries answered, over all streams.", value=tables.totals.answered
         )
         yield CounterMetricFamily(
-            "sotto_monitor_charged_answers", "⊤s and updates, over all streams.", value=tables.totals.tops
+            "sotto_monitor_charged_answers", "Charged answers, over all streams.", value=tables.totals.tops
         )
 
     def _partitions(self) -> Iterable[_Family]:

@@ -72,7 +72,7 @@ class Session(View):
 
 
 class Rate(View):
-    """Charged answers (⊤s, updates) and free ones (⊥s) per second, over the last ``window_seconds``."""
+    """Charged answers (``above``) and free ones (``below``) per second, over the last ``window_seconds``."""
 
     window_seconds: int
     above: float
@@ -104,7 +104,9 @@ class Overview(View):
     sources: int
     sources_halted: int
     streams: StreamCounts
-    nearly_dry: Annotated[int, Field(description="Open streams with at most a tenth of their ⊤s left.")]
+    nearly_dry: Annotated[
+        int, Field(description="Open streams with at most a tenth of their charged answers left.")
+    ]
     answered: int
     tops: int
     rates: list[Rate]
@@ -205,7 +207,7 @@ class StreamRow(View):
     dry_in: Annotated[
         float | None,
         Field(
-            description="Seconds until no ⊤ is left at the last ten minutes' rate; null if there is no end in sight."
+            description="Seconds until no charged answer is left at the last ten minutes' rate; null if there is no end in sight."
         ),
     ]
     opened: Time | None
@@ -230,7 +232,7 @@ class TimelinePoint(View):
 
 
 class StreamDetail(View):
-    """One stream with its definition and its ⊤ timeline, oldest first."""
+    """One stream with its definition and the timeline of its charged answers, oldest first."""
 
     row: StreamRow
     spec: StreamSpec
@@ -249,7 +251,7 @@ class RejectedReason(View):
 
 
 class RejectedEvent(View):
-    """One refused event, named by its position; its content is never shown."""
+    """One refused event, named by its position and, of a question, its address; the rest of it is never shown."""
 
     time: Time
     topic: str
@@ -257,13 +259,19 @@ class RejectedEvent(View):
     offset: int
     code: str
     message: str
+    stream: Annotated[str | None, Field(description="The stream that was asked, where that can be read.")]
+    id: Annotated[str | None, Field(description="The question's id, where that can be read.")]
 
 
 class RejectedView(View):
-    """Refused events that the log still holds, by reason, with the latest ones, newest first."""
+    """Refused events that the log still holds, by reason, with the latest ones of those asked for, newest first.
+
+    The latest hundred of each reason are remembered; ``matching`` counts those that match.
+    """
 
     total: int
     reasons: list[RejectedReason]
+    matching: int
     recent: list[RejectedEvent]
 
 
@@ -291,7 +299,7 @@ class PartitionRow(View):
 
 
 class MemberRow(View):
-    """One running service process."""
+    """One running service process; what it says of itself is null until it has said it."""
 
     member: str
     role: Literal["worker", "budget"]
@@ -299,6 +307,10 @@ class MemberRow(View):
     partitions: list[int]
     lag: int
     events_per_second: float
+    version: str | None = None
+    started: Time | None = None
+    memory: Annotated[int | None, Field(description="Bytes that it takes up.")] = None
+    heard: Annotated[Time | None, Field(description="When it last said that it runs.")] = None
 
 
 class WorkersView(View):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from stream.monitor.events import EventQuery
-from stream.monitor.listing import SourceQuery, StreamQuery
+from stream.monitor.listing import RejectedQuery, SourceQuery, StreamQuery
 from stream.monitor.models import Problem, View
 from stream.monitor.routes import ROUTES, Route
 from stream.version import VERSION
@@ -36,7 +36,7 @@ _PLAIN = (
         "/api/events",
         "Live views as server-sent events; each event carries what the view's own route answers",
         "text/event-stream",
-        (EventQuery, SourceQuery, StreamQuery),
+        (EventQuery, SourceQuery, StreamQuery, RejectedQuery),
     ),
 )
 

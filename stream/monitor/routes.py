@@ -30,7 +30,14 @@ from stream.errors import Refused
 from stream.log import get_logger
 from stream.monitor import views
 from stream.monitor.entries import SourceEntry
-from stream.monitor.listing import SourceQuery, StreamQuery, list_sources, list_streams
+from stream.monitor.listing import (
+    RejectedQuery,
+    SourceQuery,
+    StreamQuery,
+    list_rejected,
+    list_sources,
+    list_streams,
+)
 from stream.monitor.models import (
     AccessRole,
     BurnDown,
@@ -118,8 +125,8 @@ async def _stream(monitor: Monitor, call: Call) -> StreamDetail:
     return stream_detail(monitor, call.names["stream"])
 
 
-async def _rejected(monitor: Monitor, _: Call) -> RejectedView:
-    return views.rejected(monitor.tables)
+async def _rejected(monitor: Monitor, call: Call) -> RejectedView:
+    return list_rejected(monitor.tables, call.query)
 
 
 async def _workers(monitor: Monitor, _: Call) -> WorkersView:
@@ -212,7 +219,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/api/budgets/{source}", "A source's budget over time", BurnDown, _budget),
     Route("GET", "/api/streams", "Streams: search, filter, sort, page", StreamPage, _streams, query=StreamQuery),
     Route("GET", "/api/streams/{stream}", "A stream with its definition and timeline", StreamDetail, _stream),
-    Route("GET", "/api/rejected", "Refused events by reason", RejectedView, _rejected),
+    Route("GET", "/api/rejected", "Refused events by reason", RejectedView, _rejected, query=RejectedQuery),
     Route("GET", "/api/workers", "Services, partitions, lag and restores", WorkersView, _workers),
     Route("POST", "/api/plan", "What opening a stream would give and cost", Plan, _plan, body=StreamSpec),
     Route("POST", "/api/sources", "Register a source", Receipt, _request, access="operator", body=RegisterSource),

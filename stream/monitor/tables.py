@@ -8,7 +8,7 @@ the record with the highest offset.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from typing import Literal
 
 from schemas import Amount, ValuesSource
@@ -18,6 +18,7 @@ from stream.monitor.digests import (
     ControlShape,
     DeadLetter,
     GrantRecordShape,
+    MemberShape,
     RestoreShape,
     SourceRecordShape,
     SourceShape,
@@ -26,13 +27,26 @@ from stream.monitor.digests import (
     dead_letter,
     read,
 )
-from stream.monitor.entries import BURN_POINTS, STATES, Activity, RestoreEntry, SourceEntry, StreamEntry, Totals
+from stream.monitor.entries import (
+    BURN_POINTS,
+    STATES,
+    Activity,
+    MemberEntry,
+    RestoreEntry,
+    SourceEntry,
+    StreamEntry,
+    Totals,
+)
 from stream.monitor.series import Series
 from stream.processors.base import RecordLike
 from stream.processors.exhaustion import says_exhausted
 from stream.processors.topics import Topics
 
 RECENT_REJECTED = 100
+"""Refused events that are remembered of each reason."""
+MEMBER_PREFIX = b"@member|"
+MAX_MEMBERS = 10_000
+"""Service processes remembered: those that were killed take nothing back."""
 MAX_CODES = 64
 """Different reasons told apart; our services know about ten."""
 
@@ -47,10 +61,13 @@ class Tables:
         self.sources: dict[str, SourceEntry] = {}
         self.streams: dict[str, StreamEntry] = {}
         self.restores: dict[tuple[str, int], RestoreEntry] = {}
+        self.members: dict[str, MemberEntry] = {}
         self.totals = Totals()
         self.rejected: Counter[str] = Counter()
         self.last_rejected: dict[str, float] = {}
-        self.recent_rejected: deque[tuple[float, DeadLetter]] = deque(maxlen=RECENT_REJECTED)
+        self.recent_rejected: dict[str, deque[tuple[float, DeadLetter]]] = defaultdict(
+            lambda: deque(maxlen=RECENT_REJECTED)
+        )
         self.unreadable = 0
         self.records = 0
         self.changes: dict[ChangeTopic, int] = {"sources": 0, "streams": 0, "rejected": 0, "workers": 0}
@@ -131,13 +148,24 @@ class Tables:
 
     def _take_status(self, record: RecordLike) -> None:
         if record.value is None:
+            if (record.key or b"").startswith(MEMBER_PREFIX):
+                self.members.pop((record.key or b"").removeprefix(MEMBER_PREFIX).decode(errors="replace"), None)
             return
-        if (record.key or b"").startswith(b"@"):
+        if (record.key or b"").startswith(MEMBER_PREFIX):
+            self._take_member(read(MemberShape, record.value), record.timestamp / 1000)
+        elif (record.key or b"").startswith(b"@"):
             restore = read(RestoreShape, record.value)
             self.restores[restore.role, restore.partition] = RestoreEntry(restore, record.timestamp / 1000)
             self.changes["workers"] += 1
         else:
             self._take_totals(record)
+
+    def _take_member(self, record: MemberShape, time: float) -> None:
+        self.members.pop(record.member, None)
+        self.members[record.member] = MemberEntry(record, time)
+        while len(self.members) > MAX_MEMBERS:
+            del self.members[next(iter(self.members))]  # of those who have gone without a word the longest silent
+        self.changes["workers"] += 1
 
     def _take_totals(self, record: RecordLike) -> None:
         if record.value is None:
@@ -179,12 +207,12 @@ class Tables:
             self.changes["streams"] += 1
 
     def _take_rejected(self, record: RecordLike) -> None:
-        letter = dead_letter(record.headers)
+        letter = dead_letter(record.headers, record.value)
         code = letter.code if letter.code in self.rejected or len(self.rejected) < MAX_CODES else "other"
         time = record.timestamp / 1000
         self.rejected[code] += 1
         self.last_rejected[code] = max(time, self.last_rejected.get(code, time))
-        self.recent_rejected.append((time, letter))
+        self.recent_rejected[code].append((time, letter))
         self.changes["rejected"] += 1
 
     def _entry(self, stream: str) -> StreamEntry:

@@ -16,9 +16,6 @@ from stream.monitor.models import (
     Overview,
     PromiseParts,
     Rate,
-    RejectedEvent,
-    RejectedReason,
-    RejectedView,
     SourceRow,
     StreamCounts,
     StreamDetail,
@@ -205,28 +202,6 @@ def stream_detail(entry: StreamEntry, now: float) -> StreamDetail:
         incarnation=entry.incarnation,
         position=position and Position(topic=position.topic, partition=position.partition, offset=position.offset),
         timeline=[TimelinePoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in timeline],
-    )
-
-
-def rejected(tables: Tables) -> RejectedView:
-    """Refused events by reason, the most frequent first."""
-    return RejectedView(
-        total=tables.rejected.total(),
-        reasons=[
-            RejectedReason(code=code, count=count, last=tables.last_rejected[code])
-            for code, count in tables.rejected.most_common()
-        ],
-        recent=[
-            RejectedEvent(
-                time=time,
-                topic=letter.topic,
-                partition=letter.partition,
-                offset=letter.offset,
-                code=letter.code,
-                message=letter.message,
-            )
-            for time, letter in reversed(tables.recent_rejected)
-        ],
     )
 
 

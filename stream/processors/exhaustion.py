@@ -9,11 +9,11 @@ def exhausted_reason(calibration: Calibration, cutoff: int) -> str:
     """Why a stream that has given all charged answers, ``cutoff`` with its extensions, does not answer any more."""
     match calibration.kind:
         case "sparse_vector":
-            return f"exhausted: all {cutoff} ⊤s of the cutoff are out"
+            return f"exhausted: all {cutoff} 'above' answers of the cutoff are out"
         case "hypothesis":
             return f"exhausted: all {cutoff} updates of the hypothesis are used"
         case "estimate":
-            return f"exhausted: all {cutoff} ⊤s of the estimate are out"
+            return f"exhausted: all {cutoff} measurements of the estimate are made"
         case _:
             return f"exhausted: all {cutoff} answers of the grant are given"
 

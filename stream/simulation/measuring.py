@@ -71,7 +71,7 @@ def measure(
         threshold = Fraction(repr(mechanism.threshold if query.threshold is None else query.threshold))
         over = exact[0] - threshold
         wrong = max(Fraction(), -over if answer.outcome == "above" else over)
-        found.append(_measured(line, "⊤ and ⊥", [(wrong, Fraction())], calibration.alpha))
+        found.append(_measured(line, "above and below", [(wrong, Fraction())], calibration.alpha))
     published = answer.estimates if answer.estimate is None else (answer.estimate,)
     if published and exact:
         pairs = [(Fraction(number), truth) for number, truth in zip(published, exact, strict=True)]

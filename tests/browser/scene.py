@@ -207,6 +207,10 @@ class Scene(Installation):
                 partitions=[0, 1],
                 lag=3,
                 events_per_second=3.0,
+                version="0.3.0",
+                started=now - 7200.0,
+                memory=310_000_000,
+                heard=now - 4.0,
             ),
             MemberRow(
                 member="sotto-worker-91ab",
@@ -215,6 +219,10 @@ class Scene(Installation):
                 partitions=[2, 3],
                 lag=118,
                 events_per_second=1.8,
+                version="0.3.0",
+                started=now - 7200.0,
+                memory=310_000_000,
+                heard=now - 4.0,
             ),
             MemberRow(
                 member="sotto-budget-77e2",
@@ -223,6 +231,10 @@ class Scene(Installation):
                 partitions=[0],
                 lag=0,
                 events_per_second=0.2,
+                version="0.3.0",
+                started=now - 7200.0,
+                memory=310_000_000,
+                heard=now - 4.0,
             ),
         ]
         self.monitor.show_workers(WorkersView(time=now, members=members, partitions=[*partitions, ledger]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import time
@@ -84,9 +85,9 @@ async def test_a_stream_has_a_page_with_its_timeline_up_to_the_cutoff(scene: Sce
     async with scene.served() as address:
         page = await open_page(address, "streams/ward-3%2Fheart-rate")
         tops = scene.tables.streams["ward-3/heart-rate"].tops
-        chart = page.get_by_role("img", name="⊤s so far")
-        await expect(chart).to_have_attribute("aria-label", f"⊤s so far. ⊤s: {tops} at last")
-        await expect(chart.locator(".limit-text")).to_have_text("cutoff 24")
+        chart = page.get_by_role("img", name="Answers above so far")
+        await expect(chart).to_have_attribute("aria-label", f"Answers above so far. answers above: {tops} at last")
+        await expect(chart.locator(".limit-text")).to_have_text("24 are paid for")
         await chart.focus()
         await page.keyboard.press("ArrowLeft")
         await expect(page.locator(".readout").first).to_have_text(re.compile(rf": {tops}$"))
@@ -104,19 +105,113 @@ async def test_rejected_events_are_shown_by_reason_without_their_content(
         await expect(page.get_by_text("no JSON at all")).to_have_count(0)
 
 
+async def test_rejected_events_are_filtered_by_reason_stream_and_id(scene: Scene, open_page: OpenPage) -> None:
+    async with scene.served() as address:
+        page = await open_page(address, "rejected")
+        rows = page.get_by_role("table", name="Latest").locator("tbody tr")
+        await expect(rows).to_have_count(36)
+        await page.get_by_role("button", name="unknown-stream").click()
+        await expect(rows).to_have_count(23)
+        await expect(page.get_by_label("Reason", exact=True)).to_have_value("unknown-stream")
+        await page.get_by_role("searchbox").fill("LATE-7")
+        await expect(rows).to_have_count(1)
+        await expect(rows.locator(".cell-stream a")).to_have_text("nowhere/at-all")
+        await expect(rows.locator(".cell-id")).to_have_text("late-7")
+        await expect(rows.locator(".cell-place")).to_have_text(re.compile(r"^\S+/\d+ @ \d+$"))
+        await expect(page).to_have_url(re.compile(r"code=unknown-stream"))
+        await page.get_by_label("Reason", exact=True).select_option("")
+        await page.get_by_role("searchbox").fill("")
+        await expect(rows).to_have_count(36)
+
+
+async def test_times_carry_their_date_and_zone(scene: Scene, open_page: OpenPage) -> None:
+    async with scene.served() as address:
+        page = await open_page(address, "rejected", timezone_id="America/New_York")
+        first = page.get_by_role("table", name="Latest").locator(".cell-time").first
+        await expect(first).to_have_text(re.compile(r"^\d{1,2} \w{3,4} 20\d\d, \d\d:\d\d:\d\d (GMT-[45]|E[SD]T)$"))
+        await page.goto(f"{address}/#/streams/ward-3%2Fheart-rate")
+        await expect(page.locator(".zone").first).to_have_text(re.compile(r"^\d{1,2} \w{3,4} (GMT-[45]|E[SD]T)$"))
+
+
+@pytest.mark.parametrize("width", [360, 480, 820, 1280])
+async def test_no_two_labels_of_a_time_axis_touch(scene: Scene, open_page: OpenPage, width: int) -> None:
+    async with scene.served() as address:
+        page = await open_page(address, viewport={"width": width, "height": 800})
+        for place in ("overview", "streams/ward-3%2Fheart-rate", "sources/payments"):
+            await page.goto(f"{address}/#/{place}")
+            await expect(page.locator(".chart .zone").first).to_be_visible()
+            for chart in await page.locator(".chart svg").all():
+                ends = await chart.evaluate(LABELS)
+                assert len(ends) >= 2, place
+                assert all(before[1] + 2 <= after[0] for before, after in itertools.pairwise(ends)), (place, ends)
+
+
+LABELS = """svg => [...svg.querySelectorAll(".time, .zone")]
+  .map(label => label.getBoundingClientRect()).map(({ left, right }) => [left, right]).sort((a, b) => a[0] - b[0])"""
+
+
+async def test_a_colour_means_one_thing(scene: Scene, open_page: OpenPage) -> None:
+    """No two of the names in the theme have the same colour, in light or dark."""
+    async with scene.served() as address:
+        for scheme in ("light", "dark"):
+            page = await open_page(address, color_scheme=scheme)
+            names = (
+                "accent",
+                "spent",
+                "granted",
+                "left",
+                "left-line",
+                "refunded",
+                "charged",
+                "free",
+                "good",
+                "warn",
+                "bad",
+                "idle",
+            )
+            colours = await page.evaluate(
+                "names => names.map(name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim())",
+                names,
+            )
+            assert all(colours)
+            assert len(set(colours)) == len(names), colours
+
+
+async def test_nobody_reads_a_sign_where_a_word_is_meant(scene: Scene, open_page: OpenPage) -> None:
+    async with scene.served() as address:
+        page = await open_page(address)
+        for place in PLACES:
+            await page.goto(f"{address}/#/{place}")
+            await expect(page.locator("h1")).to_be_visible()
+            await expect(page.locator(".figure:visible, .chart:visible, tbody tr").first).to_be_visible()
+            shown = await page.evaluate("document.getElementById('page').outerHTML")
+            assert not set("⊤⊥") & set(shown), place
+
+
+async def test_a_stream_takes_three_short_lines_of_a_phone(scene: Scene, open_page: OpenPage) -> None:
+    """Half of the 209 pixels that the lowest card of labels above figures took."""
+    async with scene.served() as address:
+        page = await open_page(address, "streams", viewport={"width": 360, "height": 740})
+        rows = page.locator("table.streams tbody tr")
+        await expect(rows).to_have_count(scene.tables.shown)
+        heights = await rows.evaluate_all("rows => rows.map(row => row.getBoundingClientRect().height)")
+        assert max(heights) <= 209 / 2, heights
+
+
 async def test_workers_are_shown_with_partitions_lag_and_how_far_a_restore_has_come(
     scene: Scene, open_page: OpenPage
 ) -> None:
     async with scene.served() as address:
         page = await open_page(address, "workers")
         worker = page.get_by_role("table", name="Processes").locator("tr", has_text="sotto-worker-91ab")
-        assert (await worker.inner_text()).split() == [
+        assert (await worker.inner_text()).split()[:11] == [
             "sotto-worker-91ab",
             "worker",
             "10.0.4.12",
             "2–3",
             "118",
             "1.8",
+            *("0.3.0", "2", "h", "310", "MB"),
         ]
         restoring = page.get_by_role("table", name="Input partitions").locator("tr", has_text="of 18,377 offsets")
         await expect(restoring.locator(".track span")).to_have_attribute("style", re.compile("width: 49.5"))
@@ -160,8 +255,13 @@ async def test_a_name_that_nobody_knows_is_told_and_cannot_be_halted(
             f"there is no {place[:6].rstrip('s')} 'nowhere/at-all'"
         )
         await expect(page.get_by_role("button", name="Halt")).to_have_count(0)
+        back = page.get_by_role("link", name=f"All {place.split('/', maxsplit=1)[0]}")
+        await back.click()
+        await expect(page).to_have_url(re.compile(rf"#/{place.split('/', maxsplit=1)[0]}$"))
         await page.goto(f"{address}/#/%E0%A4%A")
         await expect(page.get_by_text("There is no such page")).to_be_visible()
+        await page.get_by_role("link", name="Overview", exact=True).last.click()
+        await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
 
 
 async def test_filters_are_part_of_the_address_and_can_be_handed_on(scene: Scene, open_page: OpenPage) -> None:
@@ -190,7 +290,7 @@ async def test_a_lost_connection_is_told_with_the_age_of_the_figures_and_found_a
         page = await open_page(address, "sources")
         await expect(page.locator("li.source")).to_have_count(5)
     banner = page.get_by_role("alert").filter(has_text="Connection lost")
-    await expect(banner).to_contain_text(re.compile(r"Figures are as of \d\d:\d\d:\d\d"))
+    await expect(banner).to_contain_text(re.compile(r"Figures are as of \d+ \w+ \d{4}, \d\d:\d\d:\d\d \w+"))
     await expect(page.get_by_text("not live")).to_be_visible()
     await expect(page.locator("li.source")).to_have_count(5)
     async with scene.served(int(address.rpartition(":")[2])):

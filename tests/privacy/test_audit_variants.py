@@ -73,7 +73,7 @@ def test_nothing_shipped_is_flagged() -> None:
 def test_a_loss_of_exactly_epsilon_is_nearly_found_and_not_flagged() -> None:
     found = audited(CASES["up, down, best"], 2000)
     assert not found.flagged
-    assert found.event == "⊥⊤"
+    assert found.event == "below above"
     assert found.epsilon_at_least > 0.5 * found.epsilon
 
 
@@ -82,7 +82,7 @@ def test_an_event_known_beforehand_is_tested_on_all_runs_in_either_direction() -
     bounds = []
     for sides in (case.sides, case.sides[::-1]):
         known = replace(
-            case, sides=sides, event=lambda transcript: [str(seen) for seen in transcript] == ["⊥", "⊤"]
+            case, sides=sides, event=lambda transcript: [str(seen) for seen in transcript] == ["below", "above"]
         )
         found = audited(known, 1500)
         assert found.tested == 1500

@@ -137,7 +137,7 @@ def test_nothing_from_a_topic_steers_a_terminal(capsys: pytest.CaptureFixture[st
         ("answer", None, 0),
         ("rejected", "unknown-stream: stream: no such stream is open; open it first", 3),
         ("halted", "audit", 4),
-        ("halted", "exhausted: all 3 ⊤s of the cutoff are out", 5),
+        ("halted", "exhausted: all 3 'above' answers of the cutoff are out", 5),
     ],
 )
 def test_a_script_can_tell_what_became_of_a_question(outcome: Outcome, reason: str | None, status: int) -> None:

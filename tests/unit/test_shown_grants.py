@@ -58,10 +58,13 @@ def test_a_stream_that_its_worker_refuses_is_not_called_open() -> None:
 
 def test_a_reason_does_not_repeat_the_state() -> None:
     ended = grant(
-        state="exhausted", ending="halted", settled=True, reason="exhausted: all 5 ⊤s of the cutoff are out"
+        state="exhausted",
+        ending="halted",
+        settled=True,
+        reason="exhausted: all 5 'above' answers of the cutoff are out",
     )
     shown = ShownGrant(ended)
-    assert (shown.state, shown.reason) == ("exhausted", "all 5 ⊤s of the cutoff are out")
+    assert (shown.state, shown.reason) == ("exhausted", "all 5 'above' answers of the cutoff are out")
 
 
 @pytest.mark.parametrize(("ending", "state"), [("closed", "closing"), ("halted", "halting")])

@@ -1,8 +1,8 @@
 // Figures over time as SVG: lines or steps, a limit, and a cursor for mouse, finger and arrow keys.
 
 import { make, makeSvg, setText } from "./dom.js";
-import { time } from "./format.js";
-import { tickLabel, timeTicks, valueTicks } from "./scales.js";
+import { time, zone } from "./format.js";
+import { GAP, LETTER, apart, day, tickLabel, timeTicks, valueTicks } from "./scales.js";
 
 const MARGIN = { top: 10, right: 12, bottom: 22, left: 48 };
 
@@ -21,12 +21,13 @@ export class Chart {
     this.data = null;
     this.cursor = null;
     this.svg = makeSvg("svg", { role: "img", tabindex: "0", height });
+    this.heading = make("span", { class: "chart-title" }, title);
     this.readout = make("span", { class: "readout", role: "status" });
     this.keys = make("span", { class: "keys" });
     this.element = make(
       "figure",
       { class: "chart" },
-      make("figcaption", {}, make("span", { class: "chart-title" }, title), this.keys, this.readout),
+      make("figcaption", {}, this.heading, this.keys, this.readout),
       this.svg,
     );
     this.svg.addEventListener("pointermove", (event) => this.point(event));
@@ -45,6 +46,12 @@ export class Chart {
       ),
     );
     this.draw();
+  }
+
+  /** Give it another title, which its next figures are told with. */
+  rename(title) {
+    this.title = title;
+    setText(this.heading, title);
   }
 
   close() {
@@ -90,12 +97,12 @@ export class Chart {
       makeSvg("text", { class: "tick", x: MARGIN.left - 7, y: y(value) + 4, "text-anchor": "end" }, this.format(value)),
     ]);
     const times = timeTicks(from, until, wanted);
-    const columns = times.ticks
-      .filter((at) => x(at) < width - MARGIN.right - 14)
-      .map((at) =>
-        makeSvg("text", { class: "tick", x: x(at), y: bottom + 16, "text-anchor": x(at) < MARGIN.left + 18 ? "start" : "middle" }, tickLabel(at, times.step)),
-      );
-    return [...rows, ...columns];
+    const last = makeSvg("text", { class: "tick zone", x: width - MARGIN.right, y: bottom + 16, "text-anchor": "end" }, `${day(until)} ${zone(until)}`);
+    const labels = times.ticks.map((at) => ({ at: x(at), text: tickLabel(at, times.step, day(from) !== day(until)) }));
+    const columns = apart(labels, { from: MARGIN.left, until: width - MARGIN.right - last.textContent.length * LETTER - GAP }).map(({ at, text }) =>
+      makeSvg("text", { class: "tick time", x: at, y: bottom + 16, "text-anchor": "middle" }, text),
+    );
+    return [...rows, ...columns, last];
   }
 
   lines({ kind, points, area }) {

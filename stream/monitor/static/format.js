@@ -5,8 +5,8 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignific
 const significant = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 const percents = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 0 });
 const fine = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 1 });
-const dayAndTime = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
-const timeOfDay = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const dateAndTime = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" });
+const zones = new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" });
 
 const MECHANISMS = {
   above_threshold: "AboveThreshold",
@@ -25,11 +25,27 @@ const MECHANISMS = {
 /** All kinds of mechanism, with their names. */
 export const mechanisms = Object.entries(MECHANISMS);
 
-const CHARGED = { above_threshold: "⊤s", numeric_sparse: "⊤s", pmw: "⊤s", sparse_pmw: "updates" };
+const DECISIONS = { charged: "answers above", free: "answers below", used: "answers above" };
+const ANSWERS = { charged: "noisy answers", free: "free answers", used: "answers" };
+const RELEASE = { charged: "charged answers", free: "answers from the release", used: "answers" };
+const WORDS = {
+  above_threshold: DECISIONS,
+  numeric_sparse: DECISIONS,
+  laplace: ANSWERS,
+  noisy_max: { ...ANSWERS, charged: "choices" },
+  exponential: { ...ANSWERS, charged: "choices" },
+  randomized_response: { charged: "charged answers", free: "responses", used: "responses" },
+  histogram: RELEASE,
+  lazy_histogram: RELEASE,
+  sparse_project: RELEASE,
+  pmw: { charged: "measured answers", free: "estimated answers", used: "measurements" },
+  sparse_pmw: { charged: "updates", free: "answers from the hypothesis", used: "updates" },
+};
+const ANY = { charged: "charged answers", free: "free answers", used: "charged answers" };
 
-/** What a stream with this mechanism is charged for. */
-export function charged(kind) {
-  return Object.hasOwn(CHARGED, kind) ? CHARGED[kind] : "answers";
+/** What a mechanism's `charged` and `free` answers are called, and what is `used` of a grant. */
+export function words(kind) {
+  return Object.hasOwn(WORDS, kind) ? WORDS[kind] : ANY;
 }
 
 export function mechanism(kind) {
@@ -90,11 +106,14 @@ export function amount(value) {
   return value.delta ? `ρ ${number(value.rho)}` : `ρ ${number(value.rho)} (${epsilon} added up)`;
 }
 
-/** A time of day, with the date if that was not today. */
+/** A time with its date and the zone that it is told in. */
 export function time(seconds) {
-  const date = new Date(seconds * 1000);
-  const today = date.toDateString() === new Date().toDateString();
-  return (today ? timeOfDay : dayAndTime).format(date);
+  return dateAndTime.format(new Date(seconds * 1000));
+}
+
+/** The zone in which times are told, as it was then. */
+export function zone(seconds) {
+  return zones.formatToParts(new Date(seconds * 1000)).find((part) => part.type === "timeZoneName").value;
 }
 
 /** A length of time in its two largest units. */
@@ -122,6 +141,13 @@ export function duration(seconds) {
 export function ago(seconds, now = Date.now() / 1000) {
   const passed = now - seconds;
   return passed < 1.5 ? "just now" : `${duration(passed)} ago`;
+}
+
+/** Bytes, as people say them. */
+export function bytes(value) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  const power = Math.min(Math.floor(Math.log10(Math.max(value, 1)) / 3), units.length - 1);
+  return `${number(Number((value / 1000 ** power).toPrecision(3)))} ${units[power]}`;
 }
 
 /** The rate over a window, 0 if there is none of that length. */

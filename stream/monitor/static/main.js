@@ -1,7 +1,7 @@
 // Where the page begins: signing in, going from place to place, and feeding views from live connections.
 
 import { LiveConnection } from "./events.js";
-import { make } from "./dom.js";
+import { link, make } from "./dom.js";
 import { emptyState } from "./parts.js";
 import { parse, route } from "./routes.js";
 import { current, signOut } from "./session.js";
@@ -92,7 +92,8 @@ class Application {
     if (name === "problem") {
       this.clearProblem();
       this.view.element.classList.add("absent");
-      this.view.element.append(make("p", { class: "problem outcome", role: "alert", "data-level": "refused" }, data.message));
+      const back = this.view.back ? make("p", {}, link(this.view.back.route, this.view.back.text)) : null;
+      this.view.element.append(make("div", { class: "problem" }, make("p", { class: "outcome", role: "alert", "data-level": "refused" }, data.message), back));
       return;
     }
     if (name === "readiness") {
@@ -142,7 +143,7 @@ class Application {
 }
 
 function nowhere() {
-  const element = make("div", { class: "view" }, emptyState("There is no such page", "Choose a place above."));
+  const element = make("div", { class: "view" }, emptyState("There is no such page", "Choose a place above, or go back to the overview."), link(route("overview"), "Overview"));
   return { element, title: "No such page", connections: [{ views: ["overview"] }], show() {}, close() {} };
 }
 

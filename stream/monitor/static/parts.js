@@ -70,7 +70,7 @@ export function burnLegend() {
   );
 }
 
-/** ⊤s used of the cutoff. */
+/** Charged answers used of those that a grant pays for. */
 export function cutoffBar() {
   const text = make("span", { class: "figure" });
   const used = make("span");
@@ -92,9 +92,10 @@ export function cutoffBar() {
   };
 }
 
+const FIELDS = { charged: "above", free: "below" };
 const WINDOWS = [[3600, "1 h"], [600, "10 min"], [60, "1 min"]];
 
-/** A rate over the last minute with bars for the last hour, ten minutes and minute, of which the tallest is full. */
+/** The rate of `charged` or `free` answers over the last minute with bars for the last hour, ten minutes and minute, of which the tallest is full. */
 export function rateCell(kind) {
   const text = make("span", { class: "figure" });
   const bars = WINDOWS.map((_, index) => makeSvg("rect", { x: index * 6, width: 4, rx: 1 }));
@@ -103,7 +104,7 @@ export function rateCell(kind) {
   return {
     element,
     update(rates) {
-      const values = WINDOWS.map(([seconds]) => rateOver(rates, seconds)[kind]);
+      const values = WINDOWS.map(([seconds]) => rateOver(rates, seconds)[FIELDS[kind]]);
       const most = Math.max(...values);
       setText(text, rate(values[2]));
       values.forEach((value, index) => {

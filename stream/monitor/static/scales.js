@@ -27,14 +27,37 @@ export function timeTicks(from, until, wanted) {
   return { ticks, step };
 }
 
+export const LETTER = 7; // pixels of a letter of a label, generously
+export const GAP = 10; // pixels between two labels, at least
+
+/** Those labels, each in the middle of its place, that lie within bounds and touch none before them. */
+export function apart(labels, { from, until }) {
+  const kept = [];
+  let end = from - GAP;
+  for (const label of labels) {
+    const half = (label.text.length * LETTER) / 2;
+    if (label.at - half >= end + GAP && label.at + half <= until) {
+      kept.push(label);
+      end = label.at + half;
+    }
+  }
+  return kept;
+}
+
 const formats = {
+  whole: new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" }),
   seconds: new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" }),
   minutes: new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" }),
   days: new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" }),
 };
 
-/** A tick's text, as fine as the step needs. */
-export function tickLabel(seconds, step) {
-  const format = step >= 86400 ? formats.days : step >= 60 ? formats.minutes : formats.seconds;
-  return format.format(new Date(seconds * 1000));
+/** A tick's text, as fine as the step needs; with the day where an axis goes over several. */
+export function tickLabel(seconds, step, overDays = false) {
+  const clock = step >= 60 ? (overDays ? formats.whole : formats.minutes) : formats.seconds;
+  return (step >= 86400 ? formats.days : clock).format(new Date(seconds * 1000));
+}
+
+/** The day of a time, as an axis ends with it. */
+export function day(seconds) {
+  return formats.days.format(new Date(seconds * 1000));
 }

@@ -44,12 +44,12 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "above_threshold": (
         {"threshold": 50.0},
         {"where": "age < 50"},
-        "each ⊤ and ⊥ is right about values further than A from the threshold over the first 40 answers",
+        "each 'above' and 'below' is right about values further than A from the threshold over the first 40 answers",
     ),
     "numeric_sparse": (
         {"threshold": -1e6},
         {"where": "age < 50"},
-        "each number on a ⊤ is within ±A over the first 40 answers",
+        "each number beside an 'above' is within ±A over the first 40 answers",
     ),
     "laplace": ({"answers": 7}, {"where": "age < 50"}, "each number is within ±A over the first 7 answers"),
     "histogram": (BOTH, {"cells": CELLS[:1]}, "each cell is within ±A over all cells, however often asked"),

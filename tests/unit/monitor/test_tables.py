@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import PartitionStatus, Position, StreamStatus
+from schemas import MemberStatus, PartitionStatus, Position, StreamStatus
 from stream.monitor import views
+from stream.monitor.listing import RejectedQuery, list_rejected
 from stream.monitor.tables import MAX_CODES, RECENT_REJECTED, Tables
 from stream.processors.base import Record
 from stream.processors.letters import dead_letter
@@ -256,7 +257,7 @@ def test_refused_events_are_counted_by_our_reason_and_never_shown() -> None:
     installation = Installation()
     for offset in range(RECENT_REJECTED + 20):
         installation.tables.take(letter(installation, offset, "malformed" if offset % 3 else "too-large"))
-    view = views.rejected(installation.tables)
+    view = list_rejected(installation.tables, RejectedQuery())
     assert view.total == RECENT_REJECTED + 20
     assert {one.code: one.count for one in view.reasons} == {"malformed": 80, "too-large": 40}
     assert len(view.recent) == RECENT_REJECTED
@@ -264,6 +265,64 @@ def test_refused_events_are_counted_by_our_reason_and_never_shown() -> None:
     text = view.model_dump_json()
     assert "private" not in text
     assert "forged" not in text
+
+
+def test_refused_questions_are_named_by_stream_and_id_and_can_be_searched() -> None:
+    installation = Installation()
+    installation.open(spec("ward/7"))
+    asked: list[dict[str, Any]] = [
+        {"id": "late-1", "stream": "nowhere", "value": 1234.5},
+        {"id": "late-2", "stream": "nowhere", "value": 1234.5},
+        {"id": "wrong", "stream": "ward/7", "where": "age >= 77"},
+    ]
+    installation.driver.ask_many(asked)
+    installation.driver.send(0, b"no JSON at all")
+    installation.flow()
+    everything = list_rejected(installation.tables, RejectedQuery())
+    assert {(one.stream, one.id) for one in everything.recent} == {
+        ("nowhere", "late-1"),
+        ("nowhere", "late-2"),
+        ("ward/7", "wrong"),
+        (None, None),
+    }
+    assert "1234.5" not in everything.model_dump_json()
+    assert "77" not in everything.model_dump_json().replace("ward/7", "")
+    assert len({(one.topic, one.partition, one.offset) for one in everything.recent}) == 4
+
+    def ids(**query: Any) -> list[str | None]:
+        return [one.id for one in list_rejected(installation.tables, RejectedQuery(**query)).recent]
+
+    assert sorted(map(str, ids(search="NOWH"))) == ["late-1", "late-2"]
+    assert ids(search="late-2") == ["late-2"]
+    code = next(one.code for one in everything.recent if one.id == "late-1")
+    assert sorted(map(str, ids(code=code))) == ["late-1", "late-2"]
+    assert list_rejected(installation.tables, RejectedQuery(limit=1)).matching == 4
+
+
+def test_a_frequent_reason_leaves_room_for_a_rare_one() -> None:
+    installation = Installation()
+    installation.tables.take(letter(installation, 0, "rare"))
+    for offset in range(1, 3 * RECENT_REJECTED):
+        installation.tables.take(letter(installation, offset, "frequent"))
+    rare = list_rejected(installation.tables, RejectedQuery(code="rare"))
+    assert [one.offset for one in rare.recent] == [0]
+
+
+def test_a_service_process_is_remembered_by_what_it_says_until_it_leaves() -> None:
+    installation = Installation()
+    status = MemberStatus(role="worker", member="worker-a-1", version="1.2.3", started=900.0, memory=1 << 28)
+    key, topic = b"@member|worker-a-1", installation.driver.topics.status
+    installation.tables.take(Record(topic, 0, 0, 5000, key, status.model_dump_json().encode()))
+    entry = installation.tables.members["worker-a-1"]
+    assert (entry.record.version, entry.record.started, entry.record.memory, entry.heard) == (
+        "1.2.3",
+        900.0,
+        1 << 28,
+        5.0,
+    )
+    assert not installation.tables.restores
+    installation.tables.take(Record(topic, 0, 1, 6000, key, None))
+    assert not installation.tables.members
 
 
 def test_however_many_reasons_come_only_so_many_are_told_apart() -> None:

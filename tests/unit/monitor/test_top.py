@@ -109,7 +109,7 @@ def test_no_word_of_the_picture_is_cut(width: int) -> None:
         "state",
         "budget",
         "left",
-        "⊤s used",
+        "charged",
         "process",
         "service",
         "partitions",

@@ -340,7 +340,7 @@ def test_extensions_add_up() -> None:
     assert all(after > before for before, after in pairwise(counts))
     answers = driver.ask_many([query(str(place), "s", HIGH) for place in range(counts[-1] + 1)])
     assert [one.outcome for one in answers] == ["above"] * counts[-1] + ["halted"]
-    assert answers[-1].reason == f"exhausted: all {counts[-1]} ⊤s of the cutoff are out"
+    assert answers[-1].reason == f"exhausted: all {counts[-1]} 'above' answers of the cutoff are out"
     grant = driver.grant("feed", "s")
     assert grant.spent.epsilon == pytest.approx(grant.cost.epsilon)
 

@@ -42,7 +42,9 @@ def test_after_its_cutoff_a_stream_is_exhausted() -> None:
     assert [answer.outcome for answer in told] == ["below", "above", "above", "halted", "halted"]
     assert [answer.index for answer in told] == [0, 1, 2, None, None]
     assert [answer.tops_left for answer in told] == [2, 1, 0, 0, 0]
-    assert [answer.reason for answer in told] == [None] * 3 + ["exhausted: all 2 ⊤s of the cutoff are out"] * 2
+    assert [answer.reason for answer in told] == [None] * 3 + [
+        "exhausted: all 2 'above' answers of the cutoff are out"
+    ] * 2
     [later] = driver.ask_many([query("later", "alarms", HIGH)])
     assert (later.outcome, later.reason) == ("halted", told[-1].reason)
     assert later.spent == told[2].spent

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from schemas.rejected import HEADER_PREFIX
 from sotto import Driver
+from stream.monitor.listing import RejectedQuery, list_rejected
 from stream.monitor.tables import Tables
-from stream.monitor.views import rejected
 from tests.unit.processors.budget_service import TOPICS, opening, ready, register
 from tests.unit.processors.installation import KEY, ROWS, TABLE, VALUES, spec, written
 
@@ -58,7 +58,7 @@ def tell(driver: Driver, event: bytes) -> list[bytes]:
             told += [value for _, value in record.headers]
             if ours:
                 tables.take(record)
-    return [*told, rejected(tables).model_dump_json().encode()]
+    return [*told, list_rejected(tables, RejectedQuery()).model_dump_json().encode()]
 
 
 def vars_of(driver: Driver) -> list[str]:

@@ -214,7 +214,7 @@ def test_after_the_last_top_the_stream_ends() -> None:
     answers = made.ask_many(asked(conditions(100)))
     assert sum(answer.basis == "noisy" for answer in answers) == 2
     assert answers[-1].outcome == "halted"
-    assert answers[-1].reason == "exhausted: all 2 ⊤s of the estimate are out"
+    assert answers[-1].reason == "exhausted: all 2 measurements of the estimate are made"
 
 
 def test_beyond_the_last_top_it_goes_on_for_nothing_and_without_a_promise_if_asked_to() -> None:

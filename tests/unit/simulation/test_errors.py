@@ -137,7 +137,7 @@ def test_errors_are_the_distances_of_the_answers_from_counts_made_by_other_means
     answers = recorded(monkeypatch)
     report = run(mechanism, [line for line, _ in asked])
     for of_run, told in zip(report.runs, answers, strict=True):
-        measured = [one for one in of_run.measurements if one.what != "⊤ and ⊥"]
+        measured = [one for one in of_run.measurements if one.what != "above and below"]
         assert len(measured) == len(asked)
         for place, (one, answer) in enumerate(zip(measured, told, strict=True)):
             published = numbers(answer)
@@ -179,7 +179,7 @@ def test_a_decision_is_off_by_how_far_the_value_lies_on_the_wrong_side() -> None
     sparse = {"kind": "above_threshold", "threshold": 100.0}
     report = run(sparse, ['{"where": "age > 30", "threshold": 5}', "age < 0"])
     [found] = report.figures
-    assert (found.what, found.largest, found.broken) == ("⊤ and ⊥", 0.0, 0)
+    assert (found.what, found.largest, found.broken) == ("above and below", 0.0, 0)
     [query] = read_questions(["age >= 10"], "s").values()
     truths = truths_of(PEOPLE, Table.load(PEOPLE, ROWS))
     calibration = report.grant.calibration

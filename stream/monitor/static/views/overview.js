@@ -34,13 +34,13 @@ export function overviewView() {
   const tiles = {
     streams: tile("Open streams", route("streams", [], { state: "open" })),
     dry: tile("Nearly dry", route("streams", [], { state: "open", sort: "tops_left" })),
-    above: tile("⊤ per second", route("streams", [], { sort: "above_rate", descending: true })),
-    below: tile("⊥ per second", route("streams", [], { sort: "below_rate", descending: true })),
+    above: tile("Charged per second", route("streams", [], { sort: "above_rate", descending: true })),
+    below: tile("Free per second", route("streams", [], { sort: "below_rate", descending: true })),
     lag: tile("Waiting queries", route("workers")),
     rejected: tile("Rejected events", route("rejected")),
   };
-  const above = new Chart({ title: "⊤ per second", format: (value) => rate(value), height: 190 });
-  const below = new Chart({ title: "⊥ per second", format: (value) => rate(value), height: 190 });
+  const above = new Chart({ title: "Charged answers per second", format: (value) => rate(value), height: 190 });
+  const below = new Chart({ title: "Free answers per second", format: (value) => rate(value), height: 190 });
   const sources = sourceList();
   const noSource = emptyState("No source yet", "A source is what has a privacy budget. Register the first one:", ADD_SOURCE);
   const streams = streamTable({ label: "Open streams that run dry first" });
@@ -63,7 +63,7 @@ export function overviewView() {
   function showOverview(overview) {
     const { above: tops, below: bottoms } = rateOver(overview.rates, 60);
     tiles.streams.update(count(overview.streams.open), inEachState(overview.streams));
-    tiles.dry.update(count(overview.nearly_dry), "at most a tenth of their ⊤s left", overview.nearly_dry > 0);
+    tiles.dry.update(count(overview.nearly_dry), "at most a tenth of their answers left", overview.nearly_dry > 0);
     tiles.above.update(rate(tops), `${count(overview.tops)} in all`);
     tiles.below.update(rate(bottoms), `${count(overview.answered - overview.tops)} in all`);
     tiles.lag.update(overview.lag === null ? "–" : count(overview.lag), plural(overview.workers, "worker"), overview.workers === 0);
@@ -74,8 +74,8 @@ export function overviewView() {
       limit: null,
       until: overview.time,
     });
-    above.update(shown("above", "⊤ per second", (point) => point.tops));
-    below.update(shown("below", "⊥ per second", (point) => point.answered - point.tops));
+    above.update(shown("charged", "charged per second", (point) => point.tops));
+    below.update(shown("free", "free per second", (point) => point.answered - point.tops));
   }
 
   return {

@@ -58,6 +58,7 @@ export function sourceView({ names: [name], session }) {
   return {
     element,
     title: name,
+    back: { route: route("sources"), text: "All sources" },
     subject: "budget",
     connections: [{ views: ["overview", "budget", "streams"], query: { source: name, sort: "tops_left", limit: SHOWN } }],
     show(view, data) {

@@ -1,9 +1,9 @@
-// One stream: what it promises, what it has used, its ⊤ timeline, and the buttons that extend or end it.
+// One stream: what it promises, what it has used, when it was charged, and the buttons that extend or end it.
 
 import { actionButton, applies } from "../actions.js";
 import { Chart, ratesOf } from "../chart.js";
 import { make, setText } from "../dom.js";
-import { ago, amount, charged, count, duration, mechanism, number, percent, rate, rateOver, time } from "../format.js";
+import { ago, amount, count, duration, mechanism, percent, rate, rateOver, time, words } from "../format.js";
 import { card, cutoffBar, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { promise } from "./stream_table.js";
@@ -23,8 +23,9 @@ export function streamView({ names: [name], session }) {
   const about = facts(FACTS);
   const home = make("a", { class: "name" });
   const cells = WINDOWS.map(() => [make("td"), make("td")]);
-  const timeline = new Chart({ title: "⊤s so far", format: (value) => count(value), stepped: true, height: 200 });
-  const answers = new Chart({ title: "⊥ per second", format: (value) => rate(value), height: 150 });
+  const heads = ["charged/s", "free/s"].map((text) => make("th", { scope: "col" }, text));
+  const timeline = new Chart({ title: "Charged answers so far", format: (value) => count(value), stepped: true, height: 200 });
+  const answers = new Chart({ title: "Free answers per second", format: (value) => rate(value), height: 150 });
   const silent = emptyState("No answer yet", "Ask it something:", `sotto ask ${name} --value 12`);
   const charts = make("div", {}, timeline.element, answers.element);
   const definition = make("pre", { tabindex: "0" }, make("code"));
@@ -39,7 +40,7 @@ export function streamView({ names: [name], session }) {
       "div",
       { class: "columns" },
       card("At a glance", make("p", { class: "big" }, used, tops.element), about.element),
-      card("⊤ timeline", charts, silent),
+      card("Answers over time", charts, silent),
     ),
     make(
       "div",
@@ -49,7 +50,7 @@ export function streamView({ names: [name], session }) {
         make(
           "table",
           { class: "plain" },
-          make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "over the"), make("th", { scope: "col" }, "⊤/s"), make("th", { scope: "col" }, "⊥/s"))),
+          make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "over the"), heads)),
           make("tbody", {}, WINDOWS.map(([, text], index) => make("tr", {}, make("th", { scope: "row" }, text), cells[index]))),
         ),
       ),
@@ -74,7 +75,12 @@ export function streamView({ names: [name], session }) {
     setText(reason, because(row));
     reason.hidden = !reason.textContent;
     tops.update(row);
-    setText(used, `${charged(row.mechanism)} used `);
+    const called = words(row.mechanism);
+    setText(used, `${called.used} used `);
+    setText(heads[0], `${called.charged} per second`);
+    setText(heads[1], `${called.free} per second`);
+    timeline.rename(`${capital(called.charged)} so far`);
+    answers.rename(`${capital(called.free)} per second`);
     home.textContent = row.source;
     home.href = route("sources", [row.source]);
     about.update([
@@ -86,7 +92,7 @@ export function streamView({ names: [name], session }) {
       amount(row.cost),
       `${amount(row.spent)}${row.cost.epsilon ? ` (${percent(share(row))} of its cost)` : ""}`,
       amount(row.refunded),
-      `${count(row.answered)} (${count(row.tops)} ⊤, ${count(row.answered - row.tops)} ⊥)`,
+      `${count(row.answered)}: ${count(row.tops)} ${called.charged}, ${count(row.answered - row.tops)} ${called.free}`,
       runsDry(row),
       row.opened === null ? "not known any more" : time(row.opened),
       row.updated === null ? "none yet" : `${time(row.updated)}, ${ago(row.updated)}`,
@@ -100,12 +106,12 @@ export function streamView({ names: [name], session }) {
     charts.hidden = !silent.hidden;
     const until = Math.max(row.state === "open" ? Date.now() / 1000 : 0, row.updated ?? 0);
     timeline.update({
-      series: [{ name: "⊤s", kind: "above", area: true, points: points.map((point) => [point.time, point.tops]) }],
-      limit: row.cutoff === null ? null : { value: row.cutoff, text: `cutoff ${count(row.cutoff)}` },
+      series: [{ name: called.charged, kind: "charged", area: true, points: points.map((point) => [point.time, point.tops]) }],
+      limit: row.cutoff === null ? null : { value: row.cutoff, text: `${count(row.cutoff)} are paid for` },
       until,
     });
     answers.update({
-      series: [{ name: "⊥ per second", kind: "below", area: true, points: ratesOf(points, (point) => point.answered - point.tops) }],
+      series: [{ name: called.free, kind: "free", area: true, points: ratesOf(points, (point) => point.answered - point.tops) }],
       limit: null,
       until,
     });
@@ -118,6 +124,7 @@ export function streamView({ names: [name], session }) {
   return {
     element,
     title: name,
+    back: { route: route("streams"), text: "All streams" },
     connections: [{ views: ["overview", "stream"], query: { stream: name } }],
     show(view, data) {
       if (view === "stream") {
@@ -147,6 +154,10 @@ function runsDry({ state, dry_in: left }) {
     return state === "exhausted" ? "it has run dry" : "it has ended";
   }
   return left === null ? "no end in sight" : `${duration(left)}, if it goes on as in the last ten minutes`;
+}
+
+function capital(text) {
+  return text[0].toUpperCase() + text.slice(1);
 }
 
 /** What of its cost a stream has spent, in the unit that counts it in full first. */

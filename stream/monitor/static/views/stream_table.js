@@ -1,20 +1,21 @@
 // Streams as a table, which turns into cards on a narrow screen.
 
 import { KeyedList, link, make, setAttribute, setText } from "../dom.js";
-import { ago, charged, count, duration, mechanism, number } from "../format.js";
+import { ago, count, duration, mechanism, number, words } from "../format.js";
 import { cutoffBar, rateCell, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 
+// What a cell is, its heading, what sorts by it, and its name where there is room for a word.
 const COLUMNS = [
   ["stream", "Stream", "stream"],
   ["state", "State", "state"],
   ["mechanism", "Mechanism", "mechanism"],
-  ["tops", "⊤s used", "tops_left"],
-  ["above", "⊤/s", "above_rate"],
-  ["below", "⊥/s", "below_rate"],
-  ["answered", "Answered", "answered"],
-  ["alpha", "Accuracy α", "alpha"],
-  ["dry", "Runs dry in", "dry_in"],
+  ["tops", "Charged", "tops_left", "charged"],
+  ["above", "Charged/s", "above_rate", "charged/s"],
+  ["below", "Free/s", "below_rate", "free/s"],
+  ["answered", "Answered", "answered", "answered"],
+  ["alpha", "Accuracy α", "alpha", "α"],
+  ["dry", "Runs dry in", "dry_in", "dry in"],
 ];
 
 function row(withSource) {
@@ -23,8 +24,8 @@ function row(withSource) {
   const state = stateBadge();
   const kind = make("span");
   const tops = cutoffBar();
-  const above = rateCell("above");
-  const below = rateCell("below");
+  const above = rateCell("charged");
+  const below = rateCell("free");
   const answered = make("span", { class: "figure" });
   const alpha = make("span", { class: "figure" });
   const dry = make("span", { class: "figure" });
@@ -42,10 +43,10 @@ function row(withSource) {
   const element = make(
     "tr",
     {},
-    COLUMNS.map(([key, label]) =>
+    COLUMNS.map(([key, , , short]) =>
       key === "stream"
         ? make("th", { scope: "row", class: "cell-stream" }, contents[key])
-        : make("td", { class: `cell-${key}`, "data-label": label }, contents[key]),
+        : make("td", { class: `cell-${key}`, "data-short": short }, contents[key]),
     ),
   );
   return {
@@ -59,7 +60,7 @@ function row(withSource) {
       setAttribute(state.element, "title", stream.refused ?? stream.reason);
       setText(kind, mechanism(stream.mechanism));
       tops.update(stream);
-      setAttribute(tops.element, "title", `${charged(stream.mechanism)} used, of those that its grant pays for`);
+      setAttribute(tops.element, "title", `${words(stream.mechanism).used} used, of those that its grant pays for`);
       above.update(stream.rates);
       below.update(stream.rates);
       setText(answered, count(stream.answered));

@@ -1,15 +1,16 @@
 // Who answers what, how far behind, and how far a restore has come.
 
 import { KeyedList, make, setAttribute, setText } from "../dom.js";
-import { count, duration, percent, plural, rate } from "../format.js";
+import { ago, bytes, count, duration, percent, plural, rate, time } from "../format.js";
 import { card, emptyState } from "../parts.js";
 import { SERVE } from "./commands.js";
 
-const MEMBERS = ["Process", "Service", "Host", "Partitions", "Lag", "Events/s"];
+const MEMBERS = ["Process", "Service", "Host", "Partitions", "Lag", "Events/s", "Version", "Up for", "Memory", "Last heartbeat"];
+const SILENT_SECONDS = 30; // three heartbeats
 const PARTITIONS = ["Service", "Partition", "Process", "Position", "End", "Lag", "Events/s", "Restore"];
 
 function cellsOf(names) {
-  return names.map((name) => make("td", { "data-label": name, class: `cell-${name.toLowerCase().replace("/", "-")}` }));
+  return names.map((name) => make("td", { "data-short": name === "Process" ? null : name.toLowerCase(), class: `cell-${name.toLowerCase().replaceAll(/[/ ]/g, "-")}` }));
 }
 
 function memberRow() {
@@ -17,8 +18,24 @@ function memberRow() {
   return {
     element: make("tr", {}, cells),
     update(member) {
-      const shown = [member.member, member.role, member.host, ranges(member.partitions), count(member.lag), rate(member.events_per_second)];
+      const { started, memory, heard, version } = member;
+      const now = Date.now() / 1000;
+      const shown = [
+        member.member,
+        member.role,
+        member.host,
+        ranges(member.partitions),
+        count(member.lag),
+        rate(member.events_per_second),
+        version ?? "–",
+        started === null ? "–" : duration(Math.max(now - started, 0)),
+        memory === null ? "–" : bytes(memory),
+        heard === null ? "not heard yet" : ago(heard),
+      ];
       shown.forEach((text, index) => setText(cells[index], text));
+      setAttribute(cells[7], "title", started === null ? null : `since ${time(started)}`);
+      setAttribute(cells[9], "title", heard === null ? null : time(heard));
+      setAttribute(cells[9], "data-silent", heard !== null && now - heard > SILENT_SECONDS);
     },
   };
 }

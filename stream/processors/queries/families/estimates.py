@@ -303,7 +303,7 @@ def _refused(calibration: EstimateCalibration, step: Step, left: int, alpha: flo
         charged=False,
         refusal=Rejection(
             PRICE,
-            f"alpha: nothing known keeps to it, and where delta is above 0 only ⊤s are charged; ask with an alpha of at least "
+            f"alpha: nothing known keeps to it, and where delta is above 0 only measurements are charged; ask with an alpha of at least "
             f"{calibration.alpha:.6g} rows, or open a stream with delta 0",
         ),
     )

@@ -1,0 +1,68 @@
+"""A service process says that it runs, and takes it back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaConnectionError
+
+from schemas import MemberStatus
+from stream.kafka import heartbeats as module
+from stream.kafka.heartbeats import heartbeats, resident_bytes
+from stream.kafka.roles import Role
+from stream.settings import Settings
+from stream.version import VERSION
+
+
+class Producer:
+    """Keeps what is sent; fails as often as it is told to."""
+
+    failures = 0
+    sent: list[tuple[str, bytes, bytes | None]]
+
+    def __init__(self, **_: Any) -> None:
+        pass
+
+    async def start(self) -> None:
+        if type(self).failures:
+            type(self).failures -= 1
+            raise KafkaConnectionError
+
+    async def send_and_wait(self, topic: str, *, key: bytes, value: bytes | None) -> None:
+        self.sent.append((topic, key, value))
+
+    async def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("failures", [0, 2])
+async def test_it_says_so_again_and_again_and_takes_it_back(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    Producer.sent, Producer.failures = [], failures
+    monkeypatch.setattr(module, "AIOKafkaProducer", Producer)
+    monkeypatch.setattr(module, "INTERVAL", 0.01)
+    role = Role("worker", "workers", "sotto.status", lambda _: pytest.fail("no processor is made"))
+    telling = asyncio.create_task(heartbeats(Settings(), role, started := time.time()))
+    while len(Producer.sent) < 3:
+        await asyncio.sleep(0.01)
+    telling.cancel()
+    await asyncio.gather(telling, return_exceptions=True)
+    assert {(topic, key) for topic, key, _ in Producer.sent} == {
+        ("sotto.status", f"@member|{role.member}".encode())
+    }
+    *words, last = [value for _, _, value in Producer.sent]
+    assert last is None
+    told = MemberStatus.model_validate(json.loads(words[0] or b""))
+    assert (told.role, told.member, told.version, told.started) == ("worker", role.member, VERSION, started)
+    assert told.memory > 1 << 20
+
+
+def test_memory_is_known_where_the_system_has_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    near = resident_bytes()
+    monkeypatch.setattr(module, "_STATM", module._STATM / "nothing")
+    assert resident_bytes() >= near // 4
