@@ -9,21 +9,20 @@ from typing import Final
 KEY_VARIABLE: Final = "SOTTO_NOISE_KEY"
 KEY_FILE_VARIABLE: Final = "SOTTO_NOISE_KEY_FILE"
 KEY_COMMAND_VARIABLE: Final = "SOTTO_NOISE_KEY_COMMAND"
-OPERATOR_VARIABLE: Final = "SOTTO_MONITOR_OPERATOR_TOKEN"
-VIEWER_VARIABLE: Final = "SOTTO_MONITOR_VIEWER_TOKEN"
+TOKEN_VARIABLE: Final = "SOTTO_MONITOR_TOKEN"  # noqa: S105  (a name)
 
 NOISE_KEY: Final = frozenset({KEY_VARIABLE, KEY_FILE_VARIABLE, KEY_COMMAND_VARIABLE})
 """The noise key, or where it is to be had: for workers and budget service."""
-MONITOR_TOKENS: Final = frozenset(
-    {OPERATOR_VARIABLE, VIEWER_VARIABLE, f"{OPERATOR_VARIABLE}_FILE", f"{VIEWER_VARIABLE}_FILE"}
-)
-"""The monitor's tokens, or where they are to be had: for the monitor."""
+MONITOR_TOKEN: Final = frozenset({TOKEN_VARIABLE, f"{TOKEN_VARIABLE}_FILE"})
+"""One's own token for the monitor, or where it is to be had: for commands that ask it, and for no service."""
+MONITOR_NAMES: Final = frozenset({"SOTTO_MONITOR_NAMES_FILE"})
+"""Where the digests of all tokens are to be had: for the monitor."""
 KAFKA_CREDENTIALS: Final = frozenset(
     f"SOTTO_{name}"
     for name in ("SASL_PASSWORD", "SASL_PASSWORD_FILE", "SASL_TOKEN_FILE", "SASL_TOKEN_COMMAND", "TLS_KEY_FILE")
 )
 """What Kafka is shown, or where it is to be had: for every service."""
-SECRETS: Final = NOISE_KEY | MONITOR_TOKENS | KAFKA_CREDENTIALS
+SECRETS: Final = NOISE_KEY | MONITOR_TOKEN | MONITOR_NAMES | KAFKA_CREDENTIALS
 """All of them: for no program that is not ours."""
 
 

@@ -110,11 +110,11 @@ class Settings(BaseSettings):
     monitor_port: Annotated[int, Field(ge=1, le=65_535)] = 8080
     """Port of the monitor's page and API."""
 
-    monitor_operator_token_file: str = ""
-    """Owner-only file with the token that may read and change; else ``SOTTO_MONITOR_OPERATOR_TOKEN``."""
+    monitor_names_file: str = ""
+    """Owner-only file of the names that may use the monitor, with their roles and their tokens' digests; ``sotto token`` keeps it."""
 
-    monitor_viewer_token_file: str = ""
-    """Owner-only file with the token that may read; else ``SOTTO_MONITOR_VIEWER_TOKEN``."""
+    monitor_token_file: str = ""
+    """Owner-only file with one's own token, for commands that ask the monitor; else ``SOTTO_MONITOR_TOKEN``."""
 
     monitor_requests_per_second: Annotated[float, Field(gt=0.0, le=10_000.0)] = 20.0
     """Requests per second that one token at one address may send for long."""

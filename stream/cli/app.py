@@ -26,7 +26,7 @@ COMMANDS: Final = {
     "answers": Later("stream.cli.queries:answers", "Print committed answers as they come."),
     "top": Later(
         "stream.cli.top:top",
-        "Show budgets, busiest streams, services and refused events live, with the viewer's token.",
+        "Show budgets, busiest streams, services and refused events live, with a viewer's token.",
     ),
     "plan": Later(
         "stream.cli.planning:plan", "List each calibration's accuracy and the one that a stream would get."
@@ -48,6 +48,7 @@ COMMANDS: Final = {
         "Run the main job on the Adult table and check every claim; exit status 0 only if all hold.",
     ),
     "key": Later("stream.cli.keys:app", "Noise keys."),
+    "token": Later("stream.cli.tokens:app", "Who may use the monitor: names with a role, and their tokens."),
     "broker": Later("stream.cli.brokers:app", "A local Apache Kafka for development."),
     "topics": Later("stream.cli.topics:app", "The topics of an installation, and who may touch them."),
     "source": Later("stream.cli.sources:app", "Sources and their budgets."),

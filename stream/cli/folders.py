@@ -13,6 +13,8 @@ from stream.cli.output import CommandError
 from stream.kafka.broker_process import start_mark
 
 LOCK = "up.lock"
+NAMES_FILE = "names.json"
+OPERATOR_FILE = "monitor-operator.token"
 VIEWER_FILE = "monitor-viewer.token"
 
 

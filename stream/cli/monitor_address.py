@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stream.cli.folders import LOCK, VIEWER_FILE
-from stream.environment import VIEWER_VARIABLE
+from stream.environment import TOKEN_VARIABLE
 from stream.kafka.broker_process import Process, is_alive
 from stream.kafka.nearby import folders_above
-from stream.monitor.tokens import viewer_token
+from stream.monitor.tokens import TokenError
 from stream.secret_files import read_own, read_secret
 from stream.settings import Settings
 
@@ -39,11 +39,21 @@ def local_monitor(start: Path | None = None) -> LocalMonitor | None:
 
 
 def monitor_of(url: str | None, settings: Settings) -> tuple[str, str]:
-    """The monitor's address and the viewer's token; a local monitor's token goes to no other address."""
+    """The monitor's address and a token for it; a local monitor's token goes to no other address."""
     if url is None and settings.model_fields_set.isdisjoint({"monitor_host", "monitor_port"}):
         local = local_monitor()
         if local is not None:
-            is_given = settings.monitor_viewer_token_file or os.environ.get(VIEWER_VARIABLE)
-            return local.address.rstrip("/"), viewer_token(settings) if is_given else read_secret(local.token_file)
+            return local.address.rstrip("/"), _own_token(settings) or read_secret(local.token_file)
     address = url or f"http://{settings.monitor_host}:{settings.monitor_port}"
-    return address.rstrip("/"), viewer_token(settings)
+    if token := _own_token(settings):
+        return address.rstrip("/"), token
+    raise TokenError(
+        f"no token: set {TOKEN_VARIABLE}_FILE to an owner-only file that holds yours, or {TOKEN_VARIABLE}; an operator "
+        "makes one with 'sotto token create NAME --role viewer'"
+    )
+
+
+def _own_token(settings: Settings) -> str | None:
+    if settings.monitor_token_file:
+        return read_secret(Path(settings.monitor_token_file))
+    return os.environ.get(TOKEN_VARIABLE)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from stream.cli.folders import VIEWER_FILE
+from stream.cli.folders import NAMES_FILE, OPERATOR_FILE, VIEWER_FILE
 from stream.cli.output import console
 from stream.kafka.nearby import settings_here
 from stream.kafka.processes import Service
-from stream.monitor.tokens import Tokens, make_token_file
+from stream.monitor.models import AccessRole
+from stream.monitor.names_file import NamesFile, change_names
+from stream.monitor.tokens import Names, Token, TokenError, new_text
+from stream.secret_files import replace_secret, write_secret
 from stream.settings import Settings
 
 
@@ -25,7 +29,14 @@ def serve(host: str | None, port: int | None, *, stop_with_stdin: bool) -> None:
     given = {"monitor_host": host, "monitor_port": port}
     chosen = {name: value for name, value in given.items() if value is not None}
     settings = Settings.model_validate({**settings_here().model_dump(), **chosen})
-    asyncio.run(serve_monitor(settings, Tokens.load(settings), stop_with_stdin=stop_with_stdin))
+    if not settings.monitor_names_file:
+        raise TokenError(
+            "nobody may use the monitor: set SOTTO_MONITOR_NAMES_FILE to a file of names; 'sotto token create NAME "
+            "--role operator --file names.json' makes one"
+        )
+    names = NamesFile(Path(settings.monitor_names_file))
+    names()  # one that cannot be read is told before anything is started
+    asyncio.run(serve_monitor(settings, names, stop_with_stdin=stop_with_stdin))
 
 
 class RunningMonitor:
@@ -63,22 +74,36 @@ class RunningMonitor:
 
 @contextmanager
 def start(settings: Settings, folder: Path, port: int) -> Iterator[RunningMonitor]:
-    """Start the monitor as a child process, with tokens of its own in the folder."""
-    operator, viewer = folder / "monitor-operator.token", folder / VIEWER_FILE
-    for path in (operator, viewer):
-        make_token_file(path)
+    """Start the monitor as a child process, with a file of names of its own in the folder."""
+    operator, viewer, names = folder / OPERATOR_FILE, folder / VIEWER_FILE, folder / NAMES_FILE
+    make_first_names(names, {"operator": operator, "viewer": viewer})
     own = settings.model_copy(
         update={
             "monitor_port": _free_port(settings.monitor_host, port),
-            "monitor_operator_token_file": str(operator),
-            "monitor_viewer_token_file": str(viewer),
+            "monitor_names_file": str(names),
             "metrics_port": 0,
         }
     )
-    Tokens.load(own)
+    NamesFile(names)()
     with Service("monitor", own, None, folder / "logs" / "monitor-0.log") as service:
         address = f"http://{own.monitor_host}:{own.monitor_port}/"
         yield RunningMonitor(service, address, operator, viewer)
+
+
+def make_first_names(names: Path, files: dict[AccessRole, Path]) -> None:
+    """Make a file of names in which each role has a token, which is in a file of its own; where it is there, nothing is done.
+
+    Who comes and goes afterwards is for ``sotto token`` to say.
+    """
+    if names.exists():
+        return
+    now, tokens = int(time.time()), []
+    for role, path in files.items():
+        text = new_text()
+        (replace_secret if path.exists() else write_secret)(path, text)
+        tokens.append(Token.of(text, role, role, created=now))
+    # Last of all: had it been written before a token's file, nobody would have that token.
+    change_names(names, lambda before: (Names(tokens=(*before.tokens, *tokens)), None))
 
 
 def _free_port(host: str, wanted: int) -> int:

@@ -74,7 +74,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
     rows: Annotated[int, typer.Option(help="Most sources, and most streams, to list.", min=1, max=500)] = 10,
 ) -> None:
-    """Show budgets, busiest streams, services and refused events live, with the viewer's token."""
+    """Show budgets, busiest streams, services and refused events live, with a viewer's token."""
     address, token = monitor_of(url, Settings())
     asyncio.run(_run(address, token, rows, once=once))
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Literal, Self
 
 from pydantic import SecretStr
 
-from stream.environment import KEY_FILE_VARIABLE, MONITOR_TOKENS, NOISE_KEY, without
+from stream.environment import KEY_FILE_VARIABLE, MONITOR_NAMES, MONITOR_TOKEN, NOISE_KEY, without
 from stream.settings import Settings, variable
 
 RoleName = Literal["worker", "budget", "monitor"]
@@ -34,9 +34,8 @@ class Service:
         """Take the noise key's file, None for a service that must not have the key."""
         given = {variable(name): _text(value) for name, value in settings.model_dump().items()}
         # Settings go through the environment: a command line can be read by everybody on the machine.
-        environment = without(
-            NOISE_KEY if role == "monitor" else NOISE_KEY | MONITOR_TOKENS, {**os.environ, **given}
-        )
+        needless = NOISE_KEY | MONITOR_TOKEN if role == "monitor" else NOISE_KEY | MONITOR_TOKEN | MONITOR_NAMES
+        environment = without(needless, {**os.environ, **given})
         if key_file is not None:
             environment[KEY_FILE_VARIABLE] = str(key_file)
         self.role = role

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from stream.environment import MONITOR_TOKENS, NOISE_KEY, without
+from stream.environment import MONITOR_NAMES, MONITOR_TOKEN, NOISE_KEY, without
 from stream.kafka.processes import STOP_SECONDS
 from stream.log import get_logger
 from stream.settings import Settings, variable
@@ -61,7 +61,8 @@ class Replicas:
             "--stop-with-stdin",
             *arguments,
         ]
-        self._needless = MONITOR_TOKENS | NOISE_KEY if "--key-file" in arguments else MONITOR_TOKENS
+        needless = MONITOR_TOKEN | MONITOR_NAMES
+        self._needless = needless | NOISE_KEY if "--key-file" in arguments else needless
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:

@@ -26,10 +26,11 @@ from stream.monitor.listing import (
     list_sources,
     list_streams,
 )
-from stream.monitor.models import AccessRole, FieldProblem, View, ViewName
+from stream.monitor.models import FieldProblem, View, ViewName
 from stream.monitor.monitor import Monitor
 from stream.monitor.problems import ProblemError, malformed, refuse_repeated
 from stream.monitor.routes import find_source, stream_detail
+from stream.monitor.tokens import Bearer
 
 INTERVAL = 1.0
 """Shortest time between two events of one view, in seconds."""
@@ -58,49 +59,51 @@ class _Subscription:
 
 
 class EventStreams:
-    """All connections that are sent live views; there is a limit to how many each token has."""
+    """All connections that are sent live views; there is a limit to how many each name has."""
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
         self._closing = asyncio.Event()
-        self._open: Counter[AccessRole | None] = Counter()
+        self._open: Counter[str] = Counter()
 
     async def close(self, _: web.Application) -> None:
         """End every connection, so that the server can stop."""
         self._closing.set()
 
-    async def serve(self, request: web.Request, role: AccessRole | None) -> web.StreamResponse:
-        """Send a connection its views until it ends or the server stops; ``HEAD`` asks for the headers alone."""
+    async def serve(self, request: web.Request, bearer: Bearer) -> web.StreamResponse:
+        """Send a connection its views until it ends, its token does, or the server stops; ``HEAD`` asks for the headers alone."""
         subscriptions = self._subscribe(request.query)
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":
             return web.Response(headers=headers)
-        if self._open[role] >= self._monitor.settings.monitor_event_streams:
+        if self._open[bearer.name] >= self._monitor.settings.monitor_event_streams:
             raise ProblemError(
                 429,
                 "too-many-requests",
-                "too many live connections with this token; close one, or raise SOTTO_MONITOR_EVENT_STREAMS",
+                "too many live connections of this name; close one, or raise SOTTO_MONITOR_EVENT_STREAMS",
                 headers={"Retry-After": "10"},
             )
-        self._open[role] += 1
+        self._open[bearer.name] += 1
         try:
             response = web.StreamResponse(headers=headers)
             await response.prepare(request)
-            await self._send(response, subscriptions)
+            await self._send(response, subscriptions, bearer)
         except TimeoutError:
             if request.transport is not None:
                 request.transport.abort()  # what it left unread would hold the connection open
         except ConnectionError:
             pass  # the reader has gone
         finally:
-            self._open[role] -= 1
+            self._open[bearer.name] -= 1
         return response
 
-    async def _send(self, response: web.StreamResponse, subscriptions: list[_Subscription]) -> None:
+    async def _send(
+        self, response: web.StreamResponse, subscriptions: list[_Subscription], bearer: Bearer
+    ) -> None:
         loop = asyncio.get_running_loop()
         number, spoken = 0, loop.time()
         readiness = ""
-        while not self._closing.is_set():
+        while not self._closing.is_set() and self._monitor.still_knows(bearer):
             news = []
             if (state := self._monitor.readiness().model_dump_json()) != readiness:
                 readiness = state

@@ -68,7 +68,9 @@ class Readiness(View):
 class Session(View):
     """Who asks."""
 
+    name: str
     role: AccessRole
+    expires: Annotated[Time | None, Field(description="When the token ends; null for never.")]
 
 
 class Rate(View):

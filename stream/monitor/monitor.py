@@ -12,7 +12,7 @@ from stream.monitor import views
 from stream.monitor.models import Overview, Readiness, ViewName, WorkersView
 from stream.monitor.series import Series
 from stream.monitor.tables import ChangeTopic, Tables
-from stream.monitor.tokens import Tokens
+from stream.monitor.tokens import Bearer, Names, TokenError
 from stream.settings import Settings
 
 _CHANGED_BY: dict[ViewName, tuple[ChangeTopic, ...]] = {
@@ -39,10 +39,10 @@ class Requester(Protocol):
 
 @dataclass
 class Monitor:
-    """What handlers work with. ``clock`` gives seconds since the epoch."""
+    """What handlers work with. ``names`` gives those who may come in, or raises TokenError; ``clock`` seconds since the epoch."""
 
     tables: Tables
-    tokens: Tokens
+    names: Callable[[], Names]
     settings: Settings
     requester: Requester
     readiness: Callable[[], Readiness]
@@ -51,6 +51,17 @@ class Monitor:
     workers: WorkersView = field(default_factory=lambda: WorkersView(time=0.0, members=[], partitions=[]))
 
     _complete: bool = False
+
+    def bearer(self, text: str) -> Bearer | None:
+        """Whose token this is; TokenError while the names cannot be read."""
+        return self.names().bearer(text, self.clock())
+
+    def still_knows(self, bearer: Bearer) -> bool:
+        """Whether somebody who came in would be let in again."""
+        try:
+            return self.names().still_knows(bearer, self.clock())
+        except TokenError:
+            return False
 
     def complete(self) -> bool:
         """Whether the tables hold all that was committed when the monitor started; once they do they always will."""

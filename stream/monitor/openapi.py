@@ -18,15 +18,15 @@ _TEMPLATE = "#/components/schemas/{model}"
 _Json = dict[str, Any]
 _PROBLEMS = {
     "400": "A parameter or the body is wrong; the fields are named",
-    "401": "No token, or a wrong one",
-    "403": "The token may only look",
+    "401": "No token, or one that is wrong, expired or revoked",
+    "403": "The token's role is not enough; 'x-role' is the least that is",
     "404": "There is no such source or stream",
     "408": "The body came too slowly",
     "409": "Refused; nothing has changed",
     "413": "The body is too large",
     "415": "The body is not JSON",
     "429": "Too many requests",
-    "503": "Not now; a change may be sent again with the same id",
+    "503": "Not now: the names that may come in cannot be read, or Kafka does not answer; a change may be sent again with the same id",
     "504": "No receipt yet; send the request again with the same id",
 }
 _PLAIN = (
@@ -80,17 +80,7 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
     parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
     if route.query is not None:
         parameters += _parameters((route.query,))
-    codes = set()
-    if route.access is not None:
-        codes |= {"400", "401", "429"}
-    if names:
-        codes |= {"404", "503"}
-    if route.body is not None:
-        codes |= {"408", "409", "413", "415"}
-    if route.path == "/api/plan":
-        codes |= {"404", "503"}
-    if route.access == "operator":
-        codes |= {"403", "503", "504"}
+    codes = _codes(route, names)
     answer = {"description": "Done", "content": _json(schemas[route.method, route.path, "answer"])}
     operation: _Json = {
         "summary": route.summary,
@@ -98,6 +88,8 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
         "responses": {"200": answer, **_problems(codes, schemas)},
         "security": [] if route.access is None else [{"token": []}],
     }
+    if route.access is not None:
+        operation["x-role"] = route.access
     if route.path == "/readyz":
         operation["responses"]["503"] = {**answer, "description": "Not yet"}
     if parameters:
@@ -110,6 +102,22 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
     return operation
 
 
+def _codes(route: Route, names: list[str]) -> set[str]:
+    """The statuses other than 200 that a route may answer with."""
+    codes = set()
+    if route.access is not None:
+        codes |= {"400", "401", "429", "503"}
+    if names:
+        codes |= {"404"}
+    if route.body is not None:
+        codes |= {"408", "409", "413", "415"}
+    if route.path == "/api/plan":
+        codes |= {"404"}
+    if route.access == "operator":
+        codes |= {"403", "504"}
+    return codes
+
+
 def _plain(
     path: str, summary: str, media: str, queries: tuple[type[View], ...], schemas: dict[Any, _Json]
 ) -> _Json:
@@ -118,9 +126,10 @@ def _plain(
         "operationId": _identifier("GET", path),
         "responses": {
             "200": {"description": "Done", "content": {media: {"schema": {}}}},
-            **_problems({"401", "429", *(("400",) if queries else ())}, schemas),
+            **_problems({"401", "429", "503", *(("400",) if queries else ())}, schemas),
         },
         "security": [{"token": []}],
+        "x-role": "viewer",
     }
     if queries:
         name = {"name": "stream", "in": "query", "schema": {"type": "string"}, "description": "For view stream."}

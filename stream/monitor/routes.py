@@ -55,10 +55,14 @@ from stream.monitor.models import (
 )
 from stream.monitor.monitor import Monitor
 from stream.monitor.problems import ProblemError, unknown
+from stream.monitor.tokens import Bearer
 from stream.processors.budget.openings import plan_for
 from stream.tracing import span
 
 log = get_logger("monitor")
+
+_RANKS: dict[AccessRole, int] = {"viewer": 0, "operator": 1}
+"""Whoever may do something, those of a higher rank may do too."""
 
 _Shown = TypeVar("_Shown")
 Halt = Annotated[HaltStream | HaltSource, Field(discriminator="kind"), ByKind()]
@@ -68,10 +72,17 @@ Halt = Annotated[HaltStream | HaltSource, Field(discriminator="kind"), ByKind()]
 class Call:
     """One request, read and checked."""
 
-    role: AccessRole | None
+    bearer: Bearer | None
     names: dict[str, str]
     query: Any = None
     body: Any = None
+
+    @property
+    def who(self) -> Bearer:
+        """Who asks: known wherever a route takes a role."""
+        if self.bearer is None:
+            raise LookupError("a route that takes no role has no name")
+        return self.bearer
 
 
 @dataclass(frozen=True)
@@ -93,6 +104,11 @@ class Route:
         return TypeAdapter(self.body)
 
 
+def may(role: AccessRole, access: AccessRole) -> bool:
+    """Whether a role may use what takes another."""
+    return _RANKS[role] >= _RANKS[access]
+
+
 async def _health(_: Monitor, __: Call) -> Health:
     return Health()
 
@@ -102,7 +118,7 @@ async def _readiness(monitor: Monitor, _: Call) -> Readiness:
 
 
 async def _session(_: Monitor, call: Call) -> Session:
-    return Session(role=call.role or "viewer")
+    return Session(name=call.who.name, role=call.who.role, expires=call.who.expires)
 
 
 async def _overview(monitor: Monitor, _: Call) -> Overview:
@@ -162,11 +178,12 @@ async def _plan(monitor: Monitor, call: Call) -> Plan:
 
 async def _request(monitor: Monitor, call: Call) -> Receipt:
     request: Request = call.body
+    by = call.who.name
     try:
         with span("monitor requests", {"sotto.request.kind": request.kind}):
             receipt = await monitor.requester.request(request)
     except Refused as error:
-        log.info("request refused", kind=request.kind)
+        log.info("request refused", kind=request.kind, by=by)
         raise ProblemError(409, "refused", error.reason, asked=error.asked, left=error.left) from None
     except MalformedEventError as error:
         raise ProblemError(400, "malformed", str(error)) from None
@@ -182,7 +199,7 @@ async def _request(monitor: Monitor, call: Call) -> Receipt:
             "unavailable",
             f"Kafka: {type(error).__name__}; send the same request again with the same id",
         ) from None
-    log.info("request committed", kind=request.kind, outcome=receipt.outcome)
+    log.info("request committed", kind=request.kind, outcome=receipt.outcome, by=by)
     return receipt
 
 

@@ -16,12 +16,13 @@ from stream.log import get_logger
 from stream.monitor.connections import IDLE_SECONDS
 from stream.monitor.events import EventStreams
 from stream.monitor.metrics import CONTENT_TYPE, exposition
-from stream.monitor.models import AccessRole, ProblemCode, Readiness
+from stream.monitor.models import ProblemCode, Readiness
 from stream.monitor.monitor import Monitor
 from stream.monitor.openapi import document
 from stream.monitor.pages import add_pages
 from stream.monitor.problems import ProblemError, malformed, refuse_repeated
-from stream.monitor.routes import ROUTES, Call, Route
+from stream.monitor.routes import ROUTES, Call, Route, may
+from stream.monitor.tokens import Bearer, TokenError, article
 from stream.rate_limits import RateLimiter
 
 log = get_logger("monitor")
@@ -49,7 +50,7 @@ _PUBLIC = frozenset({*_UNLIMITED, "/", "/favicon.ico"})
 """Served without a token: health, and the page that asks for the token."""
 _PUBLIC_PREFIX = "/static/"
 
-_ROLE: web.RequestKey[AccessRole | None] = web.RequestKey("role")
+_BEARER: web.RequestKey[Bearer] = web.RequestKey("bearer")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -77,7 +78,7 @@ def add_api(application: web.Application, monitor: Monitor) -> None:
         return web.json_response(document())
 
     async def live(request: web.Request) -> web.StreamResponse:
-        return await streams.serve(request, request.get(_ROLE))
+        return await streams.serve(request, request[_BEARER])
 
     application.router.add_get("/metrics", metrics)
     application.router.add_get("/openapi.json", openapi)
@@ -118,9 +119,9 @@ def _guard(monitor: Monitor) -> Any:
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path in _UNLIMITED or request.path.startswith(_PUBLIC_PREFIX):
             return await handler(request)
-        role = monitor.tokens.role_of(_token(request))
+        bearer, trouble = _bearer(monitor, request)
         # Whoever has no token shares the address's bucket, so that guesses are slow and cost nobody else anything.
-        if wait := limiter.wait((role, request.remote)):
+        if wait := limiter.wait((bearer and bearer.name, request.remote)):
             raise ProblemError(
                 429,
                 "too-many-requests",
@@ -128,17 +129,30 @@ def _guard(monitor: Monitor) -> Any:
                 headers={"Retry-After": str(max(1, round(wait)))},
             )
         public = request.path in _PUBLIC or request.path.startswith(_PUBLIC_PREFIX)
-        if role is None and not public:
+        if bearer is not None:
+            request[_BEARER] = bearer
+        elif trouble and not public:
+            raise ProblemError(
+                503, "unavailable", "the names that may come in cannot be read; see the monitor's log"
+            )
+        elif not public:
             raise ProblemError(
                 401,
                 "unauthorized",
-                "send 'Authorization: Bearer TOKEN' with the operator's or the viewer's token",
+                "send 'Authorization: Bearer TOKEN' with a token that 'sotto token create' made, not expired or revoked",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        request[_ROLE] = role
         return await handler(request)
 
     return guard
+
+
+def _bearer(monitor: Monitor, request: web.Request) -> tuple[Bearer | None, bool]:
+    """Who asks, and whether nobody can be known at present."""
+    try:
+        return monitor.bearer(_token(request)), False
+    except TokenError:
+        return None, True
 
 
 def _token(request: web.Request) -> str:
@@ -148,16 +162,22 @@ def _token(request: web.Request) -> str:
 
 def _handler(monitor: Monitor, route: Route) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        role: AccessRole | None = request.get(_ROLE)
-        if route.access == "operator" and role != "operator":
-            raise ProblemError(403, "forbidden", "this takes the operator's token; viewers may only look")
+        bearer = request.get(_BEARER)
+        if route.access is not None and (bearer is None or not may(bearer.role, route.access)):
+            raise ProblemError(
+                403, "forbidden", f"this is for {article(route.access)}; the token is {_whose(bearer)}"
+            )
         query = _query(request, route)
         body = await _body(request, route) if route.body is not None else None
-        answer = await route.handle(monitor, Call(role, dict(request.match_info), query, body))
+        answer = await route.handle(monitor, Call(bearer, dict(request.match_info), query, body))
         unready = isinstance(answer, Readiness) and not answer.ready
         return _answer(answer, 503 if unready else 200)
 
     return handle
+
+
+def _whose(bearer: Bearer | None) -> str:
+    return "nobody's" if bearer is None else f"{article(bearer.role)}'s"
 
 
 def _query(request: web.Request, route: Route) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from stream import tracing
 from stream.client import AsyncClient
@@ -18,7 +19,7 @@ from stream.monitor.monitor import Monitor, MonitorEndedError
 from stream.monitor.reader import Reader
 from stream.monitor.server import add_api
 from stream.monitor.tables import Tables
-from stream.monitor.tokens import Tokens
+from stream.monitor.tokens import Names
 from stream.monitor.views import HISTORY_SPACING
 from stream.settings import Settings
 
@@ -28,7 +29,7 @@ CONTACT_SECONDS = 15.0
 log = get_logger("monitor")
 
 
-async def serve_monitor(settings: Settings, tokens: Tokens, *, stop_with_stdin: bool = False) -> None:
+async def serve_monitor(settings: Settings, names: Callable[[], Names], *, stop_with_stdin: bool = False) -> None:
     """Run the monitor until SIGTERM or SIGINT, or until standard input ends if that is an order too."""
     tracing.configure("monitor")
     stopping = asyncio.Event()
@@ -40,7 +41,7 @@ async def serve_monitor(settings: Settings, tokens: Tokens, *, stop_with_stdin: 
     async with AsyncClient(settings) as client:
         tables = Tables(client.topics)
         reader = Reader(settings, client.topics, tables)
-        monitor = Monitor(tables, tokens, settings, client, lambda: _readiness(reader, groups))
+        monitor = Monitor(tables, names, settings, client, lambda: _readiness(reader, groups))
         groups = Groups(settings, client.topics, tables, monitor.show_workers)
         add_api(reader.web, monitor)
         async with reader:

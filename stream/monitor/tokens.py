@@ -1,91 +1,158 @@
-"""Who may use the monitor: one token for operators, one for viewers.
+"""Names with a role, and the tokens that belong to them. Of a token its digest is all that is kept.
 
-Tokens are compared by digest in constant time, both of them whatever the outcome, so that timing tells neither how
-much of a guess is right nor which token it resembles.
+A token is ``sotto_ID_SECRET``: the public name of the token, and 256 bits from the system's source of randomness. Nobody
+can list so many candidates, so one SHA-256 hides them as well as a slow or salted hash would, which are for secrets that
+people choose. The id picks the entry, and the digest is compared in constant time, with nobody's if there is no
+such entry.
 """
 
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
-from pathlib import Path
-from typing import Self
+from typing import Annotated, Literal, NamedTuple, Self
 
-from stream.environment import OPERATOR_VARIABLE, VIEWER_VARIABLE
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from schemas.base import Digest, Identifier
 from stream.monitor.models import AccessRole
-from stream.secret_files import read_secret, write_secret
-from stream.settings import Settings
 
-MIN_TOKEN_LENGTH = 32
+MAX_TOKENS = 10_000
+"""Tokens in one file, revoked ones among them."""
+
+_PREFIX = "sotto"
+_NOBODY = bytes(32)
+
+TokenId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]
+Standing = Literal["valid", "expired", "revoked"]
+Seconds = Annotated[int, Field(ge=0)]
 
 
 class TokenError(RuntimeError):
-    """The monitor has no usable tokens; the message says what to do and never shows one."""
+    """A token, or the file of names, cannot be used; the message says what to do and never shows a token."""
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """The two tokens' digests."""
+class Bearer(NamedTuple):
+    """Who asks: a name with a role, by one of its tokens."""
 
-    operator: bytes = field(repr=False)
-    viewer: bytes = field(repr=False)
+    name: str
+    role: AccessRole
+    token: str
+    expires: int | None = None
+
+
+class Token(BaseModel):
+    """One token of a name; ``created``, ``expires`` and ``revoked`` are seconds since the epoch."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+    id: TokenId
+    name: Identifier
+    role: AccessRole
+    digest: Digest = Field(repr=False)
+    created: Seconds
+    expires: Seconds | None = None
+    revoked: Seconds | None = None
 
     @classmethod
-    def of(cls, operator: str, viewer: str) -> Self:
-        """Take two different tokens of at least 32 printable ASCII characters."""
-        for name, token in (("operator", operator), ("viewer", viewer)):
-            if len(token) < MIN_TOKEN_LENGTH or not (token.isascii() and token.isprintable() and " " not in token):
-                raise TokenError(
-                    f"the {name}'s token must have at least {MIN_TOKEN_LENGTH} printable ASCII characters and no "
-                    "spaces; make one with 'openssl rand -hex 32'"
-                )
-        if operator == viewer:
-            raise TokenError("the operator's and the viewer's token are the same; choose another for viewers")
-        return cls(_digest(operator), _digest(viewer))
-
-    @classmethod
-    def load(cls, settings: Settings, environment: Mapping[str, str] = os.environ) -> Self:
-        """Read both tokens from their files, or else from the environment."""
-        return cls.of(
-            _find("operator", settings.monitor_operator_token_file, OPERATOR_VARIABLE, environment),
-            viewer_token(settings, environment),
+    def of(cls, text: str, name: str, role: AccessRole, *, created: int, expires: int | None = None) -> Self:
+        """The entry of a token's text."""
+        return cls(
+            id=text.split("_")[1],
+            name=name,
+            role=role,
+            digest=_digest(text).hex(),
+            created=created,
+            expires=expires,
         )
 
-    def role_of(self, token: str) -> AccessRole | None:
-        """Whose token this is."""
-        given = _digest(token)
-        is_operator = hmac.compare_digest(given, self.operator)
-        is_viewer = hmac.compare_digest(given, self.viewer)
-        if is_operator:
-            return "operator"
-        return "viewer" if is_viewer else None
+    def standing(self, now: float) -> Standing:
+        """Whether it still opens anything."""
+        if self.revoked is not None:
+            return "revoked"
+        return "expired" if self.expires is not None and now >= self.expires else "valid"
 
 
-def viewer_token(settings: Settings, environment: Mapping[str, str] = os.environ) -> str:
-    """The token with which a program of ours reads the API; TokenError says where to put it."""
-    return _find("viewer", settings.monitor_viewer_token_file, VIEWER_VARIABLE, environment)
+class Names(BaseModel):
+    """The whole file: every token that was made, with its name and role. A name has one role at a time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+    version: Literal[1] = 1
+    tokens: Annotated[tuple[Token, ...], Field(max_length=MAX_TOKENS)] = ()
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if len(self._by_id) != len(self.tokens):
+            raise ValueError("two tokens have one id")
+        roles: dict[str, AccessRole] = {}
+        for token in self.tokens:
+            if token.revoked is None and roles.setdefault(token.name, token.role) != token.role:
+                raise ValueError("a name has two roles")
+        return self
+
+    def bearer(self, text: str, now: float) -> Bearer | None:
+        """Whose token this is; None where it is nobody's, or expired, or revoked."""
+        token = self._by_id.get(_id_of(text))
+        kept = _NOBODY if token is None else bytes.fromhex(token.digest)
+        is_right = hmac.compare_digest(_digest(text), kept)
+        if token is None or not is_right or token.standing(now) != "valid":
+            return None
+        return Bearer(token.name, token.role, token.id, token.expires)
+
+    def still_knows(self, bearer: Bearer, now: float) -> bool:
+        """Whether the token by which somebody came in would let them in again."""
+        token = self._by_id.get(bearer.token)
+        return token is not None and token.standing(now) == "valid" and token.role == bearer.role
+
+    def with_token(self, name: str, role: AccessRole, *, now: int, expires: int | None) -> tuple[Self, Token, str]:
+        """These names and a fresh token, its entry, and its text, which is kept nowhere."""
+        for token in self.tokens:
+            if token.name == name and token.revoked is None and token.role != role:
+                raise TokenError(
+                    f"name: {name} is {article(token.role)} already; run 'sotto token revoke {name}' first, "
+                    "or choose another name"
+                )
+        if len(self.tokens) >= MAX_TOKENS:
+            raise TokenError(f"there are {MAX_TOKENS} tokens already; start a new file")
+        text = new_text()
+        fresh = Token.of(text, name, role, created=now, expires=expires)
+        return self._with((*self.tokens, fresh)), fresh, text
+
+    def without(self, which: str, now: int) -> tuple[Self, tuple[Token, ...]]:
+        """These names with all tokens of one, or the token of one id, revoked; and those that were revoked by this."""
+        found = [token for token in self.tokens if which in {token.name, token.id}]
+        if not found:
+            raise TokenError(f"there is no name and no token '{which[:128]}'; 'sotto token list' lists them")
+        ended = tuple(token.model_copy(update={"revoked": now}) for token in found if token.revoked is None)
+        by_id = {token.id: token for token in ended}
+        return self._with(tuple(by_id.get(token.id, token) for token in self.tokens)), ended
+
+    def _with(self, tokens: tuple[Token, ...]) -> Self:
+        return type(self)(tokens=tokens)
+
+    @cached_property
+    def _by_id(self) -> Mapping[str, Token]:
+        return {token.id: token for token in self.tokens}
 
 
-def make_token_file(path: Path) -> None:
-    """Write a fresh token to an owner-only file, unless the file exists."""
-    if not path.exists():
-        write_secret(path, secrets.token_urlsafe(32))
+def new_text() -> str:
+    """A token that nobody has."""
+    return f"{_PREFIX}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
 
 
-def _digest(token: str) -> bytes:
-    return sha256(token.encode(errors="surrogateescape")).digest()
+def article(role: AccessRole) -> str:
+    """A role in a sentence."""
+    return f"{'a' if role == 'viewer' else 'an'} {role}"
 
 
-def _find(name: str, file: str, variable: str, environment: Mapping[str, str]) -> str:
-    if file:
-        return read_secret(Path(file))
-    if token := environment.get(variable):
-        return token
-    raise TokenError(
-        f"no {name}'s token: set SOTTO_MONITOR_{name.upper()}_TOKEN_FILE to an owner-only file that holds one, "
-        f"or {variable}"
-    )
+def _id_of(text: str) -> str:
+    parts = text.split("_", 2)
+    return parts[1] if len(parts) == 3 and parts[0] == _PREFIX else ""
+
+
+def _digest(text: str) -> bytes:
+    return sha256(text.encode(errors="surrogateescape")).digest()

@@ -13,11 +13,11 @@ from playwright.async_api import Page, expect
 
 from sotto import AsyncClient
 from stream.kafka.processes import Service
-from stream.monitor.tokens import make_token_file
 from stream.settings import Settings
 from tests.browser.conftest import OpenPage
 from tests.browser.test_top import top
 from tests.conftest import StartService
+from tests.names import FILE, make_names
 from tests.unit.monitor.installation import HIGH, LOW
 
 pytestmark = [pytest.mark.browser, pytest.mark.kafka, pytest.mark.asyncio(loop_scope="session")]
@@ -27,25 +27,15 @@ MECHANISM = {"kind": "above_threshold", "threshold": 0.0, "cutoff": 3}
 
 
 def with_monitor(settings: Settings, folder: Path) -> Settings:
-    files = {role: folder / f"{role}.token" for role in ("operator", "viewer")}
-    for path in files.values():
-        make_token_file(path)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     return settings.model_copy(
         update={
             "monitor_port": port,
-            "monitor_operator_token_file": str(files["operator"]),
-            "monitor_viewer_token_file": str(files["viewer"]),
+            "monitor_names_file": str(folder / FILE),
         }
     )
-
-
-def own_tokens(own: Settings) -> tuple[str, str]:
-    files = (own.monitor_operator_token_file, own.monitor_viewer_token_file)
-    operator, viewer = (Path(file).read_text().strip() for file in files)
-    return operator, viewer
 
 
 async def rows(page: Page) -> list[str]:
@@ -78,7 +68,8 @@ async def test_a_halt_from_the_page_halts_the_stream_on_kafka_and_a_killed_monit
     start("budget")
     start("worker")
     address = f"http://{own.monitor_host}:{own.monitor_port}"
-    operator, viewer = own_tokens(own)
+    tokens = make_names(tmp_path)
+    operator, viewer = tokens["operator"], tokens["viewer"]
     log = tmp_path / "monitor.log"
     async with AsyncClient(settings) as client:
         await client.register(SOURCE)

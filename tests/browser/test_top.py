@@ -20,7 +20,7 @@ async def top(address: str, *, token: str = VIEWER, columns: int = 140) -> tuple
         *(sys.executable, "-m", "stream.cli", "top", "--once", "--url", address),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "SOTTO_MONITOR_VIEWER_TOKEN": token, "COLUMNS": str(columns)},
+        env={**os.environ, "SOTTO_MONITOR_TOKEN": token, "COLUMNS": str(columns)},
     )
     output, error = await process.communicate()
     return process.returncode or 0, output.decode(), error.decode()
@@ -75,7 +75,7 @@ class Terminal:
             stdout=shown,
             env={
                 **os.environ,
-                "SOTTO_MONITOR_VIEWER_TOKEN": VIEWER,
+                "SOTTO_MONITOR_TOKEN": VIEWER,
                 "COLUMNS": "120",
                 "LINES": "50",
                 "TERM": "xterm",

@@ -25,13 +25,13 @@ from sotto import AsyncClient
 from stream.kafka import reports
 from stream.kafka.processes import Service
 from stream.kafka.services import worker
-from stream.monitor.tokens import make_token_file
 from stream.noise import NoiseKey
 from stream.processors.topics import partition_of
 from stream.settings import Settings
 from stream.tracing import span, trace_with
 from tests.chaos.checker import committed
 from tests.conftest import StartService
+from tests.names import FILE, give_token, make_names, revoke
 
 pytestmark = pytest.mark.kafka
 
@@ -48,16 +48,17 @@ def spec(stream: str, cutoff: int = 3) -> dict[str, object]:
 class Web:
     """The monitor's API as people and programs use it."""
 
-    def __init__(self, session: ClientSession, settings: Settings) -> None:
+    def __init__(self, session: ClientSession, settings: Settings, tokens: dict[str, str]) -> None:
         self._session = session
         self._address = f"http://{settings.monitor_host}:{settings.monitor_port}"
-        files = {"operator": settings.monitor_operator_token_file, "viewer": settings.monitor_viewer_token_file}
-        self._tokens = {role: Path(file).read_text().strip() for role, file in files.items()} | {
-            "nobody": "0" * 40
-        }
+        self.tokens = {**tokens, "nobody": "0" * 40}
 
-    async def get(self, path: str) -> dict[str, Any]:
-        async with self._session.get(self._address + path, headers=self._as("viewer")) as response:
+    async def status(self, path: str, role: str) -> int:
+        async with self._session.get(self._address + path, headers=self._as(role)) as response:
+            return response.status
+
+    async def get(self, path: str, role: str = "viewer") -> dict[str, Any]:
+        async with self._session.get(self._address + path, headers=self._as(role)) as response:
             assert response.status == 200, await response.text()
             answer: dict[str, Any] = await response.json()
             return answer
@@ -84,23 +85,26 @@ class Web:
             return answer
 
     def _as(self, role: str) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._tokens[role]}"}
+        return {"Authorization": f"Bearer {self.tokens[role]}"}
 
 
 @pytest.fixture
-def own(settings: Settings, tmp_path: Path) -> Settings:
+def tokens(tmp_path: Path) -> dict[str, str]:
+    """A token for each role, in the file of names that ``own`` speaks of."""
+    return make_names(tmp_path)
+
+
+@pytest.fixture
+def own(settings: Settings, tmp_path: Path, tokens: dict[str, str]) -> Settings:
     """The installation's settings with those of its monitor."""
-    files = {role: tmp_path / f"{role}.token" for role in ("operator", "viewer")}
-    for file in files.values():
-        make_token_file(file)
+    assert tokens
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     return settings.model_copy(
         update={
             "monitor_port": port,
-            "monitor_operator_token_file": str(files["operator"]),
-            "monitor_viewer_token_file": str(files["viewer"]),
+            "monitor_names_file": str(tmp_path / FILE),
             "monitor_burst": 10_000,
         }
     )
@@ -113,9 +117,9 @@ def start_monitor(own: Settings, tmp_path: Path) -> Iterator[Callable[[], Servic
 
 
 @pytest.fixture
-async def web(own: Settings) -> AsyncIterator[Web]:
+async def web(own: Settings, tokens: dict[str, str]) -> AsyncIterator[Web]:
     async with ClientSession() as session:
-        yield Web(session, own)
+        yield Web(session, own, tokens)
 
 
 def figures(page: dict[str, Any]) -> list[dict[str, Any]]:
@@ -282,7 +286,27 @@ async def test_a_trace_leads_from_the_asker_to_the_worker(
     assert [link.context.span_id for link in found["worker answers"].links] == [asked.span_id]
 
 
-def test_without_tokens_the_monitor_does_not_start(own: Settings) -> None:
+async def test_whoever_is_given_a_token_comes_in_and_whoever_is_revoked_does_not_without_a_restart(
+    start_monitor: Callable[[], Service], web: Web, tmp_path: Path
+) -> None:
+    monitor = start_monitor()
+    await web.ready()
+    web.tokens["auditor"] = give_token(tmp_path, "auditor", "viewer")
+    assert (await web.get("/api/session", "auditor"))["name"] == "auditor"
+    revoke(tmp_path, "auditor")
+    assert await web.status("/api/session", "auditor") == 401
+    (tmp_path / FILE).chmod(0o644)
+    for role in ("operator", "viewer", "auditor"):
+        assert await web.status("/api/session", role) == 503
+    (tmp_path / FILE).chmod(0o600)
+    assert await web.status("/api/session", "operator") == 200
+    assert await web.status("/api/session", "auditor") == 401
+    log = monitor.log.read_text()
+    assert "names cannot be read; nobody is let in" in log
+    assert not any(token in log for token in web.tokens.values())
+
+
+def test_without_names_the_monitor_does_not_start(own: Settings) -> None:
     environment = {name: text for name, text in os.environ.items() if not name.startswith("SOTTO_")}
     result = subprocess.run(
         [sys.executable, "-m", "stream.cli", "serve", "monitor"],
@@ -293,7 +317,7 @@ def test_without_tokens_the_monitor_does_not_start(own: Settings) -> None:
         timeout=60,
     )
     assert result.returncode == 1
-    assert "SOTTO_MONITOR_OPERATOR_TOKEN" in result.stderr
+    assert "SOTTO_MONITOR_NAMES_FILE" in result.stderr
 
 
 def _answered(view: dict[str, Any]) -> int:

@@ -30,7 +30,6 @@ from stream.kafka.processes import RoleName, Service
 from stream.kafka.restore import read_to_end, reader
 from stream.kafka.security import SecurityError, admin_client, connection
 from stream.kafka.topics import TopicsError, check_topics, find_topics, layout
-from stream.monitor.tokens import make_token_file
 from stream.noise import NoiseKey
 from stream.processors.topics import Topics, partition_of
 from stream.settings import Settings
@@ -46,6 +45,7 @@ from tests.kafka.secured import (
     variables,
     writable,
 )
+from tests.names import FILE, make_names
 
 pytestmark = pytest.mark.kafka
 
@@ -102,7 +102,7 @@ def installation(kafka: SecuredKafka, tmp_path_factory: pytest.TempPathFactory) 
     key = folder / "noise.key"
     NoiseKey.generate().save(key)
     monitor = monitor_settings(folder)
-    token = Path(monitor["monitor_operator_token_file"]).read_text().strip()
+    token = make_names(folder)["operator"]
     running = Installation(kafka, f"http://127.0.0.1:{monitor['monitor_port']}", token)
     starts: list[tuple[RoleName, Path | None]] = [("budget", key), ("worker", key), ("monitor", None)]
     with ExitStack() as stack:
@@ -116,14 +116,10 @@ def installation(kafka: SecuredKafka, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def monitor_settings(folder: Path) -> dict[str, Any]:
-    files = {role: folder / f"{role}.token" for role in ("operator", "viewer")}
-    for file in files.values():
-        make_token_file(file)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    tokens = {f"monitor_{role}_token_file": str(file) for role, file in files.items()}
-    return {"monitor_port": port, **tokens}
+    return {"monitor_port": port, "monitor_names_file": str(folder / FILE)}
 
 
 async def collected(settings: Settings, wanted: int) -> list[Answer]:

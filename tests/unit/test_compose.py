@@ -104,18 +104,16 @@ def test_the_noise_key_comes_as_a_mounted_file_and_data_is_read_only(
     assert [volume.rpartition(":/data:")[2] for volume in services[name]["volumes"]] == ["ro"]
 
 
-def test_the_monitor_has_its_tokens_as_mounted_files_and_no_noise_key(
-    composed: dict[str, Any], services: dict[str, dict[str, Any]]
+def test_the_monitor_has_its_names_in_a_mounted_folder_no_token_and_no_noise_key(
+    services: dict[str, dict[str, Any]],
 ) -> None:
     monitor = services["monitor"]
-    assert set(monitor["secrets"]) == {"monitor_operator_token", "monitor_viewer_token"}
+    assert "secrets" not in monitor
     assert not {KEY_VARIABLE, KEY_FILE_VARIABLE} & set(monitor["environment"])
-    for role in ("operator", "viewer"):
-        assert (
-            monitor["environment"][f"SOTTO_MONITOR_{role.upper()}_TOKEN_FILE"]
-            == f"/run/secrets/monitor_{role}_token"
-        )
-        assert list(composed["secrets"][f"monitor_{role}_token"]) == ["file"]
+    folder, name = monitor["environment"]["SOTTO_MONITOR_NAMES_FILE"].rsplit("/", 1)
+    assert folder.startswith("/run/secrets/")
+    assert [volume.rpartition(":-")[2] for volume in monitor["volumes"]] == [f"./names}}:{folder}:ro"]
+    assert name == "names.json"
     assert "http://127.0.0.1:8080/healthz" in monitor["healthcheck"]["test"][-1]
 
 

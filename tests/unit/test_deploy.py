@@ -100,7 +100,8 @@ def test_prometheus_asks_every_service_of_the_compose_file_where_it_listens() ->
     assert all(services[target.split(":")[0]]["environment"]["SOTTO_METRICS_HOST"] == "0.0.0.0" for target in own)  # noqa: S104
     monitor = services["monitor"]["environment"]
     assert jobs["sotto-monitor"]["static_configs"][0]["targets"] == [f"monitor:{monitor['SOTTO_MONITOR_PORT']}"]
-    assert jobs["sotto-monitor"]["authorization"]["credentials_file"] == monitor["SOTTO_MONITOR_VIEWER_TOKEN_FILE"]
+    (secret,) = services["prometheus"]["secrets"]
+    assert jobs["sotto-monitor"]["authorization"]["credentials_file"] == f"/run/secrets/{secret}"
 
 
 def test_grafana_is_given_the_dashboard_and_the_prometheus_that_it_asks() -> None:

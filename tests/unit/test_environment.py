@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from stream.environment import KAFKA_CREDENTIALS, KEY_FILE_VARIABLE, MONITOR_TOKENS, NOISE_KEY, SECRETS, without
+from stream.environment import (
+    KAFKA_CREDENTIALS,
+    KEY_FILE_VARIABLE,
+    MONITOR_NAMES,
+    MONITOR_TOKEN,
+    NOISE_KEY,
+    SECRETS,
+    without,
+)
 from stream.kafka.processes import RoleName, Service
 from stream.kafka.replicas import Replicas
 from stream.kafka.security import BearerToken
@@ -41,7 +49,7 @@ class _Child:
 
 @pytest.mark.parametrize(
     ("role", "kept"),
-    [("worker", {KEY_FILE_VARIABLE}), ("budget", {KEY_FILE_VARIABLE}), ("monitor", MONITOR_TOKENS)],
+    [("worker", {KEY_FILE_VARIABLE}), ("budget", {KEY_FILE_VARIABLE}), ("monitor", MONITOR_NAMES)],
 )
 def test_a_service_is_given_its_own_secrets_alone(
     role: RoleName, kept: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -53,7 +61,8 @@ def test_a_service_is_given_its_own_secrets_alone(
 
 
 def test_replicas_are_given_no_other_key_than_their_file_and_no_token() -> None:
-    for arguments, needless in (([], MONITOR_TOKENS), (["--key-file", "noise.key"], MONITOR_TOKENS | NOISE_KEY)):
+    monitors = MONITOR_TOKEN | MONITOR_NAMES
+    for arguments, needless in (([], monitors), (["--key-file", "noise.key"], monitors | NOISE_KEY)):
         environment = Replicas(Settings(), 1, arguments).environment(0)
         assert environment.keys() & SECRETS == SECRETS - needless
 

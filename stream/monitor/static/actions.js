@@ -153,7 +153,7 @@ function refusal(error) {
     case 401:
       return "Nobody's token (401): nothing was changed.";
     case 403:
-      return "This is the viewer's token (403): nothing was changed. It takes the operator's.";
+      return "This token's role is not enough (403): nothing was changed. It takes an operator's.";
     default:
       return explain(problem, amount);
   }

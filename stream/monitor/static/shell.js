@@ -24,7 +24,7 @@ export function shell(session, { onRetry, onSignOut }) {
       { class: "top" },
       make("a", { class: "brand", href: route("overview") }, "Sotto"),
       make("nav", { class: "places", "aria-label": "Places" }, links),
-      make("div", { class: "who" }, live, make("span", { class: "quiet" }, session.role), make("button", { type: "button", class: "plain-button", onclick: onSignOut }, "Sign out")),
+      make("div", { class: "who" }, live, make("span", { class: "quiet name" }, session.name), make("span", { class: "quiet" }, session.role), make("button", { type: "button", class: "plain-button", onclick: onSignOut }, "Sign out")),
     ),
     banner,
     reading,

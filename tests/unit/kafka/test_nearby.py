@@ -117,9 +117,9 @@ def test_the_monitor_of_a_running_installation_is_found_with_its_token(
             monitor_of("http://elsewhere:1/", Settings())
         with pytest.raises(TokenError):
             monitor_of(None, Settings(monitor_port=4567))
-        monkeypatch.setenv("SOTTO_MONITOR_VIEWER_TOKEN", "u" * 40)
+        monkeypatch.setenv("SOTTO_MONITOR_TOKEN", "u" * 40)
         assert monitor_of(None, Settings())[1] == "u" * 40
-        monkeypatch.delenv("SOTTO_MONITOR_VIEWER_TOKEN")
+        monkeypatch.delenv("SOTTO_MONITOR_TOKEN")
         (folder / VIEWER_FILE).chmod(0o644)
         with pytest.raises(SecretFileError, match="open to others"):
             monitor_of(None, Settings())

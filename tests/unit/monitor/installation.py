@@ -19,12 +19,18 @@ from stream.monitor.models import Readiness
 from stream.monitor.monitor import Monitor
 from stream.monitor.server import build_application
 from stream.monitor.tables import Tables
-from stream.monitor.tokens import Tokens
+from stream.monitor.tokens import Names, Token, TokenError
 from stream.processors.base import Record
 from stream.settings import Settings
 
-OPERATOR = "operator-" + "0" * 32
-VIEWER = "viewer-" + "1" * 32
+OPERATOR = "sotto_00000000000a_" + "0" * 43
+VIEWER = "sotto_00000000000b_" + "1" * 43
+NAMES = Names(
+    tokens=(
+        Token.of(OPERATOR, "olga", "operator", created=0),
+        Token.of(VIEWER, "vera", "viewer", created=0),
+    )
+)
 FEED: dict[str, Any] = {
     "kind": "values",
     "source": "feed",
@@ -55,19 +61,25 @@ class Installation:
     driver: Driver = field(default_factory=lambda: Driver(bytes(32), partitions=2))
     now: float = 1_000_000.0
     requested: list[LedgerRequest] = field(default_factory=list)
+    names: Names | None = NAMES
     readiness: Readiness = field(default_factory=lambda: Readiness(ready=True, behind=0))
 
     def __post_init__(self) -> None:
         self.tables = Tables(self.driver.topics)
         self.monitor = Monitor(
             self.tables,
-            Tokens.of(OPERATOR, VIEWER),
+            self._names,
             self.settings,
             self,
             lambda: self.readiness,
             clock=lambda: self.now,
         )
         self._shown = 0
+
+    def _names(self) -> Names:
+        if self.names is None:
+            raise TokenError("cannot read the file")
+        return self.names
 
     async def request(self, request: LedgerRequest) -> Receipt:
         """What the client does on Kafka, done by the services in memory."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,10 +39,11 @@ def test_a_port_that_is_none_is_refused_by_name() -> None:
     assert "monitor_port" in str(result.exception)
 
 
-def test_without_tokens_the_variables_are_named() -> None:
-    unset = {
-        f"SOTTO_MONITOR_{role}_TOKEN{kind}": None for role in ("OPERATOR", "VIEWER") for kind in ("", "_FILE")
-    }
-    result = run("serve", "monitor", environment=unset)
-    assert isinstance(result.exception, TokenError)
-    assert "SOTTO_MONITOR_OPERATOR_TOKEN" in str(result.exception)
+def test_without_names_the_monitor_does_not_start_and_names_the_variable(tmp_path: Path) -> None:
+    for given, told in (
+        (None, "SOTTO_MONITOR_NAMES_FILE"),
+        (str(tmp_path / "nowhere.json"), "cannot read file"),
+    ):
+        result = run("serve", "monitor", environment={"SOTTO_MONITOR_NAMES_FILE": given})
+        assert isinstance(result.exception, TokenError)
+        assert told in str(result.exception)

@@ -13,8 +13,20 @@ from aiohttp.test_utils import TestServer
 
 from stream.monitor import events
 from stream.monitor.models import Readiness
+from stream.monitor.tokens import Names
 from stream.settings import Settings
-from tests.unit.monitor.installation import HIGH, LOW, OPERATOR, VIEWER, Installation, WebClient, bearer, get, spec
+from tests.unit.monitor.installation import (
+    HIGH,
+    LOW,
+    NAMES,
+    OPERATOR,
+    VIEWER,
+    Installation,
+    WebClient,
+    bearer,
+    get,
+    spec,
+)
 
 WAIT = 20.0
 
@@ -163,6 +175,37 @@ async def test_the_headers_alone_are_answered_without_a_body_and_end() -> None:
     assert head.startswith(b"HTTP/1.1 200 OK")
     assert b"text/event-stream" in head
     assert body == b""
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired", "unreadable"])
+async def test_a_token_that_ends_takes_its_live_connections_with_it_and_no_others(how: str) -> None:
+    installation = Installation()
+    installation.open(spec("ward"))
+    async with asyncio.timeout(WAIT), installation.web() as client:
+        ending, staying = [await listen(client, token, views="overview") for token in (VIEWER, OPERATOR)]
+        assert (await named(read(ending)))[0] == "readiness"
+        if how == "unreadable":
+            installation.names = None
+        else:
+            at = int(installation.now)
+            installation.names = Names(
+                tokens=tuple(
+                    token.model_copy(update={how.replace("expired", "expires"): at})
+                    if token.name == "vera"
+                    else token
+                    for token in NAMES.tokens
+                )
+            )
+        while await ending.content.readany():
+            pass
+        if how == "unreadable":
+            while await staying.content.readany():
+                pass
+        else:
+            assert (await named(read(staying)))[0] == "readiness"
+        async with client.get("/api/overview", headers=bearer(VIEWER)) as response:
+            assert response.status == (503 if how == "unreadable" else 401)
+            assert ("WWW-Authenticate" in response.headers) == (how != "unreadable")
 
 
 async def test_a_server_that_stops_ends_its_live_connections() -> None:

@@ -16,7 +16,7 @@ export function loginView(onSignedIn, message = "") {
     make("p", {}, "Privacy budgets, streams and services of this installation."),
     make("label", { for: "token" }, "Token"),
     token,
-    make("p", { class: "hint" }, "The viewer's token shows everything; the operator's may halt and close as well. It stays in this tab only."),
+    make("p", { class: "hint" }, "A viewer's token shows everything; an operator's may halt and close as well. It stays in this tab only."),
     outcome,
     button,
   );

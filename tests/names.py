@@ -1,0 +1,33 @@
+"""A file of names for a test's monitor, and the tokens that open it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import get_args
+
+from stream.monitor.models import AccessRole
+from stream.monitor.names_file import change_names
+from stream.monitor.tokens import Names
+
+FILE = "names.json"
+
+
+def make_names(folder: Path) -> dict[str, str]:
+    """Write the file with a name for each role, called like it, and give their tokens."""
+    return {role: give_token(folder, role, role) for role in get_args(AccessRole)}
+
+
+def give_token(folder: Path, name: str, role: AccessRole) -> str:
+    """Add a token of a name to the file."""
+
+    def add(names: Names) -> tuple[Names, str]:
+        changed, _, text = names.with_token(name, role, now=int(time.time()), expires=None)
+        return changed, text
+
+    return change_names(folder / FILE, add)
+
+
+def revoke(folder: Path, which: str) -> None:
+    """Take a name's tokens back."""
+    change_names(folder / FILE, lambda names: names.without(which, int(time.time())))
