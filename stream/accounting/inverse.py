@@ -45,11 +45,13 @@ def promised_alpha(calibration: Calibration) -> float:
     return calibration.alpha
 
 
-def needed_epsilon(spec: StreamSpec, setting: Setting, alpha: float) -> float:
+def needed_epsilon(
+    spec: StreamSpec, setting: Setting, alpha: float, measure: Callable[[Calibration], float] = promised_alpha
+) -> float:
     """The least ε, within ``TOLERANCE``, at which the stream is promised an error of at most ``alpha``.
 
     ``spec.epsilon`` is only where the search begins; all else of the specification stands. ``alpha`` is in the unit of
-    the promise: that of the query, or a share for randomized response.
+    the promise: that of the query, or a share for randomized response. ``measure`` is which error of a calibration is meant.
 
     Raises:
         PlanError: no ε up to 1000 will do, or the specification has no plan at all.
@@ -57,12 +59,12 @@ def needed_epsilon(spec: StreamSpec, setting: Setting, alpha: float) -> float:
     _check_alpha(alpha)
 
     def probe(epsilon: float) -> _Probe:
-        error = _error(spec.model_copy(update={"epsilon": epsilon}), setting)
+        error = _error(spec.model_copy(update={"epsilon": epsilon}), setting, measure)
         return _Probe(past=error <= alpha, distance=_distance(error, alpha))
 
     found = _boundary(probe, spec.epsilon, (LEAST_EPSILON, LARGEST_EPSILON), whole=False)
     if found is None:
-        least = promised_alpha(plans.choose(spec.model_copy(update={"epsilon": LARGEST_EPSILON}), setting))
+        least = measure(plans.choose(spec.model_copy(update={"epsilon": LARGEST_EPSILON}), setting))
         raise PlanError(
             f"alpha: even epsilon = {LARGEST_EPSILON:g} leaves an error of {least:.4g}; ask for a larger alpha, a "
             "finer grid or fewer charged answers"
@@ -129,10 +131,10 @@ def _check_alpha(alpha: float) -> None:
         raise PlanError(f"alpha: {alpha:g} is no error to aim at; give a positive finite number")
 
 
-def _error(spec: StreamSpec, setting: Setting) -> float:
+def _error(spec: StreamSpec, setting: Setting, measure: Callable[[Calibration], float] = promised_alpha) -> float:
     """The promised error, infinite where no plan fits."""
     try:
-        return promised_alpha(plans.choose(spec, setting))
+        return measure(plans.choose(spec, setting))
     except PlanError:
         return math.inf
 

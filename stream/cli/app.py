@@ -29,7 +29,8 @@ COMMANDS: Final = {
         "Show budgets, busiest streams, services and refused events live, with a viewer's token.",
     ),
     "plan": Later(
-        "stream.cli.planning:plan", "List each calibration's accuracy and the one that a stream would get."
+        "stream.cli.planning:plan",
+        "Compare the mechanisms for what is wanted, or the calibrations of one, and say which to take.",
     ),
     "simulate": Later(
         "stream.cli.simulating:simulate",

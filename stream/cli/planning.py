@@ -7,22 +7,20 @@ from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, cast
 
 import typer
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 
 from schemas import (
     Calibration,
-    EstimateCalibration,
-    HypothesisCalibration,
     LazyHistogram,
     Mechanism,
     SparsePmw,
     SparseProject,
-    SparseVectorCalibration,
     StreamSpec,
 )
+from stream.accounting.choices import MODELS, Form
 from stream.accounting.curves import Against
 from stream.accounting.inverse import largest_cutoff, needed_epsilon, needed_rows
 from stream.accounting.planner import PlanError, sensitivity_steps
@@ -30,6 +28,8 @@ from stream.accounting.plans import candidates, choose, name_of, rank
 from stream.accounting.promises import promises
 from stream.accounting.releases import theorem_projections
 from stream.accounting.setting import Setting
+from stream.cli.calibrations import noise_in_words
+from stream.cli.comparing import Facts, FormName, Goal, show_choices
 from stream.cli.output import AsJson, CommandError, console, show_json, show_table
 from stream.cli.plotting import plot_error
 from stream.cli.question_charges import charge_of
@@ -39,12 +39,9 @@ FINE_GRID = 1 / 1024
 
 _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 
-_MODELS: dict[str, type[BaseModel]] = {
-    get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(get_args(Mechanism)[0])
-}
+MechanismKind = StrEnum("MechanismKind", {kind.upper(): kind for kind in MODELS})  # type: ignore[misc]
 
-MechanismKind = StrEnum("MechanismKind", {kind.upper(): kind for kind in _MODELS})  # type: ignore[misc]
-_DEFAULT_KIND = MechanismKind("above_threshold")
+_UNIVERSE = 1024
 
 _OVER_VALUES = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
 
@@ -73,8 +70,20 @@ class Choice(StrEnum):
 
 
 def plan(
-    epsilon: Annotated[float, typer.Option(help="Privacy budget ε.", min=1e-6)],
-    mechanism: Annotated[MechanismKind, typer.Option(help="The mechanism.")] = _DEFAULT_KIND,
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget ε.", min=1e-6)] = None,
+    mechanism: Annotated[
+        MechanismKind | None, typer.Option(help="The mechanism; without it all are compared for what is wanted.")
+    ] = None,
+    form: Annotated[
+        FormName | None,
+        typer.Option(
+            help="Without --mechanism: the form of the questions; alarm asks whether one is above a threshold."
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(help="Without --mechanism: the source's definition as JSON: inline, a file, or -."),
+    ] = None,
     cutoff: Annotated[
         int | None,
         typer.Option(help="How many charged answers: aboves, noisy answers, measurements or updates.", min=1),
@@ -91,8 +100,9 @@ def plan(
     categories: Annotated[int, typer.Option(help="randomized_response: how many categories.", min=2)] = 2,
     contributions: Annotated[int, typer.Option(help="randomized_response: events per person.", min=1)] = 1,
     universe: Annotated[
-        int, typer.Option(help="Cells of the universe, for mechanisms over tables.", min=1)
-    ] = 1024,
+        int | None,
+        typer.Option(help="Cells of the universe, for mechanisms over tables; 1024 of a named one.", min=1),
+    ] = None,
     sizes: Annotated[
         str | None,
         typer.Option(help="pmw: how many values each attribute has, such as 85,2,16, in place of --universe."),
@@ -115,13 +125,14 @@ def plan(
         float | None,
         typer.Option(
             help="A wanted α: also tell the ε, the cutoff or the rows that it needs, and what a question with it is charged."
+            " Without --mechanism it may stand in place of --epsilon."
         ),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the error to this file (png, svg or pdf).")] = None,
     against: Annotated[Against, typer.Option(help="What the plot varies.")] = Against.EPSILON,
     as_json: AsJson = False,
 ) -> None:
-    """List each calibration's accuracy and the one that a stream would get."""
+    """Compare the mechanisms for what is wanted, or with --mechanism the calibrations of one, and say which to take."""
     fields = {
         "numbers": numbers,
         "monotone": monotone,
@@ -135,15 +146,23 @@ def plan(
         "worst_case": worst_case or None,
     }
     own_sizes = _sizes(sizes)
-    over_values = mechanism.value in _OVER_VALUES
+    if mechanism is None:
+        _require_no_plot(plot)
+        facts = Facts(source, neighbors.value, own_sizes, universe, rows, sensitivity, grid, contributions)
+        goal = Goal(queries, cutoff, epsilon, delta, alpha, beta)
+        show_choices(cast("Form | None", form and form.value), facts, goal, fields, as_json=as_json)
+        return
+    epsilon = _required(epsilon, form, source)
+    over_values = mechanism.value in _OVER_VALUES and not (own_sizes or universe)
     setting = Setting(
         sensitivity_steps=sensitivity_steps(sensitivity, grid) if over_values else 1,
         grid=grid if over_values else 1.0,
         neighbors="replace" if mechanism.value == "randomized_response" else neighbors.value,
-        universe=math.prod(own_sizes) if own_sizes else universe,
+        universe=math.prod(own_sizes) if own_sizes else universe or _UNIVERSE,
         sizes=own_sizes,
         rows=rows,
         contributions=contributions,
+        disjoint=not over_values,
         rounding=0.5 * grid if over_values else 0.0,
     )
     spec = StreamSpec(
@@ -190,6 +209,20 @@ def plan(
         console.print(f"drawn to {plot}")
 
 
+def _require_no_plot(plot: Path | None) -> None:
+    if plot is not None:
+        raise CommandError("--plot: name the mechanism to draw, such as --mechanism laplace")
+
+
+def _required(epsilon: float | None, form: FormName | None, source: str | None) -> float:
+    """The ε that one mechanism is planned with, where nothing is given that compares several."""
+    if form is not None or source is not None:
+        raise CommandError("--form, --source: go without --mechanism, to compare all; leave one of them out")
+    if epsilon is None:
+        raise CommandError("--epsilon: give the budget to plan with; without --mechanism an --alpha is enough")
+    return epsilon
+
+
 def _sizes(text: str | None) -> tuple[int, ...]:
     """The attributes' sizes; none where none are given."""
     try:
@@ -203,7 +236,7 @@ def _sizes(text: str | None) -> tuple[int, ...]:
 
 def _mechanism(kind: str, cutoff: int | None, options: dict[str, Any]) -> Mechanism:
     """The mechanism with those of the options that it has."""
-    known = _MODELS[kind].model_fields
+    known = MODELS[kind].model_fields
     given = {name: value for name, value in options.items() if name in known and value is not None}
     given |= {"threshold": 0.0} if "threshold" in known else {}
     given |= {"attributes": ["any"]} if "attributes" in known else {}
@@ -272,52 +305,3 @@ def _print(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibratio
         console.print("→ the simplest within a thousandth of the least exact error")
     for promise in promises(spec, chosen):
         console.print(f"{promise}.", soft_wrap=True)
-
-
-def noise_in_words(calibration: Calibration) -> str:
-    """How a calibration spends its ε, and how wide its Gaussian noise is."""
-    match calibration:
-        case SparseVectorCalibration():
-            return _sparse_vector_in_words(calibration)
-        case HypothesisCalibration():
-            rows = f", ε rows {calibration.epsilon_rows:.4g}" if calibration.epsilon_rows else ""
-            inner = _sparse_vector_in_words(calibration.sparse_vector)
-            return f"{calibration.cutoff} updates, η {calibration.learning_rate:.3g}{rows}; {inner}"
-        case EstimateCalibration():
-            return _estimate_in_words(calibration)
-        case _ if calibration.method == "gaussian":
-            per = "answer" if calibration.kind == "answers" else "number"
-            return f"Gaussian noise, σ {calibration.deviation:.4g} per {per}"
-        case _ if calibration.kind == "answers":
-            return f"ε {calibration.epsilon_answer:.4g} per answer"
-        case _:
-            return f"{calibration.parts} × ε {calibration.epsilon_part:.4g}, once"
-
-
-def _estimate_in_words(calibration: EstimateCalibration) -> str:
-    parts = [
-        f"{calibration.cutoff} measurements",
-        f"an error of {calibration.threshold * calibration.grid:.4g} is worth one",
-    ]
-    gaussian = calibration.noise == "gaussian"
-    if calibration.starts:
-        each = f"σ {calibration.deviation_start:.4g}" if gaussian else f"ε {calibration.epsilon_start:.4g}"
-        parts.append(f"{calibration.starts} marginals first, {each} each")
-    if gaussian:
-        parts.append(
-            f"Gaussian noise on measurements, σ {calibration.deviation_answer:.4g} in cells and {calibration.deviation_number:.4g} "
-            "in numbers"
-        )
-    if calibration.epsilon_rows:
-        parts.append(f"ε rows {calibration.epsilon_rows:.4g}")
-    return f"{', '.join(parts)}; {_sparse_vector_in_words(calibration.sparse_vector)}"
-
-
-def _sparse_vector_in_words(calibration: SparseVectorCalibration) -> str:
-    drawn: Literal["after each above", "once"] = "after each above" if calibration.fresh_threshold else "once"
-    parts = f"ε₁ {calibration.epsilon_threshold:.4g} (drawn {drawn}), ε₂ {calibration.epsilon_query:.4g}"
-    if calibration.numbers == "fresh" and calibration.epsilon_answer:
-        parts += f", ε₃ {calibration.epsilon_answer:.4g}"
-    if calibration.numbers != "none":
-        parts += f", numbers within {calibration.answer_alpha:.4g}"
-    return f"{parts}, shift {calibration.shift * calibration.grid:.4g}"

@@ -52,7 +52,7 @@ def test_plan_gives_the_known_accuracies_of_monotone_queries() -> None:
 
 
 def test_plan_marks_the_choice_for_people() -> None:
-    result = sotto("plan", "--epsilon", "1", "--cutoff", "20", COLUMNS="120")
+    result = sotto("plan", "--mechanism", "above_threshold", "--epsilon", "1", "--cutoff", "20", COLUMNS="120")
     assert result.returncode == 0
     assert [line for line in result.stdout.splitlines() if "→" in line and "one_sided" in line]
 

@@ -1,0 +1,270 @@
+"""Which mechanism to take for what is wanted: so many questions of one form, about such a source, at an ε or within an α.
+
+Every mechanism that takes the form is planned, and judged by the error that holds for a question of that form. Public
+parameters alone decide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from schemas import (
+    AboveThreshold,
+    Calibration,
+    EstimateCalibration,
+    Exponential,
+    Histogram,
+    Laplace,
+    LazyHistogram,
+    Mechanism,
+    NoisyMax,
+    NumericSparse,
+    Pmw,
+    RandomizedResponse,
+    ReleaseCalibration,
+    SparsePmw,
+    SparseProject,
+    StreamSpec,
+)
+from schemas.wire import describe
+from stream.accounting.inverse import needed_epsilon, promised_alpha
+from stream.accounting.methods import PlanError
+from stream.accounting.plans import TIE, choose
+from stream.accounting.promises import vacuous
+from stream.accounting.release_accuracy import histogram_alpha
+from stream.accounting.setting import Setting
+
+Form = Literal[
+    "count",
+    "fraction",
+    "sum",
+    "mean",
+    "groups",
+    "terms",
+    "cells",
+    "value",
+    "values",
+    "category",
+    "candidates",
+    "alarm",
+]
+"""The forms of a question, and ``alarm``: whether a value or a count is above a threshold."""
+
+MODELS: Final[dict[str, type[BaseModel]]] = {
+    get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(get_args(Mechanism)[0])
+}
+"""The model of each kind of mechanism."""
+
+_TAKES: Final[dict[str, tuple[Form, ...]]] = {
+    "laplace": ("count", "fraction", "sum", "mean", "groups", "value", "values", "alarm"),
+    "histogram": ("count", "fraction", "groups", "cells", "alarm"),
+    "pmw": ("count", "fraction", "sum", "mean", "groups", "terms", "alarm"),
+    "above_threshold": ("alarm",),
+    "numeric_sparse": ("alarm",),
+    "noisy_max": ("candidates",),
+    "exponential": ("candidates",),
+    "lazy_histogram": ("cells",),
+    "sparse_pmw": ("cells",),
+    "sparse_project": ("cells",),
+    "randomized_response": ("category",),
+}
+"""The forms that a mechanism answers well enough to be compared; the simplest first, which is taken of two that do as well."""
+
+_ONLY: Final[dict[str, str]] = {
+    "above_threshold": "answers above or below, no number",
+    "numeric_sparse": "answers above or below, a number on aboves alone",
+    "noisy_max": "chooses among candidates",
+    "exponential": "chooses among candidates",
+    "histogram": "answers counts of a table's cells",
+    "lazy_histogram": "answers sums of a few cells",
+    "sparse_pmw": "answers sums of a few cells",
+    "sparse_project": "answers sums of a few cells",
+    "randomized_response": "takes one person's category",
+    "laplace": "answers values, counts, sums, means and groups",
+    "pmw": "answers counts, weighted counts, sums, means and groups of a table",
+}
+_OVER_TABLES: Final = {"histogram", "pmw", "lazy_histogram", "sparse_pmw", "sparse_project"}
+
+_mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """``queries`` questions of one form, at ``epsilon`` or within ``alpha``; one of the two at least.
+
+    ``fields`` are those of mechanisms that are given beside, each for the mechanisms that have it.
+    """
+
+    form: Form
+    queries: int
+    epsilon: float | None
+    alpha: float | None
+    beta: float
+    delta: float
+    setting: Setting
+    fields: Mapping[str, Any]
+    cutoff: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A mechanism beside the others: its error at the wanted ε, the ε that the wanted error takes, and why it is where it is.
+
+    One that does not apply has neither.
+    """
+
+    kind: str
+    spec: StreamSpec | None
+    calibration: Calibration | None
+    alpha: float | None
+    epsilon: float | None
+    vacuous: bool
+    why: str
+
+    @property
+    def applies(self) -> bool:
+        """Whether it answers such questions about such a source at all."""
+        return self.spec is not None
+
+
+def compare(wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> tuple[Choice, ...]:
+    """All mechanisms, the one to take first, those that do not apply last; ``say`` is told what is planned.
+
+    The least α decides at a given ε, the least ε where none is given. Of two that are within a thousandth of each other, the
+    simpler is the one to take.
+
+    Raises:
+        PlanError: neither an ε nor an α is given.
+    """
+    if wanted.epsilon is None and wanted.alpha is None:
+        raise PlanError("epsilon: give it, or alpha, the error that is wanted")
+    found = []
+    for kind in _TAKES:
+        say(kind)
+        found.append(_choice(kind, wanted))
+    applying = [one for one in found if one.applies]
+    least = min((_figure(one, wanted) for one in applying), default=math.inf)
+    ranked = sorted(applying, key=lambda one: max(_figure(one, wanted), TIE * least))
+    return (*ranked, *(one for one in found if not one.applies))
+
+
+def _figure(choice: Choice, wanted: Wanted) -> float:
+    """What decides: infinite where the error that is wanted cannot be had."""
+    figure = choice.alpha if wanted.epsilon is not None else choice.epsilon
+    return math.inf if figure is None else figure
+
+
+def _choice(kind: str, wanted: Wanted) -> Choice:
+    try:
+        spec = _spec(kind, wanted)
+        needed = None if wanted.alpha is None else _needed(spec, wanted, wanted.alpha)
+        if wanted.epsilon is None and needed is not None:
+            spec = spec.model_copy(update={"epsilon": needed})
+        chosen = choose(spec, wanted.setting)
+    except PlanError as refused:
+        return _not(kind, str(refused))
+    except ValidationError as refused:
+        return _not(kind, describe(refused))
+    if isinstance(chosen, ReleaseCalibration) and chosen.noise_only:
+        return _not(kind, "where the number of rows is private its error depends on the table; give --rows")
+    alpha = _alpha(chosen, spec.mechanism, wanted)
+    worthless = vacuous(spec, chosen.model_copy(update={"alpha": alpha}), wanted.setting.rows)
+    return Choice(kind, spec, chosen, alpha, needed, worthless, _why(chosen, spec.mechanism, wanted))
+
+
+def _not(kind: str, why: str) -> Choice:
+    return Choice(kind, None, None, None, None, vacuous=False, why=why)
+
+
+def _spec(kind: str, wanted: Wanted) -> StreamSpec:
+    if wanted.form not in _TAKES[kind]:
+        raise PlanError(_ONLY[kind])
+    if kind in _OVER_TABLES and wanted.setting.universe is None:
+        raise PlanError("the attributes are not known; give --sizes, --universe or --source")
+    known = MODELS[kind].model_fields
+    fields: dict[str, Any] = {
+        name: one for name, one in wanted.fields.items() if name in known and one is not None
+    }
+    fields |= {"threshold": 0.0} if "threshold" in known else {}
+    fields |= {"attributes": ["any"]} if "attributes" in known else {}
+    fields |= {"answers": wanted.queries} if "answers" in known else {}
+    fields |= {"cutoff": wanted.cutoff} if "cutoff" in known else {}
+    if kind == "laplace" and wanted.form == "groups":
+        if wanted.setting.universe is None:
+            raise PlanError("the groups are not known; give --sizes, --universe or --source")
+        fields["dimensions"] = wanted.setting.universe
+    return StreamSpec(
+        stream="plan",
+        source="plan",
+        mechanism=_mechanisms.validate_python({"kind": kind, **fields}),
+        epsilon=wanted.epsilon or 1.0,
+        delta=wanted.delta,
+        expected_queries=wanted.queries,
+        beta=wanted.beta,
+    )
+
+
+def _needed(spec: StreamSpec, wanted: Wanted, alpha: float) -> float | None:
+    """The ε that the wanted error takes; None if none does and there is one to be judged by."""
+    try:
+        return needed_epsilon(spec, wanted.setting, alpha, lambda one: _alpha(one, spec.mechanism, wanted))
+    except PlanError:
+        if wanted.epsilon is None:
+            raise
+        return None
+
+
+def _alpha(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> float:
+    """The error of each answer to a question of the form; that of a count where a sum or a mean is asked for.
+
+    A histogram promises its cells, and a count adds cells up: up to all of them.
+    """
+    counts = isinstance(mechanism, Histogram) and wanted.form != "groups"
+    if not counts or not isinstance(calibration, ReleaseCalibration):
+        return promised_alpha(calibration)
+    universe = wanted.setting.universe or 1
+    few = wanted.form == "cells"
+    cells = min(wanted.fields.get("sparsity") or 1, universe) if few else universe
+    return histogram_alpha(calibration, universe, cells, whole=not few)
+
+
+def _why(chosen: Calibration, mechanism: Mechanism, wanted: Wanted) -> str:  # noqa: C901, PLR0911 - one for each mechanism
+    """What ε goes to, in words that tell it from the others."""
+    gaussian = ", with Gaussian noise" if "gaussian" in {chosen.method, getattr(chosen, "noise", None)} else ""
+    charged = f"each of {wanted.queries:,} answers is charged" if wanted.queries > 1 else "one answer is charged"
+    match mechanism:
+        case Laplace():
+            return f"{charged}{gaussian}"
+        case Histogram() if wanted.form in {"groups", "cells"}:
+            return f"charged once, for all cells{gaussian}"
+        case Histogram():
+            cells = f"a count adds up the noise of up to {wanted.setting.universe:,} cells{gaussian}"
+            return f"charged once; {cells}; for questions fixed beforehand"
+        case AboveThreshold():
+            return f"charged for {_several(wanted.cutoff, 'above')}, not for questions; no numbers"
+        case NumericSparse():
+            return f"charged for {_several(wanted.cutoff, 'above')}; a part of ε goes to the number on each"
+        case Pmw() if isinstance(chosen, EstimateCalibration):
+            opening = f"{_several(chosen.starts, 'marginal')} and " if chosen.starts else ""
+            return f"charged for {opening}up to {_several(chosen.cutoff, 'measurement')}, not for questions{gaussian}"
+        case Pmw() | SparsePmw():
+            return f"charged for {_several(chosen.cutoff, 'update')}, enough for every table"
+        case LazyHistogram():
+            return f"charged once; only the cells asked for have noise{gaussian}"
+        case SparseProject():
+            return "charged once; the projection errs beside its noise"
+        case NoisyMax():
+            return f"{charged}; the least noise for a choice"
+        case Exponential():
+            return f"{charged}; an exact law, at a larger error"
+        case RandomizedResponse():
+            return "each person's category has noise before it is stored"
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"

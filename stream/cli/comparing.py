@@ -1,0 +1,234 @@
+"""``sotto plan`` without a mechanism: all of them beside each other, and which one to take for what is wanted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, get_args
+
+from pydantic import TypeAdapter
+from rich.console import Console
+
+from schemas import RecordsSource, Source, TableSource, ValuesSource
+from stream.accounting.choices import Choice, Form, Wanted, compare
+from stream.accounting.planner import sensitivity_steps
+from stream.accounting.promises import VACUOUS
+from stream.accounting.setting import Setting
+from stream.cli.output import CommandError, console, read_document, show_json, show_table
+
+FormName = StrEnum("FormName", {form.upper(): form for form in get_args(Form)})  # type: ignore[misc]
+
+_OF_VALUES = {"value", "values"}
+_OF_EITHER = {"alarm", "candidates"}
+
+_sources: TypeAdapter[Source] = TypeAdapter(Source)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is said of the source, by a document or option by option."""
+
+    document: str | None
+    neighbors: str
+    sizes: tuple[int, ...]
+    universe: int | None
+    rows: int | None
+    sensitivity: float
+    grid: float
+    contributions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """How much is asked, and what it may cost or how far off it may be."""
+
+    queries: int
+    cutoff: int | None
+    epsilon: float | None
+    delta: float
+    alpha: float | None
+    beta: float
+
+
+def show_choices(form: Form | None, facts: Facts, goal: Goal, fields: Mapping[str, Any], *, as_json: bool) -> None:
+    """Compare the mechanisms and say which to take."""
+    source = None if facts.document is None else _sources.validate_json(read_document(facts.document))
+    form = _form(form, source)
+    setting = _setting(form, source, facts)
+    if setting.disjoint and setting.neighbors == "add-remove":
+        fields = {**fields, "monotone": True}  # a row more lowers no count
+    wanted = Wanted(
+        form=form,
+        queries=goal.queries,
+        epsilon=goal.epsilon,
+        alpha=goal.alpha,
+        beta=goal.beta,
+        delta=goal.delta,
+        setting=setting,
+        fields=fields,
+        cutoff=goal.cutoff or 1,
+    )
+    with Console(stderr=True).status("planning") as progress:
+        found = compare(wanted, lambda kind: progress.update(f"planning {kind}"))
+    if as_json:
+        show_json(_document(wanted, found))
+    else:
+        _print(wanted, found)
+
+
+def _form(given: Form | None, source: Source | None) -> Form:
+    """The form that is given, or the one that is asked most of such a source; CommandError if it does not take it."""
+    usual: Form
+    match source:
+        case ValuesSource():
+            usual, others = "value", _OF_VALUES | _OF_EITHER
+        case RecordsSource():
+            usual, others = "category", {"category"}
+        case _:
+            usual, others = "count", set(get_args(Form)) - _OF_VALUES - {"category"}
+    form = given or usual
+    if source is not None and form not in others:
+        raise CommandError(
+            f"--form: a source of kind '{source.kind}' takes no questions of form {form}; give one of "
+            + ", ".join(sorted(others))
+        )
+    return form
+
+
+def _setting(form: Form, source: Source | None, facts: Facts) -> Setting:
+    """The public facts of the source, as far as plans depend on them."""
+    match source:
+        case ValuesSource():
+            steps = sensitivity_steps(source.sensitivity, source.grid)
+            return _of_values(steps, source.grid, source.neighbors)
+        case RecordsSource():
+            return Setting(neighbors=source.neighbors, contributions=source.contributions)
+        case TableSource():
+            sizes = facts.sizes or tuple(domain.size for domain in source.attributes.values())
+            return _of_table(source.neighbors, sizes, math.prod(sizes), facts.rows)
+    if form == "category":
+        return Setting(neighbors="replace", contributions=facts.contributions)
+    sizes = facts.sizes
+    universe = math.prod(sizes) if sizes else facts.universe
+    if form in _OF_VALUES or (form in _OF_EITHER and universe is None and facts.rows is None):
+        return _of_values(sensitivity_steps(facts.sensitivity, facts.grid), facts.grid, facts.neighbors)
+    return _of_table(facts.neighbors, sizes, universe, facts.rows)
+
+
+def _of_values(steps: int, grid: float, neighbors: Any) -> Setting:
+    return Setting(sensitivity_steps=steps, grid=grid, neighbors=neighbors, rounding=0.5 * grid)
+
+
+def _of_table(neighbors: Any, sizes: tuple[int, ...], universe: int | None, rows: int | None) -> Setting:
+    return Setting(neighbors=neighbors, universe=universe, sizes=sizes, rows=rows, disjoint=True)
+
+
+def _document(wanted: Wanted, found: tuple[Choice, ...]) -> dict[str, Any]:
+    asked = {name: getattr(wanted, name) for name in ("form", "queries", "epsilon", "alpha", "beta", "delta")}
+    return {
+        "wanted": asked,
+        "choice": found[0].kind if found[0].applies else None,
+        "keeps": found[0].applies and _keeps(found[0], wanted),
+        "mechanisms": [
+            {
+                "mechanism": one.kind,
+                "applies": one.applies,
+                "alpha": one.alpha,
+                "epsilon": one.epsilon,
+                "vacuous": one.vacuous,
+                "calibration": None if one.calibration is None else one.calibration.method,
+                "why": one.why,
+            }
+            for one in found
+        ],
+    }
+
+
+def _keeps(choice: Choice, wanted: Wanted) -> bool:
+    """Whether the wanted error is kept to, if one is wanted."""
+    return wanted.alpha is None or (choice.alpha is not None and choice.alpha <= wanted.alpha)
+
+
+def _print(wanted: Wanted, found: tuple[Choice, ...]) -> None:
+    applying = [one for one in found if one.applies]
+    questions = f"{wanted.queries:,} questions" if wanted.queries > 1 else "1 question"
+    at = [f"ε {wanted.epsilon:g}"] if wanted.epsilon is not None else []
+    at += [f"α ≤ {wanted.alpha:g}"] if wanted.alpha is not None else []
+    title = f"{questions} of form {wanted.form}: {', '.join(at)}, δ {wanted.delta:g}, β {wanted.beta:g}"
+    needed = [f"ε for α ≤ {wanted.alpha:g}"] if wanted.alpha is not None else []
+    if applying:
+        show_table(
+            title,
+            ["", "mechanism", "α", *needed, "why"],
+            [
+                [
+                    "→" if one is applying[0] else "",
+                    one.kind,
+                    f"{one.alpha:.4g}{' (vacuous)' if one.vacuous else ''}",
+                    *([_epsilon(one)] if needed else []),
+                    one.why,
+                ]
+                for one in applying
+            ],
+        )
+    else:
+        console.print(title, soft_wrap=True)
+    _print_others([one for one in found if not one.applies])
+    if not applying:
+        raise CommandError("no mechanism answers such questions about such a source; see the reasons above")
+    _print_choice(applying[0], wanted)
+
+
+def _epsilon(choice: Choice) -> str:
+    return "none" if choice.epsilon is None else f"{choice.epsilon:.4g}"
+
+
+def _print_others(others: list[Choice]) -> None:
+    reasons: dict[str, list[str]] = {}
+    for one in others:
+        reasons.setdefault(one.why, []).append(one.kind)
+    if reasons:
+        console.print("do not apply:")
+    for why, kinds in reasons.items():
+        console.print(f"  {', '.join(kinds)}: {why}", highlight=False)
+
+
+def _print_choice(best: Choice, wanted: Wanted) -> None:
+    what = {"sum": "; of a count: a sum's is larger", "mean": "; of a count: a mean carries its own"}
+    if wanted.epsilon is None:
+        console.print(f"→ take {best.kind}: the least ε, {_epsilon(best)}, for an α of {wanted.alpha:g}")
+    else:
+        console.print(f"→ take {best.kind}: the least α, {best.alpha:.4g}{what.get(wanted.form, '')}")
+    if not _keeps(best, wanted):
+        more = "no ε is enough" if best.epsilon is None else f"that takes ε {best.epsilon:.4g}"
+        console.print(f"  it does not keep to an α of {wanted.alpha:g}: {more}")
+    if best.vacuous:
+        console.print(f"  {VACUOUS}")
+    console.print("its calibrations:")
+    console.print(f"  {_command(best, wanted)}", highlight=False, soft_wrap=True)
+
+
+def _command(best: Choice, wanted: Wanted) -> str:
+    """The command that plans the chosen mechanism by itself."""
+    setting = wanted.setting
+    spec = best.spec.model_dump() if best.spec is not None else {}
+    mechanism: dict[str, Any] = spec.get("mechanism", {})
+    cutoff = mechanism.get("cutoff", mechanism.get("answers"))
+    cells = {"--sizes": ",".join(map(str, setting.sizes))} if setting.sizes else {"--universe": setting.universe}
+    options: dict[str, object] = {
+        "--mechanism": best.kind,
+        "--epsilon": f"{spec.get('epsilon', 0.0):.6g}",
+        "--queries": wanted.queries,
+        "--cutoff": cutoff,
+        "--delta": f"{wanted.delta:g}" if wanted.delta else None,
+        "--beta": f"{wanted.beta:g}",
+        **(cells if setting.universe else {}),
+        "--rows": mechanism.get("rows"),
+        "--sparsity": mechanism.get("sparsity"),
+        "--dimensions": mechanism.get("dimensions"),
+        "--neighbors": setting.neighbors if setting.neighbors != "add-remove" else None,
+    }
+    words = [f"{name} {value}" for name, value in options.items() if value is not None]
+    return " ".join(["sotto plan", *words, *(["--monotone"] if mechanism.get("monotone") else [])])

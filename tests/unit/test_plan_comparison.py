@@ -1,0 +1,154 @@
+"""``sotto plan`` without a mechanism compares all of them for what is wanted, and says which to take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from stream.accounting.choices import MODELS
+from stream.cli.app import app
+
+SMALL = ["--sizes", "8,2"]
+MANY = ["--sizes", "85,2,16,5,2"]
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["plan", *arguments], catch_exceptions=False, env={"COLUMNS": "80"})
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def compared(*arguments: str) -> dict[str, Any]:
+    printed: dict[str, Any] = json.loads(run(*arguments, "--json"))
+    return printed
+
+
+def alphas(printed: dict[str, Any]) -> dict[str, float]:
+    return {one["mechanism"]: one["alpha"] for one in printed["mechanisms"] if one["applies"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "taken"),
+    [
+        (["--queries", "2", *MANY], "laplace"),
+        (["--queries", "2000", *SMALL], "histogram"),
+        (["--queries", "2000", *MANY], "pmw"),
+        (["--queries", "2000", "--form", "sum", *MANY], "pmw"),
+        (["--form", "terms", *SMALL], "pmw"),
+        (["--form", "groups", "--queries", "1", *SMALL], "laplace"),
+        (["--form", "groups", "--queries", "9", *SMALL], "histogram"),
+        (["--form", "alarm", "--cutoff", "3"], "above_threshold"),
+        (["--form", "value", "--queries", "10"], "laplace"),
+        (["--form", "values", "--dimensions", "3"], "laplace"),
+        (["--form", "candidates", "--queries", "3"], "noisy_max"),
+        (["--form", "cells", "--universe", "1000000000"], "lazy_histogram"),
+        (["--form", "category", "--queries", "1000", "--categories", "4"], "randomized_response"),
+    ],
+)
+def test_what_is_wanted_decides_which_mechanism_to_take(arguments: list[str], taken: str) -> None:
+    printed = compared("--epsilon", "1", *arguments)
+    assert printed["choice"] == taken
+    found = alphas(printed)
+    assert found[taken] <= 1.001 * min(found.values())
+    assert {one["mechanism"] for one in printed["mechanisms"]} == set(MODELS)
+    assert all(one["why"] for one in printed["mechanisms"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "arguments"),
+    [
+        ("laplace", "count", ["--queries", "40", "--cutoff", "40"]),
+        ("pmw", "count", ["--queries", "40"]),
+        ("above_threshold", "alarm", ["--queries", "40", "--cutoff", "3", "--monotone"]),
+        ("histogram", "groups", ["--queries", "40"]),
+    ],
+)
+def test_a_mechanism_s_figures_are_those_of_its_own_plan(kind: str, form: str, arguments: list[str]) -> None:
+    shared = ["--epsilon", "0.7", "--delta", "1e-6", *SMALL]
+    beside = alphas(compared(*shared, "--form", form, *arguments))[kind]
+    alone = json.loads(run("--mechanism", kind, *shared, *arguments, "--json"))
+    assert beside == alone["alpha"]
+
+
+def test_without_an_epsilon_the_least_that_keeps_to_the_error_decides() -> None:
+    wanted = ["--queries", "200", *MANY]
+    printed = compared("--alpha", "500", *wanted)
+    found = {one["mechanism"]: one["epsilon"] for one in printed["mechanisms"] if one["applies"]}
+    assert found[printed["choice"]] == min(found.values())
+    reached = alphas(compared("--epsilon", str(found[printed["choice"]]), *wanted))
+    assert 0.99 * 500 <= reached[printed["choice"]] <= 500
+
+
+def test_a_count_of_a_histogram_is_not_told_to_be_as_good_as_a_cell() -> None:
+    counted, grouped = (
+        alphas(compared("--epsilon", "1", "--form", form, *MANY))["histogram"] for form in ("count", "groups")
+    )
+    assert counted > 10 * grouped
+
+
+def test_with_both_it_says_whether_the_error_is_kept_to() -> None:
+    arguments = ["--epsilon", "1", "--queries", "10", *SMALL]
+    assert compared(*arguments, "--alpha", "1000")["keeps"]
+    assert not compared(*arguments, "--alpha", "1")["keeps"]
+    assert "it does not keep to an α of 1: that takes ε" in run(*arguments, "--alpha", "1")
+
+
+def test_a_source_says_what_is_about_it(tmp_path: Path) -> None:
+    path = tmp_path / "source.json"
+    table = {"source": "a", "kind": "table", "neighbors": "add-remove", "epsilon": 1, "path": "a.csv"}
+    path.write_text(json.dumps({**table, "attributes": {"age": 85, "sex": ["F", "M"]}}))
+    beside = ["--epsilon", "1", "--queries", "30"]
+    assert compared("--source", str(path), *beside) == compared("--sizes", "85,2", *beside)
+    feed = {"source": "a", "kind": "values", "neighbors": "replace", "epsilon": 1, "sensitivity": 3.0}
+    printed = compared("--source", json.dumps(feed), *beside)
+    assert printed["wanted"]["form"] == "value"
+    assert alphas(printed)["laplace"] == pytest.approx(
+        3 * alphas(compared("--form", "value", *beside))["laplace"], rel=0.01
+    )
+
+
+def test_people_see_the_choice_the_others_and_why_and_no_word_is_cut() -> None:
+    shown = run("--epsilon", "1", "--alpha", "300", "--queries", "500", *MANY)
+    lines = shown.splitlines()
+    assert all(len(line) <= 80 for line in lines if not line.startswith("  sotto plan"))
+    words = set(shown.replace(",", " ").replace(":", " ").split())
+    assert set(MODELS) <= words
+    assert "→ take pmw: the least α" in shown
+    printed = compared("--epsilon", "1", "--alpha", "300", "--queries", "500", *MANY)
+    for one in printed["mechanisms"]:
+        assert set(one["why"].replace(",", " ").replace(":", " ").split()) <= words
+
+
+def test_the_command_that_is_told_plans_the_mechanism_that_is_taken() -> None:
+    printed = run("--epsilon", "1", "--queries", "2000", "--delta", "1e-6", *MANY)
+    [command] = [line for line in printed.splitlines() if line.startswith("  sotto plan")]
+    alone = json.loads(run(*command.split()[2:], "--json"))
+    taken = compared("--epsilon", "1", "--queries", "2000", "--delta", "1e-6", *MANY)
+    assert alone["alpha"] == taken["mechanisms"][0]["alpha"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "epsilon: give it, or alpha"),
+        (["--epsilon", "1", "--plot", "x.svg"], "--plot: name the mechanism"),
+        (["--mechanism", "laplace"], "--epsilon: give the budget"),
+        (["--mechanism", "laplace", "--epsilon", "1", "--form", "count"], "--form, --source"),
+        (["--epsilon", "1", "--form", "terms"], "no mechanism answers such questions"),
+        (
+            [
+                *["--epsilon", "1", "--form", "count", "--source"],
+                '{"source": "a", "kind": "values", "neighbors": "add-remove", "epsilon": 1, "sensitivity": 1}',
+            ],
+            "takes no questions of form count",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_one_clear_error(arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(app, ["plan", *arguments])
+    assert result.exit_code != 0
+    assert words in str(result.exception)
