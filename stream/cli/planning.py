@@ -132,7 +132,7 @@ def plan(
     against: Annotated[Against, typer.Option(help="What the plot varies.")] = Against.EPSILON,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the mechanisms for what is wanted, or with --mechanism the calibrations of one, and say which to take."""
+    """Compare the mechanisms for what is wanted, or the calibrations of one, and say which to take."""
     fields = {
         "numbers": numbers,
         "monotone": monotone,
