@@ -251,7 +251,9 @@ def _why(chosen: Calibration, mechanism: Mechanism, wanted: Wanted) -> str:  # n
             return f"charged for {_several(wanted.cutoff, 'above')}; a part of ε goes to the number on each"
         case Pmw() if isinstance(chosen, EstimateCalibration):
             opening = f"{_several(chosen.starts, 'marginal')} and " if chosen.starts else ""
-            return f"charged for {opening}up to {_several(chosen.cutoff, 'measurement')}, not for questions{gaussian}"
+            return (
+                f"charged for {opening}up to {_several(chosen.cutoff, 'measurement')}, not for questions{gaussian}"
+            )
         case Pmw() | SparsePmw():
             return f"charged for {_several(chosen.cutoff, 'update')}, enough for every table"
         case LazyHistogram():
