@@ -122,6 +122,9 @@ class Settings(BaseSettings):
     monitor_burst: Annotated[int, Field(ge=1, le=100_000)] = 100
     """Requests that one token at one address may send at once."""
 
+    monitor_asks: bool = False
+    """Whether the monitor asks streams for those whose tokens may: it then writes ``queries`` and reads ``answers``."""
+
     monitor_event_streams: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Most connections of one token that are sent live events at a time."""
 

@@ -117,6 +117,7 @@ def grants(settings: Settings) -> Mapping[Role, tuple[Grant, ...]]:
                 topics.control, topics.charges, topics.ledger, topics.trail, topics.rejected, topics.status
             ),
             *Grant.write(topics.requests),
+            *((*Grant.write(topics.queries), *Grant.read(topics.answers)) if settings.monitor_asks else ()),
             Grant(Operation.DESCRIBE, Resource.TOPIC, topics.queries),
             *(
                 Grant(Operation.DESCRIBE, Resource.GROUP, group)

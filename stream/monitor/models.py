@@ -71,6 +71,7 @@ class Session(View):
     name: str
     role: AccessRole
     expires: Annotated[Time | None, Field(description="When the token ends; null for never.")]
+    asks: Annotated[bool, Field(description="Whether this monitor asks streams for those whose tokens may.")]
 
 
 class Rate(View):
@@ -330,6 +331,9 @@ class Plan(View):
     cost: Amount
     left: Amount
     affordable: bool
+    promises: Annotated[
+        list[PromiseParts], Field(description="What it would promise of its accuracy, as streams do.")
+    ]
 
 
 class FieldProblem(View):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Protocol
 
 from schemas import Receipt, Request
 from stream.monitor import views
+from stream.monitor.asking import Asker
 from stream.monitor.models import Overview, Readiness, ViewName, WorkersView
 from stream.monitor.series import Series
 from stream.monitor.tables import ChangeTopic, Tables
@@ -47,6 +49,9 @@ class Monitor:
     requester: Requester
     readiness: Callable[[], Readiness]
     clock: Callable[[], float] = time.time
+    asker: Asker | None = None
+    planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """One plan or curve at a time: the services on this machine keep their processors."""
     history: Series = field(default_factory=views.new_history)
     workers: WorkersView = field(default_factory=lambda: WorkersView(time=0.0, members=[], partitions=[]))
 

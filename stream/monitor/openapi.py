@@ -111,9 +111,9 @@ def _codes(route: Route, names: list[str]) -> set[str]:
         codes |= {"404"}
     if route.body is not None:
         codes |= {"408", "409", "413", "415"}
-    if route.path == "/api/plan":
+    if route.path in {"/api/plan", "/api/curves", "/api/questions", "/api/statements"}:
         codes |= {"404"}
-    if route.access == "operator":
+    if route.access not in {None, "viewer"}:
         codes |= {"403", "504"}
     return codes
 

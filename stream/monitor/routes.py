@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,18 +16,20 @@ from schemas import (
     HaltSource,
     HaltStream,
     OpenStream,
+    Query,
     Receipt,
     RegisterSource,
     Request,
+    Source,
     StreamSpec,
 )
 from schemas.base import ByKind
 from schemas.wire import MalformedEventError
-from stream.accounting.costs import stream_cost, to_amount
-from stream.accounting.planner import PlanError
+from stream.accounting.curves import Against
 from stream.errors import Refused
 from stream.log import get_logger
-from stream.monitor import views
+from stream.monitor import planning, questions, views
+from stream.monitor.declarations import declaration
 from stream.monitor.entries import SourceEntry
 from stream.monitor.listing import (
     RejectedQuery,
@@ -56,7 +57,15 @@ from stream.monitor.models import (
 from stream.monitor.monitor import Monitor
 from stream.monitor.problems import ProblemError, unknown
 from stream.monitor.tokens import Bearer
-from stream.processors.budget.openings import plan_for
+from stream.monitor.workbench import (
+    Curve,
+    CurveRequest,
+    Declaration,
+    QuestionAnswered,
+    SourceDetail,
+    Statement,
+    StatementAnswered,
+)
 from stream.tracing import span
 
 log = get_logger("monitor")
@@ -117,8 +126,9 @@ async def _readiness(monitor: Monitor, _: Call) -> Readiness:
     return monitor.readiness()
 
 
-async def _session(_: Monitor, call: Call) -> Session:
-    return Session(name=call.who.name, role=call.who.role, expires=call.who.expires)
+async def _session(monitor: Monitor, call: Call) -> Session:
+    asks = monitor.asker is not None
+    return Session(name=call.who.name, role=call.who.role, expires=call.who.expires, asks=asks)
 
 
 async def _overview(monitor: Monitor, _: Call) -> Overview:
@@ -149,31 +159,43 @@ async def _workers(monitor: Monitor, _: Call) -> WorkersView:
     return monitor.workers
 
 
+async def _source(monitor: Monitor, call: Call) -> SourceDetail:
+    entry = find_source(monitor, call.names["source"])
+    return _readable(
+        lambda: SourceDetail(row=views.source_row(entry), declaration=declaration(views.definition(entry)))
+    )
+
+
+async def _declaration(_: Monitor, call: Call) -> Declaration:
+    try:
+        return declaration(call.body)
+    except Refused as error:
+        raise ProblemError(409, "refused", str(error)[:1024]) from None
+
+
 async def _plan(monitor: Monitor, call: Call) -> Plan:
     spec: StreamSpec = call.body
     entry = find_source(monitor, spec.source)
     source = _readable(lambda: views.definition(entry))
-    try:
-        # A search over calibrations takes a while; the event loop has others to serve.
-        calibration = await asyncio.to_thread(plan_for, spec, source)
-    except Refused as error:
-        raise ProblemError(409, "refused", str(error)[:1024], asked=error.asked, left=error.left) from None
-    except (PlanError, ValueError, ArithmeticError) as error:
-        raise ProblemError(409, "refused", str(error)[:1024]) from None
-    cost = to_amount(stream_cost(calibration, source.accountant), source)
-    left = entry.record.left.model()
-    if cost.rho is not None and left.rho is not None:
-        # An ε that has a δ says what ρ implies, and does not add up.
-        adds_up = not (cost.delta or left.delta)
-        affordable = (adds_up and cost.epsilon <= left.epsilon) or cost.rho <= left.rho
-    else:
-        affordable = cost.epsilon <= left.epsilon and cost.delta <= left.delta
-    return Plan(
-        calibration=calibration,
-        cost=cost,
-        left=left,
-        affordable=affordable and entry.record.state == "open",
-    )
+    async with monitor.planning:
+        return await planning.plan(spec, source, entry)
+
+
+async def _curve(monitor: Monitor, call: Call) -> Curve:
+    asked: CurveRequest = call.body
+    source = _readable(lambda: views.definition(find_source(monitor, asked.stream.source)))
+    async with monitor.planning:
+        return await planning.plan_curve(asked.stream, source, Against(asked.against))
+
+
+async def _question(monitor: Monitor, call: Call) -> QuestionAnswered:
+    with span("monitor asks", {}):
+        return await questions.ask_question(monitor.tables, monitor.asker, call.body)
+
+
+async def _statement(monitor: Monitor, call: Call) -> StatementAnswered:
+    with span("monitor asks", {}):
+        return await questions.ask_statement(monitor.tables, monitor.asker, call.body)
 
 
 async def _request(monitor: Monitor, call: Call) -> Receipt:
@@ -238,6 +260,15 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/api/streams/{stream}", "A stream with its definition and timeline", StreamDetail, _stream),
     Route("GET", "/api/rejected", "Refused events by reason", RejectedView, _rejected, query=RejectedQuery),
     Route("GET", "/api/workers", "Services, partitions, lag and restores", WorkersView, _workers),
+    Route("GET", "/api/sources/{source}", "A source with its budget and what it declares", SourceDetail, _source),
+    Route("POST", "/api/declarations", "What a source would declare", Declaration, _declaration, body=Source),
+    Route("POST", "/api/curves", "How a plan's error runs", Curve, _curve, body=CurveRequest),
+    Route(
+        "POST", "/api/questions", "Ask one question", QuestionAnswered, _question, access="operator", body=Query
+    ),
+    Route(
+        "POST", "/api/statements", "Ask a SELECT", StatementAnswered, _statement, access="operator", body=Statement
+    ),
     Route("POST", "/api/plan", "What opening a stream would give and cost", Plan, _plan, body=StreamSpec),
     Route("POST", "/api/sources", "Register a source", Receipt, _request, access="operator", body=RegisterSource),
     Route("POST", "/api/streams", "Open a stream", Receipt, _request, access="operator", body=OpenStream),

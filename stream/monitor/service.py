@@ -13,6 +13,7 @@ from stream.kafka.services import stop_when_told
 from stream.kafka.starting import Stopped, patiently
 from stream.kafka.topics import find_topics
 from stream.log import get_logger
+from stream.monitor.asking import Asker, OnDemand
 from stream.monitor.groups import Groups
 from stream.monitor.models import Readiness
 from stream.monitor.monitor import Monitor, MonitorEndedError
@@ -41,12 +42,14 @@ async def serve_monitor(settings: Settings, names: Callable[[], Names], *, stop_
     async with AsyncClient(settings) as client:
         tables = Tables(client.topics)
         reader = Reader(settings, client.topics, tables)
-        monitor = Monitor(tables, names, settings, client, lambda: _readiness(reader, groups))
+        asking = OnDemand(settings)
+        asker = Asker(asking) if settings.monitor_asks else None
+        monitor = Monitor(tables, names, settings, client, lambda: _readiness(reader, groups), asker=asker)
         groups = Groups(settings, client.topics, tables, monitor.show_workers)
         add_api(reader.web, monitor)
         async with reader:
             log.info("monitor is up", host=settings.monitor_host, port=settings.monitor_port)
-            tasks = [asyncio.create_task(groups.run()), asyncio.create_task(_remember(monitor))]
+            tasks = [asyncio.create_task(one) for one in (groups.run(), _remember(monitor), asking.rest())]
             ends = [asyncio.create_task(stopping.wait()), asyncio.create_task(reader.ended())]
             try:
                 ended, _ = await asyncio.wait([*tasks, *ends], return_when=asyncio.FIRST_COMPLETED)
@@ -54,6 +57,8 @@ async def serve_monitor(settings: Settings, names: Callable[[], Names], *, stop_
                     if (error := task.exception()) is not None:
                         log.error("part of the monitor failed", error=type(error).__name__)
             finally:
+                if asker is not None:
+                    await asker.close()
                 for task in (*tasks, *ends):
                     task.cancel()
                 await asyncio.gather(*tasks, *ends, return_exceptions=True)

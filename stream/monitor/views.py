@@ -116,10 +116,15 @@ def burn_down(entry: SourceEntry) -> BurnDown:
 
 def definition(entry: SourceEntry) -> Source:
     """A source as it was registered."""
+    return source_record(entry).source
+
+
+def source_record(entry: SourceEntry) -> SourceRecord:
+    """The ledger's whole record of a source."""
     record = _records.decode(entry.raw)
     if not isinstance(record, SourceRecord):
         raise TypeError("a source's entry holds another record")
-    return record.source
+    return record
 
 
 def rates(entry: StreamEntry, now: float) -> list[Rate]:
@@ -176,14 +181,15 @@ def stream_row(entry: StreamEntry, now: float) -> StreamRow:
 
 def _promises(entry: StreamEntry) -> list[PromiseParts]:
     try:
-        record = _grant_record(entry)
+        record = grant_record(entry)
     except MalformedEventError:
         # A mechanism of a later version: what it promises is not known here.
         return []
     return [PromiseParts(**asdict(one)) for one in promises(record.spec, record.calibration, record.extensions)]
 
 
-def _grant_record(entry: StreamEntry) -> GrantRecord:
+def grant_record(entry: StreamEntry) -> GrantRecord:
+    """The ledger's whole record of a stream."""
     record = _records.decode(entry.raw)
     if not isinstance(record, GrantRecord):
         raise TypeError("a stream's entry holds another record")
@@ -192,7 +198,7 @@ def _grant_record(entry: StreamEntry) -> GrantRecord:
 
 def stream_detail(entry: StreamEntry, now: float) -> StreamDetail:
     """A stream with its definition and timeline."""
-    record = _grant_record(entry)
+    record = grant_record(entry)
     position = entry.position
     timeline = entry.activity.timeline if entry.activity is not None else ()
     return StreamDetail(

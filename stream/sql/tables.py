@@ -8,9 +8,8 @@ from fractions import Fraction
 from typing import Any
 
 from schemas import GrantRecord, Query, SourceRecord
-from stream.accounting.charged import charged_answers
-from stream.accounting.costs import EPSILON_UNITS, realised_cost
-from stream.asking import Result, Results, shown
+from stream.asking import Results, shown
+from stream.asking.costs import cost_of
 from stream.asking.frames import Framed
 from stream.sql.questions import Plan, plan
 from stream.sql.statements import Grouped, Statement
@@ -111,7 +110,9 @@ def _table(statement: Statement, plan: Plan, target: Target, results: Results) -
     for place, falling in reversed(statement.order):
         name = plan.columns[place].name
         ordered.sort(key=lambda row: (row[name] is not None, row[name]), reverse=falling)
-    epsilon = float(sum((_cost(target, result) for result in results), Fraction(0)))
+    epsilon = float(
+        sum((cost_of(target.grant, target.source.accountant, result) for result in results), Fraction(0))
+    )
     return Table(target.grant.spec.stream, ordered[: statement.limit], results, epsilon)
 
 
@@ -123,19 +124,3 @@ def _grouped(plan: Plan, group: Any) -> Iterator[tuple[str, Any]]:
 
 def _names(name: str, *, grouped: bool) -> tuple[str, ...]:
     return (name,) if grouped else (name, name + ERROR)
-
-
-def _cost(target: Target, result: Result) -> Fraction:
-    """What one answer added to its stream's privacy loss: that before it and after it are known from its index."""
-    if result.index is None or result.tops_left is None or result.outcome in {"halted", "rejected"}:
-        return Fraction(0)
-    grant = target.grant
-    charged = grant.spec.mechanism.kind == "laplace" or result.basis == "noisy"
-    tops = charged_answers(grant.calibration, grant.extensions) - result.tops_left
-    before, after = (
-        realised_cost(
-            grant.calibration, target.source.accountant, answered, charges, extensions=grant.extensions
-        ).loss
-        for answered, charges in ((result.index, tops - charged), (result.index + 1, tops))
-    )
-    return Fraction(after - before, EPSILON_UNITS)

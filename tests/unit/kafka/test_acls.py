@@ -93,6 +93,17 @@ def test_every_topic_has_the_writers_that_the_architecture_gives_it() -> None:
     }
 
 
+def test_a_monitor_that_asks_may_write_queries_and_read_answers_and_no_other_may() -> None:
+    quiet, asking = (set(grants(Settings(monitor_asks=asks))[Role.MONITOR]) for asks in (False, True))
+    assert quiet < asking
+    assert {(one.operation, one.name.rpartition(".")[2]) for one in asking - quiet} == {
+        (Operation.WRITE, "queries"),
+        (Operation.READ, "answers"),
+    }
+    document = (DOCUMENTS / "security.md").read_text()
+    assert "`SOTTO_MONITOR_ASKS`" in document
+
+
 def test_a_prefixed_grant_names_no_other_roles_group_or_transactional_id() -> None:
     given = grants(Settings(prefix="sotto"))
     for role, granted in given.items():

@@ -11,9 +11,11 @@ from typing import Any
 from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, Request
 
-from schemas import Receipt, StreamStatus
+from schemas import Query, Receipt, StreamStatus
 from schemas import Request as LedgerRequest
 from sotto import Driver
+from stream.asking import Result
+from stream.monitor.asking import Asker
 from stream.monitor.connections import Runner
 from stream.monitor.models import Readiness
 from stream.monitor.monitor import Monitor
@@ -61,6 +63,7 @@ class Installation:
     driver: Driver = field(default_factory=lambda: Driver(bytes(32), partitions=2))
     now: float = 1_000_000.0
     requested: list[LedgerRequest] = field(default_factory=list)
+    asks: list[Query] = field(default_factory=list)
     names: Names | None = NAMES
     readiness: Readiness = field(default_factory=lambda: Readiness(ready=True, behind=0))
 
@@ -73,6 +76,7 @@ class Installation:
             self,
             lambda: self.readiness,
             clock=lambda: self.now,
+            asker=Asker(_InMemory(self)),
         )
         self._shown = 0
 
@@ -88,6 +92,13 @@ class Installation:
             return self.driver.request(request)
         finally:
             self.flow()
+
+    async def answer(self, question: Query) -> Result:
+        """What the client does on Kafka, done by the workers in memory."""
+        self.asks.append(question)
+        [result] = self.driver.ask_many([question])
+        self.flow()
+        return result
 
     def records(self) -> list[Record]:
         """What the monitor has not seen yet comes as of now; the tables pass over the rest."""
@@ -123,6 +134,16 @@ class Installation:
     async def web(self) -> AsyncIterator[WebClient]:
         async with TestClient(_Server(build_application(self.monitor))) as client:
             yield client
+
+
+class _InMemory:
+    """Asks the workers of an installation in memory."""
+
+    def __init__(self, installation: Installation) -> None:
+        self._installation = installation
+
+    async def ask(self, question: Query, /, *, timeout: float | None, outcomes: bool) -> Result:  # noqa: ARG002, ASYNC109
+        return await self._installation.answer(question)
 
 
 class _Server(TestServer):

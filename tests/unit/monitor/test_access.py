@@ -81,8 +81,18 @@ async def test_a_token_in_the_address_is_no_token() -> None:
 
 async def test_both_tokens_may_look_and_each_is_told_its_role() -> None:
     async with opened().web() as client:
-        assert await get(client, "/api/session", VIEWER) == {"name": "vera", "role": "viewer", "expires": None}
-        assert await get(client, "/api/session", OPERATOR) == {"name": "olga", "role": "operator", "expires": None}
+        assert await get(client, "/api/session", VIEWER) == {
+            "name": "vera",
+            "role": "viewer",
+            "expires": None,
+            "asks": True,
+        }
+        assert await get(client, "/api/session", OPERATOR) == {
+            "name": "olga",
+            "role": "operator",
+            "expires": None,
+            "asks": True,
+        }
         for token in (VIEWER, OPERATOR):
             for route in ROUTES:
                 if route.method == "GET":
@@ -249,7 +259,12 @@ async def test_whoever_asks_too_often_has_to_wait_and_others_do_not() -> None:
                 statuses.append(response.status)
         assert statuses == [200, 200, 200, 429, 429]
         assert int(response.headers["Retry-After"]) >= 1
-        assert await get(client, "/api/session", OPERATOR) == {"name": "olga", "role": "operator", "expires": None}
+        assert await get(client, "/api/session", OPERATOR) == {
+            "name": "olga",
+            "role": "operator",
+            "expires": None,
+            "asks": True,
+        }
         async with client.get("/healthz") as response:
             assert response.status == 200
 

@@ -1,0 +1,323 @@
+"""What the page's forms are answered: declarations, plans with their curve, questions and statements."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import polars as pl
+import pytest
+
+from schemas import Query
+from stream.accounting.curves import Against, curve
+from stream.accounting.setting import Setting
+from stream.asking import Result
+from stream.errors import Timeout
+from stream.monitor import planning
+from stream.monitor.asking import MAX_WAITING, Asker
+from stream.monitor.problems import ProblemError
+from tests.unit.monitor.installation import FEED, VIEWER, Installation, WebClient, get, post, spec
+
+PEOPLE = {
+    "source": "people",
+    "kind": "table",
+    "path": "people.csv",
+    "neighbors": "add-remove",
+    "epsilon": 8.0,
+    "attributes": {
+        "age": {"kind": "integers", "minimum": 0, "maximum": 99},
+        "sex": {"kind": "categories", "values": ["F", "M"], "other": "F"},
+        "pay": {"kind": "bins", "edges": [0, 10, 100], "outside": "reject"},
+    },
+}
+ROWS = {"age": [40] * 300 + [70] * 100, "sex": ["F", "M"] * 200, "pay": [5.0] * 400}
+
+
+def surveyed(**fields: Any) -> Installation:
+    installation = Installation(**fields)
+    installation.driver.register(PEOPLE, pl.DataFrame(ROWS))
+    for stream, mechanism in (
+        ("counts", {"kind": "laplace", "answers": 40}),
+        ("alarms", {"kind": "numeric_sparse", "threshold": 200.0, "cutoff": 3}),
+        ("choices", {"kind": "noisy_max", "answers": 3}),
+        ("cells", {"kind": "histogram", "attributes": ["sex"]}),
+        ("model", {"kind": "pmw", "attributes": ["age", "sex"]}),
+    ):
+        installation.driver.open({"stream": stream, "source": "people", "epsilon": 1.0, "mechanism": mechanism})
+    installation.flow()
+    return installation
+
+
+async def ask(client: WebClient, stream: str, **fields: Any) -> dict[str, Any]:
+    return await post(client, "/api/questions", {"id": f"q-{stream}", "stream": stream, **fields})
+
+
+async def test_a_declaration_tells_sizes_cells_neighbours_and_budget_before_anything_is_registered() -> None:
+    installation = Installation()
+    async with installation.web() as client:
+        told = await post(client, "/api/declarations", PEOPLE, VIEWER)
+        assert [(one["name"], one["kind"], one["size"]) for one in told["attributes"]] == [
+            ("age", "integers", 100),
+            ("sex", "categories", 2),
+            ("pay", "bins", 2),
+        ]
+        assert told["cells"] == 400
+        assert told["total"]["epsilon"] == 8.0
+        assert "one row more" in told["neighbors"]
+        assert told["source"]["accountant"] == "pure"
+        assert [one["outside"].split()[0] for one in told["attributes"]] == ["values", "any", "rows"]
+        fine = {**FEED, "grid": 1e-9}
+        refused = await post(client, "/api/declarations", fine, VIEWER, status=409)
+        assert "grid" in refused["message"]
+        wrong = await post(client, "/api/declarations", {**PEOPLE, "attributes": {"age": 0}}, VIEWER, status=400)
+        assert wrong["fields"][0]["field"].startswith("table.attributes.age")
+    assert installation.requested == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"neighbors": "replace"}, "another person's"),
+        ({"kind": "records", "neighbors": "replace", "contributions": 4}, "up to 4 events"),
+        ({"kind": "values", "sensitivity": 2.5}, "at most 2.5"),
+        ({"kind": "values", "sensitivity": 2.5, "neighbors": "replace"}, "another person in one's place"),
+    ],
+)
+async def test_neighbours_are_told_for_every_kind_of_source(changes: dict[str, Any], words: str) -> None:
+    body: dict[str, Any] = {**PEOPLE, **changes}
+    if body["kind"] != "table":
+        del body["path"], body["attributes"]
+    async with Installation().web() as client:
+        assert words in (await post(client, "/api/declarations", body, VIEWER))["neighbors"]
+
+
+async def test_a_source_shows_what_it_declares() -> None:
+    async with surveyed().web() as client:
+        shown = await get(client, "/api/sources/people")
+        assert shown["row"]["source"] == "people"
+        assert shown["declaration"]["source"]["attributes"]["sex"]["values"] == ["F", "M"]
+        assert shown["declaration"]["cells"] == 400
+        async with client.get("/api/sources/nobody", headers={"Authorization": f"Bearer {VIEWER}"}) as answer:
+            assert answer.status == 404
+
+
+async def test_a_curve_is_that_of_the_planner_with_the_choice_on_it() -> None:
+    installation = surveyed()
+    wanted = {**spec("new", source="people", cutoff=3), "epsilon": 0.5}
+    async with installation.web() as client:
+        found = await post(client, "/api/curves", {"stream": wanted}, VIEWER)
+        assert (found["against"], found["chosen"], found["complete"]) == ("epsilon", 0.5, True)
+        chosen = next(line for line in found["lines"] if line["method"] == found["method"])
+        told = {point["value"]: point["alpha"] for point in chosen["points"]}
+        plan = await post(client, "/api/plan", wanted, VIEWER)
+        assert told[0.5] == plan["calibration"]["alpha"]
+        assert plan["promises"][0]["alpha"] == plan["calibration"]["alpha"]
+        cutoffs = await post(client, "/api/curves", {"stream": wanted, "against": "cutoff"}, VIEWER)
+        assert cutoffs["chosen"] == 3.0
+        once = {**wanted, "mechanism": {"kind": "histogram", "attributes": ["sex"]}}
+        refused = await post(client, "/api/curves", {"stream": once, "against": "cutoff"}, VIEWER, status=409)
+        assert "charged once" in refused["message"]
+
+
+async def test_a_curve_tells_where_a_promise_is_vacuous() -> None:
+    replaced = {**PEOPLE, "neighbors": "replace"}
+    installation = Installation()
+    installation.driver.register(replaced, pl.DataFrame(ROWS))
+    installation.flow()
+    mechanism = {"kind": "pmw", "attributes": ["age", "sex"], "rows": 4000}
+    wanted = {"stream": "new", "source": "people", "epsilon": 0.1, "mechanism": mechanism}
+    async with installation.web() as client:
+        found = await post(client, "/api/curves", {"stream": wanted}, VIEWER)
+    points = [point for line in found["lines"] for point in line["points"]]
+    assert all(point["vacuous"] == (point["alpha"] >= 2000) for point in points)
+    assert {point["vacuous"] for point in points} == {True, False}
+
+
+async def test_the_work_of_a_curve_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "CURVE_SECONDS", 0.0)
+    installation = surveyed()
+    async with installation.web() as client:
+        found = await post(client, "/api/curves", {"stream": spec("new", source="people")}, VIEWER)
+    assert not found["complete"]
+    assert {len(line["points"]) for line in found["lines"]} == {1}
+    assert len(list(curve_of_feed())) <= planning.CURVE_POINTS
+
+
+def curve_of_feed() -> list[float]:
+    from schemas import StreamSpec  # noqa: PLC0415
+
+    return [
+        one.value
+        for one in curve(StreamSpec.model_validate(spec("s")), Setting(), Against.EPSILON, planning.CURVE_POINTS)
+    ]
+
+
+async def test_questions_of_every_form_are_asked_with_their_bars_groups_and_price() -> None:
+    installation = surveyed()
+    async with installation.web() as client:
+        count = await ask(client, "counts", where="age >= 65")
+        assert count["answer"]["basis"] == "noisy"
+        assert count["rows"][0]["alpha"] == count["answer"]["alpha"] > 0
+        assert count["epsilon"] == pytest.approx(1 / 40)
+        groups = await post(client, "/api/questions", {"id": "g", "stream": "cells", "group_by": ["sex"]})
+        assert [row["sex"] for row in groups["rows"]] == ["F", "M"]
+        assert groups["epsilon"] == pytest.approx(1.0)
+        again = await post(client, "/api/questions", {"id": "h", "stream": "cells", "where": "sex = 'M'"})
+        assert again["epsilon"] == 0.0
+        mean = await post(client, "/api/questions", {"id": "m", "stream": "model", "mean": "age"})
+        assert mean["rows"][0]["estimate"] is not None
+        share = await post(
+            client, "/api/questions", {"id": "s", "stream": "model", "where": "sex = 'M'", "fraction": True}
+        )
+        assert share["rows"][0]["estimate"] is not None
+        candidates = [{"name": one, "where": f"sex = '{one}'"} for one in "FM"]
+        choice = await post(client, "/api/questions", {"id": "c", "stream": "choices", "candidates": candidates})
+        assert choice["answer"]["choice"] in "FM"
+        assert choice["epsilon"] == pytest.approx(1 / 3)
+        below = await ask(client, "alarms", where="age >= 99")
+        assert (below["answer"]["outcome"], below["epsilon"] > 0) == ("below", True)
+        free = await post(client, "/api/questions", {"id": "f", "stream": "alarms", "where": "age >= 98"})
+        assert (free["answer"]["outcome"], free["epsilon"]) == ("below", 0.0)
+
+
+async def test_a_question_with_an_alpha_costs_its_price() -> None:
+    installation = surveyed()
+    async with installation.web() as client:
+        exact = await ask(client, "counts", where="age >= 65", alpha=30.0)
+    assert exact["epsilon"] == exact["answer"]["price"] > 0
+    assert exact["answer"]["alpha"] <= 30.0
+
+
+async def test_costs_add_up_to_what_the_streams_have_spent() -> None:
+    installation = surveyed()
+    asked: list[tuple[str, dict[str, Any]]] = [
+        *(("counts", {"where": f"age >= {age}"}) for age in (20, 50, 65)),
+        *(("alarms", {"where": f"age >= {age}"}) for age in (0, 99, 10, 98)),
+        *(("model", {"where": f"age >= {age}"}) for age in (30, 60)),
+    ]
+    total: dict[str, float] = {}
+    spent: dict[str, float] = {}
+    async with installation.web() as client:
+        for number, (stream, fields) in enumerate(asked):
+            told = await post(client, "/api/questions", {"id": f"{number}", "stream": stream, **fields})
+            total[stream] = total.get(stream, 0.0) + told["epsilon"]
+            spent[stream] = told["answer"]["spent"]["epsilon"]
+    assert total == {stream: pytest.approx(one, rel=1e-6) for stream, one in spent.items()}
+
+
+async def test_a_constant_outside_the_domain_is_told() -> None:
+    async with surveyed().web() as client:
+        [warning] = (await ask(client, "counts", where="age >= 200"))["warnings"]
+        assert "200" in warning
+
+
+async def test_rejected_and_halted_questions_are_answers_that_cost_nothing() -> None:
+    installation = surveyed()
+    async with installation.web() as client:
+        wrong = await ask(client, "counts", where="height > 3")
+        assert (wrong["answer"]["outcome"], wrong["epsilon"]) == ("rejected", 0.0)
+        installation.driver.halt("people", "counts", "audit")
+        installation.flow()
+        halted = await post(client, "/api/questions", {"id": "later", "stream": "counts", "where": "age >= 3"})
+        assert (halted["answer"]["outcome"], halted["epsilon"]) == ("halted", 0.0)
+        assert (await post(client, "/api/questions", {"id": "x", "stream": "no", "where": "a = 1"}, status=404))[
+            "code"
+        ] == "not-found"
+
+
+async def test_statements_are_tables_with_their_bars_and_costs() -> None:
+    installation = surveyed()
+    async with installation.web() as client:
+        body = {"id": "s-1", "statement": "SELECT sex, COUNT(*) AS people FROM model GROUP BY sex"}
+        table = await post(client, "/api/statements", body)
+        assert (table["stream"], table["columns"], table["questions"]) == (
+            "model",
+            ["sex", "people", "people ±"],
+            1,
+        )
+        assert [row["sex"] for row in table["rows"]] == ["F", "M"]
+        assert table["epsilon"] > 0
+        assert await post(client, "/api/statements", body) == table
+        assert len(installation.asks) == 1
+        for statement, status, words in (
+            ("DROP TABLE people", 400, "SELECT"),
+            ("SELECT COUNT(*) FROM nowhere", 404, "nowhere"),
+            ("SELECT MEDIAN(age) FROM model", 400, "COUNT"),
+            ("SELECT COUNT(*) FROM people", 400, "several"),
+        ):
+            refused = await post(client, "/api/statements", {"id": "s-2", "statement": statement}, status=status)
+            assert words in refused["message"]
+
+
+async def test_what_is_sent_again_under_its_id_is_asked_once() -> None:
+    installation = surveyed()
+    async with installation.web() as client:
+        first = await ask(client, "counts", where="age >= 65")
+        assert await ask(client, "counts", where="age >= 65") == first
+        assert len(installation.asks) == 1
+        refused = await post(
+            client, "/api/questions", {"id": "q-counts", "stream": "counts", "where": "age >= 3"}, status=409
+        )
+        assert "id" in refused["message"]
+    assert len(installation.asks) == 1
+
+
+@pytest.mark.parametrize(
+    "private",
+    [{"value": 4.0}, {"values": [1.0]}, {"category": "F"}, {"candidates": [{"name": "a", "value": 1.0}]}],
+)
+async def test_private_data_are_not_taken(private: dict[str, Any]) -> None:
+    installation = surveyed()
+    async with installation.web() as client:
+        refused = await post(client, "/api/questions", {"id": "q", "stream": "counts", **private}, status=400)
+    assert "private" in refused["message"]
+    assert installation.asks == []
+
+
+async def test_viewers_do_not_ask_and_a_monitor_that_may_not_says_so() -> None:
+    installation = surveyed()
+    body = {"id": "q", "stream": "counts", "where": "age >= 3"}
+    async with installation.web() as client:
+        assert (await get(client, "/api/session"))["asks"] is True
+        assert (await post(client, "/api/questions", body, VIEWER, status=403))["code"] == "forbidden"
+        installation.monitor.asker = None
+        assert (await get(client, "/api/session"))["asks"] is False
+        off = await post(client, "/api/questions", body, status=403)
+        assert "SOTTO_MONITOR_ASKS" in off["message"]
+    assert installation.asks == []
+
+
+class Silent:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, asyncio.Future[Result]] = {}
+
+    async def ask(self, question: Query, /, *, timeout: float | None, outcomes: bool) -> Result:  # noqa: ARG002, ASYNC109
+        self.answers[question.id] = asyncio.get_running_loop().create_future()
+        return await self.answers[question.id]
+
+
+def question(name: str) -> Query:
+    return Query(id=name, stream="counts", where="age >= 3")
+
+
+async def test_an_answer_that_comes_late_is_there_for_who_asks_again() -> None:
+    silent = Silent()
+    asker = Asker(silent)
+    with pytest.raises(Timeout):
+        await asker.ask([question("a")], timeout=0.01)
+    silent.answers["a"].set_result(Result(id="a", stream="counts", outcome="answer", estimate=3.0))
+    [late] = await asker.ask([question("a")])
+    assert late.estimate == 3.0
+    assert len(silent.answers) == 1
+
+
+async def test_so_many_questions_wait_at_once_and_no_more() -> None:
+    asker = Asker(Silent())
+    with pytest.raises(Timeout):
+        await asker.ask([question(f"{number}") for number in range(MAX_WAITING)], timeout=0.01)
+    with pytest.raises(ProblemError) as refused:
+        await asker.ask([question("one more")])
+    assert refused.value.problem.status == 429
+    await asker.close()
