@@ -115,6 +115,7 @@ class GrantRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind", 
     reason: str | None = None
     surplus: int = 0
     extensions: tuple[ExtensionShape, ...] = ()
+    analyst: str | None = None
 
 
 class TotalsShape(msgspec.Struct, frozen=True, gc=False):

@@ -22,7 +22,6 @@ RATE_WINDOWS = (60, 600, 3600)
 """Seconds over which rates are shown."""
 SLOTS_PER_WINDOW = 12
 TIMELINE_POINTS = 64
-BURN_POINTS = 256
 NEARLY_DRY = 0.1
 """An open stream with at most this share of its charged answers left is nearly dry."""
 STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
@@ -31,13 +30,12 @@ STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
 
 @dataclass(slots=True)
 class SourceEntry:
-    """A source, with the bytes of its last ledger record and the budget that it was registered with."""
+    """A source, with the bytes of its last ledger record and the budget that it was registered with. Its past is the trail's."""
 
     record: SourceRecordShape
     raw: bytes
     total: Amount
     updated: float
-    burn: Series
     streams: Counter[StreamState] = field(default_factory=Counter)
 
 

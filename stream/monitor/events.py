@@ -16,7 +16,7 @@ from typing import Annotated, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
-from stream.monitor import views
+from stream.monitor.budget_models import SpendingQuery, TrailQuery
 from stream.monitor.connections import WRITE_SECONDS
 from stream.monitor.listing import (
     RejectedQuery,
@@ -29,8 +29,10 @@ from stream.monitor.listing import (
 from stream.monitor.models import FieldProblem, View, ViewName
 from stream.monitor.monitor import Monitor
 from stream.monitor.problems import ProblemError, malformed, refuse_repeated
-from stream.monitor.routes import find_source, stream_detail
+from stream.monitor.routes import burn_down, stream_detail
+from stream.monitor.spending import spending
 from stream.monitor.tokens import Bearer
+from stream.monitor.trail_listing import list_trail
 
 INTERVAL = 1.0
 """Shortest time between two events of one view, in seconds."""
@@ -40,7 +42,7 @@ KEEPALIVE = 10.0
 """Longest silence on a connection, in seconds."""
 
 _Maker = Callable[[], BaseModel]
-_Query = TypeVar("_Query", SourceQuery, StreamQuery, RejectedQuery)
+_Query = TypeVar("_Query", SourceQuery, StreamQuery, RejectedQuery, SpendingQuery, TrailQuery)
 
 
 class EventQuery(View):
@@ -187,7 +189,7 @@ def _sources(monitor: Monitor, parameters: _Parameters) -> _Maker:
 
 def _budget(monitor: Monitor, parameters: _Parameters) -> _Maker:
     source = parameters.need("source")
-    return lambda: views.burn_down(find_source(monitor, source))
+    return lambda: burn_down(monitor, source)
 
 
 def _streams(monitor: Monitor, parameters: _Parameters) -> _Maker:
@@ -205,10 +207,22 @@ def _rejected(monitor: Monitor, parameters: _Parameters) -> _Maker:
     return lambda: list_rejected(monitor.tables, query)
 
 
+def _spending(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    query = parameters.pick(SpendingQuery)
+    return lambda: spending(monitor.tables, query)
+
+
+def _trail(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    query = parameters.pick(TrailQuery)
+    return lambda: list_trail(monitor.tables.trail, query)
+
+
 _MAKERS: dict[ViewName, Callable[[Monitor, _Parameters], _Maker]] = {
     "overview": lambda monitor, _: monitor.overview,
     "sources": _sources,
     "budget": _budget,
+    "spending": _spending,
+    "trail": _trail,
     "streams": _streams,
     "stream": _stream,
     "rejected": _rejected,

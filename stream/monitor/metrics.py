@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -10,9 +11,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from schemas import Amount
+from stream.monitor.budget_models import Forecast
 from stream.monitor.entries import STATES
+from stream.monitor.history import HEADLINE_WINDOW, PACE_WINDOWS
 from stream.monitor.monitor import Monitor
-from stream.monitor.views import dry_in, source_row
+from stream.monitor.views import dry_in, forecasts, source_row
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 DRY_SOON = 3600.0
@@ -53,6 +56,13 @@ class _Figures(Collector):
         for code, count in tables.rejected.items():
             rejected.add_metric([code], count)
         yield rejected
+        trail = tables.trail
+        yield _gauge("trail_entries", "Entries of the audit trail.", trail.entries)
+        yield _gauge(
+            "trail_broken",
+            "Whether an entry of the audit trail does not follow the one before it.",
+            trail.broken is not None,
+        )
 
     def _sources(self) -> Iterable[_Family]:
         epsilon = GaugeMetricFamily(
@@ -75,7 +85,19 @@ class _Figures(Collector):
                 epsilon.add_metric([name, part], amount.epsilon)
             left.add_metric([name], row.left_share)
             halted.add_metric([name], row.state == "halted")
-        yield from (epsilon, left, halted)
+        yield from (epsilon, left, halted, self._runs_out())
+
+    def _runs_out(self) -> _Family:
+        tables, now = self._monitor.tables, self._monitor.clock()
+        lasts = GaugeMetricFamily(
+            "sotto_monitor_source_runs_out_seconds",
+            "Until nothing is left of a source's budget, at the last week's pace; +Inf where that is never.",
+            labels=["source"],
+        )
+        for name, entry in tables.sources.items():
+            headline = forecasts(tables, entry, now)[PACE_WINDOWS.index(HEADLINE_WINDOW)]
+            lasts.add_metric([name], seconds_until_gone(headline, now))
+        return lasts
 
     def _streams(self) -> Iterable[_Family]:
         tables, now = self._monitor.tables, self._monitor.clock()
@@ -119,6 +141,17 @@ class _Figures(Collector):
                 idle.add_metric([role], sum(row.member is None for row in rows))
             members.add_metric([role], sum(member.role == role for member in workers.members))
         yield from (lag, idle, members)
+
+
+def seconds_until_gone(forecast: Forecast, now: float) -> float:
+    """What a forecast says in one number."""
+    match forecast.outcome:
+        case "gone":
+            return 0.0
+        case "runs-out":
+            return max((forecast.at or now) - now, 0.0)
+        case _:
+            return math.inf
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

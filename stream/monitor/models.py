@@ -27,7 +27,9 @@ StreamSort = Literal[
     "updated",
 ]
 SourceSort = Literal["source", "state", "left", "left_share", "streams", "updated"]
-ViewName = Literal["overview", "sources", "budget", "streams", "stream", "rejected", "workers"]
+ViewName = Literal[
+    "overview", "sources", "budget", "streams", "stream", "rejected", "workers", "spending", "trail"
+]
 
 ProblemCode = Literal[
     "malformed",
@@ -145,23 +147,6 @@ class SourcePage(View):
     matching: int
     offset: int
     items: list[SourceRow]
-
-
-class BurnPoint(View):
-    """A source's budget at a time."""
-
-    time: Time
-    granted: Amount
-    spent: Amount
-    refunded: Amount
-    left: Amount
-
-
-class BurnDown(View):
-    """A source's budget over time, oldest first, as far as the ledger's log goes back."""
-
-    source: SourceRow
-    points: list[BurnPoint]
 
 
 class PromiseParts(View):

@@ -20,7 +20,9 @@ from stream.settings import Settings
 _CHANGED_BY: dict[ViewName, tuple[ChangeTopic, ...]] = {
     "overview": ("sources", "streams", "rejected", "workers"),
     "sources": ("sources", "streams"),
-    "budget": ("sources", "streams"),
+    "budget": ("sources", "streams", "trail"),
+    "spending": ("streams",),
+    "trail": ("trail",),
     "streams": ("streams",),
     "stream": ("streams",),
     "rejected": ("rejected",),

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from stream.monitor.budget_models import SpendingQuery, TrailQuery
 from stream.monitor.events import EventQuery
 from stream.monitor.listing import RejectedQuery, SourceQuery, StreamQuery
 from stream.monitor.models import Problem, View
@@ -36,7 +37,7 @@ _PLAIN = (
         "/api/events",
         "Live views as server-sent events; each event carries what the view's own route answers",
         "text/event-stream",
-        (EventQuery, SourceQuery, StreamQuery, RejectedQuery),
+        (EventQuery, SourceQuery, StreamQuery, RejectedQuery, SpendingQuery, TrailQuery),
     ),
 )
 
@@ -132,8 +133,7 @@ def _plain(
         "x-role": "viewer",
     }
     if queries:
-        name = {"name": "stream", "in": "query", "schema": {"type": "string"}, "description": "For view stream."}
-        operation["parameters"] = [*_parameters(queries), name]
+        operation["parameters"] = _parameters(queries)
     return operation
 
 

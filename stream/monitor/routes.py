@@ -29,6 +29,7 @@ from stream.accounting.curves import Against
 from stream.errors import Refused
 from stream.log import get_logger
 from stream.monitor import planning, questions, views
+from stream.monitor.budget_models import BurnDown, Spending, SpendingQuery, TrailPage, TrailQuery
 from stream.monitor.declarations import declaration
 from stream.monitor.entries import SourceEntry
 from stream.monitor.listing import (
@@ -41,7 +42,6 @@ from stream.monitor.listing import (
 )
 from stream.monitor.models import (
     AccessRole,
-    BurnDown,
     Health,
     Overview,
     Plan,
@@ -56,7 +56,9 @@ from stream.monitor.models import (
 )
 from stream.monitor.monitor import Monitor
 from stream.monitor.problems import ProblemError, unknown
+from stream.monitor.spending import spending
 from stream.monitor.tokens import Bearer
+from stream.monitor.trail_listing import list_trail
 from stream.monitor.workbench import (
     Curve,
     CurveRequest,
@@ -140,7 +142,15 @@ async def _sources(monitor: Monitor, call: Call) -> SourcePage:
 
 
 async def _budget(monitor: Monitor, call: Call) -> BurnDown:
-    return views.burn_down(find_source(monitor, call.names["source"]))
+    return burn_down(monitor, call.names["source"])
+
+
+async def _spending(monitor: Monitor, call: Call) -> Spending:
+    return spending(monitor.tables, call.query)
+
+
+async def _trail(monitor: Monitor, call: Call) -> TrailPage:
+    return list_trail(monitor.tables.trail, call.query)
 
 
 async def _streams(monitor: Monitor, call: Call) -> StreamPage:
@@ -233,6 +243,11 @@ def find_source(monitor: Monitor, name: str) -> SourceEntry:
     return entry
 
 
+def burn_down(monitor: Monitor, name: str) -> BurnDown:
+    """A source's budget over time, or a 404."""
+    return views.burn_down(monitor.tables, find_source(monitor, name), monitor.clock())
+
+
 def stream_detail(monitor: Monitor, name: str) -> StreamDetail:
     """A stream's page, or a 404."""
     entry = monitor.tables.streams.get(name)
@@ -255,7 +270,9 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/api/session", "Whose token this is", Session, _session),
     Route("GET", "/api/overview", "The installation at a glance", Overview, _overview),
     Route("GET", "/api/sources", "Sources with their budgets", SourcePage, _sources, query=SourceQuery),
-    Route("GET", "/api/budgets/{source}", "A source's budget over time", BurnDown, _budget),
+    Route("GET", "/api/budgets/{source}", "A source's budget over time, and how long it lasts", BurnDown, _budget),
+    Route("GET", "/api/spending", "Who has spent what", Spending, _spending, query=SpendingQuery),
+    Route("GET", "/api/trail", "The audit trail: search, filter, page", TrailPage, _trail, query=TrailQuery),
     Route("GET", "/api/streams", "Streams: search, filter, sort, page", StreamPage, _streams, query=StreamQuery),
     Route("GET", "/api/streams/{stream}", "A stream with its definition and timeline", StreamDetail, _stream),
     Route("GET", "/api/rejected", "Refused events by reason", RejectedView, _rejected, query=RejectedQuery),

@@ -7,14 +7,12 @@ the record with the highest offset.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict, deque
 from typing import Literal
 
 from schemas import Amount, ValuesSource
 from stream.accounting.costs import to_amount, total_budget, whole_left
 from stream.monitor.digests import (
-    AmountShape,
     ControlShape,
     DeadLetter,
     GrantRecordShape,
@@ -28,7 +26,6 @@ from stream.monitor.digests import (
     read,
 )
 from stream.monitor.entries import (
-    BURN_POINTS,
     STATES,
     Activity,
     MemberEntry,
@@ -37,7 +34,7 @@ from stream.monitor.entries import (
     StreamEntry,
     Totals,
 )
-from stream.monitor.series import Series
+from stream.monitor.trails import Trail
 from stream.processors.base import RecordLike
 from stream.processors.exhaustion import says_exhausted
 from stream.processors.topics import Topics
@@ -50,7 +47,7 @@ MAX_MEMBERS = 10_000
 MAX_CODES = 64
 """Different reasons told apart; our services know about ten."""
 
-ChangeTopic = Literal["sources", "streams", "rejected", "workers"]
+ChangeTopic = Literal["sources", "streams", "rejected", "workers", "trail"]
 
 
 class Tables:
@@ -62,6 +59,7 @@ class Tables:
         self.streams: dict[str, StreamEntry] = {}
         self.restores: dict[tuple[str, int], RestoreEntry] = {}
         self.members: dict[str, MemberEntry] = {}
+        self.trail = Trail()
         self.totals = Totals()
         self.rejected: Counter[str] = Counter()
         self.last_rejected: dict[str, float] = {}
@@ -70,7 +68,13 @@ class Tables:
         )
         self.unreadable = 0
         self.records = 0
-        self.changes: dict[ChangeTopic, int] = {"sources": 0, "streams": 0, "rejected": 0, "workers": 0}
+        self.changes: dict[ChangeTopic, int] = {
+            "sources": 0,
+            "streams": 0,
+            "rejected": 0,
+            "workers": 0,
+            "trail": 0,
+        }
         self._seen: dict[tuple[str, int], int] = {}
         self._takes = {
             topics.ledger: self._take_ledger,
@@ -78,6 +82,7 @@ class Tables:
             topics.charges: self._take_totals,
             topics.control: self._take_control,
             topics.rejected: self._take_rejected,
+            topics.trail: self._take_trail,
         }
 
     @property
@@ -118,15 +123,12 @@ class Tables:
     def _take_source(self, record: SourceRecordShape, raw: bytes, time: float) -> None:
         entry = self.sources.get(record.source.source)
         if entry is None:
-            burn = Series(width=13, spacing=1.0, limit=BURN_POINTS, whole_life=True)
-            entry = SourceEntry(record, raw, _total(record.source), time, burn)
+            entry = SourceEntry(record, raw, _total(record.source), time)
             entry.streams.update(
                 one.state for one in self.streams.values() if one.grant and _source_of(one) == record.source.source
             )
             self.sources[record.source.source] = entry
         entry.record, entry.raw, entry.updated = record, raw, time
-        figures = (record.granted, record.spent, record.refunded, record.left)
-        entry.burn.add([time, *(number for amount in figures for number in _numbers(amount))])
         self.changes["sources"] += 1
 
     def _take_grant(self, record: GrantRecordShape, raw: bytes, time: float) -> None:
@@ -215,6 +217,10 @@ class Tables:
         self.recent_rejected[code].append((time, letter))
         self.changes["rejected"] += 1
 
+    def _take_trail(self, record: RecordLike) -> None:
+        self.changes["trail"] += 1
+        self.trail.take(record.value or b"")
+
     def _entry(self, stream: str) -> StreamEntry:
         entry = self.streams.get(stream)
         if entry is None:
@@ -284,7 +290,3 @@ def _total(source: SourceShape) -> Amount:
 
 def _source_of(entry: StreamEntry) -> str:
     return "" if entry.grant is None else entry.grant.spec.source
-
-
-def _numbers(amount: AmountShape) -> tuple[float, float, float]:
-    return amount.epsilon, amount.delta, math.nan if amount.rho is None else amount.rho

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from schemas import MAX_RECORD_BYTES, Amount, GrantRecord, LedgerRecord, Position, Source, SourceRecord
 from schemas.wire import Codec, MalformedEventError
 from stream.accounting.promises import promises
+from stream.monitor.budget_models import BurnDown, BurnPoint, Forecast
 from stream.monitor.entries import RATE_WINDOWS, SourceEntry, StreamEntry
+from stream.monitor.history import PeriodEnd, amount_of
 from stream.monitor.models import (
-    BurnDown,
-    BurnPoint,
     Overview,
     PromiseParts,
     Rate,
@@ -99,19 +97,54 @@ def left_share(left: Amount, total: Amount) -> float:
     return min(max(min(shares), 0.0), 1.0)
 
 
-def burn_down(entry: SourceEntry) -> BurnDown:
-    """A source's budget over time."""
+def burn_down(tables: Tables, entry: SourceEntry, now: float) -> BurnDown:
+    """A source's budget over time, as the trail tells it, up to what the ledger says now."""
+    record = entry.record
+    history = tables.trail.history("source", record.source.source)
     points = [
         BurnPoint(
             time=row[0],
-            granted=_amount(row[1:4]),
-            spent=_amount(row[4:7]),
-            refunded=_amount(row[7:10]),
-            left=_amount(row[10:13]),
+            granted=amount_of(row[1:4]),
+            spent=amount_of(row[4:7]),
+            refunded=amount_of(row[7:10]),
+            left=amount_of(row[10:13]),
         )
-        for row in entry.burn
+        for row in history.whole
     ]
-    return BurnDown(source=source_row(entry), points=points)
+    granted, spent, refunded, left = (
+        amount.model() for amount in (record.granted, record.spent, record.refunded, record.left)
+    )
+    latest = BurnPoint(
+        time=max(entry.updated, points[-1].time if points else 0.0),
+        granted=granted,
+        spent=spent,
+        refunded=refunded,
+        left=left,
+    )
+    # The trail notes what is spent once a minute; the ledger's record is never behind it.
+    if not points or latest.model_copy(update={"time": points[-1].time}) != points[-1]:
+        points.append(latest)
+    return BurnDown(source=source_row(entry), points=points, forecasts=forecasts(tables, entry, now))
+
+
+def forecasts(tables: Tables, entry: SourceEntry, now: float) -> list[Forecast]:
+    """How long a source's budget lasts at the pace of each window."""
+    record = entry.record
+    history = tables.trail.history("source", record.source.source)
+    paces = history.paces(
+        record.granted.model(), record.refunded.model(), record.left.model(), entry.total, PeriodEnd(now)
+    )
+    return [
+        Forecast(
+            window_seconds=pace.window,
+            since=pace.since,
+            taken=pace.taken,
+            outcome=pace.outcome,
+            at=pace.at,
+            part=pace.part,
+        )
+        for pace in paces
+    ]
 
 
 def definition(entry: SourceEntry) -> Source:
@@ -218,8 +251,3 @@ def _rate(series: Series, seconds: int, now: float, answered: int, tops: int) ->
     above = max(tops - before[2], 0.0)
     below = max(answered - before[1] - above, 0.0)
     return Rate(window_seconds=seconds, above=above / seconds, below=below / seconds)
-
-
-def _amount(numbers: Sequence[float]) -> Amount:
-    epsilon, delta, rho = numbers
-    return Amount(epsilon=epsilon, delta=delta, rho=None if math.isnan(rho) else rho)

@@ -67,6 +67,12 @@ class Installation:
     names: Names | None = NAMES
     readiness: Readiness = field(default_factory=lambda: Readiness(ready=True, behind=0))
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """The services' clock is the monitor's."""
+        object.__setattr__(self, name, value)
+        if name in {"now", "driver"} and "driver" in self.__dict__ and "now" in self.__dict__:
+            self.driver.wait(max(self.now - self.driver._now / 1000, 0.0))
+
     def __post_init__(self) -> None:
         self.tables = Tables(self.driver.topics)
         self.monitor = Monitor(

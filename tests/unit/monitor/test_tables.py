@@ -206,7 +206,7 @@ def test_a_burn_down_shows_every_step_of_a_budget() -> None:
         installation.now += 100.0
         installation.driver.open(spec(f"s{number}"))
         installation.flow()
-    points = views.burn_down(installation.tables.sources["feed"]).points
+    points = views.burn_down(installation.tables, installation.tables.sources["feed"], installation.now).points
     assert [point.left.epsilon for point in points] == [10.0, 9.0, 8.0, 7.0, 6.0, 5.0]
     assert points[-1].granted.epsilon == 5.0
 
@@ -221,7 +221,7 @@ def test_a_source_under_zcdp_keeps_its_rho() -> None:
     assert row.total.rho is not None
     assert row.left.rho is not None
     assert row.left_share == pytest.approx(max(row.left.rho / row.total.rho, row.left.epsilon / row.total.epsilon))
-    points = views.burn_down(installation.tables.sources["feed"]).points
+    points = views.burn_down(installation.tables, installation.tables.sources["feed"], installation.now).points
     assert points[-1].left == row.left
 
 

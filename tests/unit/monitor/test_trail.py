@@ -1,0 +1,247 @@
+"""The audit trail in the monitor: what it lists, whether it is whole, budgets over time, and how long they last."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from stream.monitor.budget_models import Forecast, TrailQuery
+from stream.monitor.history import DAY, PACE_WINDOWS
+from stream.monitor.metrics import exposition
+from stream.monitor.tables import Tables
+from stream.monitor.trail_listing import list_trail
+from stream.processors.base import Record
+from tests.unit.monitor.installation import FEED, HIGH, LOW, VIEWER, Installation, bearer, get, spec
+
+DAYS = float(DAY)
+
+
+def lived() -> Installation:
+    installation = Installation()
+    installation.open()
+    for number in range(4):
+        installation.now += DAYS
+        installation.driver.open(spec(f"ward-{number}"))
+    installation.now += 3600.0
+    installation.ask("ward-0", LOW, HIGH, HIGH)
+    installation.driver.close("feed", "ward-1")
+    installation.flow()
+    return installation
+
+
+def begun_again(installation: Installation) -> Installation:
+    """The same services under a monitor that was started just now, of whose ledger compaction left the last records."""
+    again = Installation(driver=installation.driver, now=installation.now)
+    again.tables = Tables(installation.driver.topics)
+    latest = {
+        (record.topic, record.key if record.topic == installation.driver.topics.ledger else record.offset): record
+        for topic in installation.tables.inputs
+        for record in installation.driver.records(topic)
+    }
+    for record in latest.values():
+        again.tables.take(record._replace(timestamp=int(installation.now * 1000)))
+    again.monitor.tables = again.tables
+    return again
+
+
+async def test_a_monitor_that_was_started_just_now_shows_the_whole_history() -> None:
+    installation = lived()
+    async with installation.web() as client:
+        before = await get(client, "/api/budgets/feed")
+    async with begun_again(installation).web() as client:
+        after = await get(client, "/api/budgets/feed")
+    assert after["points"] == before["points"]
+    assert after["forecasts"] == before["forecasts"]
+    lefts = [point["left"]["epsilon"] for point in after["points"]]
+    assert lefts[:5] == [10.0, 9.0, 8.0, 7.0, 6.0]
+    assert lefts[-1] == 7.0
+    times = [point["time"] for point in after["points"]]
+    assert times[1] - times[0] == DAYS
+    assert times == sorted(times)
+
+
+async def forecasts_of(installation: Installation) -> dict[int, Forecast]:
+    async with installation.web() as client:
+        answer = await get(client, "/api/budgets/feed")
+    found = [Forecast.model_validate(one) for one in answer["forecasts"]]
+    return {one.window_seconds // DAY: one for one in found}
+
+
+async def test_a_forecast_is_what_is_left_at_the_windows_pace_and_says_over_what() -> None:
+    installation = Installation()
+    installation.open()
+    for number in range(4):
+        installation.now += DAYS
+        installation.driver.open(spec(f"s{number}"))
+    installation.flow()
+    found = await forecasts_of(installation)
+    # One ε a day, 6 left.
+    for days, since in ((1, DAYS), (7, 4 * DAYS), (30, 4 * DAYS)):
+        one = found[days]
+        assert (one.outcome, one.part) == ("runs-out", "epsilon")
+        assert one.since == installation.now - since
+        assert one.taken.epsilon == pytest.approx(since / DAYS)
+        assert one.at == pytest.approx(installation.now + 6 * DAYS)
+    assert seconds(installation) == pytest.approx(6 * DAYS)
+
+
+async def test_nothing_taken_in_a_window_is_never_at_this_pace() -> None:
+    installation = lived()
+    installation.now += 3 * DAYS
+    found = await forecasts_of(installation)
+    assert found[1].outcome == "never"
+    assert found[1].at is None
+    assert found[1].taken.epsilon == 0.0
+    assert found[7].outcome == "runs-out"
+    installation.now += 8 * DAYS
+    assert (await forecasts_of(installation))[7].outcome == "never"
+    assert seconds(installation) == math.inf
+
+
+async def test_what_came_back_counts_against_the_pace() -> None:
+    installation = Installation()
+    installation.open(spec("a", epsilon=4.0))
+    installation.now += 10 * DAYS
+    installation.driver.close("feed", "a")
+    installation.driver.open(spec("b"))
+    installation.flow()
+    found = await forecasts_of(installation)
+    assert found[7].taken.epsilon == pytest.approx(-3.0)
+    assert found[7].outcome == "never"
+    assert found[30].outcome == "runs-out"
+
+
+async def test_less_than_an_hour_is_too_early_to_tell_and_nothing_left_is_gone() -> None:
+    installation = Installation()
+    installation.open(spec("a"))
+    installation.now += 600.0
+    assert {one.outcome for one in (await forecasts_of(installation)).values()} == {"too-early"}
+    installation.driver.open(spec("b", epsilon=9.0))
+    installation.flow()
+    assert {one.outcome for one in (await forecasts_of(installation)).values()} == {"gone"}
+    assert seconds(installation) == 0.0
+
+
+async def test_under_zcdp_the_budget_lasts_as_long_as_rho_or_epsilon_does() -> None:
+    installation = Installation()
+    installation.driver.register({**FEED, "accountant": "zcdp", "delta": 1e-6})
+    installation.now += DAYS
+    installation.driver.open(spec("ward", epsilon=0.1))
+    installation.flow()
+    one = (await forecasts_of(installation))[7]
+    record = installation.tables.sources["feed"].record
+    assert one.taken.rho is not None
+    assert record.left.rho is not None
+    by_rho = record.left.rho / one.taken.rho * DAYS
+    by_epsilon = record.left.epsilon / one.taken.epsilon * DAYS
+    assert one.at == pytest.approx(installation.now + max(by_rho, by_epsilon))
+    assert one.part == ("rho" if by_rho > by_epsilon else "epsilon")
+
+
+def test_every_request_and_what_followed_is_listed_the_latest_first() -> None:
+    page = list_trail(lived().tables.trail, TrailQuery())
+    told = [(row.action, row.stream, row.outcome) for row in page.items]
+    assert told[-1] == ("beginning", None, None)
+    assert ("register", None, "registered") in told
+    assert ("open", "ward-3", "opened") in told
+    assert ("close", "ward-1", "closing") in told
+    assert ("closed", "ward-1", None) in told
+    assert ("exhausted", "ward-0", None) in told
+    assert [row.number for row in page.items] == sorted((row.number for row in page.items), reverse=True)
+    opened = next(row for row in page.items if row.stream == "ward-3")
+    assert opened.granted is not None
+    assert (opened.granted.epsilon, opened.mechanism) == (1.0, "above_threshold")
+    assert page.broken is None
+    assert page.entries >= len(page.items)
+
+
+@pytest.mark.parametrize(
+    ("query", "streams"),
+    [
+        ({"stream": "ward-2"}, {"ward-2"}),
+        ({"action": "closed"}, {"ward-1"}),
+        ({"outcome": "refused"}, set()),
+        ({"search": "WARD-3"}, {"ward-3"}),
+        ({"source": "elsewhere"}, set()),
+        ({"analyst": "nobody"}, set()),
+        ({"since": 1_000_000.0 + 3 * DAYS, "until": 1_000_000.0 + 4 * DAYS}, {"ward-2"}),
+    ],
+)
+async def test_the_trail_is_filtered(query: dict[str, Any], streams: set[str]) -> None:
+    async with lived().web() as client:
+        page = await get(client, "/api/trail", **{name: str(value) for name, value in query.items()})
+        assert {row["stream"] for row in page["items"]} == streams
+        pages = [await get(client, "/api/trail", limit="2", offset=str(start)) for start in (0, 2)]
+    assert [len(one["items"]) for one in pages] == [2, 2]
+    assert pages[0]["items"][-1]["number"] > pages[1]["items"][0]["number"]
+
+
+@pytest.mark.parametrize("how", ["changed", "missing", "unreadable", "swapped"])
+def test_a_chain_that_was_tampered_with_is_told_and_stays_so(how: str) -> None:
+    installation = lived()
+    records = installation.driver.records(installation.driver.topics.trail)
+    at = next(place for place, record in enumerate(records) if b"ward-2" in (record.value or b""))
+    forged = list(records)
+    if how == "changed":
+        forged[at] = forged[at]._replace(value=(forged[at].value or b"").replace(b"ward-2", b"ward-9"))
+    elif how == "missing":
+        del forged[at]
+    elif how == "unreadable":
+        forged[at] = forged[at]._replace(value=b"{")
+    else:
+        forged[at], forged[at + 1] = forged[at + 1], forged[at]
+    tables = Tables(installation.driver.topics)
+    for offset, record in enumerate(forged):
+        tables.take(record._replace(offset=offset))
+    assert tables.trail.broken is not None
+    assert tables.trail.broken.startswith(f"entry {at + 1}" if how != "unreadable" else f"entry {at}")
+    assert list_trail(tables.trail, TrailQuery()).broken == tables.trail.broken
+    installation.tables.trail = tables.trail
+    assert metric(installation, "sotto_monitor_trail_broken") == 1.0
+
+
+def test_an_entry_of_a_later_version_is_read_past_what_is_not_known() -> None:
+    installation = lived()
+    value = json.loads(installation.driver.records(installation.driver.topics.trail)[-1].value or b"")
+    tables = Tables(installation.driver.topics)
+    later = {**value, "number": 0, "kind": "later", "more": [1]}
+    tables.take(Record(installation.driver.topics.trail, 0, 0, 0, b"", json.dumps(later).encode()))
+    assert [row.kind for row in list_trail(tables.trail, TrailQuery()).items] == ["later"]
+
+
+async def test_who_spent_what_adds_up_to_what_the_source_has_granted() -> None:
+    installation = lived()
+    async with installation.web() as client:
+        answer = await get(client, "/api/spending", source="feed", limit="2")
+        assert (await get(client, "/api/spending", source="elsewhere"))["streams"] == 0
+    record = installation.tables.sources["feed"].record
+    (nobody,) = answer["analysts"]
+    (part,) = nobody["sources"]
+    assert (nobody["analyst"], nobody["streams"], part["source"]) == (None, 4, "feed")
+    for name in ("granted", "spent", "refunded"):
+        assert part["share"][name]["epsilon"] == pytest.approx(getattr(record, name).epsilon)
+    assert [one["stream"] for one in answer["costliest"]] == ["ward-3", "ward-2"]
+
+
+async def test_trail_and_spending_take_a_token_and_name_what_is_wrong() -> None:
+    async with lived().web() as client:
+        for path in ("/api/trail?limit=0", "/api/trail?since=soon", "/api/spending?limit=501"):
+            async with client.get(path, headers=bearer(VIEWER)) as response:
+                assert response.status == 400
+
+
+def metric(installation: Installation, name: str) -> float:
+    families = text_string_to_metric_families(exposition(installation.monitor).decode())
+    return float(next(sample.value for family in families for sample in family.samples if sample.name == name))
+
+
+def seconds(installation: Installation) -> float:
+    return metric(installation, "sotto_monitor_source_runs_out_seconds")
+
+
+def test_windows_are_those_that_the_documentation_names() -> None:
+    assert PACE_WINDOWS == (DAY, 7 * DAY, 30 * DAY)
