@@ -22,7 +22,15 @@ from schemas.calibrations import (
 from schemas.charges import Charge, StreamState
 from schemas.checkpoints import Checkpoint, HypothesisUpdate, Measurement, Progress
 from schemas.control import Control, StreamClosed, StreamHalted, StreamOpened
-from schemas.ledger import GrantRecord, LedgerProgress, LedgerRecord, Receipt, SourceRecord
+from schemas.ledger import (
+    AllotmentRecord,
+    GrantRecord,
+    LedgerProgress,
+    LedgerRecord,
+    PopulationRecord,
+    Receipt,
+    SourceRecord,
+)
 from schemas.mechanisms import (
     MAX_CATEGORIES,
     MAX_UNIVERSE,
@@ -39,14 +47,18 @@ from schemas.mechanisms import (
     SparsePmw,
     SparseProject,
 )
+from schemas.populations import EdgeTotals, Period, Population, Standing
 from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Query, Term, form_of
 from schemas.rejected import RejectedHeaders
 from schemas.requests import (
+    Allot,
     CloseStream,
     ExtendStream,
     HaltSource,
     HaltStream,
+    JoinPopulation,
     OpenStream,
+    RegisterPopulation,
     RegisterSource,
     Request,
     subject_of,
@@ -75,6 +87,8 @@ __all__ = [
     "MAX_RECORD_BYTES",
     "MAX_UNIVERSE",
     "AboveThreshold",
+    "Allot",
+    "AllotmentRecord",
     "Amount",
     "Answer",
     "AnswersCalibration",
@@ -88,6 +102,7 @@ __all__ = [
     "CloseStream",
     "Control",
     "Domain",
+    "EdgeTotals",
     "EstimateCalibration",
     "Event",
     "Exponential",
@@ -102,6 +117,7 @@ __all__ = [
     "HypothesisCalibration",
     "HypothesisUpdate",
     "Integers",
+    "JoinPopulation",
     "Laplace",
     "LazyHistogram",
     "LedgerProgress",
@@ -115,13 +131,17 @@ __all__ = [
     "OpenStream",
     "Outcome",
     "PartitionStatus",
+    "Period",
     "Pmw",
+    "Population",
+    "PopulationRecord",
     "Position",
     "Progress",
     "Query",
     "RandomizedResponse",
     "Receipt",
     "RecordsSource",
+    "RegisterPopulation",
     "RegisterSource",
     "RejectedHeaders",
     "ReleaseCalibration",
@@ -131,6 +151,7 @@ __all__ = [
     "SparsePmw",
     "SparseProject",
     "SparseVectorCalibration",
+    "Standing",
     "StreamClosed",
     "StreamHalted",
     "StreamIdentity",

@@ -108,6 +108,15 @@ Probability = Annotated[float, Field(ge=1e-15, le=1.0 - 1e-9)]
 Count = Annotated[int, Field(ge=0, le=2**62)]
 """A non-negative integer."""
 
+Milliseconds = Annotated[int, Field(ge=0, le=2**62)]
+"""A time as Kafka has it: milliseconds since 1970 in UTC."""
+
+Renewal = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,3}[dh]$")]
+"""How long a period of a budget that renews is: so many days or hours, as in ``30d``."""
+
+Analysts = Annotated[tuple[Identifier, ...], Field(max_length=1000, strict=False)]
+"""Who may ask for streams, by name."""
+
 Surplus = Annotated[int, Field(ge=-(2**62), le=2**62)]
 """What charged answers have cost beyond one ordinary charge each, in 2⁻²⁰ths of one: below 0 where questions with an ``alpha``
 were charged less."""

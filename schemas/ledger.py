@@ -1,6 +1,6 @@
 """The ledger: the budget service's own record, and everyone's view of budgets, grants and refunds.
 
-The topic is compacted; a source's record, each grant and each receipt have keys of their own, and so has the progress.
+The topic is compacted; each source, population, allotment, grant and receipt has a key of its own, and so has the progress.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from pydantic import Field
 
 from schemas.base import (
     Amount,
+    Analysts,
     ByKind,
     Count,
+    Delta,
     Digest,
+    Epsilon,
     EventId,
     Fingerprint,
     Identifier,
@@ -23,6 +26,7 @@ from schemas.base import (
 )
 from schemas.calibrations import Calibration
 from schemas.charges import StreamState
+from schemas.populations import Period, Population, Standing
 from schemas.sources import Source
 from schemas.streams import Extensions, StreamIdentity, StreamSpec
 from schemas.trail import TrailHead
@@ -31,11 +35,12 @@ from schemas.trail import TrailHead
 class SourceRecord(SparingEvent):
     """A source with its totals: ``granted`` less ``refunded`` is what counts against the budget.
 
-    ``noted`` is when the trail last had its totals, by the ledger's clock in milliseconds; ``unnoted`` says that something was
-    spent since.
+    Where the budget renews, these are totals of all periods, ``period`` says what counts in the present one, and ``left`` is left
+    of it. ``noted`` is when the trail last had its totals, by the ledger's clock in milliseconds; ``unnoted`` says that something
+    was spent since.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"noted", "unnoted"})
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"noted", "unnoted", "population", "period"})
 
     kind: Literal["source"] = "source"
     source: Source
@@ -49,15 +54,57 @@ class SourceRecord(SparingEvent):
     streams: Count
     noted: Count | None = None
     unnoted: bool = False
+    population: Identifier | None = None
+    period: Period | None = None
+
+
+class PopulationRecord(SparingEvent):
+    """A population with the totals of all its sources, as a source has them."""
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"period"})
+
+    kind: Literal["population"] = "population"
+    population: Population
+    granted: Amount
+    spent: Amount
+    refunded: Amount
+    left: Amount
+    sources: Count
+    streams: Count
+    period: Period | None = None
+
+
+class AllotmentRecord(SparingEvent):
+    """A part of a source's or a population's budget, who has it, and the totals of the streams that these have opened.
+
+    What may still be granted is what is ``left`` of it, and no more than is left of the budget itself.
+    """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"source", "population", "period"})
+
+    kind: Literal["allotment"] = "allotment"
+    allotment: Identifier
+    source: Identifier | None = None
+    population: Identifier | None = None
+    analysts: Analysts
+    epsilon: Epsilon
+    delta: Delta
+    granted: Amount
+    spent: Amount
+    refunded: Amount
+    left: Amount
+    streams: Count
+    period: Period | None = None
 
 
 class GrantRecord(SparingEvent):
     """A stream's grant: its cost with all extensions, what is known to be spent of it, and what went back.
 
-    ``ending`` is what was asked of it; a stream that is ``exhausted`` has ended by itself.
+    ``ending`` is what was asked of it; a stream that is ``exhausted`` has ended by itself. ``analyst`` is who asked for it. The
+    standings are there where its source's budget or that of its population renews.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"extensions"})
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"extensions", "analyst", "standing", "population_standing"})
 
     kind: Literal["grant"] = "grant"
     spec: StreamSpec
@@ -74,6 +121,9 @@ class GrantRecord(SparingEvent):
     tops: Count
     surplus: Surplus = 0
     extensions: Extensions = ()
+    analyst: Identifier | None = None
+    standing: Standing | None = None
+    population_standing: Standing | None = None
 
 
 class Receipt(SparingEvent):
@@ -81,10 +131,12 @@ class Receipt(SparingEvent):
 
     ``closing`` waits for the worker's last totals; with ``state`` ``closed`` there was nothing left to do. ``state`` is that of
     the stream when a request that ends it was done; null elsewhere. A stream that was extended is ``opened`` for ``answers`` more
-    charged answers, for which ``granted`` was taken from its source.
+    charged answers, for which ``granted`` was taken from its source. A population that is made known, a source that joins one and an
+    allotment are ``registered``; ``population`` is set where the request is about one, and ``source`` names it too if it is about
+    no source. ``meaning`` says what a budget that renews promises.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"answers", "granted"})
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"answers", "granted", "population", "meaning"})
 
     kind: Literal["receipt"] = "receipt"
     request: EventId
@@ -99,6 +151,8 @@ class Receipt(SparingEvent):
     state: StreamState | None = None
     answers: Count | None = None
     granted: Amount | None = None
+    population: Identifier | None = None
+    meaning: Reason | None = None
 
 
 class LedgerProgress(SparingEvent):
@@ -116,6 +170,8 @@ class LedgerProgress(SparingEvent):
 
 
 LedgerRecord = Annotated[
-    SourceRecord | GrantRecord | Receipt | LedgerProgress, Field(discriminator="kind"), ByKind()
+    SourceRecord | PopulationRecord | AllotmentRecord | GrantRecord | Receipt | LedgerProgress,
+    Field(discriminator="kind"),
+    ByKind(),
 ]
 """Any record of the ledger."""

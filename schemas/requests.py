@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from schemas.base import ByKind, Delta, Epsilon, Event, EventId, Identifier, Reason
+from schemas.base import Analysts, ByKind, Delta, Epsilon, Event, EventId, Identifier, Reason, SparingEvent
+from schemas.populations import Population
 from schemas.sources import Source
 from schemas.streams import StreamSpec
 
@@ -19,20 +20,68 @@ class RegisterSource(Event):
     source: Source
 
 
-class OpenStream(Event):
-    """Reserve a stream's cost from its source and open it."""
+class RegisterPopulation(Event):
+    """Make a population known, with its total budget."""
+
+    kind: Literal["register_population"] = "register_population"
+    request: EventId
+    population: Population
+
+
+class JoinPopulation(Event):
+    """Say that a source is about the people of a population, for good; refused unless what it has granted fits."""
+
+    kind: Literal["join"] = "join"
+    request: EventId
+    source: Identifier
+    population: Identifier
+
+
+class Allot(SparingEvent):
+    """Let analysts have a part of a source's or a population's budget, or change the part that they have.
+
+    ``analysts`` share it, as a team; without them it is for the analyst that it is named after. Allotments may add up to
+    more than the budget, which bounds them all. Without ``delta`` it is the budget's.
+    """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"source", "population", "analysts", "delta"})
+
+    kind: Literal["allot"] = "allot"
+    request: EventId
+    allotment: Identifier
+    source: Identifier | None = None
+    population: Identifier | None = None
+    analysts: Analysts = ()
+    epsilon: Epsilon
+    delta: Delta | None = None
+
+    @model_validator(mode="after")
+    def _of_one_budget(self) -> Allot:
+        if (self.source is None) == (self.population is None):
+            raise ValueError("name either a source or a population; give one of the two")
+        return self
+
+
+class OpenStream(SparingEvent):
+    """Reserve a stream's cost from its source and open it. ``analyst`` is who asks, and is charged for it."""
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"analyst"})
 
     kind: Literal["open"] = "open"
     request: EventId
     stream: StreamSpec
+    analyst: Identifier | None = None
 
 
-class ExtendStream(Event):
+class ExtendStream(SparingEvent):
     """Grant a stream as many further charged answers as ``epsilon`` pays for, at the price of those that it was opened with.
 
     Only what they cost is taken. With ``delta`` the answers of a stream whose charges are independent of each other are
-    composed optimally, which makes more of them out of a large ``epsilon``.
+    composed optimally, which makes more of them out of a large ``epsilon``. It is charged to the analyst who opened the stream;
+    an ``analyst`` who asks must be that one.
     """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"analyst"})
 
     kind: Literal["extend"] = "extend"
     request: EventId
@@ -40,6 +89,7 @@ class ExtendStream(Event):
     stream: Identifier
     epsilon: Epsilon
     delta: Delta = 0.0
+    analyst: Identifier | None = None
 
 
 class CloseStream(Event):
@@ -72,7 +122,15 @@ class HaltSource(Event):
 
 
 Request = Annotated[
-    RegisterSource | OpenStream | ExtendStream | CloseStream | HaltStream | HaltSource,
+    RegisterSource
+    | OpenStream
+    | ExtendStream
+    | CloseStream
+    | HaltStream
+    | HaltSource
+    | RegisterPopulation
+    | JoinPopulation
+    | Allot,
     Field(discriminator="kind"),
     ByKind(),
 ]
@@ -80,13 +138,17 @@ Request = Annotated[
 
 
 def subject_of(request: Request) -> tuple[str, str | None]:
-    """The source that a request is about, which is its Kafka key, and the stream if it is about one."""
+    """The source or population that a request is about, which is its Kafka key, and the stream if it is about one."""
     match request:
         case RegisterSource():
             return request.source.source, None
+        case RegisterPopulation():
+            return request.population.population, None
+        case Allot():
+            return request.source or request.population or "", None
         case OpenStream():
             return request.stream.source, request.stream.stream
         case ExtendStream() | CloseStream() | HaltStream():
             return request.source, request.stream
-        case HaltSource():
+        case HaltSource() | JoinPopulation():
             return request.source, None

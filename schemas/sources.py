@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from schemas.base import ByKind, Delta, Epsilon, Event, Identifier, Number, SparingEvent
+from schemas.base import ByKind, Delta, Epsilon, Event, Identifier, Number, Renewal, SparingEvent
 
 AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Category = Annotated[str, StringConstraints(max_length=256)]
@@ -119,11 +119,17 @@ Domain = Annotated[
 
 
 class _Source(SparingEvent):
+    """``population`` names the people whom it is about; ``renews`` says how long a period of its budget is."""
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"population", "renews"})
+
     source: Identifier
     neighbors: Literal["add-remove", "replace"]
     epsilon: Epsilon
     delta: Delta = 0.0
     accountant: Literal["pure", "zcdp"] = "pure"
+    population: Identifier | None = None
+    renews: Renewal | None = None
 
     @model_validator(mode="after")
     def _accountant_has_delta(self) -> _Source:
@@ -140,7 +146,7 @@ class ValuesSource(_Source):
     2⁵⁰ steps of the grid reach. A range beyond those steps is refused, and a grid that reaches less than 10⁹ without one.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"minimum", "maximum"})
+    wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {"minimum", "maximum"}
 
     kind: Literal["values"]
     sensitivity: Annotated[float, Field(ge=1e-12, le=1e12)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from schemas import Answer, GrantRecord, Query, Receipt, SourceRecord
+    from schemas import AllotmentRecord, Answer, GrantRecord, PopulationRecord, Query, Receipt, SourceRecord
     from stream.asking import Result, Results
     from stream.client import AsyncClient, Client
     from stream.errors import (
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from stream.testing import Driver, NotReproducibleError
 
 __all__ = [
+    "AllotmentRecord",
     "Answer",
     "AsyncClient",
     "Client",
@@ -46,6 +47,7 @@ __all__ = [
     "Missing",
     "NotAnswered",
     "NotReproducibleError",
+    "PopulationRecord",
     "Query",
     "Receipt",
     "Refused",
@@ -63,7 +65,15 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "schemas": ("Answer", "GrantRecord", "Query", "Receipt", "SourceRecord"),
+    "schemas": (
+        "AllotmentRecord",
+        "Answer",
+        "GrantRecord",
+        "PopulationRecord",
+        "Query",
+        "Receipt",
+        "SourceRecord",
+    ),
     "stream.asking": ("Result", "Results"),
     "stream.client": ("AsyncClient", "Client"),
     "stream.errors": (

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import Protocol
 
 from schemas import (
     Amount,
@@ -21,7 +22,6 @@ from schemas import (
     Extensions,
     HypothesisCalibration,
     ReleaseCalibration,
-    Source,
     SparseVectorCalibration,
 )
 from stream.accounting.composition import rounded_down, rounded_up
@@ -94,6 +94,19 @@ class Cost:
 
 
 NOTHING = Cost()
+
+
+class Terms(Protocol):
+    """What a budget is made of; sources and populations have it."""
+
+    @property
+    def epsilon(self) -> float: ...  # noqa: D102
+    @property
+    def delta(self) -> float: ...  # noqa: D102
+    @property
+    def accountant(self) -> str: ...  # noqa: D102
+    @property
+    def renews(self) -> str | None: ...  # noqa: D102
 
 
 def fits(cost: Cost, left: Cost, accountant: str) -> bool:
@@ -281,7 +294,7 @@ def realised_cost(
         spent = full
     else:
         parts = losses(calibration)
-        loss = _lost(calibration, min(charges, Fraction(calibration.cutoff)))
+        loss = lost(calibration, min(charges, Fraction(calibration.cutoff)))
         if tops < calibration.cutoff:
             loss += parts.under_way
         drawn = parts.gaussian_first or (tops > 0 and parts.gaussian_charged)
@@ -307,7 +320,7 @@ def extension_cost(calibration: Calibration, accountant: str, extension: Extensi
         if are_independent(calibration):
             rho = extension.answers * parts.further**2 / 2
         else:
-            rho = (2 * _lost(calibration, Fraction(start)) + loss) ** 2 / 2
+            rho = (2 * lost(calibration, Fraction(start)) + loss) ** 2 / 2
         return Cost(_units_up(loss, EPSILON_UNITS), rho=_units_up(rho, EPSILON_UNITS))
     composed = Fraction(extension.epsilon)
     if loss <= composed:
@@ -325,7 +338,7 @@ def grant_cost(calibration: Calibration, accountant: str, extensions: Extensions
     return cost
 
 
-def _lost(calibration: Calibration, charges: Fraction) -> Fraction:
+def lost(calibration: Calibration, charges: Fraction) -> Fraction:
     """What so many charges have lost by adding up."""
     parts, planned = losses(calibration), min(charges, Fraction(calibration.cutoff))
     return parts.first + planned * parts.each + (charges - planned) * parts.further
@@ -362,26 +375,26 @@ def _realised_extension(
     return Cost(_units_up(loss, EPSILON_UNITS), rho=full.rho).least(full)
 
 
-def total_budget(source: Source) -> Cost:
-    """A source's whole budget.
+def total_budget(terms: Terms) -> Cost:
+    """A whole budget.
 
-    Under ``zcdp`` it is the source's ε for what is added up, and the largest ρ that implies its (ε, δ).
+    Under ``zcdp`` it is ε for what is added up, and the largest ρ that implies (ε, δ).
     """
-    epsilon, delta = told(source.epsilon), told(source.delta)
+    epsilon, delta = told(terms.epsilon), told(terms.delta)
     loss = _units_down(epsilon, EPSILON_UNITS)
-    if source.accountant == "zcdp":
+    if terms.accountant == "zcdp":
         return Cost(loss, rho=_units_down(largest_rho(epsilon, delta), EPSILON_UNITS))
     return Cost(loss, _units_down(delta, DELTA_UNITS))
 
 
-def to_amount(cost: Cost, source: Source) -> Amount:
-    """A cost as the contract shows it; where Gaussian noise leaves ρ alone, with the ε that ρ implies at the source's δ."""
+def to_amount(cost: Cost, terms: Terms) -> Amount:
+    """A cost as the contract shows it; where Gaussian noise leaves ρ alone, with the ε that ρ implies at the budget's δ."""
     if cost.unbounded:
         rho = Fraction(cost.rho, EPSILON_UNITS)
-        epsilon = rounded_up(least_epsilon(rho, told(source.delta)))
-        return Amount(epsilon=epsilon, delta=source.delta, rho=cost.rho / EPSILON_UNITS)
+        epsilon = rounded_up(least_epsilon(rho, told(terms.delta)))
+        return Amount(epsilon=epsilon, delta=terms.delta, rho=cost.rho / EPSILON_UNITS)
     return Amount(
         epsilon=cost.loss / EPSILON_UNITS,
         delta=float(Fraction(cost.delta, DELTA_UNITS)),
-        rho=cost.rho / EPSILON_UNITS if source.accountant == "zcdp" else None,
+        rho=cost.rho / EPSILON_UNITS if terms.accountant == "zcdp" else None,
     )

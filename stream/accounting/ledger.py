@@ -1,164 +1,79 @@
-"""The ledger: a privacy filter per source, as a pure state machine.
+"""The ledger: a privacy filter per source and per population, as a pure state machine.
 
-Every request takes constant time. A reservation that does not fit is refused and changes nothing. All figures are
-exact integers (see costs), and everything can be rebuilt from the last record of each source and grant.
+A grant is taken from all budgets that it falls under at once, or from none. Every request takes constant time, but for the first
+one in a new period. All figures are exact integers (see costs), and everything can be rebuilt from the last record of
+each source, population, allotment and grant (see restoring).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Literal
 
-from schemas import (
-    Amount,
-    Calibration,
-    Extension,
-    Extensions,
-    GrantRecord,
-    Source,
-    SourceRecord,
-    StreamIdentity,
-    StreamSpec,
-    StreamState,
-)
-from stream.accounting.charged import charged_answers
-from stream.accounting.costs import (
-    NOTHING,
-    PARTS,
-    Cost,
-    extension_cost,
-    fits,
-    grant_cost,
-    realised_cost,
-    stream_cost,
-    to_amount,
-    total_budget,
-)
+from schemas import Calibration, Extension, Population, Source, StreamIdentity, StreamSpec, StreamState
+from stream.accounting.accounts import Account, People
+from stream.accounting.budgets import Allotment, Budget
+from stream.accounting.changes import Change, Changes
+from stream.accounting.charge_checks import check_report
+from stream.accounting.costs import NOTHING, PARTS, extension_cost
 from stream.accounting.extensions import plan_extension
-from stream.accounting.prices import takes_alpha
-from stream.errors import Refused
+from stream.accounting.grants import Grant
+from stream.accounting.refusals import RefusedError
 
-
-class RefusedError(Refused):
-    """A request that the ledger refuses; nothing has changed."""
-
-
-@dataclass(slots=True)
-class Grant:
-    """One stream's reservation and what is known of its spending."""
-
-    spec: StreamSpec
-    calibration: Calibration
-    identity: StreamIdentity
-    cost: Cost
-    state: StreamState = "open"
-    ending: Literal["halted", "closed"] | None = None
-    settled: bool = False
-    reason: str | None = None
-    spent: Cost = NOTHING
-    refunded: Cost = NOTHING
-    answered: int = 0
-    tops: int = 0
-    surplus: int = 0
-    extensions: Extensions = ()
-
-    @property
-    def parts(self) -> int:
-        """What the charged answers have cost."""
-        return self.tops * PARTS + self.surplus
-
-    @property
-    def cutoff(self) -> int:
-        """How many ordinary charged answers it pays for in all; 0 where one charge pays for all answers."""
-        return charged_answers(self.calibration, self.extensions)
-
-    def extended_by(self, request: str, accountant: str) -> tuple[Extension, Cost] | None:
-        """What a request, by its digest, has added, and what that cost; None if it has not extended the stream."""
-        for known, extension in enumerate(self.extensions):
-            if extension.request == request:
-                start = charged_answers(self.calibration, self.extensions[:known])
-                return extension, extension_cost(self.calibration, accountant, extension, start)
-        return None
-
-    def realised(self, accountant: str) -> Cost:
-        """What its answers have spent of it."""
-        figures = (self.answered, self.tops, self.surplus, self.extensions)
-        return realised_cost(self.calibration, accountant, *figures).least(self.cost)
-
-
-@dataclass(slots=True)
-class Account:
-    """One source and its totals; ``granted`` less ``refunded`` never exceeds ``total``, under ``zcdp`` in ε or in ρ."""
-
-    source: Source
-    fingerprint: str | None
-    total: Cost
-    state: Literal["open", "halted"] = "open"
-    reason: str | None = None
-    granted: Cost = NOTHING
-    spent: Cost = NOTHING
-    refunded: Cost = NOTHING
-    grants: dict[str, Grant] = field(default_factory=dict)
-    noted: int | None = None
-    """When the trail last had these totals, and whether something was spent since."""
-    unnoted: bool = False
-
-    @property
-    def left(self) -> Cost:
-        """What may still be granted; under ``zcdp`` one of ε and ρ may be overdrawn, for the other holds.
-
-        Below 0 in ``unbounded`` while streams with Gaussian noise are counted: then ρ alone may be granted.
-        """
-        return self.total - self.granted + self.refunded
-
-    def record(self) -> SourceRecord:
-        """The account as the ledger topic shows it."""
-        return SourceRecord(
-            source=self.source,
-            fingerprint=self.fingerprint,
-            state=self.state,
-            reason=self.reason,
-            granted=to_amount(self.granted, self.source),
-            spent=to_amount(self.spent, self.source),
-            refunded=to_amount(self.refunded, self.source),
-            left=to_amount(self.left.at_least_nothing(), self.source),
-            streams=len(self.grants),
-            noted=self.noted,
-            unnoted=self.unnoted,
-        )
-
-    def grant_record(self, grant: Grant) -> GrantRecord:
-        """A grant as the ledger topic shows it."""
-        return GrantRecord(
-            spec=grant.spec,
-            calibration=grant.calibration,
-            identity=grant.identity,
-            state=grant.state,
-            ending=grant.ending,
-            settled=grant.settled,
-            reason=grant.reason,
-            cost=to_amount(grant.cost, self.source),
-            spent=to_amount(grant.spent, self.source),
-            refunded=to_amount(grant.refunded, self.source),
-            answered=grant.answered,
-            tops=grant.tops,
-            surplus=grant.surplus,
-            extensions=grant.extensions,
-        )
+_NONE = (NOTHING,) * 4
 
 
 class Ledger:
-    """All accounts, with the operations of the budget service."""
+    """All accounts, with the operations of the budget service.
+
+    ``clock`` is its time in milliseconds since 1970. It never goes back, whatever it is told, and decides which period a
+    budget is in; ``renewing`` are those that have any.
+    """
 
     def __init__(self) -> None:
         self.accounts: dict[str, Account] = {}
-        self._source_of: dict[str, str] = {}
+        self.populations: dict[str, People] = {}
+        self.owner_of: dict[str, str] = {}
+        self.clock = 0
+        self.renewing: list[Account | People] = []
+        self._changes = Changes()
+        self._turned: list[Account | People] = []
+
+    def note(self, account: Account) -> None:
+        """Have an account written down that has changed in what is no figure."""
+        self._changes.note(account, [])
+
+    def changes(self) -> Iterator[Change]:
+        """What has changed since the last call, to be written down."""
+        return self._changes.drain()
+
+    def tell_time(self, clock: int) -> None:
+        """Move the clock on; a time that has passed moves nothing."""
+        self.clock = max(self.clock, clock)
+
+    def turn(self, owner: Account | People) -> None:
+        """Begin a new period where one is due: before any decision on that budget, and once."""
+        if owner.budget.is_over(self.clock):
+            owner.budget.turn(self.clock, owner.claims())
+            self._changes.note(owner)
+            self._turned.append(owner)
+
+    def turned(self) -> list[Account | People]:
+        """Whatever has begun a new period since the last call."""
+        turned, self._turned = self._turned, []
+        return turned
 
     def account(self, source: str) -> Account:
         """A source's account; RefusedError if there is none."""
         if source not in self.accounts:
             raise RefusedError(f"source '{source}' is not registered; register it first")
         return self.accounts[source]
+
+    def people(self, population: str) -> People:
+        """A population; RefusedError if there is none."""
+        if population not in self.populations:
+            raise RefusedError(f"population '{population}' is not registered; register it first")
+        return self.populations[population]
 
     def find(self, source: str, stream: str) -> tuple[Account, Grant]:
         """A stream's account and grant; RefusedError if there is none."""
@@ -173,50 +88,132 @@ class Ledger:
         if known is not None:
             if known.source != source or known.fingerprint != fingerprint:
                 raise RefusedError(f"source '{source.source}' is registered otherwise; choose another name")
+            self._changes.note(known, [])
             return known
-        account = Account(source=source, fingerprint=fingerprint, total=total_budget(source))
-        self.accounts[source.source] = account
+        account = Account(source, fingerprint, Budget.of(f"source '{source.source}'", source, self.clock))
+        if source.population is not None:
+            people = self.people(source.population)
+            _require_neighbors(account, people)
+            self._enter(account, people)
+        self.add(account)
+        self._changes.note(account)
         return account
 
-    def reserve(self, spec: StreamSpec, calibration: Calibration, identity: StreamIdentity) -> Grant:
-        """Take a stream's cost from its source's budget, all or nothing."""
-        account = self.account(spec.source)
-        if account.state == "halted":
-            raise RefusedError(f"source '{spec.source}' is halted: {account.reason}")
-        if (owner := self._source_of.get(spec.stream)) is not None:
+    def register_population(self, population: Population) -> People:
+        """Make a population known. The same definition again changes nothing; another one is refused."""
+        known = self.populations.get(population.population)
+        if known is None:
+            name = population.population
+            known = People(population, Budget.of(f"population '{name}'", population, self.clock))
+            self.add(known)
+        elif known.population != population:
+            raise RefusedError(
+                f"population '{population.population}' is registered otherwise; choose another name"
+            )
+        self._changes.note(known, [])
+        return known
+
+    def add(self, owner: Account | People) -> None:
+        """Take up a source or population that is new here."""
+        if isinstance(owner, Account):
+            self.accounts[owner.name] = owner
+        else:
+            self.populations[owner.name] = owner
+        if owner.budget.ends is not None:
+            self.renewing.append(owner)
+
+    def join(self, source: str, population: str) -> Account:
+        """Let a source belong to a population, for good; all that it has granted counts there, or it is refused."""
+        account, people = self.account(source), self.people(population)
+        if account.people is people:
+            return account
+        if account.people is not None:
+            raise RefusedError(
+                f"source '{source}' belongs to population '{account.people.name}', for good: what it has spent counts there"
+            )
+        _require_neighbors(account, people)
+        self.turn(account)
+        self.turn(people)
+        self._enter(account, people)
+        return account
+
+    def _enter(self, account: Account, people: People) -> None:
+        claims = []
+        for grant in account.grants.values():
+            claim = people.budget.claim()
+            grant.price(claim)
+            claims.append((grant, claim))
+        for ceiling in (people.budget, *people.budget.allotments.values()):
+            mine = [claim.counted for grant, claim in claims if ceiling in people.budget.ceilings(grant.analyst)]
+            if mine:
+                ceiling.require(sum(mine, NOTHING))
+        account.people = people
+        people.members[account.name] = account
+        self._changes.note(account, [])
+        self._changes.note(people, [])
+        for grant, claim in claims:
+            grant.shared = claim
+            people.budget.change_for(grant.analyst, _NONE, claim.figures, 1)
+            self._changes.note_grant(account, grant)
+
+    def allot(
+        self, owner: Account | People, name: str, analysts: tuple[str, ...], epsilon: float, delta: float | None
+    ) -> Allotment:
+        """Let analysts have a part of a budget, or change the part that they have; never to less than counts against it."""
+        self.turn(owner)
+        allotment = owner.budget.allot(name, analysts, (epsilon, delta), owner.claims())
+        self._changes.note(owner, [allotment])
+        return allotment
+
+    def reserve(
+        self, spec: StreamSpec, calibration: Calibration, identity: StreamIdentity, analyst: str | None = None
+    ) -> Grant:
+        """Take a stream's cost from all budgets that it falls under, all or nothing."""
+        account = self._account_to_grant(spec.source)
+        if (owner := self.owner_of.get(spec.stream)) is not None:
             raise RefusedError(f"stream name '{spec.stream}' was used before, on source '{owner}'; choose another")
-        cost = stream_cost(calibration, account.source.accountant)
-        _require_fit(account, cost)
-        grant = Grant(spec=spec, calibration=calibration, identity=identity, cost=cost)
+        shared = None if account.people is None else account.people.budget.claim()
+        grant = Grant(spec, calibration, identity, account.budget.claim(), shared, analyst)
+        for budget, claim in account.budgets(grant):
+            grant.price(claim)
+            budget.require_of(analyst, claim.counted)
         account.grants[spec.stream] = grant
-        account.granted += cost
-        self._source_of[spec.stream] = spec.source
+        self.owner_of[spec.stream] = spec.source
+        self.count(account, grant)
+        self._changes.note_grant(account, grant)
         return grant
 
-    def extend(self, source: str, stream: str, request: str, epsilon: float, delta: float) -> Extension:
+    def extend(
+        self, source: str, stream: str, request: str, epsilon: float, delta: float, analyst: str | None = None
+    ) -> Extension:
         """Grant a stream as many further charged answers as an ε pays for, all or nothing.
 
         One that has used its grant up goes on; one that was asked to end does not. ``request`` is the digest of the request.
+        Whoever asks, it is charged to the analyst who opened the stream.
 
         Raises:
             RefusedError, PlanError: nothing has changed.
         """
-        account, grant = self.find(source, stream)
-        accountant = account.source.accountant
-        if account.state == "halted":
-            raise RefusedError(f"source '{source}' is halted: {account.reason}")
+        _, grant = self.find(source, stream)
+        account = self._account_to_grant(source)
+        if analyst is not None and analyst != grant.analyst:
+            owner = f"by '{grant.analyst}', who" if grant.analyst else "by no analyst: an operator"
+            raise RefusedError(f"stream '{stream}' was opened {owner} may extend it; open another stream")
         if grant.ending is not None or grant.state not in {"open", "exhausted"}:
             raise RefusedError(
                 f"stream '{stream}' is {grant.ending or grant.state} and cannot be extended; open another stream"
             )
         extension = plan_extension(grant.spec, grant.calibration, grant.extensions, request, epsilon, delta)
-        cost = extension_cost(grant.calibration, accountant, extension, grant.cutoff)
-        _require_fit(account, cost)
+        for budget, claim in account.budgets(grant):
+            cost = extension_cost(grant.calibration, claim.accountant, extension, grant.cutoff)
+            budget.require_of(grant.analyst, grant.counts(claim, cost) - claim.counted)
         grant.extensions += (extension,)
-        grant.cost += cost
-        account.granted += cost
         grant.state, grant.settled, grant.reason = "open", False, None
-        self._spend(account, grant)
+        for budget, claim in account.budgets(grant):
+            before = claim.figures
+            grant.price(claim)
+            budget.change_for(grant.analyst, before, claim.figures)
+        self._changes.note_grant(account, grant)
         return extension
 
     def charge(
@@ -246,19 +243,22 @@ class Ledger:
         stale = answered < grant.answered or tops < grant.tops
         if stale or grant.identity.incarnation != incarnation:
             return False
-        _check_report(grant, answered, tops, surplus, state)
+        check_report(grant, answered, tops, surplus, state)
         if state == "exhausted" and tops * PARTS + surplus < grant.cutoff * PARTS:
             state = "open"
         news = answered > grant.answered or tops > grant.tops or (state != "open" and not grant.settled)
         if grant.state == "closed" or not (news or state == "closed"):
             return False
+        self._turn_all(account)
         grant.answered, grant.tops, grant.surplus = answered, tops, surplus
-        self._spend(account, grant)
         if state != "open":
             grant.settled = True
             grant.state, grant.reason = state, reason or grant.reason
-        if state == "closed":
-            self._refund(account, grant)
+        for budget, claim in account.budgets(grant):
+            before = claim.figures
+            grant.measure(claim)
+            budget.change_for(grant.analyst, before, claim.figures)
+        self._changes.note_grant(account, grant)
         return True
 
     def end(self, source: str, stream: str, ending: Literal["halted", "closed"], reason: str) -> bool:
@@ -267,115 +267,46 @@ class Ledger:
         Returns:
             Whether the stream's worker must be told: not if it has ended that way before.
         """
-        _, grant = self.find(source, stream)
+        account, grant = self.find(source, stream)
         if grant.ending in {"closed", ending}:
             return False
         grant.ending, grant.reason = ending, reason
+        self._changes.note_grant(account, grant)
         return True
 
     def halt_source(self, source: str, reason: str) -> list[Grant]:
         """Refuse new streams for good and give the streams that are still to be halted."""
         account = self.account(source)
         account.state, account.reason = "halted", reason
+        self._changes.note(account, [])
         return [grant for name, grant in account.grants.items() if self.end(source, name, "halted", reason)]
 
-    def restore_source(self, record: SourceRecord) -> None:
-        """Take a source from the changelog; its totals come from its grants."""
-        name = record.source.source
-        known = self.accounts.get(name)
-        account = Account(
-            record.source, record.fingerprint, total_budget(record.source), record.state, record.reason
-        )
-        account.noted, account.unnoted = record.noted, record.unnoted
-        if known is not None:
-            account.granted, account.spent, account.refunded = known.granted, known.spent, known.refunded
-            account.grants = known.grants
-        self.accounts[name] = account
+    def count(self, account: Account, grant: Grant) -> None:
+        """Add a grant that is new here to all budgets that it falls under."""
+        for budget, claim in account.budgets(grant):
+            budget.change_for(grant.analyst, _NONE, claim.figures, 1)
 
-    def restore_grant(self, record: GrantRecord) -> None:
-        """Take a grant from the changelog, in place of an earlier record of the same stream."""
-        account = self.accounts[record.spec.source]
-        accountant = account.source.accountant
-        grant = Grant(
-            spec=record.spec,
-            calibration=record.calibration,
-            identity=record.identity,
-            cost=grant_cost(record.calibration, accountant, record.extensions),
-            state=record.state,
-            ending=record.ending,
-            settled=record.settled,
-            reason=record.reason,
-            answered=record.answered,
-            tops=record.tops,
-            surplus=record.surplus,
-            extensions=record.extensions,
-        )
-        grant.spent = grant.realised(accountant)
-        grant.refunded = grant.cost - grant.spent if record.state == "closed" else NOTHING
-        if (old := account.grants.get(record.spec.stream)) is not None:
-            account.granted -= old.cost
-            account.spent -= old.spent
-            account.refunded -= old.refunded
-        account.grants[record.spec.stream] = grant
-        account.granted += grant.cost
-        account.spent += grant.spent
-        account.refunded += grant.refunded
-        self._source_of[record.spec.stream] = record.spec.source
+    def _account_to_grant(self, source: str) -> Account:
+        account = self.account(source)
+        if account.state == "halted":
+            raise RefusedError(f"source '{source}' is halted: {account.reason}")
+        self._turn_all(account)
+        return account
 
-    @staticmethod
-    def _spend(account: Account, grant: Grant) -> None:
-        spent = grant.realised(account.source.accountant)
-        account.spent += spent - grant.spent
-        grant.spent = spent
-
-    @staticmethod
-    def _refund(account: Account, grant: Grant) -> None:
-        back = grant.cost - grant.spent
-        account.refunded += back - grant.refunded
-        grant.refunded = back
+    def _turn_all(self, account: Account) -> None:
+        self.turn(account)
+        if account.people is not None:
+            self.turn(account.people)
 
 
-def _check_report(grant: Grant, answered: int, tops: int, surplus: int, state: StreamState) -> None:
-    """Refuse totals that do not follow from what the ledger itself has granted and ended."""
-    paid, parts = grant.cutoff * PARTS, tops * PARTS + surplus
-    if tops > answered:
-        raise RefusedError("tops: more charged answers than answers")
-    if surplus and not takes_alpha(grant.calibration):
-        raise RefusedError("surplus: every charged answer of this stream costs the same")
-    # A charged answer costs a part at least.
-    if parts - grant.parts < tops - grant.tops or (tops == grant.tops and parts != grant.parts):
-        raise RefusedError("surplus: not what so many more charged answers cost")
-    if paid and parts > paid:
-        raise RefusedError("tops: more charged answers than the grant pays for")
-    if state == "exhausted" and (parts == 0 or parts not in _cutoffs(grant)):
-        raise RefusedError("state: exhausted, with charged answers left")
-    if state == "closed" and grant.ending != "closed":
-        raise RefusedError("state: closed, and the ledger has not closed the stream")
-    if grant.state == "closed" and (answered > grant.answered or tops > grant.tops):
-        raise RefusedError("answered: more than the last totals of a stream that is closed")
-
-
-def _cutoffs(grant: Grant) -> set[int]:
-    """After how many parts a worker may have had none left, by what it had been told."""
-    extensions = grant.extensions
-    return {PARTS * charged_answers(grant.calibration, extensions[:known]) for known in range(len(extensions) + 1)}
-
-
-def _require_fit(account: Account, cost: Cost) -> None:
-    """Refuse what a source cannot pay."""
-    if fits(cost, account.left, account.source.accountant):
-        return
-    asked = to_amount(cost, account.source)
-    left = to_amount(account.left.at_least_nothing(), account.source)
-    raise RefusedError(
-        f"source '{account.source.source}' cannot pay: {_show(asked)} asked, {_show(left)} left; "
-        "ask for less, or close streams that did not use theirs up",
-        asked,
-        left,
+def _require_neighbors(account: Account, people: People) -> None:
+    """One person is one step between neighbours in every source: what a step is must be the same in all of them."""
+    other = next(
+        (one for one in people.members.values() if one.source.neighbors != account.source.neighbors), None
     )
-
-
-def _show(amount: Amount) -> str:
-    if amount.rho is not None:
-        return f"ρ = {amount.rho:.6g}" + ("" if amount.delta else f" (ε = {amount.epsilon:.6g} added up)")
-    return f"ε = {amount.epsilon:.6g}" + (f", δ = {amount.delta:.3g}" if amount.delta else "")
+    if other is not None:
+        raise RefusedError(
+            f"neighbors: source '{other.name}' of population '{people.name}' has '{other.source.neighbors}' and source "
+            f"'{account.name}' has '{account.source.neighbors}': what one person changes is not the same, and does not add "
+            "up; put it into a population of its own"
+        )

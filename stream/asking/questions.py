@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from schemas import ExtendStream, Query, Source, StreamSpec
+from schemas import Query, Source, StreamSpec
 from schemas.wire import describe
 from stream.errors import Invalid
 from stream.kafka.nearby import settings_here
@@ -47,12 +47,6 @@ def as_source(source: Source | Mapping[str, Any]) -> Source:
 def as_spec(stream: StreamSpec | Mapping[str, Any]) -> StreamSpec:
     """The stream that is meant; Invalid if it is none."""
     return valid(lambda: StreamSpec.model_validate(stream))
-
-
-def as_extension(request: str, source: str, stream: str, epsilon: float, delta: float) -> ExtendStream:
-    """The request that is meant; Invalid if it is none."""
-    fields = {"request": request, "source": source, "stream": stream, "epsilon": epsilon, "delta": delta}
-    return valid(lambda: ExtendStream.model_validate(fields))
 
 
 @cache

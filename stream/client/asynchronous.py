@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -14,7 +13,6 @@ from schemas import (
     GrantRecord,
     HaltSource,
     HaltStream,
-    OpenStream,
     Query,
     Receipt,
     RegisterSource,
@@ -26,21 +24,21 @@ from schemas import (
 )
 from schemas.wire import Codec
 from stream.asking import Question, Result
+from stream.asking.budgets import extension, opening
 from stream.asking.outside import needs_domain
 from stream.asking.questions import (
     ANSWER_TIMEOUT,
     REQUEST_TIMEOUT,
-    as_extension,
     as_query,
     as_source,
-    as_spec,
     made_settings,
 )
 from stream.client.asking import Asked
+from stream.client.budgets import BudgetCalls, new_id
 from stream.client.connection import Connection
 from stream.client.definitions import Definitions
 from stream.client.failures import translated
-from stream.client.ledger import read_digests, read_ledger
+from stream.client.ledger import Ledger, read_digests, read_ledger
 from stream.client.listening import Listener, Pending
 from stream.client.requests import send_requests
 from stream.errors import Refused, SottoError, Unknown
@@ -55,7 +53,7 @@ if TYPE_CHECKING:
 _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 
 
-class AsyncClient:
+class AsyncClient(BudgetCalls):
     """One connection to an installation. Use it with ``async with``, or ``connect`` and ``disconnect``.
 
     Settings are those of the environment (``SOTTO_BOOTSTRAP`` …) unless given, whole or by name: ``AsyncClient(bootstrap=…)``.
@@ -93,29 +91,35 @@ class AsyncClient:
 
     async def register(self, source: Source | Mapping[str, Any]) -> Receipt:
         """Register a source. Refused if the name stands for something else already."""
-        return await self.request(RegisterSource(request=_new_id(), source=as_source(source)))
+        return await self.request(RegisterSource(request=new_id(), source=as_source(source)))
 
-    async def open(self, stream: StreamSpec | Mapping[str, Any]) -> Receipt:
-        """Open a stream; once this returns it answers. Refused says what was asked and what is left."""
-        return await self.request(OpenStream(request=_new_id(), stream=as_spec(stream)))
+    async def open(self, stream: StreamSpec | Mapping[str, Any], *, analyst: str | None = None) -> Receipt:
+        """Open a stream; once this returns it answers. Refused says what was asked and what is left.
 
-    async def extend(self, source: str, stream: str, epsilon: float, delta: float = 0.0) -> Receipt:
+        With ``analyst``, who asks, it is also taken from what that analyst was allotted.
+        """
+        return await self.request(opening(new_id, stream, analyst))
+
+    async def extend(
+        self, source: str, stream: str, epsilon: float, delta: float = 0.0, *, analyst: str | None = None
+    ) -> Receipt:
         """Grant a stream as many further charged answers as ``epsilon`` pays for; all that it has measured stays.
 
         The receipt says how many they are and what they cost. Refused if they are none, if the source cannot pay, or if the
-        stream was asked to end.
+        stream was asked to end. An ``analyst`` who asks must have opened it.
         """
-        return await self.request(as_extension(_new_id(), source, stream, epsilon, delta))
+        fields = {"source": source, "stream": stream, "epsilon": epsilon, "delta": delta, "analyst": analyst}
+        return await self.request(extension(new_id, **fields))
 
     async def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
         """Close a stream; the refund follows once its worker has reported its last totals."""
-        return await self.request(CloseStream(request=_new_id(), source=source, stream=stream, reason=reason))
+        return await self.request(CloseStream(request=new_id(), source=source, stream=stream, reason=reason))
 
     async def halt(self, source: str, stream: str | None = None, reason: str = "halted on request") -> Receipt:
         """Halt a stream, or a source with all its streams."""
         if stream is None:
-            return await self.request(HaltSource(request=_new_id(), source=source, reason=reason))
-        return await self.request(HaltStream(request=_new_id(), source=source, stream=stream, reason=reason))
+            return await self.request(HaltSource(request=new_id(), source=source, reason=reason))
+        return await self.request(HaltStream(request=new_id(), source=source, stream=stream, reason=reason))
 
     async def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:  # noqa: ASYNC109
         """Send a request and wait for its receipt. Sending the same id again is safe and gives the same receipt."""
@@ -196,7 +200,7 @@ class AsyncClient:
         self._require_open()
         with translated():
             ledger = await read_ledger(self._connection)
-        asking = sql.Asking.of(read, ledger.sources.values(), list(ledger.grants.values()), _new_id())
+        asking = sql.Asking.of(read, ledger.sources.values(), list(ledger.grants.values()), new_id())
         results = await self.ask_many(asking.queries, timeout=timeout)
         return asking.table(results if outcomes else results.checked())
 
@@ -205,7 +209,7 @@ class AsyncClient:
 
         ``headers`` may hold CloudEvents attributes and W3C trace context, which the answer then carries too.
         """
-        query = as_query(question, fields, _new_id)
+        query = as_query(question, fields, new_id)
         self._require_open()
         with translated():
             (await self._send(query, headers)).add_done_callback(self._note_undelivered)
@@ -236,9 +240,7 @@ class AsyncClient:
 
     async def list_sources(self) -> list[SourceRecord]:
         """All sources that are registered as of now, with their budgets."""
-        self._require_open()
-        with translated():
-            return list((await read_ledger(self._connection)).sources.values())
+        return list((await self._ledger()).sources.values())
 
     async def list_streams(self, source: str | None = None) -> list[GrantRecord]:
         """The grants of all streams ever opened, or of a source's; Unknown if there is no such source."""
@@ -275,7 +277,7 @@ class AsyncClient:
         timeout: float | None,  # noqa: ASYNC109
         headers: Headers,
     ) -> Pending:
-        query = as_query(question, fields, _new_id)
+        query = as_query(question, fields, new_id)
         self._require_open()
         with translated():
             await self._listener.start()
@@ -291,6 +293,11 @@ class AsyncClient:
         """What the question is about, where that says more of the answer."""
         return await self._definitions.of(query.stream) if needs_domain(query) else None
 
+    async def _ledger(self) -> Ledger:
+        self._require_open()
+        with translated():
+            return await read_ledger(self._connection)
+
     def _note_undelivered(self, sent: asyncio.Future[Any]) -> None:
         if not sent.cancelled() and (error := sent.exception()) is not None:
             self._undelivered.append(error)
@@ -298,7 +305,3 @@ class AsyncClient:
     def _require_open(self) -> None:
         if not self._connection.is_open:
             raise SottoError("the client is not connected; use 'async with AsyncClient() as client'")
-
-
-def _new_id() -> str:
-    return uuid.uuid4().hex

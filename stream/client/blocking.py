@@ -5,10 +5,21 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from schemas import GrantRecord, Receipt, Request, Source, SourceRecord, StreamSpec, StreamStatus
+from schemas import (
+    AllotmentRecord,
+    GrantRecord,
+    Population,
+    PopulationRecord,
+    Receipt,
+    Request,
+    Source,
+    SourceRecord,
+    StreamSpec,
+    StreamStatus,
+)
 from stream.asking import Question, Result, Results
 from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, made_settings
 from stream.client.asynchronous import AsyncClient
@@ -61,13 +72,37 @@ class Client:
         """Register a source. Refused if the name stands for something else already."""
         return self._do(AsyncClient.register, source)
 
-    def open(self, stream: StreamSpec | Mapping[str, Any]) -> Receipt:
-        """Open a stream; once this returns it answers. Refused says what was asked and what is left."""
-        return self._do(AsyncClient.open, stream)
+    def register_population(self, population: Population | Mapping[str, Any]) -> Receipt:
+        """Register a population. Refused if the name stands for something else already."""
+        return self._do(AsyncClient.register_population, population)
 
-    def extend(self, source: str, stream: str, epsilon: float, delta: float = 0.0) -> Receipt:
+    def join(self, source: str, population: str) -> Receipt:
+        """Let a source belong to a population, for good. Refused unless what it has granted fits there."""
+        return self._do(AsyncClient.join, source, population)
+
+    def allot(
+        self,
+        allotment: str,
+        epsilon: float,
+        delta: float | None = None,
+        *,
+        source: str | None = None,
+        population: str | None = None,
+        analysts: Sequence[str] = (),
+    ) -> Receipt:
+        """Let analysts have a part of a source's or a population's budget, or change the part that they have."""
+        fields = {"source": source, "population": population}
+        return self._do(AsyncClient.allot, allotment, epsilon, delta, **fields, analysts=analysts)
+
+    def open(self, stream: StreamSpec | Mapping[str, Any], *, analyst: str | None = None) -> Receipt:
+        """Open a stream; once this returns it answers. Refused says what was asked and what is left."""
+        return self._do(AsyncClient.open, stream, analyst=analyst)
+
+    def extend(
+        self, source: str, stream: str, epsilon: float, delta: float = 0.0, *, analyst: str | None = None
+    ) -> Receipt:
         """Grant a stream as many further charged answers as ``epsilon`` pays for; all that it has measured stays."""
-        return self._do(AsyncClient.extend, source, stream, epsilon, delta)
+        return self._do(AsyncClient.extend, source, stream, epsilon, delta, analyst=analyst)
 
     def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
         """Close a stream; the refund follows once its worker has reported its last totals."""
@@ -133,6 +168,20 @@ class Client:
     def list_sources(self) -> list[SourceRecord]:
         """All sources that are registered as of now, with their budgets."""
         return self._do(AsyncClient.list_sources)
+
+    def list_populations(self) -> list[PopulationRecord]:
+        """All populations that are registered as of now, with their budgets."""
+        return self._do(AsyncClient.list_populations)
+
+    def population(self, population: str) -> PopulationRecord:
+        """A population's budget as of now. Unknown if it is not registered."""
+        return self._do(AsyncClient.population, population)
+
+    def list_allotments(
+        self, *, source: str | None = None, population: str | None = None
+    ) -> list[AllotmentRecord]:
+        """The allotments of a source or population as of now, or all that there are."""
+        return self._do(AsyncClient.list_allotments, source=source, population=population)
 
     def list_streams(self, source: str | None = None) -> list[GrantRecord]:
         """The grants of all streams ever opened, or of a source's; Unknown if there is no such source."""

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 
 from aiokafka import ConsumerRecord, TopicPartition
 
-from schemas import MAX_RECORD_BYTES, GrantRecord, LedgerRecord, SourceRecord, StreamStatus
+from schemas import (
+    MAX_RECORD_BYTES,
+    AllotmentRecord,
+    GrantRecord,
+    LedgerRecord,
+    PopulationRecord,
+    SourceRecord,
+    StreamStatus,
+)
 from schemas.wire import Codec
 from stream.client.connection import Connection
 from stream.errors import Unknown
@@ -17,13 +25,28 @@ from stream.processors.topics import LEDGER_PARTITIONS, partition_of
 _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 _statuses: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)
 
+_BUDGETS = (b"source|", b"population|", b"allotment|")
+
 
 @dataclass
 class Ledger:
-    """Sources by their name, and grants by their stream's."""
+    """Sources and populations by their name, allotments, and grants by their stream's name."""
 
     sources: dict[str, SourceRecord] = field(default_factory=dict)
     grants: dict[str, GrantRecord] = field(default_factory=dict)
+    populations: dict[str, PopulationRecord] = field(default_factory=dict)
+    allotted: dict[bytes, AllotmentRecord] = field(default_factory=dict)
+
+    @property
+    def allotments(self) -> list[AllotmentRecord]:
+        """The parts of all budgets that analysts have."""
+        return list(self.allotted.values())
+
+    def population(self, name: str) -> PopulationRecord:
+        """A population; Unknown if it is not registered."""
+        if name not in self.populations:
+            raise Unknown(f"population '{name}' is not registered; register it with 'sotto population register'")
+        return self.populations[name]
 
     def source(self, name: str) -> SourceRecord:
         """A source; Unknown if it is not registered."""
@@ -33,12 +56,12 @@ class Ledger:
 
 
 async def read_ledger(connection: Connection, source: str | None = None) -> Ledger:
-    """All sources and grants, or those of one source, as they are at one moment."""
+    """All that the ledger has of budgets and grants, or a source with its grants, as they are at one moment."""
     found = Ledger()
     one = None if source is None else f"source|{source}".encode()
     of_source = f"grant|{source or ''}{'|' if source is not None else ''}".encode()
     async for record in _records(connection, LEDGER_PARTITIONS):
-        is_source = record.key == one if one is not None else record.key.startswith(b"source|")
+        is_source = record.key == one if one is not None else record.key.startswith(_BUDGETS)
         if record.value is None or not (is_source or record.key.startswith(of_source)):
             continue
         entry = _ledger.decode(record.value)
@@ -46,6 +69,10 @@ async def read_ledger(connection: Connection, source: str | None = None) -> Ledg
             found.sources[entry.source.source] = entry
         elif isinstance(entry, GrantRecord):
             found.grants[entry.spec.stream] = entry
+        elif isinstance(entry, PopulationRecord):
+            found.populations[entry.population.population] = entry
+        elif isinstance(entry, AllotmentRecord):
+            found.allotted[record.key] = entry
     return found
 
 

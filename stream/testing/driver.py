@@ -17,7 +17,6 @@ from schemas import (
     HaltSource,
     HaltStream,
     LedgerRecord,
-    OpenStream,
     Query,
     Receipt,
     RegisterSource,
@@ -30,8 +29,9 @@ from schemas import (
 )
 from schemas.wire import Codec
 from stream.asking import Question, Result, Results
+from stream.asking.budgets import extension, opening
 from stream.asking.outside import needs_domain
-from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, as_extension, as_query, as_source, as_spec
+from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, as_query, as_source
 from stream.errors import Refused, Unknown
 from stream.noise import NoiseKey
 from stream.processors.base import Headers
@@ -39,6 +39,7 @@ from stream.processors.queries.shares import Limits
 from stream.processors.receipts import RECEIPT_PREFIX, request_digest
 from stream.processors.rejections import address_of
 from stream.processors.topics import Topics, partition_of
+from stream.testing.budgets import BudgetCalls
 from stream.testing.installation import Installation, Place, as_key
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class _Asked:
     expected: list[tuple[Place, Query | None, Source | None]]
 
 
-class Driver(Installation):
+class Driver(Installation, BudgetCalls):
     """A whole installation in one object, with the calls of a client: see Client for those.
 
     Everything is deterministic: two drivers with the same key that are told the same things write the same bytes. Nothing is
@@ -108,13 +109,16 @@ class Driver(Installation):
             self._tables.put(source.source, frame)
         return self.request(RegisterSource(request=self._new_id(), source=source))
 
-    def open(self, stream: StreamSpec | Mapping[str, Any]) -> Receipt:
+    def open(self, stream: StreamSpec | Mapping[str, Any], *, analyst: str | None = None) -> Receipt:
         """Open a stream; Refused says what was asked and what is left."""
-        return self.request(OpenStream(request=self._new_id(), stream=as_spec(stream)))
+        return self.request(opening(self._new_id, stream, analyst))
 
-    def extend(self, source: str, stream: str, epsilon: float, delta: float = 0.0) -> Receipt:
+    def extend(
+        self, source: str, stream: str, epsilon: float, delta: float = 0.0, *, analyst: str | None = None
+    ) -> Receipt:
         """Grant a stream as many further charged answers as ``epsilon`` pays for."""
-        return self.request(as_extension(self._new_id(), source, stream, epsilon, delta))
+        fields = {"source": source, "stream": stream, "epsilon": epsilon, "delta": delta, "analyst": analyst}
+        return self.request(extension(self._new_id, **fields))
 
     def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
         """Close a stream and refund what it did not spend."""

@@ -44,8 +44,9 @@ class Installation:
         return {name: kept for worker in self._workers for name, kept in worker.streams.figures().items()}
 
     def wait(self, seconds: float) -> None:
-        """Let time pass: queries are stamped with it, and a stream's share of its partition grows with it."""
+        """Let time pass: what is written is stamped with it, a stream's share of its partition grows, budgets renew."""
         self._now += round(1000 * seconds)
+        self._settle()
 
     def crash(self) -> None:
         """Forget all state and rebuild it from the changelogs, as compaction may have left them."""
@@ -101,6 +102,7 @@ class Installation:
                 worker = self._workers[partition]
                 moved |= self._feed(topics.queries, partition, worker.process, worker.portion)
             if not moved:
+                self._write(self._budget.idle(self._now / 1000))
                 return
 
     def _follow(self, partition: int) -> bool:

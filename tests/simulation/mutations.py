@@ -257,8 +257,8 @@ def requests_granted_again() -> Iterator[None]:
 
     def forgetful(self: BudgetProcessor) -> Mapping[str, int]:
         found = restored(self)
-        self._receipts = Receipts()
-        self.ledger._source_of.clear()
+        self.desk.receipts = Receipts()
+        self.ledger.owner_of.clear()
         return found
 
     with patch.object(BudgetProcessor, "restored", forgetful):

@@ -24,9 +24,11 @@ from schemas import (
     TableSource,
     ValuesSource,
 )
-from stream.accounting.ledger import Account, Grant, RefusedError
+from stream.accounting.accounts import Account
+from stream.accounting.grants import Grant
 from stream.accounting.planner import sensitivity_steps
 from stream.accounting.plans import choose
+from stream.accounting.refusals import RefusedError
 from stream.accounting.setting import Setting
 from stream.data import sum_sensitivity
 from stream.mechanisms.ranges import LEAST_REACH, MAX_STEPS, range_of, reach_of, written

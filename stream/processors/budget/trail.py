@@ -6,15 +6,17 @@ goes on where the committed trail ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 from blake3 import blake3
 
 from schemas import (
+    Allot,
     ExtendStream,
     OpenStream,
     Receipt,
+    RegisterPopulation,
     RegisterSource,
     Request,
     Totals,
@@ -26,8 +28,10 @@ from schemas import (
     TrailRequest,
     TrailStanding,
 )
+from stream.accounting.accounts import Account, People
 from stream.accounting.costs import to_amount
-from stream.accounting.ledger import Account, Grant, Ledger
+from stream.accounting.grants import Grant
+from stream.accounting.ledger import Ledger
 from stream.processors.base import Outputs
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from stream.processors.trails import EMPTY, entry_digest, trail_codec
@@ -41,32 +45,28 @@ QUIET_SECONDS: Final = 60.0
 class Trail:
     """The end of the trail, and what has been spent since it was last noted."""
 
-    def __init__(self, topics: Topics, touch: Callable[[Account], None]) -> None:
-        """Take ``touch``, which has an account's record written: it says when the account was noted."""
+    def __init__(self, topics: Topics, ledger: Ledger) -> None:
+        """Take the ledger, whose clock it goes by."""
         self.head: TrailHead | None = None
         self._topics = topics
-        self._touch = touch
-        self._time = 0
+        self._ledger = ledger
         self._unnoted: dict[str, Account] = {}
         self._due = 0
         self._quiet: float | None = None
 
-    def restore(self, head: TrailHead | None, ledger: Ledger) -> None:
-        """Go on behind a head; None if the ledger has no trail yet."""
-        self.head, self._time = head, head.time if head is not None else 0
-        self._unnoted = {name: account for name, account in ledger.accounts.items() if account.unnoted}
+    def restore(self, head: TrailHead | None) -> None:
+        """Go on behind a head, and have the ledger's clock go on from there; None if the ledger has no trail yet."""
+        self.head = head
+        self._ledger.tell_time(head.time if head is not None else 0)
+        self._unnoted = {name: account for name, account in self._ledger.accounts.items() if account.unnoted}
         self._due = min(map(_due, self._unnoted.values()), default=0)
 
-    def at(self, timestamp: int) -> None:
-        """Move the clock on to a record's stamp; it never goes back."""
-        self._time = max(self._time, timestamp)
-
-    def begin(self, ledger: Ledger, outputs: Outputs) -> None:
+    def begin(self, outputs: Outputs) -> None:
         """Begin a trail where there is none: with what the ledger knows by now."""
         if self.head is not None:
             return
         self.head = EMPTY
-        accounts = ledger.accounts.values()
+        accounts = self._ledger.accounts.values()
         streams = sum(len(account.grants) for account in accounts)
         self._write(outputs, TrailBeginning(**self._next(), sources=len(accounts), streams=streams))
         for account in accounts:
@@ -79,10 +79,12 @@ class Trail:
             )
             self._write(outputs, standing)
 
-    def decided(
-        self, request: Request, receipt: Receipt, account: Account | None, grant: Grant | None, outputs: Outputs
-    ) -> None:
+    def decided(self, request: Request, receipt: Receipt, outputs: Outputs) -> None:
         """Note a request and its decision, with the account and the stream as they are behind it."""
+        self.renewed(outputs)
+        source = None if _is_of_a_population(request) else receipt.source
+        account = self._ledger.accounts.get(source or "")
+        grant = None if account is None else account.grants.get(receipt.stream or "")
         told: dict[str, Any] = _asked_for(request)
         if receipt.outcome == "opened" and grant is not None and account is not None:
             told["granted"] = receipt.granted or to_amount(grant.cost, account.source)
@@ -95,8 +97,10 @@ class Trail:
             digest=receipt.digest,
             action=request.kind,
             outcome=receipt.outcome,
-            source=receipt.source,
+            source=source,
             stream=receipt.stream,
+            population=receipt.population,
+            analyst=getattr(request, "analyst", None),
             reason=receipt.reason,
             asked=receipt.asked,
             left=receipt.left,
@@ -119,6 +123,18 @@ class Trail:
         )
         self._write(outputs, event)
 
+    def renewed(self, outputs: Outputs) -> None:
+        """Note the budgets that have begun a new period; it is counted from there on, and nothing is added to any total."""
+        for owner in self._ledger.turned():
+            event = TrailEvent(
+                **self._next(),
+                event="renewed",
+                source=None if isinstance(owner, People) else owner.name,
+                population=owner.name if isinstance(owner, People) else None,
+                reason=f"period {owner.budget.number}",
+            )
+            self._write(outputs, event)
+
     def spent(self, account: Account) -> None:
         """Take note that something was spent of an account: a point of it is due a minute after the last one."""
         account.unnoted = True
@@ -128,8 +144,8 @@ class Trail:
     def note_due(self, outputs: Outputs) -> None:
         """Note the accounts of which something was spent, and that were not noted in the last minute."""
         self._quiet = None
-        if self._unnoted and self._time >= self._due:
-            self._points([one for one in self._unnoted.values() if _due(one) <= self._time], outputs)
+        if self._unnoted and self._ledger.clock >= self._due:
+            self._points([one for one in self._unnoted.values() if _due(one) <= self._ledger.clock], outputs)
             self._due = min(map(_due, self._unnoted.values()), default=0)
 
     def note_quiet(self, now: float, outputs: Outputs) -> None:
@@ -146,14 +162,14 @@ class Trail:
             self._write(outputs, point)
 
     def _note(self, account: Account) -> Totals:
-        account.noted, account.unnoted = self._time, False
+        account.noted, account.unnoted = self._ledger.clock, False
         self._unnoted.pop(account.source.source, None)
-        self._touch(account)
+        self._ledger.note(account)
         return totals_of(account)
 
     def _next(self) -> dict[str, Any]:
         head = self.head or EMPTY
-        return {"number": head.entries, "previous": head.digest, "time": self._time}
+        return {"number": head.entries, "previous": head.digest, "time": self._ledger.clock}
 
     def _write(self, outputs: Outputs, entry: TrailRecord) -> None:
         value = trail_codec.encode(entry)
@@ -187,7 +203,14 @@ def _asked_for(request: Request) -> dict[str, Any]:
         case OpenStream():
             spec = request.stream
             return {"epsilon": spec.epsilon, "delta": spec.delta, "mechanism": spec.mechanism.kind}
-        case ExtendStream():
+        case RegisterPopulation():
+            return {"epsilon": request.population.epsilon, "delta": request.population.delta}
+        case ExtendStream() | Allot():
             return {"epsilon": request.epsilon, "delta": request.delta}
         case _:
             return {}
+
+
+def _is_of_a_population(request: Request) -> bool:
+    """Whether a request is about no source."""
+    return isinstance(request, RegisterPopulation) or (isinstance(request, Allot) and request.source is None)

@@ -26,7 +26,10 @@ from schemas import (
 )
 from stream.accounting.charged import charged_answers
 from stream.accounting.costs import extension_cost, grant_cost, to_amount
-from stream.accounting.ledger import Grant, Ledger
+from stream.accounting.grants import Grant
+from stream.accounting.ledger import Ledger
+from stream.accounting.refusals import RefusedError
+from stream.accounting.restoring import restore
 from stream.processors.budget.trail import identities_digest
 from stream.processors.trails import EMPTY, follow_chain
 
@@ -119,16 +122,15 @@ class TrailCheck:
             findings.append(
                 f"the trail's end is not the ledger's head: {self.head.entries} entries here, {entries} by the ledger"
             )
-        ledger = Ledger()
-        for source in sources.values():
-            ledger.restore_source(source)
         orphans = [one for one in grants.values() if one.spec.source not in sources]
         findings += [
             f"stream '{one.spec.stream}': the ledger has no source '{one.spec.source}'" for one in orphans
         ]
-        for record in grants.values():
-            if record.spec.source in sources:
-                ledger.restore_grant(record)
+        ledger = Ledger()
+        try:
+            restore(ledger, [one for one in records if one not in orphans])
+        except RefusedError as refused:
+            return [*findings, f"the ledger cannot be put together: {refused.reason}"]
         for name, source in sources.items():
             findings += self._source(name, source, ledger)
         findings += [

@@ -8,18 +8,18 @@ from typing import Any, Literal
 
 from schemas import (
     MAX_DEFINITION_BYTES,
-    GrantRecord,
     LedgerRecord,
     Source,
-    SourceRecord,
     SparseVectorCalibration,
     StreamIdentity,
     StreamSpec,
     ValuesSource,
 )
 from schemas.wire import Codec
-from stream.accounting.ledger import Grant, Ledger
+from stream.accounting.grants import Grant
+from stream.accounting.ledger import Ledger
 from stream.accounting.plans import choose
+from stream.accounting.restoring import restore
 from stream.accounting.setting import Setting
 
 codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_DEFINITION_BYTES)
@@ -85,13 +85,7 @@ def records_of(ledger: Ledger) -> list[bytes]:
 
 
 def restored(records: Iterable[bytes]) -> Ledger:
-    """A ledger from changelog records in any order: all sources first, then all grants, as at a restart."""
+    """A ledger from changelog records in any order, of which the later ones count."""
     ledger = Ledger()
-    decoded = [codec.decode(record) for record in records]
-    for record in decoded:
-        if isinstance(record, SourceRecord):
-            ledger.restore_source(record)
-    for record in decoded:
-        if isinstance(record, GrantRecord):
-            ledger.restore_grant(record)
+    restore(ledger, [codec.decode(record) for record in records])
     return ledger

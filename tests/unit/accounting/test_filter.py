@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from schemas import Calibration, EstimateCalibration, Pmw, StreamSpec
 from stream.accounting.concentrated import largest_rho, least_epsilon
 from stream.accounting.costs import NOTHING, Cost, fits, losses, total_budget
-from stream.accounting.ledger import Ledger, RefusedError
+from stream.accounting.ledger import Ledger
 from stream.accounting.plans import choose
+from stream.accounting.refusals import RefusedError
 from stream.accounting.setting import Setting
 from tests.unit.accounting.ledger_parts import calibration_of, identity, ledger_with, reserve, source, spec
 
@@ -131,8 +132,8 @@ def test_what_is_granted_and_given_back_stays_within_epsilon_and_delta(
             assert grant.refunded.rho == (0 if answered else grant.cost.rho)
     account = ledger.account("feed")
     net = account.granted - account.refunded
-    assert fits(net, account.total, "zcdp")
-    if net.rho <= account.total.rho:
+    assert fits(net, account.budget.total, "zcdp")
+    if net.rho <= account.budget.total.rho:
         assert exact_delta(granted_rounds(ledger, "feed"), epsilon) <= delta * (1 + 1e-9)
     else:
         lost = sum(grant.cost.loss - grant.refunded.loss for grant in account.grants.values())

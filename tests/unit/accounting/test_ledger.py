@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from schemas import StreamState
 from stream.accounting.costs import NOTHING, Cost, realised_cost
-from stream.accounting.ledger import Ledger, RefusedError
+from stream.accounting.ledger import Ledger
+from stream.accounting.refusals import RefusedError
 from tests.unit.accounting.ledger_parts import (
     calibration_of,
     identity,

@@ -9,7 +9,7 @@ import pytest
 
 from sotto import AsyncClient, Client, Driver
 
-CALLS = sorted(name for name in vars(AsyncClient) if not name.startswith("_"))
+CALLS = sorted(name for name in dir(AsyncClient) if not name.startswith("_"))
 
 
 def parameters(kind: type[Any], name: str) -> list[tuple[str, Any, Any]]:
@@ -26,7 +26,7 @@ def test_every_call_of_the_asynchronous_client_is_one_of_the_other_and_of_the_dr
 
 
 def test_the_client_has_no_call_that_the_asynchronous_one_lacks() -> None:
-    assert sorted(name for name in vars(Client) if not name.startswith("_")) == CALLS
+    assert sorted(name for name in dir(Client) if not name.startswith("_")) == CALLS
 
 
 def test_there_is_something_to_compare() -> None:

@@ -230,7 +230,11 @@ def lives() -> Iterator[Driver]:
         driver.halt("survey")
         yield driver
     private = Driver(KEY, partitions=1)
-    private.register({**SOURCES["feed"], "accountant": "zcdp", "delta": 1e-6})
+    private.register_population({"population": "patients", "epsilon": 5.0})
+    private.register(
+        {**SOURCES["feed"], "accountant": "zcdp", "delta": 1e-6, "renews": "1h", "population": "patients"}
+    )
+    private.allot("ada", 2.0, source="feed")
     private.open(next(kind for kind in KINDS if kind.source == "feed").spec())
     private.ask_many([{"id": "a", "stream": "s", "value": 1.0}])
     private.wait(120.0)

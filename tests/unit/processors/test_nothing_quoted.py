@@ -135,6 +135,6 @@ def test_a_fault_of_ours_while_planning_is_told_in_our_own_words(monkeypatch: py
     def breaks(*_: object) -> None:
         raise ValueError(MARKER)
 
-    monkeypatch.setattr("stream.processors.budget.processor.plan_for", breaks)
+    monkeypatch.setattr("stream.processors.budget.desk.plan_for", breaks)
     outputs = ready().send(opening("1", "alarms"))
     assert not [value for _, value, _ in written(outputs, TOPICS.ledger) if b"Alice" in (value or b"")]

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from schemas import Answer, Query, StreamSpec
 from sotto import Driver
 from stream.accounting.costs import PARTS
-from stream.accounting.ledger import RefusedError
+from stream.accounting.refusals import RefusedError
 from stream.cli.app import app
 from stream.processors.queries.updates import UPDATE_PREFIX
 from stream.simulation import simulate

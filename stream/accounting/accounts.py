@@ -1,0 +1,163 @@
+"""Accounts: sources and populations with their budgets, and how the ledger topic shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from schemas import (
+    AllotmentRecord,
+    GrantRecord,
+    Population,
+    PopulationRecord,
+    Source,
+    SourceRecord,
+)
+from stream.accounting.budgets import Allotment, Budget
+from stream.accounting.costs import Cost, to_amount
+from stream.accounting.grants import Claim, Grant
+
+
+@dataclass(slots=True)
+class People:
+    """A population, its budget, and the sources that are about it."""
+
+    population: Population
+    budget: Budget
+    members: dict[str, Account] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """What it is registered as."""
+        return self.population.population
+
+    def claims(self) -> Iterator[tuple[Grant, Claim]]:
+        """All grants of its sources, each with its part in this budget."""
+        for account in self.members.values():
+            for grant in account.grants.values():
+                if grant.shared is not None:
+                    yield grant, grant.shared
+
+    def record(self) -> PopulationRecord:
+        """The population as the ledger topic shows it."""
+        return PopulationRecord(
+            population=self.population,
+            **self.budget.amounts(),
+            sources=len(self.members),
+            streams=self.budget.streams,
+            period=self.budget.period(self.budget),
+        )
+
+    def allotment_record(self, allotment: Allotment) -> AllotmentRecord:
+        """A part of its budget as the ledger topic shows it."""
+        return _allotment_record(self.budget, allotment, None, self.name)
+
+
+@dataclass(slots=True)
+class Account:
+    """One source with its budget and its grants."""
+
+    source: Source
+    fingerprint: str | None
+    budget: Budget
+    state: Literal["open", "halted"] = "open"
+    reason: str | None = None
+    people: People | None = None
+    grants: dict[str, Grant] = field(default_factory=dict)
+    noted: int | None = None
+    """When the trail last had these totals, and whether something was spent since."""
+    unnoted: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it is registered as."""
+        return self.source.source
+
+    @property
+    def granted(self) -> Cost:
+        """What its streams were granted, ever."""
+        return self.budget.granted
+
+    @property
+    def spent(self) -> Cost:
+        """What is known to be spent of that."""
+        return self.budget.spent
+
+    @property
+    def refunded(self) -> Cost:
+        """What went back."""
+        return self.budget.refunded
+
+    @property
+    def left(self) -> Cost:
+        """What its own budget has left; see Ceiling."""
+        return self.budget.left
+
+    def claims(self) -> Iterator[tuple[Grant, Claim]]:
+        """All its grants, each with its part in this budget."""
+        for grant in self.grants.values():
+            yield grant, grant.claim
+
+    def budgets(self, grant: Grant) -> Iterator[tuple[Budget, Claim]]:
+        """The budgets that a grant falls under, each with the grant's part in it."""
+        yield self.budget, grant.claim
+        if self.people is not None and grant.shared is not None:
+            yield self.people.budget, grant.shared
+
+    def record(self) -> SourceRecord:
+        """The account as the ledger topic shows it."""
+        return SourceRecord(
+            source=self.source,
+            fingerprint=self.fingerprint,
+            state=self.state,
+            reason=self.reason,
+            **self.budget.amounts(),
+            streams=len(self.grants),
+            noted=self.noted,
+            unnoted=self.unnoted,
+            population=None if self.people is None else self.people.name,
+            period=self.budget.period(self.budget),
+        )
+
+    def allotment_record(self, allotment: Allotment) -> AllotmentRecord:
+        """A part of its budget as the ledger topic shows it."""
+        return _allotment_record(self.budget, allotment, self.name, None)
+
+    def grant_record(self, grant: Grant) -> GrantRecord:
+        """A grant as the ledger topic shows it."""
+        return GrantRecord(
+            spec=grant.spec,
+            calibration=grant.calibration,
+            identity=grant.identity,
+            state=grant.state,
+            ending=grant.ending,
+            settled=grant.settled,
+            reason=grant.reason,
+            cost=to_amount(grant.cost, self.source),
+            spent=to_amount(grant.spent, self.source),
+            refunded=to_amount(grant.refunded, self.source),
+            answered=grant.answered,
+            tops=grant.tops,
+            surplus=grant.surplus,
+            extensions=grant.extensions,
+            analyst=grant.analyst,
+            standing=grant.claim.standing,
+            population_standing=None if grant.shared is None else grant.shared.standing,
+        )
+
+
+def _allotment_record(
+    budget: Budget, allotment: Allotment, source: str | None, population: str | None
+) -> AllotmentRecord:
+    return AllotmentRecord(
+        allotment=allotment.name,
+        source=source,
+        population=population,
+        analysts=allotment.analysts,
+        epsilon=allotment.terms.epsilon,
+        delta=allotment.terms.delta,
+        **allotment.amounts(),
+        streams=allotment.streams,
+        period=budget.period(allotment),
+    )

@@ -1,0 +1,29 @@
+"""What the ledger refuses, and in which words."""
+
+from __future__ import annotations
+
+from schemas import Amount
+from stream.accounting.costs import Cost, Terms, to_amount
+from stream.errors import Refused
+
+
+class RefusedError(Refused):
+    """A request that the ledger refuses; nothing has changed."""
+
+
+def cannot_pay(called: str, cost: Cost, left: Cost, terms: Terms, remedy: str = "") -> RefusedError:
+    """A budget, as it is ``called``, has less left than is asked."""
+    asked, there = to_amount(cost, terms), to_amount(left.at_least_nothing(), terms)
+    return RefusedError(
+        f"{called} cannot pay: {show(asked)} asked, {show(there)} left; "
+        f"ask for less, {remedy}or close streams that did not use theirs up",
+        asked,
+        there,
+    )
+
+
+def show(amount: Amount) -> str:
+    """An amount in a sentence."""
+    if amount.rho is not None:
+        return f"ρ = {amount.rho:.6g}" + ("" if amount.delta else f" (ε = {amount.epsilon:.6g} added up)")
+    return f"ε = {amount.epsilon:.6g}" + (f", δ = {amount.delta:.3g}" if amount.delta else "")

@@ -1,0 +1,104 @@
+"""The ledger from its records: the latest of each key, in whatever order compaction left them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from schemas import (
+    AllotmentRecord,
+    GrantRecord,
+    LedgerRecord,
+    Period,
+    PopulationRecord,
+    SourceRecord,
+    Standing,
+)
+from stream.accounting.accounts import Account, People
+from stream.accounting.budgets import Budget
+from stream.accounting.costs import Terms
+from stream.accounting.grants import Claim, Grant
+from stream.accounting.ledger import Ledger
+
+
+def restore(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
+    """Fill an empty ledger. Of two records of one thing the later one counts; all sums come from the grants."""
+    latest: dict[tuple[str | None, ...], LedgerRecord] = {}
+    for record in records:
+        latest[_key(record)] = record
+    for one in latest.values():
+        if isinstance(one, PopulationRecord):
+            called = f"population '{one.population.population}'"
+            ledger.add(People(one.population, _budget(called, one.population, one.period)))
+    for one in latest.values():
+        if isinstance(one, SourceRecord):
+            _restore_source(ledger, one)
+    for one in latest.values():
+        if isinstance(one, AllotmentRecord):
+            owner = ledger.people(one.population) if one.population else ledger.account(one.source or "")
+            owner.budget.allot(one.allotment, one.analysts, (one.epsilon, one.delta), ())
+    for one in latest.values():
+        if isinstance(one, GrantRecord):
+            _restore_grant(ledger, one)
+
+
+def _key(record: LedgerRecord) -> tuple[str | None, ...]:
+    match record:
+        case SourceRecord():
+            return "source", record.source.source
+        case PopulationRecord():
+            return "population", record.population.population
+        case AllotmentRecord():
+            return "allotment", record.source, record.population, record.allotment
+        case GrantRecord():
+            return "grant", record.spec.stream
+    return (None,)
+
+
+def _budget(called: str, terms: Terms, period: Period | None) -> Budget:
+    budget = Budget.of(called, terms, 0)
+    if period is not None:
+        budget.number, budget.starts = period.number, period.starts
+    return budget
+
+
+def _restore_source(ledger: Ledger, record: SourceRecord) -> None:
+    budget = _budget(f"source '{record.source.source}'", record.source, record.period)
+    account = Account(record.source, record.fingerprint, budget, record.state, record.reason)
+    account.noted, account.unnoted = record.noted, record.unnoted
+    ledger.add(account)
+    if record.population is not None:
+        account.people = ledger.people(record.population)
+        account.people.members[account.name] = account
+
+
+def _restore_grant(ledger: Ledger, record: GrantRecord) -> None:
+    account = ledger.accounts[record.spec.source]
+    grant = Grant(
+        spec=record.spec,
+        calibration=record.calibration,
+        identity=record.identity,
+        claim=account.budget.claim(),
+        shared=None if account.people is None else account.people.budget.claim(),
+        analyst=record.analyst,
+        state=record.state,
+        ending=record.ending,
+        settled=record.settled,
+        reason=record.reason,
+        answered=record.answered,
+        tops=record.tops,
+        surplus=record.surplus,
+        extensions=record.extensions,
+    )
+    _stand(grant, grant.claim, record.standing)
+    if grant.shared is not None:
+        _stand(grant, grant.shared, record.population_standing)
+    account.grants[record.spec.stream] = grant
+    ledger.owner_of[record.spec.stream] = record.spec.source
+    ledger.count(account, grant)
+
+
+def _stand(grant: Grant, claim: Claim, standing: Standing | None) -> None:
+    """A record that is older than the present period has the totals that this began with."""
+    if standing is not None:
+        claim.edge = standing.totals if standing.period == claim.period else grant.totals
+    grant.price(claim)

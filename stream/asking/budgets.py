@@ -1,0 +1,64 @@
+"""Requests about budgets as a program puts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from schemas import (
+    Allot,
+    AllotmentRecord,
+    ExtendStream,
+    JoinPopulation,
+    OpenStream,
+    Population,
+    RegisterPopulation,
+    StreamSpec,
+)
+from stream.asking.questions import as_spec, valid
+
+POPULATION_KEYS: Final = "population|"
+ALLOTMENT_KEYS: Final = "allotment|"
+"""Where the ledger's keys of these begin."""
+
+
+def opening(new_id: Callable[[], str], stream: StreamSpec | Mapping[str, Any], analyst: str | None) -> OpenStream:
+    """The request that opens a stream for an analyst; Invalid if it is none."""
+    spec = as_spec(stream)
+    return valid(lambda: OpenStream(request=new_id(), stream=spec, analyst=analyst))
+
+
+def extension(new_id: Callable[[], str], **fields: Any) -> ExtendStream:
+    """The request that extends a stream; Invalid if it is none."""
+    return valid(lambda: ExtendStream.model_validate({"request": new_id(), **fields}))
+
+
+def registration(new_id: Callable[[], str], population: Population | Mapping[str, Any]) -> RegisterPopulation:
+    """The request that makes a population known; Invalid if it is none."""
+    return valid(lambda: RegisterPopulation(request=new_id(), population=Population.model_validate(population)))
+
+
+def joining(new_id: Callable[[], str], source: str, population: str) -> JoinPopulation:
+    """The request that lets a source belong to a population; Invalid if it is none."""
+    return valid(lambda: JoinPopulation(request=new_id(), source=source, population=population))
+
+
+def allotting(
+    new_id: Callable[[], str],
+    allotment: str,
+    epsilon: float,
+    delta: float | None,
+    source: str | None,
+    population: str | None,
+    analysts: Sequence[str],
+) -> Allot:
+    """The request that allots a part of a budget; Invalid if it is none."""
+    fields = {"allotment": allotment, "source": source, "population": population, "epsilon": epsilon}
+    return valid(
+        lambda: Allot.model_validate({"request": new_id(), **fields, "delta": delta, "analysts": tuple(analysts)})
+    )
+
+
+def is_of(record: AllotmentRecord, source: str | None, population: str | None) -> bool:
+    """Whether an allotment is of this source or population; of any unless one is named."""
+    return (source is None and population is None) or (record.source, record.population) == (source, population)

@@ -1,0 +1,223 @@
+"""What is done with each request, and the receipt that it gets. Requests are idempotent by id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+from schemas import (
+    Allot,
+    CloseStream,
+    ExtendStream,
+    HaltSource,
+    HaltStream,
+    JoinPopulation,
+    OpenStream,
+    Receipt,
+    RegisterPopulation,
+    RegisterSource,
+    Request,
+    Source,
+    StreamIdentity,
+    TableSource,
+    subject_of,
+)
+from stream.accounting.accounts import Account
+from stream.accounting.accuracy import AccuracyError
+from stream.accounting.costs import to_amount
+from stream.accounting.ledger import Ledger
+from stream.accounting.planner import PlanError
+from stream.accounting.refusals import RefusedError
+from stream.accounting.renewal import meaning
+from stream.data import DataError, TableStore
+from stream.noise import NoiseScaleError
+from stream.processors.base import Outputs, RecordLike
+from stream.processors.budget.openings import definition_digest, plan_for, require_reach
+from stream.processors.budget.telling import Workers
+from stream.processors.receipts import Receipts, Write, receipt_key, request_digest
+from stream.processors.written import require_kept_digits
+
+Outcome = Literal["registered", "opened", "closing", "halted", "refused"]
+
+
+class Desk:
+    """Takes requests to the ledger, and remembers what became of each."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        workers: Workers,
+        *,
+        key_id: str,
+        tables: TableStore,
+        mint: Callable[[RecordLike], bytes],
+    ) -> None:
+        self.receipts = Receipts()
+        self._ledger = ledger
+        self._workers = workers
+        self._key_id = key_id
+        self._tables = tables
+        self._mint = mint
+
+    def take(
+        self, record: RecordLike, request: Request, outputs: Outputs
+    ) -> tuple[Receipt, Iterable[Write], bool]:
+        """Do what is asked, once. Gives its receipt, what is to be written of it, and whether that was not decided before.
+
+        What is to be written is the receipt, and one that is forgotten for it.
+        """
+        digest = request_digest(request)
+        if (written := self.receipts.again(request, digest)) is not None:
+            _, key, told = written[0]
+            if told is not None:
+                return told, written, key != receipt_key(request.request)
+        try:
+            receipt = self._done(record, request, digest, outputs)
+        except (RefusedError, PlanError, ValueError, ArithmeticError) as error:
+            asked, left = (error.asked, error.left) if isinstance(error, RefusedError) else (None, None)
+            receipt = self._receipt(request, digest, "refused").model_copy(
+                update={"reason": _reason(error), "asked": asked, "left": left},
+            )
+        return receipt, self.receipts.keep(receipt), True
+
+    def _done(self, record: RecordLike, request: Request, digest: str, outputs: Outputs) -> Receipt:
+        """Do what is asked, and give its receipt; a refusal is raised, and has changed nothing."""
+        told: dict[str, Any] = {}
+        outcome: Outcome
+        match request:
+            case RegisterSource() | RegisterPopulation() | JoinPopulation() | Allot():
+                told, outcome = self._of_budgets(record, request), "registered"
+            case OpenStream():
+                told, outcome = self._open(record, request, outputs), "opened"
+            case ExtendStream():
+                told, outcome = self._extend(request, digest, outputs), "opened"
+            case CloseStream():
+                outcome = self._end(request, "closed", outputs)
+            case HaltStream():
+                outcome = self._end(request, "halted", outputs)
+            case HaltSource():
+                told, outcome = self._halt_source(request, outputs), "halted"
+        return self._receipt(request, digest, outcome).model_copy(update=told)
+
+    def _of_budgets(
+        self, record: RecordLike, request: RegisterSource | RegisterPopulation | JoinPopulation | Allot
+    ) -> dict[str, Any]:
+        """Do what concerns whole budgets, and give what the receipt says of it."""
+        if isinstance(request, JoinPopulation):
+            self._ledger.join(request.source, request.population)
+            return {}
+        if isinstance(request, Allot):
+            self._allot(request)
+            return {}
+        if isinstance(request, RegisterSource):
+            require_kept_digits(record.value or b"")
+            budget = self._register(request).budget
+        else:
+            budget = self._ledger.register_population(request.population).budget
+        return {} if budget.terms.renews is None else {"meaning": meaning(budget.terms, budget.number)}
+
+    def _register(self, request: RegisterSource) -> Account:
+        source = request.source
+        if source.source not in self._ledger.accounts:
+            require_reach(source)
+        return self._ledger.register(source, self._fingerprint_of(source))
+
+    def _fingerprint_of(self, source: Source) -> str | None:
+        """A table's fingerprint; that which is on record if the data has it under an older key."""
+        if not isinstance(source, TableSource):
+            return None
+        known = self._ledger.accounts.get(source.source)
+        if known is not None and known.fingerprint is not None and self._tables.matches(source, known.fingerprint):
+            return known.fingerprint
+        return self._tables.fingerprint(source)
+
+    def _allot(self, request: Allot) -> None:
+        ledger = self._ledger
+        owner = (
+            ledger.account(request.source)
+            if request.source is not None
+            else ledger.people(request.population or "")
+        )
+        ledger.allot(owner, request.allotment, request.analysts, request.epsilon, request.delta)
+
+    def _open(self, record: RecordLike, request: OpenStream, outputs: Outputs) -> dict[str, Any]:
+        spec = request.stream
+        account = self._ledger.account(spec.source)
+        calibration = plan_for(spec, account.source, lambda: self._rows_of(account))
+        digest = definition_digest(spec, account, calibration)
+        identity = StreamIdentity(incarnation=self._mint(record).hex(), digest=digest, key_id=self._key_id)
+        grant = self._ledger.reserve(spec, calibration, identity, request.analyst)
+        self._workers.tell(account, grant, outputs)
+        return {}
+
+    def _extend(self, request: ExtendStream, digest: str, outputs: Outputs) -> dict[str, Any]:
+        """Grant further charged answers, tell the worker, and give what the receipt says of it.
+
+        The grant knows by which requests it was extended, for their receipts may be forgotten.
+        """
+        account, grant = self._ledger.find(request.source, request.stream)
+        accountant = account.source.accountant
+        if (found := grant.extended_by(digest, accountant)) is None:
+            self._ledger.extend(
+                request.source, request.stream, digest, request.epsilon, request.delta, request.analyst
+            )
+            found = grant.extended_by(digest, accountant)
+            self._workers.tell(account, grant, outputs)
+        if found is None:
+            raise AssertionError("the ledger has extended a stream by no request")
+        extension, cost = found
+        return {"answers": extension.answers, "granted": to_amount(cost, account.source)}
+
+    def _rows_of(self, account: Account) -> int:
+        """The number of rows of an account's file, public where neighbours replace a row."""
+        if not isinstance(account.source, TableSource):
+            raise RefusedError("mechanism.rows: the source has no rows; remove it")
+        return self._tables.get(account.source, account.fingerprint).file_row_count
+
+    def _end(
+        self,
+        request: CloseStream | HaltStream,
+        ending: Literal["halted", "closed"],
+        outputs: Outputs,
+    ) -> Literal["closing", "halted"]:
+        account, grant = self._ledger.find(request.source, request.stream)
+        if self._ledger.end(request.source, request.stream, ending, request.reason):
+            self._workers.tell(account, grant, outputs)
+        return "closing" if grant.ending == "closed" else "halted"
+
+    def _halt_source(self, request: HaltSource, outputs: Outputs) -> dict[str, Any]:
+        account = self._ledger.account(request.source)
+        for grant in self._ledger.halt_source(request.source, request.reason):
+            self._workers.tell(account, grant, outputs)
+        return {}
+
+    def _receipt(self, request: Request, digest: str, outcome: Outcome) -> Receipt:
+        source, stream = subject_of(request)
+        ended = stream if outcome in {"closing", "halted"} else None
+        return Receipt(
+            request=request.request,
+            digest=digest,
+            sequence=self.receipts.sequence,
+            source=source,
+            stream=stream,
+            outcome=outcome,
+            state=None if ended is None else self._ledger.find(source, ended)[1].state,
+            population=_population_of(request),
+        )
+
+
+def _population_of(request: Request) -> str | None:
+    match request:
+        case RegisterPopulation():
+            return request.population.population
+        case JoinPopulation() | Allot():
+            return request.population
+        case _:
+            return None
+
+
+def _reason(error: Exception) -> str:
+    """Why a request is refused, for the ledger: our own words, or that it cannot be computed."""
+    if isinstance(error, RefusedError | PlanError | AccuracyError | NoiseScaleError | DataError):
+        return str(error)[:1024]
+    return "request: it cannot be planned with these numbers; change epsilon, delta, beta or the mechanism's"
