@@ -16,7 +16,7 @@ from stream.version import VERSION
 COMMANDS: Final = {
     "serve": Later("stream.cli.serving:serve", "Run a service until SIGTERM or Ctrl-C."),
     "up": Later(
-        "stream.cli.serving:up",
+        "stream.cli.starting:up",
         "Start broker, budget service, workers and monitor on this machine, and stop them at Ctrl-C.",
     ),
     "ask": Later("stream.cli.queries:ask", "Ask one query and wait for its answer."),

