@@ -1,7 +1,10 @@
 # syntax=docker/dockerfile:1
 
-FROM python:3.12-slim AS build
-RUN python -m venv /opt/sotto
+# Any image with Python 3.11 or later at python3, and its venv module.
+ARG BASE=python:3.12-slim
+
+FROM ${BASE} AS build
+RUN python3 -m venv /opt/sotto
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY schemas schemas
@@ -11,9 +14,19 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     # Without the local broker and its Java runtime: containers are given the address of a Kafka.
     /opt/sotto/bin/pip install --disable-pip-version-check '.[monitor,worker]' \
     && /opt/sotto/bin/pip uninstall --yes pip
+RUN --mount=type=cache,target=/root/.cache/pip \
+    # The list of what is installed, in the CycloneDX form.
+    python3 -m venv /opt/lister \
+    && /opt/lister/bin/pip install --disable-pip-version-check 'cyclonedx-bom>=7.0' \
+    && /opt/lister/bin/cyclonedx-py environment --output-reproducible --output-format JSON \
+        --output-file /opt/sotto/sbom.cdx.json /opt/sotto/bin/python
 
-FROM python:3.12-slim
-RUN useradd --system --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin sotto
+FROM ${BASE}
+# What can install packages is not needed any more: neither pip nor that which brings it back.
+RUN groupadd --system --gid 10001 sotto \
+    && useradd --system --uid 10001 --gid sotto --no-create-home --shell /usr/sbin/nologin sotto \
+    && rm -rf /usr/local/bin/pip* /usr/local/lib/python3*/site-packages/pip* \
+        /usr/local/lib/python3*/ensurepip /usr/lib/python3*/ensurepip /usr/share/python-wheels
 COPY --from=build /opt/sotto /opt/sotto
 ENV PATH=/opt/sotto/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \

@@ -171,19 +171,24 @@ def test_the_image_gets_every_package_that_the_project_consists_of() -> None:
     assert all((PROJECT / name).exists() for name in copied)
 
 
+def composer() -> list[str]:
+    """The command that checks the file: Docker Compose, or else the loader that it is built on."""
+    docker, loader = shutil.which("docker"), shutil.which("compose-spec")
+    if docker and not subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
+        return [docker, "compose", "--file", str(COMPOSE), "config", "--quiet"]
+    if loader:
+        return [loader, str(COMPOSE)]
+    pytest.skip("neither docker compose nor compose-spec (github.com/compose-spec/compose-go) is installed")
+
+
 def test_docker_compose_accepts_the_file() -> None:
-    docker = shutil.which("docker")
-    if (
-        docker is None
-        or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode
-    ):
-        pytest.skip("docker compose is not installed")
     environment = {**os.environ, "SOTTO_UID": "10001"}
-    accepted = subprocess.run(
-        [docker, "compose", "--file", str(COMPOSE), "config", "--quiet"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    accepted = subprocess.run(composer(), capture_output=True, text=True, env=environment, check=False)
     assert accepted.returncode == 0, accepted.stderr
+
+
+def test_docker_compose_refuses_a_file_with_an_unknown_word(tmp_path: Path) -> None:
+    broken = tmp_path / "docker-compose.yml"
+    broken.write_text(COMPOSE.read_text().replace("cap_drop:", "cap_dropped:"))
+    command = [str(broken) if word == str(COMPOSE) else word for word in composer()]
+    assert subprocess.run(command, capture_output=True, check=False).returncode != 0

@@ -1,0 +1,142 @@
+"""The image built for real, and its programs run from its file system, without a container daemon.
+
+Buildah works with nothing but a chroot here: what it runs has the image's files, user and environment, and the machine's
+network and processes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.release.environments import PROJECT
+
+BASE = "localhost/base"
+CERTIFICATES = Path("/etc/ssl/certs")
+STOP_SECONDS = 30.0
+
+
+def missing() -> str | None:
+    """What is missing for building images on this machine."""
+    if os.geteuid() != 0:
+        return "building an image in a chroot takes root"
+    lacking = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
+    return (
+        f"{' and '.join(lacking)} not installed (Debian, Ubuntu: apt install buildah debootstrap)"
+        if lacking
+        else None
+    )
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Buildah with a store of its own in ``folder``."""
+
+    folder: Path
+
+    def __call__(self, *arguments: str) -> str:
+        """Run buildah to its end, and give what it wrote."""
+        done = subprocess.run(self.command(*arguments), capture_output=True, text=True, check=False, timeout=1800)
+        assert done.returncode == 0, f"buildah {' '.join(arguments)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        return done.stdout.strip()
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line; the driver ``vfs`` works on any file system."""
+        return [
+            *("buildah", "--storage-driver", "vfs"),
+            *("--root", str(self.folder / "store"), "--runroot", str(self.folder / "run")),
+            *arguments,
+        ]
+
+    def make_base(self) -> None:
+        """Debian with Python and its venv module, as an image."""
+        system = self.folder / "debian"
+        included = "--include=python3,python3-venv,ca-certificates"
+        made = subprocess.run(
+            [shutil.which("debootstrap") or "debootstrap", "--variant=minbase", included, "bookworm", str(system)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=1800,
+        )
+        assert made.returncode == 0, made.stdout[-4000:] + made.stderr[-4000:]
+        container = self("from", "scratch")
+        self("add", container, str(system), "/")
+        self("commit", "--rm", container, BASE)
+        shutil.rmtree(system)
+
+    def build(self) -> str:
+        """Build this tree's Dockerfile, and give the number of the image."""
+        trusted = [f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.is_dir() else []
+        arguments = ["--isolation=chroot", "--pull-never", f"--build-arg=BASE={BASE}", *trusted]
+        return self("build", *arguments, "--quiet", str(PROJECT)).splitlines()[-1]
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container of an image; ``files`` is its file system."""
+
+    builder: Builder
+    name: str
+    files: Path
+
+    def command(
+        self, arguments: Sequence[str], environment: Mapping[str, str] | None = None, volumes: Sequence[str] = ()
+    ) -> list[str]:
+        """The command line that runs a program in it, as the image's user."""
+        given = [f"--env={name}={value}" for name, value in (environment or {}).items()]
+        mounted = [f"--volume={volume}" for volume in volumes]
+        return self.builder.command("run", "--isolation=chroot", *given, *mounted, self.name, "--", *arguments)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a program to its end."""
+        return subprocess.run(self.command(arguments), capture_output=True, text=True, check=False, timeout=300)
+
+    @contextmanager
+    def serving(
+        self, *arguments: str, environment: Mapping[str, str], volumes: Sequence[str], log: Path
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a program beside the test; it and what it started end by SIGTERM, by SIGKILL if they do not."""
+        with log.open("wb") as output:
+            started = subprocess.Popen(
+                self.command(arguments, environment, volumes),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+            try:
+                yield started
+            finally:
+                self._end(started)
+
+    @staticmethod
+    def _end(started: subprocess.Popen[bytes]) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            until = time.monotonic() + STOP_SECONDS
+            try:
+                os.killpg(started.pid, number)
+                while time.monotonic() < until:
+                    started.poll()
+                    os.killpg(started.pid, 0)
+                    time.sleep(0.1)
+            except ProcessLookupError:
+                break
+        started.wait(STOP_SECONDS)
+
+
+@contextmanager
+def container_of(builder: Builder, image: str) -> Iterator[Container]:
+    """A container of an image, gone afterwards."""
+    name = builder("from", "--pull-never", image)
+    try:
+        yield Container(builder, name, Path(builder("mount", name)))
+    finally:
+        builder("rm", name)
