@@ -31,6 +31,7 @@ class RoleOption(StrEnum):
     """What a name may do: the roles of ``AccessRole``."""
 
     VIEWER = "viewer"
+    ANALYST = "analyst"
     OPERATOR = "operator"
 
 
@@ -46,7 +47,9 @@ File = Annotated[
 @app.command("create")
 def create(
     name: Annotated[str, typer.Argument(help="Whose token it is: a person, a team or a program.")],
-    role: Annotated[RoleOption, typer.Option(help="viewer looks; operator does everything.")],
+    role: Annotated[
+        RoleOption, typer.Option(help="viewer looks; analyst opens within an allotment; operator does everything.")
+    ],
     expires: Annotated[str, typer.Option(help="After how long, as in 90d or 12h, or never.")] = "90d",
     into: Annotated[
         Path | None, typer.Option(help="Write the token to this new owner-only file; print nothing of it.")

@@ -175,3 +175,87 @@ class TrailPage(View):
     matching: int
     offset: int
     items: list[TrailRow]
+
+
+class PeriodView(View):
+    """The period that a budget which renews is in; ``counted`` is what counts against it in this period."""
+
+    number: int
+    starts: Time
+    ends: Time
+    counted: Amount
+
+
+class PopulationRow(View):
+    """The people whom several sources are about, with the budget that all their streams count against."""
+
+    population: str
+    accountant: Literal["pure", "zcdp"]
+    total: Amount
+    granted: Amount
+    spent: Amount
+    refunded: Amount
+    left: Amount
+    left_share: Annotated[float, Field(description="What is left, as a share of the total: 0 to 1.")]
+    sources: int
+    streams: int
+    renews: Annotated[
+        str | None, Field(description="How long a period of the budget is, as in 30d; null for ever.")
+    ]
+    period: PeriodView | None
+    meaning: Annotated[str, Field(description="What the budget promises, in plain words.")]
+    updated: Time
+
+
+class PopulationPage(View):
+    """All populations, by name."""
+
+    items: list[PopulationRow]
+
+
+class AllotmentQuery(View):
+    """Which allotments to list."""
+
+    source: (
+        Annotated[str, StringConstraints(max_length=128), Field(description="Of this source's budget.")] | None
+    ) = None
+    population: (
+        Annotated[str, StringConstraints(max_length=128), Field(description="Of this population's budget.")] | None
+    ) = None
+    analyst: (
+        Annotated[str, StringConstraints(max_length=128), Field(description="That this analyst has.")] | None
+    ) = None
+
+
+class AllotmentRow(View):
+    """The part of a source's or a population's budget that some analysts share. No more may be granted than the budget has left."""
+
+    allotment: str
+    source: str | None
+    population: str | None
+    analysts: list[str]
+    total: Amount
+    granted: Amount
+    spent: Amount
+    refunded: Amount
+    left: Amount
+    left_share: float
+    streams: int
+    period: PeriodView | None
+    meaning: Annotated[str, Field(description="What it promises, in plain words.")]
+
+
+class AllotmentPage(View):
+    """Allotments, by whose budget they are of and their name."""
+
+    items: list[AllotmentRow]
+
+
+class PopulationDetail(View):
+    """A population with its sources and allotments. Where a source counts otherwise, its history is not added up: it is empty."""
+
+    row: PopulationRow
+    sources: list[SourceRow]
+    allotments: list[AllotmentRow]
+    points: list[BurnPoint]
+    forecasts: list[Forecast]

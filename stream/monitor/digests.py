@@ -48,6 +48,17 @@ class SourceShape(msgspec.Struct, frozen=True, gc=False):
     epsilon: float
     delta: float = 0.0
     accountant: Literal["pure", "zcdp"] = "pure"
+    renews: str | None = None
+
+
+class PeriodShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.Period."""
+
+    number: int
+    starts: int
+    ends: int
+    counted: AmountShape
+    meaning: str
 
 
 class SourceRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag="source"):
@@ -60,6 +71,8 @@ class SourceRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind",
     refunded: AmountShape
     left: AmountShape
     reason: str | None = None
+    population: str | None = None
+    period: PeriodShape | None = None
 
 
 class MechanismShape(msgspec.Struct, frozen=True, gc=False):

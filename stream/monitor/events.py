@@ -16,7 +16,7 @@ from typing import Annotated, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
-from stream.monitor.budget_models import SpendingQuery, TrailQuery
+from stream.monitor.budget_models import AllotmentQuery, SpendingQuery, TrailQuery
 from stream.monitor.connections import WRITE_SECONDS
 from stream.monitor.listing import (
     RejectedQuery,
@@ -30,6 +30,7 @@ from stream.monitor.models import FieldProblem, View, ViewName
 from stream.monitor.monitor import Monitor
 from stream.monitor.problems import ProblemError, malformed, refuse_repeated
 from stream.monitor.routes import burn_down, stream_detail
+from stream.monitor.shared_views import list_allotments, list_populations, population_detail
 from stream.monitor.spending import spending
 from stream.monitor.tokens import Bearer
 from stream.monitor.trail_listing import list_trail
@@ -42,7 +43,7 @@ KEEPALIVE = 10.0
 """Longest silence on a connection, in seconds."""
 
 _Maker = Callable[[], BaseModel]
-_Query = TypeVar("_Query", SourceQuery, StreamQuery, RejectedQuery, SpendingQuery, TrailQuery)
+_Query = TypeVar("_Query", SourceQuery, StreamQuery, RejectedQuery, SpendingQuery, TrailQuery, AllotmentQuery)
 
 
 class EventQuery(View):
@@ -217,12 +218,25 @@ def _trail(monitor: Monitor, parameters: _Parameters) -> _Maker:
     return lambda: list_trail(monitor.tables.trail, query)
 
 
+def _population(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    population = parameters.need("population")
+    return lambda: population_detail(monitor.tables, population, monitor.clock())
+
+
+def _allotments(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    query = parameters.pick(AllotmentQuery)
+    return lambda: list_allotments(monitor.tables, query)
+
+
 _MAKERS: dict[ViewName, Callable[[Monitor, _Parameters], _Maker]] = {
     "overview": lambda monitor, _: monitor.overview,
     "sources": _sources,
     "budget": _budget,
     "spending": _spending,
     "trail": _trail,
+    "populations": lambda monitor, _: lambda: list_populations(monitor.tables),
+    "population": _population,
+    "allotments": _allotments,
     "streams": _streams,
     "stream": _stream,
     "rejected": _rejected,

@@ -91,6 +91,23 @@ class History:
         return Pace(*told, "runs-out", end.now + lasts, part)
 
 
+def merged(histories: Sequence[History]) -> History:
+    """The sums of several accounts at every time at which one of them is told of."""
+    together = History()
+    _merge(together.whole, [one.whole for one in histories], 12)
+    for place, series in enumerate(together.recent):
+        _merge(series, [one.recent[place] for one in histories], 3)
+    return together
+
+
+def _merge(into: Series, parts: Sequence[Series], width: int) -> None:
+    latest = [[0.0] * width for _ in parts]
+    rows = sorted((row[0], number, row[1:]) for number, part in enumerate(parts) for row in map(tuple, part))
+    for time, number, figures in rows:
+        latest[number] = list(figures)
+        into.add((time, *(math.fsum(column) for column in zip(*latest, strict=True))))
+
+
 class PeriodEnd(NamedTuple):
     """The time now, and when the budget's period ends, if it renews."""
 

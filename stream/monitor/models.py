@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from schemas import Amount, Calibration, Position, StreamSpec, StreamState
 
-AccessRole = Literal["viewer", "operator"]
+AccessRole = Literal["viewer", "analyst", "operator"]
 StreamSort = Literal[
     "stream",
     "source",
@@ -28,7 +28,18 @@ StreamSort = Literal[
 ]
 SourceSort = Literal["source", "state", "left", "left_share", "streams", "updated"]
 ViewName = Literal[
-    "overview", "sources", "budget", "streams", "stream", "rejected", "workers", "spending", "trail"
+    "overview",
+    "sources",
+    "budget",
+    "streams",
+    "stream",
+    "rejected",
+    "workers",
+    "spending",
+    "trail",
+    "populations",
+    "population",
+    "allotments",
 ]
 
 ProblemCode = Literal[
@@ -122,7 +133,7 @@ class Overview(View):
 
 
 class SourceRow(View):
-    """A source with its budget: ``left`` = ``total`` − ``granted`` + ``refunded``."""
+    """A source with its budget: ``left`` = ``total`` − ``granted`` + ``refunded``; where it renews, what is left of the period's."""
 
     source: str
     kind: str
@@ -136,6 +147,14 @@ class SourceRow(View):
     refunded: Amount
     left: Amount
     left_share: Annotated[float, Field(description="What is left, as a share of the total: 0 to 1.")]
+    population: Annotated[
+        str | None, Field(description="The people whom it is about, if they have a budget of their own.")
+    ]
+    renews: Annotated[
+        str | None, Field(description="How long a period of the budget is, as in 30d; null for ever.")
+    ]
+    renews_at: Annotated[Time | None, Field(description="When the next period begins.")]
+    meaning: Annotated[str, Field(description="What the budget promises, in plain words.")]
     streams: StreamCounts
     updated: Time
 

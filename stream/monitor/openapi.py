@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from stream.monitor.budget_models import SpendingQuery, TrailQuery
+from stream.monitor.budget_models import AllotmentQuery, SpendingQuery, TrailQuery
+from stream.monitor.calls import Route
 from stream.monitor.events import EventQuery
 from stream.monitor.listing import RejectedQuery, SourceQuery, StreamQuery
 from stream.monitor.models import Problem, View
-from stream.monitor.routes import ROUTES, Route
+from stream.monitor.routes import ROUTES
 from stream.version import VERSION
 
 _TEMPLATE = "#/components/schemas/{model}"
@@ -21,7 +22,7 @@ _PROBLEMS = {
     "400": "A parameter or the body is wrong; the fields are named",
     "401": "No token, or one that is wrong, expired or revoked",
     "403": "The token's role is not enough; 'x-role' is the least that is",
-    "404": "There is no such source or stream",
+    "404": "There is no such source, population or stream",
     "408": "The body came too slowly",
     "409": "Refused; nothing has changed",
     "413": "The body is too large",
@@ -37,7 +38,7 @@ _PLAIN = (
         "/api/events",
         "Live views as server-sent events; each event carries what the view's own route answers",
         "text/event-stream",
-        (EventQuery, SourceQuery, StreamQuery, RejectedQuery, SpendingQuery, TrailQuery),
+        (EventQuery, SourceQuery, StreamQuery, RejectedQuery, SpendingQuery, TrailQuery, AllotmentQuery),
     ),
 )
 
@@ -108,12 +109,10 @@ def _codes(route: Route, names: list[str]) -> set[str]:
     codes = set()
     if route.access is not None:
         codes |= {"400", "401", "429", "503"}
-    if names:
+    if names or route.access == "analyst" or route.path in {"/api/plan", "/api/curves"}:
         codes |= {"404"}
     if route.body is not None:
         codes |= {"408", "409", "413", "415"}
-    if route.path in {"/api/plan", "/api/curves", "/api/questions", "/api/statements"}:
-        codes |= {"404"}
     if route.access not in {None, "viewer"}:
         codes |= {"403", "504"}
     return codes

@@ -36,7 +36,7 @@ class ProblemError(Exception):
         self.headers = headers or {}
 
 
-def unknown(what: Literal["source", "stream"], name: str) -> ProblemError:
+def unknown(what: Literal["source", "stream", "population"], name: str) -> ProblemError:
     """The name in a path is not known (yet)."""
     return ProblemError(404, "not-found", f"there is no {what} '{name[:128]}'")
 

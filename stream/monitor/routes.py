@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
-from aiokafka.errors import KafkaError
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import Field
 
 from schemas import (
+    Allot,
     CloseStream,
     ExtendStream,
     HaltSource,
     HaltStream,
+    JoinPopulation,
     OpenStream,
     Query,
     Receipt,
+    RegisterPopulation,
     RegisterSource,
-    Request,
     Source,
     StreamSpec,
 )
@@ -29,7 +28,18 @@ from stream.accounting.curves import Against
 from stream.errors import Refused
 from stream.log import get_logger
 from stream.monitor import planning, questions, views
-from stream.monitor.budget_models import BurnDown, Spending, SpendingQuery, TrailPage, TrailQuery
+from stream.monitor.budget_models import (
+    AllotmentPage,
+    AllotmentQuery,
+    BurnDown,
+    PopulationDetail,
+    PopulationPage,
+    Spending,
+    SpendingQuery,
+    TrailPage,
+    TrailQuery,
+)
+from stream.monitor.calls import Call, Route
 from stream.monitor.declarations import declaration
 from stream.monitor.entries import SourceEntry
 from stream.monitor.listing import (
@@ -41,7 +51,6 @@ from stream.monitor.listing import (
     list_streams,
 )
 from stream.monitor.models import (
-    AccessRole,
     Health,
     Overview,
     Plan,
@@ -51,13 +60,13 @@ from stream.monitor.models import (
     SourcePage,
     StreamDetail,
     StreamPage,
-    View,
     WorkersView,
 )
 from stream.monitor.monitor import Monitor
 from stream.monitor.problems import ProblemError, unknown
+from stream.monitor.requesting import send_request
+from stream.monitor.shared_views import list_allotments, list_populations, population_detail
 from stream.monitor.spending import spending
-from stream.monitor.tokens import Bearer
 from stream.monitor.trail_listing import list_trail
 from stream.monitor.workbench import (
     Curve,
@@ -72,52 +81,8 @@ from stream.tracing import span
 
 log = get_logger("monitor")
 
-_RANKS: dict[AccessRole, int] = {"viewer": 0, "operator": 1}
-"""Whoever may do something, those of a higher rank may do too."""
-
 _Shown = TypeVar("_Shown")
 Halt = Annotated[HaltStream | HaltSource, Field(discriminator="kind"), ByKind()]
-
-
-@dataclass(frozen=True)
-class Call:
-    """One request, read and checked."""
-
-    bearer: Bearer | None
-    names: dict[str, str]
-    query: Any = None
-    body: Any = None
-
-    @property
-    def who(self) -> Bearer:
-        """Who asks: known wherever a route takes a role."""
-        if self.bearer is None:
-            raise LookupError("a route that takes no role has no name")
-        return self.bearer
-
-
-@dataclass(frozen=True)
-class Route:
-    """One route: who may use it, what it takes, and what it answers."""
-
-    method: Literal["GET", "POST"]
-    path: str
-    summary: str
-    answer: Any
-    handle: Callable[[Monitor, Call], Awaitable[BaseModel]]
-    access: AccessRole | None = "viewer"
-    query: type[View] | None = None
-    body: Any = None
-
-    @cached_property
-    def body_adapter(self) -> TypeAdapter[Any]:
-        """Reads the body."""
-        return TypeAdapter(self.body)
-
-
-def may(role: AccessRole, access: AccessRole) -> bool:
-    """Whether a role may use what takes another."""
-    return _RANKS[role] >= _RANKS[access]
 
 
 async def _health(_: Monitor, __: Call) -> Health:
@@ -151,6 +116,18 @@ async def _spending(monitor: Monitor, call: Call) -> Spending:
 
 async def _trail(monitor: Monitor, call: Call) -> TrailPage:
     return list_trail(monitor.tables.trail, call.query)
+
+
+async def _populations(monitor: Monitor, _: Call) -> PopulationPage:
+    return list_populations(monitor.tables)
+
+
+async def _population(monitor: Monitor, call: Call) -> PopulationDetail:
+    return population_detail(monitor.tables, call.names["population"], monitor.clock())
+
+
+async def _allotments(monitor: Monitor, call: Call) -> AllotmentPage:
+    return list_allotments(monitor.tables, call.query)
 
 
 async def _streams(monitor: Monitor, call: Call) -> StreamPage:
@@ -209,30 +186,7 @@ async def _statement(monitor: Monitor, call: Call) -> StatementAnswered:
 
 
 async def _request(monitor: Monitor, call: Call) -> Receipt:
-    request: Request = call.body
-    by = call.who.name
-    try:
-        with span("monitor requests", {"sotto.request.kind": request.kind}):
-            receipt = await monitor.requester.request(request)
-    except Refused as error:
-        log.info("request refused", kind=request.kind, by=by)
-        raise ProblemError(409, "refused", error.reason, asked=error.asked, left=error.left) from None
-    except MalformedEventError as error:
-        raise ProblemError(400, "malformed", str(error)) from None
-    except TimeoutError:
-        raise ProblemError(
-            504,
-            "unavailable",
-            "no receipt from the budget service yet; send the same request again with the same id",
-        ) from None
-    except KafkaError as error:
-        raise ProblemError(
-            503,
-            "unavailable",
-            f"Kafka: {type(error).__name__}; send the same request again with the same id",
-        ) from None
-    log.info("request committed", kind=request.kind, outcome=receipt.outcome, by=by)
-    return receipt
+    return await send_request(monitor, call.who, call.body)
 
 
 def find_source(monitor: Monitor, name: str) -> SourceEntry:
@@ -272,6 +226,41 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/api/sources", "Sources with their budgets", SourcePage, _sources, query=SourceQuery),
     Route("GET", "/api/budgets/{source}", "A source's budget over time, and how long it lasts", BurnDown, _budget),
     Route("GET", "/api/spending", "Who has spent what", Spending, _spending, query=SpendingQuery),
+    Route("GET", "/api/populations", "Populations with their budgets", PopulationPage, _populations),
+    Route(
+        "GET",
+        "/api/populations/{population}",
+        "A population, its sources and parts",
+        PopulationDetail,
+        _population,
+    ),
+    Route(
+        "GET",
+        "/api/allotments",
+        "Who has which part of a budget",
+        AllotmentPage,
+        _allotments,
+        query=AllotmentQuery,
+    ),
+    Route(
+        "POST",
+        "/api/populations",
+        "Register a population",
+        Receipt,
+        _request,
+        access="operator",
+        body=RegisterPopulation,
+    ),
+    Route(
+        "POST",
+        "/api/joins",
+        "Let a source belong to a population",
+        Receipt,
+        _request,
+        access="operator",
+        body=JoinPopulation,
+    ),
+    Route("POST", "/api/allotments", "Allot a part of a budget", Receipt, _request, access="operator", body=Allot),
     Route("GET", "/api/trail", "The audit trail: search, filter, page", TrailPage, _trail, query=TrailQuery),
     Route("GET", "/api/streams", "Streams: search, filter, sort, page", StreamPage, _streams, query=StreamQuery),
     Route("GET", "/api/streams/{stream}", "A stream with its definition and timeline", StreamDetail, _stream),
@@ -280,16 +269,14 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/api/sources/{source}", "A source with its budget and what it declares", SourceDetail, _source),
     Route("POST", "/api/declarations", "What a source would declare", Declaration, _declaration, body=Source),
     Route("POST", "/api/curves", "How a plan's error runs", Curve, _curve, body=CurveRequest),
+    Route("POST", "/api/questions", "Ask one question", QuestionAnswered, _question, access="analyst", body=Query),
     Route(
-        "POST", "/api/questions", "Ask one question", QuestionAnswered, _question, access="operator", body=Query
-    ),
-    Route(
-        "POST", "/api/statements", "Ask a SELECT", StatementAnswered, _statement, access="operator", body=Statement
+        "POST", "/api/statements", "Ask a SELECT", StatementAnswered, _statement, access="analyst", body=Statement
     ),
     Route("POST", "/api/plan", "What opening a stream would give and cost", Plan, _plan, body=StreamSpec),
     Route("POST", "/api/sources", "Register a source", Receipt, _request, access="operator", body=RegisterSource),
-    Route("POST", "/api/streams", "Open a stream", Receipt, _request, access="operator", body=OpenStream),
-    Route("POST", "/api/extensions", "Extend a stream", Receipt, _request, access="operator", body=ExtendStream),
+    Route("POST", "/api/streams", "Open a stream", Receipt, _request, access="analyst", body=OpenStream),
+    Route("POST", "/api/extensions", "Extend a stream", Receipt, _request, access="analyst", body=ExtendStream),
     Route("POST", "/api/halts", "Halt a stream or a source", Receipt, _request, access="operator", body=Halt),
-    Route("POST", "/api/closes", "Close a stream", Receipt, _request, access="operator", body=CloseStream),
+    Route("POST", "/api/closes", "Close a stream", Receipt, _request, access="analyst", body=CloseStream),
 )

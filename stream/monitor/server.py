@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from schemas import MAX_DEFINITION_BYTES
 from schemas.repeats import repeats_a_field
 from stream.log import get_logger
+from stream.monitor.calls import Call, Route, may
 from stream.monitor.connections import IDLE_SECONDS
 from stream.monitor.events import EventStreams
 from stream.monitor.metrics import CONTENT_TYPE, exposition
@@ -21,7 +22,7 @@ from stream.monitor.monitor import Monitor
 from stream.monitor.openapi import document
 from stream.monitor.pages import add_pages
 from stream.monitor.problems import ProblemError, malformed, refuse_repeated
-from stream.monitor.routes import ROUTES, Call, Route, may
+from stream.monitor.routes import ROUTES
 from stream.monitor.tokens import Bearer, TokenError, article
 from stream.rate_limits import RateLimiter
 

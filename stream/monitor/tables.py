@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from typing import Literal
 
-from schemas import Amount, ValuesSource
-from stream.accounting.costs import to_amount, total_budget, whole_left
+from stream.accounting.costs import whole_left
 from stream.monitor.digests import (
     ControlShape,
     DeadLetter,
@@ -19,7 +18,6 @@ from stream.monitor.digests import (
     MemberShape,
     RestoreShape,
     SourceRecordShape,
-    SourceShape,
     TotalsShape,
     UnreadableError,
     dead_letter,
@@ -34,6 +32,7 @@ from stream.monitor.entries import (
     StreamEntry,
     Totals,
 )
+from stream.monitor.shared_budgets import SharedBudgets, whole
 from stream.monitor.trails import Trail
 from stream.processors.base import RecordLike
 from stream.processors.exhaustion import says_exhausted
@@ -60,6 +59,7 @@ class Tables:
         self.restores: dict[tuple[str, int], RestoreEntry] = {}
         self.members: dict[str, MemberEntry] = {}
         self.trail = Trail()
+        self.shared = SharedBudgets()
         self.totals = Totals()
         self.rejected: Counter[str] = Counter()
         self.last_rejected: dict[str, float] = {}
@@ -119,11 +119,18 @@ class Tables:
             self._take_source(read(SourceRecordShape, value), value, record.timestamp / 1000)
         elif key.startswith(b"grant|"):
             self._take_grant(read(GrantRecordShape, value), value, record.timestamp / 1000)
+        elif key.startswith(b"population|"):
+            self.shared.take_population(value, record.timestamp / 1000)
+            self.changes["sources"] += 1
+        elif key.startswith(b"allotment|"):
+            self.shared.take_allotment(value)
+            self.changes["sources"] += 1
 
     def _take_source(self, record: SourceRecordShape, raw: bytes, time: float) -> None:
-        entry = self.sources.get(record.source.source)
+        told = record.source
+        entry = self.sources.get(told.source)
         if entry is None:
-            entry = SourceEntry(record, raw, _total(record.source), time)
+            entry = SourceEntry(record, raw, whole(told.epsilon, told.delta, told.accountant), time)
             entry.streams.update(
                 one.state for one in self.streams.values() if one.grant and _source_of(one) == record.source.source
             )
@@ -272,20 +279,6 @@ class Tables:
         if (source := self.sources.get(_source_of(entry))) is not None:
             source.streams[entry.state] += sign
         self.changes["streams"] += 1
-
-
-def _total(source: SourceShape) -> Amount:
-    """A source's whole budget, which is the same for every kind of source."""
-    alike = ValuesSource(
-        kind="values",
-        source=source.source,
-        neighbors=source.neighbors,
-        epsilon=source.epsilon,
-        delta=source.delta,
-        accountant=source.accountant,
-        sensitivity=1.0,
-    )
-    return to_amount(total_budget(alike), alike)
 
 
 def _source_of(entry: StreamEntry) -> str:

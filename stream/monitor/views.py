@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from schemas import MAX_RECORD_BYTES, Amount, GrantRecord, LedgerRecord, Position, Source, SourceRecord
@@ -9,7 +10,7 @@ from schemas.wire import Codec, MalformedEventError
 from stream.accounting.promises import promises
 from stream.monitor.budget_models import BurnDown, BurnPoint, Forecast
 from stream.monitor.entries import RATE_WINDOWS, SourceEntry, StreamEntry
-from stream.monitor.history import PeriodEnd, amount_of
+from stream.monitor.history import History, Pace, PeriodEnd, amount_of
 from stream.monitor.models import (
     Overview,
     PromiseParts,
@@ -23,6 +24,7 @@ from stream.monitor.models import (
     WorkersView,
 )
 from stream.monitor.series import Series
+from stream.monitor.shared_budgets import meaning_of
 from stream.monitor.tables import Tables
 
 HISTORY_SPACING = 10.0
@@ -81,6 +83,10 @@ def source_row(entry: SourceEntry) -> SourceRow:
         refunded=record.refunded.model(),
         left=left,
         left_share=left_share(left, entry.total),
+        population=record.population,
+        renews=record.source.renews,
+        renews_at=None if record.period is None else record.period.ends / 1000,
+        meaning=meaning_of(record.period),
         streams=StreamCounts(**{state: count for state, count in entry.streams.items() if count}),
         updated=entry.updated,
     )
@@ -100,17 +106,7 @@ def left_share(left: Amount, total: Amount) -> float:
 def burn_down(tables: Tables, entry: SourceEntry, now: float) -> BurnDown:
     """A source's budget over time, as the trail tells it, up to what the ledger says now."""
     record = entry.record
-    history = tables.trail.history("source", record.source.source)
-    points = [
-        BurnPoint(
-            time=row[0],
-            granted=amount_of(row[1:4]),
-            spent=amount_of(row[4:7]),
-            refunded=amount_of(row[7:10]),
-            left=amount_of(row[10:13]),
-        )
-        for row in history.whole
-    ]
+    points = points_of(tables.trail.history("source", record.source.source))
     granted, spent, refunded, left = (
         amount.model() for amount in (record.granted, record.spent, record.refunded, record.left)
     )
@@ -131,9 +127,28 @@ def forecasts(tables: Tables, entry: SourceEntry, now: float) -> list[Forecast]:
     """How long a source's budget lasts at the pace of each window."""
     record = entry.record
     history = tables.trail.history("source", record.source.source)
-    paces = history.paces(
-        record.granted.model(), record.refunded.model(), record.left.model(), entry.total, PeriodEnd(now)
+    end = PeriodEnd(now, None if record.period is None else record.period.ends / 1000)
+    return told_paces(
+        history.paces(record.granted.model(), record.refunded.model(), record.left.model(), entry.total, end)
     )
+
+
+def points_of(history: History) -> list[BurnPoint]:
+    """A history as it is told, oldest first."""
+    return [
+        BurnPoint(
+            time=row[0],
+            granted=amount_of(row[1:4]),
+            spent=amount_of(row[4:7]),
+            refunded=amount_of(row[7:10]),
+            left=amount_of(row[10:13]),
+        )
+        for row in history.whole
+    ]
+
+
+def told_paces(paces: Iterable[Pace]) -> list[Forecast]:
+    """What each window says."""
     return [
         Forecast(
             window_seconds=pace.window,

@@ -27,8 +27,10 @@ from stream.settings import Settings
 
 OPERATOR = "sotto_00000000000a_" + "0" * 43
 VIEWER = "sotto_00000000000b_" + "1" * 43
+ANALYST = "sotto_00000000000c_" + "2" * 43
 NAMES = Names(
     tokens=(
+        Token.of(ANALYST, "ana", "analyst", created=0),
         Token.of(OPERATOR, "olga", "operator", created=0),
         Token.of(VIEWER, "vera", "viewer", created=0),
     )

@@ -23,6 +23,10 @@ from tests.unit.monitor.installation import (
 )
 
 BODIES: dict[str, dict[str, Any]] = {
+    "/api/extensions": {"request": "e", "source": "feed", "stream": "ward", "epsilon": 1.0},
+    "/api/populations": {"request": "f", "population": {"population": "patients", "epsilon": 10.0}},
+    "/api/joins": {"request": "g", "source": "feed", "population": "people"},
+    "/api/allotments": {"request": "h", "allotment": "ana", "source": "feed", "epsilon": 2.0},
     "/api/sources": {"request": "a", "source": {**FEED, "source": "another"}},
     "/api/streams": {"request": "b", "stream": spec("another")},
     "/api/halts": {"kind": "halt", "request": "c", "source": "feed", "stream": "ward"},
@@ -35,12 +39,14 @@ READ = [
 
 
 def place(path: str) -> str:
-    return path.replace("{source}", "feed").replace("{stream}", "ward")
+    return path.replace("{source}", "feed").replace("{stream}", "ward").replace("{population}", "people")
 
 
 def opened(settings: Settings | None = None) -> Installation:
     installation = Installation(settings or Settings())
     installation.open(spec("ward"))
+    installation.driver.register_population({"population": "people", "epsilon": 20.0})
+    installation.flow()
     return installation
 
 

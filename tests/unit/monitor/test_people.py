@@ -1,0 +1,252 @@
+"""Populations, allotments and renewal in the API, and what an analyst may ask in whose name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from schemas import ExtendStream, OpenStream
+from stream.monitor.budget_models import TrailQuery
+from stream.monitor.routes import ROUTES
+from stream.monitor.trail_listing import list_trail
+from tests.unit.monitor.installation import (
+    ANALYST,
+    FEED,
+    HIGH,
+    OPERATOR,
+    VIEWER,
+    Installation,
+    get,
+    post,
+    spec,
+)
+
+PATIENTS = {"population": "patients", "epsilon": 12.0}
+LAB = {**FEED, "source": "lab"}
+ANA = {"request": "allot", "allotment": "ana", "source": "feed", "epsilon": 3.0}
+
+
+def parted() -> Installation:
+    """A source of which ana has ε 3 of 10."""
+    installation = Installation()
+    installation.open()
+    installation.driver.allot("ana", 3.0, source="feed")
+    installation.driver.open(spec("others"))
+    installation.flow()
+    return installation
+
+
+def opening(stream: str, request: str = "o", **fields: Any) -> dict[str, Any]:
+    return {"request": request, "stream": spec(stream), **fields}
+
+
+async def test_an_analyst_opens_in_their_own_name_whatever_the_body_says() -> None:
+    installation = parted()
+    async with installation.web() as client:
+        for number, said in enumerate(({}, {"analyst": "ben"}, {"analyst": "ana"})):
+            body = opening(f"s{number}", f"o{number}", **said)
+            assert (await post(client, "/api/streams", body, ANALYST))["outcome"] == "opened"
+        extension = {"request": "x", "source": "feed", "stream": "s0", "epsilon": 1.0, "analyst": "ben"}
+        problem = await post(client, "/api/extensions", extension, ANALYST, status=409)
+        spending = await get(client, "/api/spending", source="feed")
+    assert "allotment 'ana'" in problem["message"]
+    asked = [one for one in installation.requested if isinstance(one, OpenStream | ExtendStream)]
+    assert {one.analyst for one in asked} == {"ana"}
+    assert {one["analyst"]: one["streams"] for one in spending["analysts"]} == {"ana": 3, None: 1}
+    trail = list_trail(installation.tables.trail, TrailQuery(analyst="ana")).items
+    assert [row.stream for row in trail if row.outcome == "opened"] == ["s2", "s1", "s0"]
+
+
+async def test_an_analyst_gets_no_more_than_the_allotment_though_the_source_has_it() -> None:
+    installation = parted()
+    async with installation.web() as client:
+        for number in range(3):
+            await post(client, "/api/streams", opening(f"s{number}", f"o{number}"), ANALYST)
+        problem = await post(client, "/api/streams", opening("s3", "o3"), ANALYST, status=409)
+        assert (problem["code"], problem["asked"]["epsilon"], problem["left"]["epsilon"]) == ("refused", 1.0, 0.0)
+        assert (await post(client, "/api/streams", opening("s3", "o4"), OPERATOR))["outcome"] == "opened"
+        (row,) = (await get(client, "/api/allotments", analyst="ana"))["items"]
+    assert (row["granted"]["epsilon"], row["left"]["epsilon"], row["streams"]) == (3.0, 0.0, 3)
+
+
+async def test_an_analyst_without_any_allotment_opens_nothing() -> None:
+    installation = Installation()
+    installation.open(spec("others"))
+    async with installation.web() as client:
+        problem = await post(client, "/api/streams", opening("mine"), ANALYST, status=409)
+        extension = {"request": "x", "source": "feed", "stream": "others", "epsilon": 1.0}
+        await post(client, "/api/extensions", extension, ANALYST, status=409)
+        assert (
+            await post(
+                client, "/api/streams", {**opening("mine"), "stream": spec("mine", source="no")}, ANALYST, 404
+            )
+        )["code"] == "not-found"
+    assert "ana has no allotment" in problem["message"]
+    assert installation.requested == []
+    # Where others have one the ledger refuses.
+    installation.driver.allot("ben", 3.0, source="feed")
+    installation.flow()
+    async with installation.web() as client:
+        problem = await post(client, "/api/streams", opening("mine"), ANALYST, status=409)
+    assert "analyst 'ana' has no allotment" in problem["message"]
+
+
+async def test_an_allotment_of_the_population_is_one_too() -> None:
+    installation = Installation()
+    installation.open()
+    installation.driver.register_population(PATIENTS)
+    installation.driver.join("feed", "patients")
+    installation.driver.allot("team", 1.5, population="patients", analysts=["ana", "ben"])
+    installation.flow()
+    async with installation.web() as client:
+        assert (await post(client, "/api/streams", opening("mine"), ANALYST))["outcome"] == "opened"
+        problem = await post(client, "/api/streams", opening("more", "o2"), ANALYST, status=409)
+    assert "team" in problem["message"]
+
+
+async def test_an_analyst_closes_their_own_streams_and_no_others() -> None:
+    installation = parted()
+    async with installation.web() as client:
+        await post(client, "/api/streams", opening("mine"), ANALYST)
+        close = {"request": "c", "source": "feed", "stream": "mine"}
+        sent = len(installation.requested)
+        assert (await post(client, "/api/closes", {**close, "stream": "others"}, ANALYST, 403))[
+            "code"
+        ] == "forbidden"
+        assert (await post(client, "/api/closes", {**close, "stream": "nobody"}, ANALYST, 404))[
+            "code"
+        ] == "not-found"
+        assert len(installation.requested) == sent
+        assert (await post(client, "/api/closes", close, ANALYST))["outcome"] == "closing"
+
+
+async def test_an_analyst_neither_registers_nor_halts_nor_allots() -> None:
+    installation = parted()
+    bodies: dict[str, Any] = {
+        "/api/sources": {"request": "a", "source": LAB},
+        "/api/halts": {"kind": "halt", "request": "b", "source": "feed", "stream": "others"},
+        "/api/allotments": {**ANA, "epsilon": 9.0},
+        "/api/populations": {"request": "c", "population": PATIENTS},
+        "/api/joins": {"request": "d", "source": "feed", "population": "patients"},
+    }
+    async with installation.web() as client:
+        for path, body in bodies.items():
+            assert (await post(client, path, body, ANALYST, 403))["code"] == "forbidden"
+            await post(client, path, body, VIEWER, 403)
+    assert installation.requested == []
+    assert set(bodies) == {route.path for route in ROUTES if route.access == "operator"}
+
+
+async def test_an_operator_may_name_the_analyst_that_a_stream_is_for() -> None:
+    installation = parted()
+    async with installation.web() as client:
+        await post(client, "/api/streams", opening("for-ana", analyst="ana"), OPERATOR)
+        (row,) = (await get(client, "/api/allotments", source="feed"))["items"]
+    assert row["streams"] == 1
+
+
+async def test_populations_and_allotments_are_registered_joined_allotted_once_and_shown() -> None:
+    installation = Installation()
+    installation.open(spec("ward"))
+    installation.driver.register(LAB)
+    installation.flow()
+    async with installation.web() as client:
+        for path, body in (
+            ("/api/populations", {"request": "p", "population": PATIENTS}),
+            ("/api/joins", {"request": "j", "source": "feed", "population": "patients"}),
+            ("/api/joins", {"request": "k", "source": "lab", "population": "patients"}),
+            (
+                "/api/allotments",
+                {
+                    "request": "m",
+                    "allotment": "team",
+                    "population": "patients",
+                    "analysts": ["ana", "ben"],
+                    "epsilon": 4.0,
+                },
+            ),
+            ("/api/allotments", ANA),
+        ):
+            first = await post(client, path, body)
+            assert first["outcome"] == "registered"
+            assert await post(client, path, body) == first
+        (population,) = (await get(client, "/api/populations"))["items"]
+        detail = await get(client, "/api/populations/patients")
+        listed = (await get(client, "/api/allotments"))["items"]
+        mine = (await get(client, "/api/allotments", population="patients"))["items"]
+        source = (await get(client, "/api/budgets/feed"))["source"]
+    assert (population["sources"], population["streams"], population["left"]["epsilon"]) == (2, 1, 11.0)
+    assert population["meaning"] == "privacy is for ever: the budget never renews"
+    assert detail["row"] == population
+    assert [one["source"] for one in detail["sources"]] == ["feed", "lab"]
+    assert detail["points"][-1]["granted"]["epsilon"] == 1.0
+    assert [one["window_seconds"] for one in detail["forecasts"]]
+    assert [(one["allotment"], one["source"], one["population"]) for one in listed] == [
+        ("team", None, "patients"),
+        ("ana", "feed", None),
+    ]
+    assert mine == listed[:1]
+    assert (listed[0]["analysts"], listed[0]["total"]["epsilon"]) == (["ana", "ben"], 4.0)
+    assert (source["population"], source["renews"]) == ("patients", None)
+
+
+async def test_what_a_source_has_granted_must_fit_the_population_that_it_joins() -> None:
+    installation = Installation()
+    installation.open(spec("ward", epsilon=5.0))
+    installation.driver.register_population({**PATIENTS, "epsilon": 4.0})
+    installation.flow()
+    async with installation.web() as client:
+        problem = await post(
+            client, "/api/joins", {"request": "j", "source": "feed", "population": "patients"}, status=409
+        )
+        assert (await get(client, "/api/populations/patients"))["sources"] == []
+        async with client.get(
+            "/api/populations/nobody", headers={"Authorization": f"Bearer {VIEWER}"}
+        ) as response:
+            assert response.status == 404
+    assert problem["code"] == "refused"
+
+
+async def test_a_budget_that_renews_says_what_that_means_wherever_it_is_shown() -> None:
+    installation = Installation()
+    installation.driver.register({**FEED, "renews": "30d"})
+    installation.driver.allot("ana", 3.0, source="feed")
+    installation.driver.register_population({**PATIENTS, "renews": "7d"})
+    installation.flow()
+    async with installation.web() as client:
+        source = (await get(client, "/api/budgets/feed"))["source"]
+        (row,) = (await get(client, "/api/sources"))["items"]
+        (allotment,) = (await get(client, "/api/allotments"))["items"]
+        (population,) = (await get(client, "/api/populations"))["items"]
+    assert row == source
+    assert source["renews_at"] == pytest.approx(installation.now + 30 * 86_400)
+    for shown in (source, allotment, population):
+        assert "privacy is per period, not for ever" in shown["meaning"]
+    assert population["period"]["number"] == 1
+
+
+async def test_a_budget_that_lasts_until_it_renews_is_forecast_so_and_counts_anew() -> None:
+    installation = Installation()
+    installation.driver.register({**FEED, "renews": "10d"})
+    day = 86_400.0
+    for number in range(5):
+        installation.now += day
+        installation.driver.open(spec(f"s{number}"))
+    installation.flow()
+    async with installation.web() as client:
+        week = (await get(client, "/api/budgets/feed"))["forecasts"][1]
+        assert week["outcome"] == "renews-first"
+        assert week["at"] == pytest.approx(installation.now + 5 * day)
+        for number in range(5):
+            installation.ask(f"s{number}", HIGH, HIGH)
+        installation.now += 4 * day
+        installation.driver.open(spec("much", epsilon=4.5))
+        installation.flow()
+        assert (await get(client, "/api/budgets/feed"))["forecasts"][0]["outcome"] == "runs-out"
+        installation.now += 2 * day
+        installation.driver.open(spec("next"))
+        installation.flow()
+        after = await get(client, "/api/budgets/feed")
+    assert after["source"]["left"]["epsilon"] > 0.5
+    assert "period 2" in after["source"]["meaning"]
