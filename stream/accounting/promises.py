@@ -126,14 +126,20 @@ def vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> boo
 
     A share's range is 1. A decision or a choice is never further off than the number of rows.
     """
+    least = least_vacuous(spec, rows)
+    return least is not None and calibration.alpha >= least
+
+
+def least_vacuous(spec: StreamSpec, rows: int | None) -> float | None:
+    """The least α that a constant keeps to; None where the number of rows is not public, or sums may be asked for."""
     if isinstance(spec.mechanism, RandomizedResponse):
-        return calibration.alpha >= 0.5
+        return 0.5
     sums: tuple[str, ...] = getattr(spec.mechanism, "sums", ())
     if rows is None or sums:
-        return False
+        return None
     if isinstance(spec.mechanism, AboveThreshold | NumericSparse | NoisyMax | Exponential):
-        return calibration.alpha >= rows
-    return calibration.alpha >= 0.5 * rows
+        return float(rows)
+    return 0.5 * rows
 
 
 def _promise(

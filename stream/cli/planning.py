@@ -179,7 +179,7 @@ def plan(
     needs = _needs(spec, setting, alpha) if alpha is not None else {}
     charge = None if alpha is None else charge_of(spec, chosen, _in_rows(spec, setting, alpha))
     if plot is not None:
-        plot_error(spec, setting, against, plot)
+        plot_error(spec, setting, chosen, against, plot)
     if as_json:
         show_json(
             {

@@ -4,42 +4,124 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+from rich.console import Console
+from rich.progress import track
 
-from schemas import StreamSpec
-from stream.accounting.curves import Against, curve
+from schemas import Calibration, StreamSpec
+from stream.accounting.curves import Against, curve, variations
 from stream.accounting.planner import PlanError
 from stream.accounting.plans import name_of, rank
+from stream.accounting.promises import least_vacuous
 from stream.accounting.setting import Setting
 from stream.cli.output import CommandError
 from stream.simulation import Measurement, Report
 
+# The colours of Okabe and Ito, which everybody can tell apart, and a mark for those who print without colours.
+_STYLES: Final = {
+    "textbook": ("#7f7f7f", "s"),
+    "two_sided": ("#56b4e9", "v"),
+    "two_sided_shifted": ("#0072b2", "^"),
+    "one_sided": ("#009e73", "o"),
+    "one_sided_rounds": ("#e69f00", "D"),
+    "basic": ("#0072b2", "o"),
+    "optimal": ("#e69f00", "D"),
+    "gaussian": ("#cc79a7", "P"),
+    "maximum_entropy": ("#009e73", "o"),
+    "maximum_entropy, gaussian": ("#cc79a7", "P"),
+}
+"""A colour and a mark for each calibration, the same in every plot."""
 
-def plot_error(spec: StreamSpec, setting: Setting, against: Against, path: Path) -> None:
-    """Draw the exact α of every calibration around the given specification, on logarithmic axes."""
-    figure = new_figure(width=7.0, height=4.5)
+
+def plot_error(spec: StreamSpec, setting: Setting, chosen: Calibration, against: Against, path: Path) -> None:
+    """Draw the exact α of every calibration around the given specification, on logarithmic axes, and mark the ``chosen`` one."""
+    figure = new_figure(width=7.0, height=4.8)
+    lines = _lines(spec, setting, against)
+    axes = figure.add_subplot()
+    for method, points in lines.items():
+        color, mark = style_of(method)
+        axes.plot(*zip(*points, strict=True), marker=mark, markersize=4, color=color, label=method)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter("{x:,g}")
+    _mark_chosen(axes, spec, chosen, against)
+    _hatch_vacuous(axes, least_vacuous(spec, setting.rows))
+    axes.set_xlabel("ε" if against is Against.EPSILON else "cutoff")
+    axes.set_ylabel("error α")
+    axes.set_title(_title(spec, setting, chosen), fontsize="medium")
+    axes.grid(visible=True, which="both", alpha=0.25)
+    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
+    _save(figure, path)
+
+
+def style_of(calibration: str) -> tuple[str, str]:
+    """The colour and the mark of a calibration, by its name; multiplicative weights have those of the sparse vector inside."""
+    return _STYLES[calibration.removeprefix("calibrated, ")]
+
+
+def _lines(spec: StreamSpec, setting: Setting, against: Against) -> dict[str, list[tuple[float, float]]]:
     lines: dict[str, list[tuple[float, float]]] = {}
     try:
-        for point in curve(spec, setting, against):
+        places = len(variations(spec, against))
+        points = track(
+            curve(spec, setting, against),
+            "planning the curve",
+            total=places,
+            console=Console(stderr=True),
+            transient=True,
+        )
+        for point in points:
             for one in point.calibrations:
                 lines.setdefault(name_of(one), []).append((point.value, rank(one)))
     except PlanError as error:
         raise CommandError(f"--against {against}: {error}") from None
     if not lines:
         raise CommandError("--plot: no calibration fits these parameters; raise --epsilon")
-    axes = figure.add_subplot()
-    for method, points in lines.items():
-        axes.plot(*zip(*points, strict=True), marker=".", label=method)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("ε" if against is Against.EPSILON else "cutoff")
-    axes.set_ylabel(f"error α at β = {spec.beta:g}")
-    axes.set_title(f"{spec.mechanism.kind}, {spec.expected_queries} queries")
-    axes.grid(visible=True, which="both", alpha=0.25)
-    axes.legend()
-    _save(figure, path)
+    return lines
+
+
+def _mark_chosen(axes: Any, spec: StreamSpec, chosen: Calibration, against: Against) -> None:
+    at = spec.epsilon if against is Against.EPSILON else float(chosen.cutoff)
+    what = f"ε {at:g}" if against is Against.EPSILON else f"cutoff {at:,.0f}"
+    axes.axvline(at, color="black", linewidth=1, linestyle="--", zorder=1)
+    axes.plot(
+        [at],
+        [rank(chosen)],
+        "o",
+        markersize=12,
+        markerfacecolor="none",
+        markeredgecolor="black",
+        linestyle="none",
+        label=f"chosen: {name_of(chosen)} at {what}, α {rank(chosen):.4g}",
+    )
+
+
+def _hatch_vacuous(axes: Any, least: float | None) -> None:
+    """Hatch the errors that a constant keeps to, as far as the plot shows them."""
+    low, high = axes.get_ylim()
+    if least is None or least >= high:
+        return
+    axes.axhspan(
+        max(least, low),
+        high,
+        facecolor="none",
+        edgecolor="0.6",
+        hatch="///",
+        linewidth=0,
+        zorder=0,
+        label="vacuous α",
+    )
+    axes.set_ylim(low, high)
+
+
+def _title(spec: StreamSpec, setting: Setting, chosen: Calibration) -> str:
+    parts = [f"ε {spec.epsilon:g}", f"δ {spec.delta:g}", f"β {spec.beta:g}"]
+    parts += [f"cutoff {chosen.cutoff:,}"] if chosen.cutoff else []
+    parts += [f"{spec.expected_queries:,} queries"]
+    parts += [f"{setting.rows:,} rows"] if setting.rows is not None else []
+    return f"{spec.mechanism.kind}: {', '.join(parts)}"
 
 
 def plot_simulation(report: Report, path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import TypeAdapter
+from rich.console import Console
 
 from schemas import Source, StreamSpec
 from stream.cli.output import AsJson, CommandError, amount, asked, read_document, say, show_json, show_table
@@ -72,7 +73,10 @@ def simulate(
     )
     seed = secrets.randbits(31) if seed is None else seed
     frame, data = public_data(definition, registered, table, rows, seed)
-    report = simulate_stream(wanted, definition, asked_for, frame, runs=runs, seed=seed)
+    with Console(stderr=True).status(
+        f"simulating {runs:,} run{'s' * (runs != 1)} of {len(asked_for):,} questions"
+    ):
+        report = simulate_stream(wanted, definition, asked_for, frame, runs=runs, seed=seed)
     if plot is not None:
         plot_simulation(report, plot)
     if as_json:

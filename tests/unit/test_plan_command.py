@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
-from schemas import Mechanism
+from schemas import Calibration, Mechanism
+from stream.accounting.plans import name_of
+from stream.cli import plotting
 from stream.cli.app import app
 
 KINDS = [get_args(one.model_fields["kind"].annotation)[0] for one in get_args(get_args(Mechanism)[0])]
@@ -61,6 +64,54 @@ def test_the_error_is_drawn_to_a_file(tmp_path: Path, against: str) -> None:
     drawn = path.read_text()
     assert drawn.lstrip().startswith("<?xml")
     assert "basic" in drawn or "<path" in drawn
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    """The axes of a plot."""
+    figures: list[Any] = []
+    monkeypatch.setattr(plotting, "_save", lambda figure, _path: figures.append(figure))
+    plan("--plot", "x.svg", *arguments)
+    [axes] = figures[-1].axes
+    return axes
+
+
+def test_a_plot_marks_what_is_chosen_names_its_parameters_and_hatches_vacuous_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = ["--mechanism", "laplace", "--cutoff", "50", "--queries", "60", "--delta", "1e-6"]
+    axes = drawn(monkeypatch, *arguments, "--rows", "400")
+    assert axes.get_title() == "laplace: ε 1, δ 1e-06, β 0.05, cutoff 50, 60 queries, 400 rows"
+    [label] = [text for text in axes.get_legend_handles_labels()[1] if text.startswith("chosen")]
+    found = plan(*arguments, "--rows", "400")
+    assert label == f"chosen: {found['choice']} at ε 1, α {found['alpha']:.4g}"
+    [ring] = [line for line in axes.lines if line.get_label() == label]
+    assert (list(ring.get_xdata()), list(ring.get_ydata())) == ([1.0], [found["alpha"]])
+    [hatched] = [patch for patch in axes.patches if patch.get_hatch()]
+    assert hatched.get_y() == 200.0
+    assert not [patch for patch in drawn(monkeypatch, *arguments).patches if patch.get_hatch()]
+    against = drawn(monkeypatch, *arguments, "--against", "cutoff")
+    assert any(
+        text.startswith("chosen") and "at cutoff 50" in text for text in against.get_legend_handles_labels()[1]
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_calibration_has_one_colour_in_every_plot(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    axes = drawn(monkeypatch, "--mechanism", kind, "--delta", "1e-6", *MORE.get(kind, []))
+    colours = {
+        line.get_label(): line.get_color()
+        for line in axes.lines
+        if not line.get_label().startswith(("_", "chosen"))
+    }
+    assert {name_of(one) for one in _listed(kind)} == set(colours)
+    assert colours == {name: plotting.style_of(name)[0] for name in colours}
+    assert len(set(colours.values())) == len(colours)
+
+
+def _listed(kind: str) -> list[Calibration]:
+    read: TypeAdapter[Calibration] = TypeAdapter(Calibration)
+    found = plan("--mechanism", kind, "--delta", "1e-6", *MORE.get(kind, []))["calibrations"]
+    return [read.validate_python(one) for one in found]
 
 
 @pytest.mark.parametrize(
