@@ -56,7 +56,7 @@ class Settings(BaseSettings):
     """Partitions of queries, control, answers and state, when topics are created."""
 
     replication: Annotated[int, Field(ge=1, le=10)] = 1
-    """Replicas of each topic, when topics are created."""
+    """Replicas of each topic, when topics are created; if not set three, or one a broker where there are fewer."""
 
     batch_events: Annotated[int, Field(ge=1, le=100_000)] = 10_000
     """Most events answered in one transaction."""

@@ -10,7 +10,7 @@ import typer
 from stream.cli.output import AsJson, CommandError, show_json, show_table
 from stream.kafka.acls import ANY_HOST, Grant, Role, apply, command, grants, usual_principal
 from stream.kafka.nearby import settings_here
-from stream.kafka.topics import check_topics, create_topics
+from stream.kafka.topics import check_topics, create_topics, durability
 from stream.settings import Settings
 
 app = typer.Typer(help="The topics of an installation, and who may touch them.", no_args_is_help=True)
@@ -24,13 +24,21 @@ def _topics() -> None:
 @app.command("create")
 def create(
     partitions: Annotated[int | None, typer.Option(help="Partitions of queries, answers and state.")] = None,
-    replication: Annotated[int | None, typer.Option(help="Replicas of each topic.")] = None,
+    replication: Annotated[
+        int | None, typer.Option(help="Replicas of each topic; three, or one a broker where there are fewer.")
+    ] = None,
 ) -> None:
     """Create the topics that are missing, each with its configuration; existing ones are checked."""
     given = {"partitions": partitions, "replication": replication}
     settings = settings_here(**{name: number for name, number in given.items() if number is not None})
     created = asyncio.run(create_topics(settings))
-    typer.echo(f"created {', '.join(created)}" if created else "all topics are there")
+    if not created.names:
+        typer.echo("all topics are there")
+        return
+    typer.echo(f"created {', '.join(created.names)}")
+    least = durability(created.replication)["min.insync.replicas"]
+    brokers = "1 broker" if created.brokers == 1 else f"{created.brokers} brokers"
+    typer.echo(f"replication {created.replication}, min.insync.replicas {least}, among {brokers}")
 
 
 @app.command("check")

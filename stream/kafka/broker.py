@@ -1,6 +1,7 @@
 """A real Apache Kafka on this machine, for demos, tests and benchmarks: nothing but Python packages is needed.
 
-One node in KRaft mode, broker and controller in one process, reachable from this machine only. Needs Linux or macOS.
+One node in KRaft mode, broker and controller in one process, reachable from this machine only; several of them make a
+cluster (`broker_cluster`). Needs Linux or macOS.
 """
 
 import os
@@ -12,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from stream.kafka.broker_config import HOST, LOG4J, Ports, choose_ports, server_properties
+from stream.kafka.broker_config import HOST, LOG4J, Member, Ports, choose_ports, server_properties
 from stream.kafka.broker_errors import BrokerError
 from stream.kafka.broker_java import java, java_classpath, prepare
 from stream.kafka.broker_probe import cluster_at
 from stream.kafka.broker_process import Process, end, file_lock, is_alive, launch, start_mark
 from stream.kafka.broker_security import BrokerSecurity
 from stream.kafka.broker_server import cluster_id, error_lines, format_data, server_command
-from stream.kafka.broker_state import STATE_FILE, BrokerState, forget_state, read_state, write_state
+from stream.kafka.broker_state import CLUSTER_FILE, STATE_FILE, BrokerState, forget_state, read_state, write_state
 
 __all__ = [
     "DEFAULT_FOLDER",
@@ -72,6 +73,7 @@ class LocalBroker:
         heap_megabytes: The most memory Java may use for objects.
         properties: Further Kafka server properties, which go before the ones set here.
         security: What makes it ask who is there; without it, it serves everybody on this machine.
+        member: Its place in a cluster of several, which says its ports too.
     """
 
     def __init__(
@@ -82,12 +84,14 @@ class LocalBroker:
         heap_megabytes: int = 1024,
         properties: Mapping[str, str] | None = None,
         security: BrokerSecurity | None = None,
+        member: Member | None = None,
     ) -> None:
         self.folder = Path(folder).absolute()
         self.detached = detached
         self._heap_megabytes = heap_megabytes
         self._properties = dict(properties or {})
         self._security = security
+        self._member = member
         self._own: Process | None = None
 
     def __enter__(self) -> Self:
@@ -131,6 +135,13 @@ class LocalBroker:
                     raise BrokerError(f"The broker in {self.folder} runs on port {running.port}; stop it first")
                 return running
             self._forget()
+            if self._member is not None:
+                return self._start(self._member.ports, jars, deadline)
+            if (self.folder / CLUSTER_FILE).exists():
+                raise BrokerError(
+                    f"{self.folder} holds a cluster of several brokers; start it with 'sotto broker start', and choose another "
+                    "folder for a single one"
+                )
             for attempt in range(1, _START_ATTEMPTS + 1):
                 try:
                     return self._start(choose_ports(port), jars, deadline)
@@ -249,11 +260,14 @@ class LocalBroker:
             properties="format.properties",
             console=self._console,
             timeout_seconds=max(1.0, deadline - time.monotonic()),
+            cluster=None if self._member is None else self._member.cluster,
         )
         fresh.rename(self.folder / "data")
 
     def _write_properties(self, name: str, ports: Ports, data_folder: str) -> None:
-        text = server_properties(ports, data_folder=data_folder, extra=self._properties, security=self._security)
+        text = server_properties(
+            ports, data_folder=data_folder, extra=self._properties, security=self._security, member=self._member
+        )
         path = self.folder / name
         path.touch(mode=0o600)
         path.chmod(0o600)  # it names what secures the broker

@@ -2,7 +2,7 @@
 
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +10,18 @@ from stream.kafka.broker_errors import BrokerError
 from stream.kafka.broker_security import ADMINISTRATION, CLIENTS, BrokerSecurity
 from stream.kafka.broker_state import HOST
 
-__all__ = ["HOST", "LOG4J", "USUAL_PORT", "Ports", "choose_ports", "server_properties"]
+__all__ = [
+    "HOST",
+    "LOG4J",
+    "USUAL_PORT",
+    "Member",
+    "Ports",
+    "are_free",
+    "choose_ports",
+    "choose_ports_of",
+    "replicas_among",
+    "server_properties",
+]
 
 USUAL_PORT: Final = 9092
 _PARTITIONS_OF_INTERNAL_TOPICS: Final = 8
@@ -52,6 +63,65 @@ class Ports:
         return Ports(self.clients, self.controller, administration)
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One node of a cluster of several: its number from 1 on, the cluster's id, and where all of them listen, in order."""
+
+    node: int
+    cluster: str
+    nodes: tuple[Ports, ...]
+
+    @property
+    def ports(self) -> Ports:
+        """Where this node listens."""
+        return self.nodes[self.node - 1]
+
+    def properties(self) -> Mapping[str, str]:
+        """What a node among several is told otherwise than a single one.
+
+        The voters are listed, rather than kept in the metadata log: a node that comes back with an empty disk is still one.
+        """
+        replication = replicas_among(len(self.nodes))
+        copies, majority = str(replication), str(replication // 2 + 1)
+        voters = (f"{number}@{HOST}:{ports.controller}" for number, ports in enumerate(self.nodes, start=1))
+        return {
+            "node.id": str(self.node),
+            "controller.quorum.voters": ",".join(voters),
+            "default.replication.factor": copies,
+            "min.insync.replicas": majority,
+            "offsets.topic.replication.factor": copies,
+            "transaction.state.log.replication.factor": copies,
+            "transaction.state.log.min.isr": majority,
+            "share.coordinator.state.topic.replication.factor": copies,
+            "share.coordinator.state.topic.min.isr": majority,
+        }
+
+
+def replicas_among(brokers: int) -> int:
+    """How many replicas a topic has where nobody says: three, or as many as there are brokers."""
+    return max(1, min(3, brokers))
+
+
+def choose_ports_of(nodes: int, wanted: int | None) -> tuple[Ports, ...]:
+    """Ports for so many nodes: the first as for a single one, the others wherever there is room.
+
+    Raises:
+        BrokerError: If a port is wanted that cannot be had.
+    """
+    found = [choose_ports(wanted)]
+    while len(found) < nodes:
+        taken = {port for one in found for port in (one.clients, one.controller)}
+        clients, controller = _free_port(), _free_port()
+        if clients != controller and not taken & {clients, controller}:
+            found.append(Ports(clients, controller))
+    return tuple(found)
+
+
+def are_free(nodes: Iterable[Ports]) -> bool:
+    """Whether nobody listens on any of these ports."""
+    return all(_refusal(port) is None for one in nodes for port in (one.clients, one.controller))
+
+
 def choose_ports(wanted: int | None) -> Ports:
     """The wanted port, or the usual one, or a free one; the controller's is the next, or a free one.
 
@@ -74,9 +144,14 @@ def choose_ports(wanted: int | None) -> Ports:
 
 
 def server_properties(
-    ports: Ports, *, data_folder: str, extra: Mapping[str, str], security: BrokerSecurity | None = None
+    ports: Ports,
+    *,
+    data_folder: str,
+    extra: Mapping[str, str],
+    security: BrokerSecurity | None = None,
+    member: Member | None = None,
 ) -> str:
-    """The text of `server.properties` for a single node that is broker and controller, on this machine only."""
+    """The text of `server.properties` for a node that is broker and controller, alone or among several, on this machine only."""
     if security is None:
         listeners = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}"
     else:
@@ -110,8 +185,11 @@ def server_properties(
         # The default of 128 MB would be an eighth of the heap.
         "log.cleaner.dedupe.buffer.size": str(32 * 1024 * 1024),
         **({} if security is None else security.properties()),
+        **({} if member is None else member.properties()),
         **extra,
     }
+    if member is not None:
+        del properties["controller.quorum.bootstrap.servers"]  # for a quorum that is kept in the metadata log
     return "".join(f"{name}={value}\n" for name, value in properties.items())
 
 

@@ -12,7 +12,7 @@ from stream.kafka.broker_errors import BrokerError
 from stream.kafka.broker_java import java
 from stream.kafka.broker_process import java_environment
 
-__all__ = ["cluster_id", "error_lines", "format_data", "server_command"]
+__all__ = ["cluster_id", "error_lines", "format_data", "new_cluster_id", "server_command"]
 
 _LOG_TAIL_BYTES: Final = 64 * 1024
 _ERROR_LINE: Final = re.compile(r" (ERROR|FATAL) |^(?!\s+at ).*(Error|Exception)\b")
@@ -35,8 +35,18 @@ def server_command(jars: Path, *, heap_megabytes: int) -> list[str]:
     return [str(java()), *memory, *collector, *_COMMON, "-cp", f"{jars}/*", "kafka.Kafka", "server.properties"]
 
 
-def format_data(jars: Path, *, folder: Path, properties: str, console: Path, timeout_seconds: float) -> None:
-    """Makes a data folder for a new cluster with an id of its own.
+def new_cluster_id() -> str:
+    """An id that no other cluster has."""
+    # Kafka's tools take one that begins with a hyphen for an option.
+    while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return made
+
+
+def format_data(
+    jars: Path, *, folder: Path, properties: str, console: Path, timeout_seconds: float, cluster: str | None = None
+) -> None:
+    """Makes a data folder for a new cluster with an id of its own, or for a node of the given ``cluster``.
 
     Args:
         jars: Kafka's jars.
@@ -44,18 +54,18 @@ def format_data(jars: Path, *, folder: Path, properties: str, console: Path, tim
         properties: The name of the properties file in it.
         console: The file to which output is appended.
         timeout_seconds: How long it may take.
+        cluster: The id of the cluster, of which the properties list the voters.
 
     Raises:
         BrokerError: If Kafka's tool refuses, or takes too long.
     """
-    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     # A program of a second does not repay a good compiler.
     options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_COMMON]
     tool = [
         "kafka.tools.StorageTool",
         "format",
-        "--standalone",
-        f"--cluster-id={cluster}",
+        *([] if cluster is not None else ["--standalone"]),
+        f"--cluster-id={cluster or new_cluster_id()}",
         f"--config={properties}",
     ]
     with console.open("ab") as output:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stream.kafka.broker_process import is_alive
-from stream.kafka.broker_state import HOST, read_own_state
+from stream.kafka.broker_state import HOST, node_folder, read_own_cluster, read_own_state
 from stream.settings import SECURITY_FIELDS, Settings, variable
 
 FOLDER: Final = Path(".sotto")
@@ -18,7 +18,7 @@ FOLDER: Final = Path(".sotto")
 
 @dataclass(frozen=True, slots=True)
 class LocalAddress:
-    """The address of a broker that runs, and the folder that says so."""
+    """The address of a broker that runs, or those of a cluster's nodes, and the folder that says so."""
 
     bootstrap: str
     folder: Path
@@ -35,7 +35,7 @@ def folders_above(start: Path | None = None) -> Iterator[Path]:
 
 
 def local_address(start: Path | None = None) -> LocalAddress | None:
-    """The running broker of ``.sotto`` in a folder, the working one if none is given, or in the nearest one above it.
+    """The running broker, or cluster, of ``.sotto`` in a folder, the working one if none is given, or in the nearest one above it.
 
     Only a file that its owner alone may read or write, and who asks owns it, is believed.
     """
@@ -44,7 +44,15 @@ def local_address(start: Path | None = None) -> LocalAddress | None:
         # One that asks who is there is not reached by the settings that lead here.
         if state is not None and state.administration is None and is_alive(state.process):
             return LocalAddress(f"{HOST}:{state.port}", folder)
+        cluster = read_own_cluster(folder / "broker")
+        if cluster is not None and _any_runs(folder / "broker", len(cluster.nodes)):
+            return LocalAddress(cluster.bootstrap, folder)
     return None
+
+
+def _any_runs(folder: Path, nodes: int) -> bool:
+    states = (read_own_state(node_folder(folder, number)) for number in range(1, nodes + 1))
+    return any(state is not None and is_alive(state.process) for state in states)
 
 
 def settings_here(**fields: Any) -> Settings:

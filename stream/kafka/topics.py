@@ -10,6 +10,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
 
 from stream.kafka.acls import Resource, Role, grants
+from stream.kafka.broker_config import replicas_among
 from stream.kafka.security import admin_client
 from stream.kafka.starting import from_any_broker
 from stream.log import get_logger
@@ -86,10 +87,25 @@ def layout(topics: Topics) -> list[TopicLayout]:
     ]
 
 
-async def create_topics(settings: Settings) -> list[str]:
-    """Create what is missing and give the names created; what exists is left alone, then checked."""
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The names of the topics that were missing, how many replicas each has, and among how many brokers that was chosen."""
+
+    names: list[str]
+    replication: int
+    brokers: int
+
+
+async def create_topics(settings: Settings) -> Created:
+    """Create what is missing; what exists is left alone, then checked.
+
+    Where the settings do not say how many replicas a topic has, it has three, or as many as there are brokers now.
+    """
     topics = Topics(settings.prefix, settings.partitions)
     async with admin_client(settings) as admin:
+        brokers = len((await from_any_broker(admin.describe_cluster))["brokers"])
+        told = "replication" in settings.model_fields_set
+        replication = settings.replication if told else replicas_among(brokers)
         existing = set(await from_any_broker(admin.list_topics))
         missing = [wanted for wanted in layout(topics) if wanted.name not in existing]
         if missing:
@@ -98,8 +114,8 @@ async def create_topics(settings: Settings) -> list[str]:
                     NewTopic(
                         wanted.name,
                         wanted.partitions,
-                        settings.replication,
-                        topic_configs=wanted.configuration_with(settings.replication),
+                        replication,
+                        topic_configs=wanted.configuration_with(replication),
                     )
                     for wanted in missing
                 ],
@@ -108,7 +124,7 @@ async def create_topics(settings: Settings) -> list[str]:
                 if code and for_code(code) is not TopicAlreadyExistsError:
                     raise TopicsError(f"cannot create topic {name}: {for_code(code).__name__}")
     await find_topics(settings, attempts=20)
-    return [wanted.name for wanted in missing]
+    return Created([wanted.name for wanted in missing], replication, brokers)
 
 
 async def find_topics(settings: Settings, *, attempts: int = 1, role: Role | None = None) -> Topics:

@@ -1,6 +1,7 @@
 """A longer run of both: schedules of the simulation, then rounds of real faults on a real broker.
 
-``make chaos ARGS='--minutes 30 --seed 7'``; a violation ends the run with the seed that repeats it.
+``make chaos ARGS='--minutes 30 --seed 7'``, with ``--nodes 3`` on a cluster whose brokers are what fails; a violation ends
+the run with the seed that repeats it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from stream.log import quiet_clients
 from tests.chaos.campaign import campaign
+from tests.chaos.cluster import NODES, cluster_campaign
 from tests.chaos.ground import REPORTS
 from tests.simulation.__main__ import main as simulate
 
@@ -24,6 +26,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1000, help="the first seed of both")
     parser.add_argument("--schedules", type=int, default=5000, help="simulated schedules")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long real faults go on")
+    parser.add_argument("--nodes", type=int, choices=(1, NODES), default=1, help="how many brokers they happen to")
     chosen = parser.parse_args()
     processes = str(os.cpu_count() or 1)
     schedules = ["--seed", str(chosen.seed), "--schedules", str(chosen.schedules), "--processes", processes]
@@ -32,7 +35,8 @@ def main() -> int:
     quiet_clients()
     with tempfile.TemporaryDirectory(prefix="sotto-chaos-") as folder:
         try:
-            asyncio.run(campaign(Path(folder), chosen.seed, 60 * chosen.minutes, _say))
+            faults = cluster_campaign if chosen.nodes == NODES else campaign
+            asyncio.run(faults(Path(folder), chosen.seed, 60 * chosen.minutes, _say))
         except AssertionError as error:
             _say(f"violation: {error}")
             return 1

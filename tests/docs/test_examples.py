@@ -62,7 +62,7 @@ def test_each_example_has_a_page_of_one_screen_whose_links_and_commands_are_righ
     assert len(text.splitlines()) <= 40
     found = take_apart(text, folder.name)
     assert [link for link in found.links if not link.startswith("https:") and not (folder / link).exists()] == []
-    assert any(link.endswith(".py") and (folder / link).exists() for link in found.links)
+    assert any(link.endswith((".py", ".java")) and (folder / link).exists() for link in found.links)
     for block in found.blocks:
         for command in commands(block.text):
             check_command(command)

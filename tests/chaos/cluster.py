@@ -1,0 +1,195 @@
+"""A cluster of three brokers, who does what in it, and what can be done to it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from stream.kafka.broker_cluster import LocalCluster
+from stream.kafka.names import worker_group
+from stream.kafka.starting import from_any_broker
+from stream.kafka.topics import create_topics, layout
+from stream.noise import NoiseKey
+from stream.settings import Settings
+from tests.chaos.ground import Ground, installation
+
+NODES = 3
+HEAP_MEGABYTES = 320
+TRANSACTION = 1
+"""The kind of coordinator that keeps a transactional id's state."""
+
+EVENTS_PER_FAULT = 500
+FAULTS_PER_ROUND = 4
+
+Found = TypeVar("Found")
+
+
+@dataclass
+class Brokers:
+    """A ground's cluster in the middle of its faults; each leaves it whole again."""
+
+    cluster: LocalCluster
+    ground: Ground
+
+    async def leader(self, topic: str, partition: int) -> int:
+        """The node that leads a partition."""
+        found: int = (await self._partitions([topic]))[topic][partition]["leader"]
+        return found
+
+    async def coordinator(self, partition: int) -> int:
+        """The node that coordinates the transactions of a worker's partition."""
+        identifier = f"{worker_group(self.ground.settings)}-{partition}"
+        return await self._admin(lambda admin: admin.find_coordinator(identifier, TRANSACTION))
+
+    async def controller(self) -> int:
+        """The node that is the active controller."""
+        return await asyncio.to_thread(self.cluster.controller)
+
+    async def whole(self) -> None:
+        """Wait until every replica of every topic is in sync."""
+        topics = [one.name for one in layout(self.ground.client.topics)]
+        names = [*topics, "__consumer_offsets", "__transaction_state"]
+        async with asyncio.timeout(180):
+            while True:
+                try:
+                    found = await self._partitions(names)
+                except (KafkaError, OSError):
+                    found = {}
+                places = [one for name in names for one in found.get(name, [{"isr": [], "replicas": [0]}])]
+                if all(len(one["isr"]) == len(one["replicas"]) == NODES for one in places):
+                    return
+                await asyncio.sleep(0.5)
+
+    async def killed(self, node: int, why: str) -> None:
+        """SIGKILL a node, and bring it back while everything goes on."""
+        self.ground.injected[f"SIGKILL {why}"] += 1
+        await asyncio.to_thread(self.cluster.node(node).kill)
+        await self._back(node)
+
+    async def restarted(self, node: int, *, erased: bool = False) -> None:
+        """Stop a node in good order, lose its disk if that is wanted, and bring it back."""
+        self.ground.injected["broker restarted with an empty disk" if erased else "broker restarted"] += 1
+        await asyncio.to_thread(self.cluster.node(node).stop)
+        if erased:
+            await asyncio.to_thread(self.cluster.erase, node)
+        await self._back(node)
+
+    async def _back(self, node: int) -> None:
+        await asyncio.to_thread(self.cluster.node(node).start)
+        await self.whole()
+
+    async def _partitions(self, topics: list[str]) -> dict[str, list[dict[str, Any]]]:
+        described = await self._admin(lambda admin: admin.describe_topics(topics))
+        return {
+            one["topic"]: sorted(one["partitions"], key=lambda part: part["partition"])
+            for one in described
+            if not one["error_code"]
+        }
+
+    async def _admin(self, ask: Callable[[AIOKafkaAdminClient], Awaitable[Found]]) -> Found:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.ground.settings.bootstrap)
+        await admin.start()
+        try:
+            return await from_any_broker(lambda: ask(admin))
+        finally:
+            await admin.close()
+
+
+Fault = Callable[[Brokers], Awaitable[None]]
+
+
+async def leader_killed(now: Brokers) -> None:
+    """SIGKILL the leader of a partition of queries."""
+    await now.killed(await now.leader(now.ground.client.topics.queries, 0), "leader of a partition")
+
+
+async def transaction_coordinator_killed(now: Brokers) -> None:
+    """SIGKILL the coordinator of a worker's transactions."""
+    await now.killed(await now.coordinator(0), "transaction coordinator")
+
+
+async def controller_killed(now: Brokers) -> None:
+    """SIGKILL the active controller."""
+    await now.killed(await now.controller(), "active controller")
+
+
+async def any_killed(now: Brokers) -> None:
+    """SIGKILL any node."""
+    await now.killed(random.randrange(NODES) + 1, "broker")
+
+
+async def rolling_restart(now: Brokers) -> None:
+    """Restart one node after the other."""
+    for node in range(1, NODES + 1):
+        await now.restarted(node)
+
+
+async def disk_lost(now: Brokers) -> None:
+    """A node comes back with an empty disk."""
+    await now.restarted(random.randrange(NODES) + 1, erased=True)
+
+
+FAULTS: tuple[Fault, ...] = (
+    leader_killed,
+    transaction_coordinator_killed,
+    controller_killed,
+    any_killed,
+    rolling_restart,
+    disk_lost,
+)
+
+
+async def under_load(now: Brokers, fault: Fault) -> None:
+    """Do it while questions come, before it, during it and after it."""
+    await now.ground.ask(EVENTS_PER_FAULT // 2)
+    asking = asyncio.create_task(now.ground.ask(EVENTS_PER_FAULT))
+    await fault(now)
+    await asking
+
+
+@asynccontextmanager
+async def three_brokers(cluster: LocalCluster, prefix: str, folder: Path) -> AsyncIterator[Brokers]:
+    """An installation on the cluster, with a budget service and two workers, and its streams open."""
+    info = cluster.status()
+    assert info is not None
+    settings = Settings(bootstrap=info.bootstrap, prefix=prefix, session_timeout_ms=6000)
+    created = await create_topics(settings)
+    assert (created.replication, created.brokers) == (NODES, NODES)
+    async with installation(settings, NoiseKey.generate(), folder) as ground:
+        ground.start("budget")
+        ground.start("worker")
+        ground.start("worker")
+        await ground.open()
+        now = Brokers(cluster, ground)
+        await now.whole()
+        yield now
+
+
+async def cluster_campaign(folder: Path, seed: int, seconds: float, say: Callable[[str], None]) -> None:
+    """Round after round of broker faults until the time is over; AssertionError at the first violation."""
+    cluster = LocalCluster(folder / "cluster", NODES, heap_megabytes=HEAP_MEGABYTES)
+    await asyncio.to_thread(cluster.start)
+    deadline = time.monotonic() + seconds
+    try:
+        while time.monotonic() < deadline:
+            say(f"round {seed} on {NODES} brokers (again: --nodes {NODES} --seed {seed})")
+            random.seed(seed)
+            own = folder / f"round-{seed}"
+            await asyncio.to_thread(own.mkdir, parents=True)
+            async with three_brokers(cluster, f"round-{seed}", own) as now:
+                for fault in random.choices(FAULTS, k=FAULTS_PER_ROUND):
+                    await under_load(now, fault)
+                await now.ground.answered(seconds=240)
+                await now.ground.verified()
+            seed += 1
+    finally:
+        await asyncio.to_thread(cluster.stop)

@@ -1,0 +1,52 @@
+"""Three brokers of which any one is killed, restarted or loses its disk: every event answered once, nothing spent twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stream.kafka.broker_cluster import LocalCluster
+from tests.chaos.cluster import (
+    HEAP_MEGABYTES,
+    NODES,
+    any_killed,
+    controller_killed,
+    disk_lost,
+    leader_killed,
+    rolling_restart,
+    three_brokers,
+    transaction_coordinator_killed,
+    under_load,
+)
+
+pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), NODES, heap_megabytes=HEAP_MEGABYTES) as started:
+        yield started
+
+
+async def test_whichever_broker_is_killed_nothing_is_lost_doubled_or_skipped(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    async with three_brokers(cluster, "killed", tmp_path) as now:
+        for fault in (leader_killed, transaction_coordinator_killed, controller_killed, any_killed):
+            await under_load(now, fault)
+        await now.ground.answered(seconds=240)
+        findings = await now.ground.verified()
+    assert len(findings.answers) == len(now.ground.asked)
+
+
+async def test_brokers_are_restarted_one_after_the_other_and_one_comes_back_with_an_empty_disk(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    async with three_brokers(cluster, "restarted", tmp_path) as now:
+        await under_load(now, rolling_restart)
+        await under_load(now, disk_lost)
+        await now.ground.answered(seconds=240)
+        findings = await now.ground.verified()
+    assert len(findings.answers) == len(now.ground.asked)

@@ -1,0 +1,107 @@
+"""``sotto broker start --nodes 3``: three brokers that are started, found, used and stopped as one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stream.kafka.broker import BrokerError, LocalBroker
+from stream.kafka.broker_cluster import LocalCluster
+from stream.kafka.broker_config import Member, Ports, server_properties
+from stream.kafka.broker_process import is_alive
+from stream.kafka.broker_state import read_state
+from stream.kafka.nearby import local_address
+from stream.kafka.topics import check_topics
+from stream.settings import Settings
+
+pytestmark = pytest.mark.kafka
+
+BROKER = Path(".sotto", "broker")
+
+
+def sotto(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder, with no word of where Kafka is."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_") or "CACHE" in name}
+    return subprocess.run(
+        [sys.executable, "-m", "stream.cli", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**kept, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "80"},
+        timeout=300,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    LocalCluster(tmp_path / BROKER, detached=True).kill()
+
+
+async def test_three_brokers_are_started_found_and_stopped_as_one(folder: Path) -> None:
+    started = sotto(folder, "broker", "start", "--nodes", "3", "--json")
+    assert started.returncode == 0, started.stderr
+    told = json.loads(started.stdout)
+    addresses = told["bootstrap"].split(",")
+    assert len(set(addresses)) == 3
+    assert [node["bootstrap"] for node in told["nodes"]] == addresses
+    found = local_address(folder)
+    assert found is not None
+    assert found.bootstrap == told["bootstrap"]
+
+    created = sotto(folder, "topics", "create")
+    assert created.returncode == 0, created.stderr
+    assert created.stdout.splitlines()[-1] == "replication 3, min.insync.replicas 2, among 3 brokers"
+    assert await check_topics(Settings(bootstrap=told["bootstrap"])) == []
+    less = sotto(folder, "topics", "create", "--replication", "2")
+    assert less.stdout == "all topics are there\n"
+
+    # One node is gone: the others are told, and serve.
+    cluster = LocalCluster(folder / BROKER, detached=True)
+    gone = read_state(cluster.node(2).folder)
+    assert gone is not None
+    assert cluster.node(2).kill()
+    status = sotto(folder, "broker", "status")
+    assert f"cluster of 3 brokers at {told['bootstrap']}" in status.stdout
+    assert status.stdout.count("process") == 2
+    assert "node 2 does not run" in status.stdout
+    assert sotto(folder, "source", "list").returncode == 0
+    with pytest.raises(BrokerError, match="holds a cluster of several brokers"):
+        LocalBroker(folder / BROKER).start()
+    refused = sotto(folder, "broker", "start", "--nodes", "5")
+    assert refused.returncode == 1
+    assert "holds a cluster of 3 nodes" in refused.stderr
+
+    again = sotto(folder, "broker", "start", "--json")
+    assert json.loads(again.stdout)["bootstrap"] == told["bootstrap"]
+    states = [read_state(cluster.node(number).folder) for number in (1, 2, 3)]
+    assert sotto(folder, "broker", "stop").stdout == "stopped\n"
+    assert not [state for state in states if state is not None and is_alive(state.process)]
+    assert sotto(folder, "broker", "status").stdout == "no broker runs in that folder\n"
+    assert local_address(folder) is None
+
+
+def test_a_folder_of_a_single_broker_takes_no_cluster(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with pytest.raises(BrokerError, match="holds a single broker"):
+        LocalCluster(tmp_path, 3)
+    with pytest.raises(BrokerError, match="2 to 7 nodes"):
+        LocalCluster(tmp_path / "other", 8)
+
+
+def test_what_nodes_are_told_keeps_a_record_thrice_and_needs_two() -> None:
+    nodes = (Ports(1, 2), Ports(3, 4), Ports(5, 6))
+    told = server_properties(nodes[1], data_folder="data", extra={}, member=Member(2, "id", nodes))
+    properties = dict(line.split("=", 1) for line in told.splitlines())
+    assert properties["node.id"] == "2"
+    assert properties["controller.quorum.voters"] == "1@127.0.0.1:2,2@127.0.0.1:4,3@127.0.0.1:6"
+    for kept in ("default", "offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
+        assert properties[f"{kept}.replication.factor"] == "3"
+    assert properties["min.insync.replicas"] == properties["transaction.state.log.min.isr"] == "2"
