@@ -9,16 +9,16 @@ a constant answer would keep to α, by the public number of rows.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from schemas.base import ByKind, Count, Event
+from schemas.base import ByKind, Count, SparingEvent
 
 Steps = Annotated[int, Field(ge=1)]
 
 
-class _Calibration(Event):
+class _Calibration(SparingEvent):
     epsilon: float
     delta: float
     grid: float
@@ -79,9 +79,11 @@ class ReleaseCalibration(_Calibration):
 
     The release consists of ``parts`` that one person all reaches, each ``epsilon_part``-DP: the rows of a projection,
     the events of one person, else one. With ``gaussian`` there is no ``epsilon_part``: each number's noise has this
-    ``deviation``, and one person moves ``moved`` of them. With ``noise_only``, ``alpha`` is that of the noise in an answer; its
+    ``deviation``, and one person moves ``moved`` of them, by 1 each or, of so many rows as ``contribution`` says, all by one number. With ``noise_only``, ``alpha`` is that of the noise in an answer; its
     whole error depends on the table, and each answer carries it.
     """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"contribution"})
 
     kind: Literal["release"] = "release"
     method: Literal["basic", "optimal", "textbook", "gaussian"]
@@ -90,6 +92,7 @@ class ReleaseCalibration(_Calibration):
     noise_only: bool = False
     deviation: float = 0.0
     moved: Steps = 1
+    contribution: Steps = 1
 
 
 class HypothesisCalibration(_Calibration):
@@ -120,8 +123,11 @@ class EstimateCalibration(_Calibration):
     above ``threshold`` steps asks for a ⊤. One person moves the cells of a marginal by ``marginal_sensitivity`` together.
     With ``gaussian`` noise nothing of ε is named for what is measured: a cell's noise has ``deviation_start`` in the opening and
     ``deviation_answer`` on a ⊤ without a number; a number that one person moves by W has W·``deviation_number``, for which the
-    marginal beside it has as much precision less. ``estimate`` is the version of the fit: an open stream keeps to its own.
+    marginal beside it has as much precision less. ``estimate`` is the version of the fit: an open stream keeps to its own. With a
+    ``contribution`` all parts of ε here, and all widths, are those of one row, and one person has as many.
     """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"contribution"})
 
     kind: Literal["estimate"] = "estimate"
     method: Literal["maximum_entropy"] = "maximum_entropy"
@@ -138,6 +144,7 @@ class EstimateCalibration(_Calibration):
     deviation_start: float = 0.0
     deviation_answer: float = 0.0
     deviation_number: float = 0.0
+    contribution: Steps = 1
 
 
 Calibration = Annotated[

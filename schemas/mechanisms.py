@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import ByKind, Event, Number
+from schemas.base import ByKind, Event, Number, SparingEvent
 from schemas.sources import AttributeName, Category
 
 MAX_ANSWERS = 1_000_000
@@ -30,12 +30,30 @@ Attributes = Annotated[tuple[AttributeName, ...], Field(min_length=1, max_length
 Sums = Annotated[tuple[AttributeName, ...], Field(max_length=64, strict=False)]
 
 
-class AboveThreshold(Event):
+class _Compared(SparingEvent):
+    """Mechanisms that take counts and sums by one sensitivity; with ``people`` they take counts of people alone.
+
+    One person moves such a count by 1, however many rows of each count, and the noise fits that.
+    """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"people"})
+
+    @model_validator(mode="after")
+    def _people_alone(self) -> Self:
+        if getattr(self, "people", False) and getattr(self, "sums", ()):
+            raise ValueError(
+                "people: counts of people are all that such a stream takes; leave sums out, or people"
+            )
+        return self
+
+
+class AboveThreshold(_Compared):
     """Answer ⊤ or ⊥ to each query against ``threshold`` until ``cutoff`` ⊤s are out.
 
     ``monotone`` promises that between neighbouring data sets all query values move in the same direction (true of
     counts under add-remove); the noise is then about half. ``sums`` lists the attributes whose sums may be asked for
-    beside counts; the noise then fits the largest of them.
+    beside counts; the noise then fits the largest of them. With ``people`` the stream takes counts of people alone, and its
+    noise fits those.
     """
 
     kind: Literal["above_threshold"]
@@ -43,9 +61,10 @@ class AboveThreshold(Event):
     cutoff: Cutoff = 1
     monotone: bool = False
     sums: Sums = ()
+    people: bool = False
 
 
-class NumericSparse(Event):
+class NumericSparse(_Compared):
     """AboveThreshold whose ⊤s carry a noisy value.
 
     ``numbers`` says where the value comes from: ``fresh`` noise, for which a third share of ε is planned, or the
@@ -57,6 +76,7 @@ class NumericSparse(Event):
     cutoff: Cutoff = 1
     monotone: bool = False
     sums: Sums = ()
+    people: bool = False
     numbers: Literal["fresh", "gap"] = "fresh"
 
 
@@ -98,22 +118,24 @@ class Histogram(Event):
     attributes: Attributes
 
 
-class NoisyMax(Event):
+class NoisyMax(_Compared):
     """The name of the candidate whose noisy score is largest, for each of ``answers`` queries."""
 
     kind: Literal["noisy_max"]
     answers: Cutoff = 1
     monotone: bool = False
     sums: Sums = ()
+    people: bool = False
 
 
-class Exponential(Event):
+class Exponential(_Compared):
     """The name of a candidate, drawn with probability ∝ exp(ε·score/2Δ), for each of ``answers`` queries."""
 
     kind: Literal["exponential"]
     answers: Cutoff = 1
     monotone: bool = False
     sums: Sums = ()
+    people: bool = False
 
 
 class Pmw(Event):

@@ -24,12 +24,16 @@ WantedAlpha = Annotated[float, Field(gt=0.0, le=MAX_MAGNITUDE)]
 
 
 class Candidate(Event):
-    """One of several things to choose from: a trusted ``value`` as its score, or what a table counts or sums."""
+    """One of several things to choose from: a trusted ``value`` as its score, or what a table counts or sums.
+
+    With ``people`` it counts people who have a row that satisfies ``where``, not rows.
+    """
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
     value: PrivateNumber | None = None
     where: Where | None = None
     sum: AttributeName | None = None
+    people: bool = False
 
 
 class Term(Event):
@@ -56,6 +60,7 @@ class Query(Event):
     * ``value``, ``values``: trusted numbers, of any size; ``category``: one person's own category, any string.
     * ``where``: how many rows satisfy the predicate; with ``fraction`` which share of all rows; with ``sum`` or ``mean``
       of an attribute over those rows (over all rows if ``where`` is not given).
+    * ``people``: how many people have a row that satisfies ``where``, or any row if there is none. Without persons, each row is one.
     * ``group_by``: the counts of the cells of these attributes, over the rows of ``where``.
     * ``terms``: a weighted sum of predicates; ``cells``: a weighted sum of single cells.
     * ``candidates``: named scores to choose from.
@@ -88,6 +93,7 @@ class Query(Event):
     terms: Annotated[tuple[Term, ...], Field(min_length=1, max_length=MAX_CANDIDATES, strict=False)] | None = None
     cells: Annotated[tuple[Cell, ...], Field(min_length=1, max_length=MAX_CANDIDATES, strict=False)] | None = None
     alpha: WantedAlpha | None = None
+    people: bool = False
 
     @model_validator(mode="after")
     def _one_question(self) -> Query:
@@ -96,7 +102,18 @@ class Query(Event):
 
 
 Form = Literal[
-    "value", "values", "category", "count", "fraction", "sum", "mean", "groups", "terms", "cells", "candidates"
+    "value",
+    "values",
+    "category",
+    "count",
+    "people",
+    "fraction",
+    "sum",
+    "mean",
+    "groups",
+    "terms",
+    "cells",
+    "candidates",
 ]
 """The forms of a question."""
 
@@ -108,6 +125,8 @@ class QueryLike(Protocol):
     def where(self) -> str | None: ...  # noqa: D102
     @property
     def fraction(self) -> bool: ...  # noqa: D102
+    @property
+    def people(self) -> bool: ...  # noqa: D102
 
 
 QUESTION_FIELDS: Final[tuple[tuple[str, Form, bool], ...]] = (
@@ -131,17 +150,23 @@ def form_of(query: QueryLike) -> Form:
         ValueError: the query asks nothing or several things at once.
     """
     if _asks_by_where_alone(query):
-        return "fraction" if query.fraction else "count"
+        if query.people and query.fraction:
+            raise ValueError("people, fraction: give exactly one of them; ask for the people and for all of them")
+        return "people" if query.people else "fraction" if query.fraction else "count"
     found = [(field, form, beside) for field, form, beside in QUESTION_FIELDS if getattr(query, field) is not None]
     if len(found) > 1:
         raise ValueError(f"{found[0][0]}, {found[1][0]}: give exactly one of them; ask the other by itself")
     if not found:
+        if query.people and not query.fraction:
+            return "people"
         raise ValueError(
-            "give exactly one question: value, where, sum, mean, group_by, terms, cells, candidates …"
+            "give exactly one question: value, where, people, sum, mean, group_by, terms, cells, candidates …"
         )
     field, form, where_allowed = found[0]
-    if query.fraction:
-        raise ValueError(f"fraction: goes with where alone; remove it or {field}")
+    if query.fraction or query.people:
+        raise ValueError(
+            f"{'fraction' if query.fraction else 'people'}: goes with where alone; remove it or {field}"
+        )
     if query.where is not None and not where_allowed:
         raise ValueError(f"{field}, where: give exactly one of them; ask the other by itself")
     return form

@@ -22,6 +22,10 @@ MAX_DOMAIN_SIZE = 1 << 20
 """Most values that one attribute's domain may have."""
 
 
+MAX_CONTRIBUTION = 1_000_000
+"""Most rows, or events, of one person that may count."""
+
+
 class Categories(Event):
     """A closed list of category names.
 
@@ -170,15 +174,32 @@ class RecordsSource(_Source):
 
     kind: Literal["records"]
     neighbors: Literal["replace"] = "replace"
-    contributions: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    contributions: Annotated[int, Field(ge=1, le=MAX_CONTRIBUTION)] = 1
 
 
 class TableSource(_Source):
-    """A table with declared attribute domains, one row a person; queries are predicates that count rows."""
+    """A table with declared attribute domains; queries are predicates that count rows, or people.
+
+    One row is one person, unless ``person`` names the column that says whose row it is. Of each person at most
+    ``contribution`` rows count then, chosen by a keyed hash of the person's own rows; rows that name nobody are left out. What is
+    protected is a person with all rows, and neighbours differ in one person.
+    """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"person", "contribution"})
 
     kind: Literal["table"]
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
     attributes: Annotated[dict[AttributeName, Domain], Field(min_length=1, max_length=1024)]
+    person: AttributeName | None = None
+    contribution: Annotated[int, Field(ge=1, le=MAX_CONTRIBUTION)] = 1
+
+    @model_validator(mode="after")
+    def _whose_rows(self) -> TableSource:
+        if self.person is None and self.contribution != 1:
+            raise ValueError(
+                "contribution: needs the column that says whose row it is; name it in person, or leave it out"
+            )
+        return self
 
 
 Source = Annotated[ValuesSource | RecordsSource | TableSource, Field(discriminator="kind"), ByKind()]

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from schemas import AnswersCalibration, Exponential, Laplace, NoisyMax, StreamSpec
+from schemas.mechanisms import MAX_CATEGORIES
 from schemas.queries import MAX_CANDIDATES
 from stream.accounting.composition import optimal_delta, optimal_round_epsilon
 from stream.accounting.gaussian import Moved, least_multiple
@@ -25,7 +26,7 @@ from stream.noise import Symmetric, gaussian, sampler
 _Method = Literal["basic", "optimal", "textbook", "gaussian"]
 
 _TWO_NUMBERS = 2
-"""A quotient's two numbers, or two groups of a replaced row: as many as one person moves in an answer about a table."""
+"""A quotient's two numbers, or two groups of a replaced row: as many as one row moves in an answer about a table."""
 
 
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[AnswersCalibration, ...]:
@@ -58,7 +59,7 @@ def _gaussian(
     spec: StreamSpec, mechanism: Laplace, setting: Setting, known: AnswersCalibration
 ) -> tuple[AnswersCalibration, ...]:
     """The calibration with Gaussian noise, if δ allows it and it fits the grid's integers."""
-    moved = max(_TWO_NUMBERS, mechanism.dimensions)
+    moved = max(_TWO_NUMBERS, mechanism.dimensions, min(setting.groups_steps, MAX_CATEGORIES))
     shape = (Moved(known.cutoff, 1, Fraction(1)), Moved(known.cutoff * (moved - 1), 0, Fraction(1)))
     deviation = least_multiple(shape, Fraction(known.epsilon), Fraction(spec.delta))
     values = mechanism.dimensions
@@ -88,8 +89,8 @@ def stated_epsilon(epsilon: float, delta: float, answers: int) -> tuple[float, f
 def vector_sensitivity(sensitivity_steps: int, values: int, setting: Setting) -> int:
     """How far one person moves so many numbers of one answer, added up, in steps.
 
-    Trusted values move all at once. Of disjoint groups one person is in one: adding or removing a row moves one count,
-    replacing it may move two.
+    Trusted values move all at once. Of disjoint groups one row is in one: adding or removing it moves one count, replacing it
+    may move two. ``sensitivity_steps`` is as many as one person has rows.
     """
     if values == 1:
         return sensitivity_steps
@@ -99,7 +100,10 @@ def vector_sensitivity(sensitivity_steps: int, values: int, setting: Setting) ->
 
 
 def numbers_moved(values: int, setting: Setting) -> int:
-    """How many of so many numbers of one answer one person moves."""
+    """Among how many of so many numbers of one answer what a person moves is spread where its ℓ₂ norm is largest.
+
+    All rows of a person in one group, or in two where others stand in their place.
+    """
     if values > 1 and setting.disjoint:
         return 2 if setting.neighbors == "replace" else 1
     return values

@@ -193,9 +193,14 @@ def losses(calibration: Calibration) -> Losses:  # noqa: PLR0911 - one for each 
             each = Fraction(calibration.epsilon_answer)
             return Losses(((calibration.cutoff, each),), Fraction(0), each)
         case ReleaseCalibration(method="gaussian"):
-            squared = (calibration.sensitivity_steps * calibration.parts // calibration.moved) ** 2
-            moved = Moved(calibration.moved, squared, Fraction(calibration.deviation) ** 2)
-            return Losses((), Fraction(0), Fraction(0), gaussian_first=(moved,))
+            # Of so many rows each moves a number: the ℓ₂ norm is largest where all of them move the same.
+            several, variance = calibration.contribution, Fraction(calibration.deviation) ** 2
+            squared = (several * (calibration.sensitivity_steps * calibration.parts // calibration.moved)) ** 2
+            together = Moved(calibration.moved // several, squared, variance)
+            apart = Moved(calibration.moved - together.count, 0, variance)
+            return Losses(
+                (), Fraction(0), Fraction(0), gaussian_first=(together, apart) if several > 1 else (together,)
+            )
         case ReleaseCalibration():
             part = Fraction(calibration.epsilon_part)
             return Losses(((calibration.parts, part),), calibration.parts * part, Fraction(0))
@@ -204,6 +209,9 @@ def losses(calibration: Calibration) -> Losses:  # noqa: PLR0911 - one for each 
             rows = Fraction(calibration.epsilon_rows)
             parts = inner.parts if rows == 0 else ((1, rows), *inner.parts)
             return Losses(parts, rows + inner.first, inner.each, inner.under_way, beyond=inner.beyond)
+        case EstimateCalibration(contribution=several) if several > 1:
+            # Each part is pure, for one row: so many rows lose as many times as much.
+            return _times(losses(calibration.model_copy(update={"contribution": 1})), several)
         case EstimateCalibration():
             inner = losses(calibration.sparse_vector)
             rows, start = Fraction(calibration.epsilon_rows), Fraction(calibration.epsilon_start)
@@ -219,6 +227,17 @@ def losses(calibration: Calibration) -> Losses:  # noqa: PLR0911 - one for each 
                 *_estimate_noise(calibration),
                 beyond=inner.beyond,
             )
+
+
+def _times(parts: Losses, rows: int) -> Losses:
+    """What so many rows lose of pure parts that are planned for one."""
+    return Losses(
+        tuple((count, rows * epsilon) for count, epsilon in parts.parts),
+        rows * parts.first,
+        rows * parts.each,
+        rows * parts.under_way,
+        beyond=None if parts.beyond is None else rows * parts.beyond,
+    )
 
 
 def _estimate_noise(calibration: EstimateCalibration) -> tuple[tuple[Moved, ...], tuple[Moved, ...]]:

@@ -100,9 +100,19 @@ class _Division:
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration, ...]:
     """The one calibration with Laplace noise; pure, whatever δ is allowed.
 
+    Of several rows a person each has its part of ε: what is private for one row is so for all of them together.
+
     Raises:
         PlanError: the source has no attributes, or the noise does not fit; the message names the parameter to change.
     """
+    if (rows := setting.contribution) > 1:
+        of_one = spec.model_copy(update={"epsilon": rounded_down(Fraction(spec.epsilon) / rows)})
+        found = _candidates(of_one, setting)
+        return tuple(one.model_copy(update={"contribution": rows, "epsilon": spec.epsilon}) for one in found)
+    return _candidates(spec, setting)
+
+
+def _candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration, ...]:
     mechanism = spec.mechanism
     if not isinstance(mechanism, Pmw):
         raise TypeError(f"{mechanism.kind} keeps no estimate")
@@ -114,7 +124,7 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration,
     starts = len(opening(sizes, order))
     order = order if starts else 0
     width = 1 if setting.neighbors == "add-remove" else 2
-    rows = 0.0 if setting.neighbors == "replace" else spec.epsilon * _ROWS_SHARE
+    rows = 0.0 if setting.rows_public else spec.epsilon * _ROWS_SHARE
     settled = order >= len(sizes)
     start = spec.epsilon * (_WHOLE_START_SHARE if settled else _START_SHARE[order]) / starts if starts else 0.0
     updates = default_updates(sizes, order) if mechanism.updates is None else mechanism.updates

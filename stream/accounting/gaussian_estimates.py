@@ -117,7 +117,8 @@ def candidates(spec: StreamSpec, setting: Setting, known: EstimateCalibration) -
     more attributes than Laplace noise is spent on, and takes them if sums of their cells are not too noisy.
     """
     mechanism = spec.mechanism
-    if spec.delta <= 0.0 or not isinstance(mechanism, Pmw):
+    # Of several rows a person the ℓ₂ norm is as large as the ℓ₁ norm, and Laplace noise as good for each measurement.
+    if spec.delta <= 0.0 or setting.contribution > 1 or not isinstance(mechanism, Pmw):
         return ()
     bases = [known]
     if mechanism.warm_start == "auto" and 1 < math.comb(len(setting.sizes), 2) <= _MOST_PAIRS:

@@ -53,6 +53,7 @@ class _Task:
     queries: int
     rows: int
     rows_public: bool
+    contribution: int
     universe: int
     sparsity: int | None
     updates: int | None
@@ -75,7 +76,7 @@ class _Task:
             "delta": self.delta,
             "expected_queries": self.queries,
             "beta": self.beta if self.rows_public else self.beta * (1.0 - ROWS_SHARE),
-            "sensitivity_steps": WEIGHT_STEPS,
+            "sensitivity_steps": WEIGHT_STEPS * self.contribution,
             "grid": 1.0 / WEIGHT_STEPS,
         }
         return Problem(**(whole | parameters))
@@ -161,7 +162,12 @@ def rows_reach(calibration: HypothesisCalibration) -> int:
     """
     if calibration.epsilon_rows == 0.0:
         return 0
-    return max(1, two_sided_reach(calibration.epsilon_rows, 1, ROWS_SHARE * calibration.beta))
+    return max(1, two_sided_reach(float(rows_rate(calibration)), 1, ROWS_SHARE * calibration.beta))
+
+
+def rows_rate(calibration: HypothesisCalibration) -> Fraction:
+    """The rate of the noise on the number of rows, of which one person has as many as fit into what a person moves an answer by."""
+    return Fraction(calibration.epsilon_rows) / (calibration.sensitivity_steps // WEIGHT_STEPS)
 
 
 def hypothesis_reach(calibration: HypothesisCalibration) -> float:
@@ -191,7 +197,8 @@ def _task(spec: StreamSpec, mechanism: Pmw | SparsePmw, setting: Setting) -> _Ta
         beta=spec.beta,
         queries=spec.expected_queries,
         rows=max(1, setting.rows),
-        rows_public=setting.neighbors == "replace",
+        rows_public=setting.rows_public,
+        contribution=setting.contribution,
         universe=setting.universe,
         sparsity=mechanism.sparsity if isinstance(mechanism, SparsePmw) else None,
         updates=mechanism.updates,
@@ -256,7 +263,7 @@ def _best_division(task: _Task, updates: int, make: _Make) -> _Division:
     rate = each / ((1 if vector.fresh_threshold else updates) * vector.sensitivity_steps)
     numbers = max(1, two_sided_reach(rate, updates, vector.beta)) * vector.grid
     gap = (task.gap or guaranteed_gap(task.log_universe(updates), updates)) * task.rows
-    rows = -math.log(ROWS_SHARE * task.beta) / task.epsilon
+    rows = -math.log(ROWS_SHARE * task.beta) * task.contribution / task.epsilon
 
     def divided(part: float) -> _Division:
         slack = gap + (rows / part if part else 0.0)

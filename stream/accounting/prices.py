@@ -49,8 +49,9 @@ def epsilon_left(calibration: Calibration, parts: int) -> float:
 
 
 def rate_of(calibration: Calibration, share: int, width: int) -> Fraction:
-    """The rate of the noise of numbers that one person moves by ``width`` steps together."""
-    return losses(calibration).each * Fraction(share, PARTS) / width
+    """The rate of the noise of numbers that one person moves by ``width`` steps together, or one row where each has its part of ε."""
+    rows = calibration.contribution if isinstance(calibration, EstimateCalibration) else 1
+    return losses(calibration).each / rows * Fraction(share, PARTS) / width
 
 
 @lru_cache(maxsize=1 << 14)
@@ -72,7 +73,7 @@ def answer_price(calibration: AnswersCalibration, accountant: str, width: int, v
 
 @lru_cache(maxsize=1 << 14)
 def estimate_price(calibration: EstimateCalibration, width: int, values: int, steps: int) -> Price:
-    """The price of ``values`` numbers told by a stream with an estimate, all within ±``steps``.
+    """The price of ``values`` numbers told by a stream with an estimate, all within ±``steps``; one row moves them by ``width``.
 
     β for numbers is divided among charges, whether ⊤s or these. The whole stream, ⊤s and numbers, is one pure mechanism, so
     that its ρ is that of its ε whatever the charges are.
@@ -81,7 +82,7 @@ def estimate_price(calibration: EstimateCalibration, width: int, values: int, st
     def failure(charges: float) -> float:
         return numbers_failure(calibration, charges)
 
-    share, reach = _least(float(losses(calibration).each) / width, values, failure, steps)
+    share, reach = _least(float(rate_of(calibration, PARTS, width)), values, failure, steps)
     return Price(share, share, reach)
 
 
@@ -92,7 +93,7 @@ def count_price(mechanism: Mechanism, calibration: Calibration, alpha: float) ->
     if isinstance(calibration, EstimateCalibration):
         return estimate_price(calibration, WEIGHT_STEPS, 1, math.floor(alpha * WEIGHT_STEPS))
     if isinstance(mechanism, Laplace) and isinstance(calibration, AnswersCalibration):
-        return answer_price(calibration, "pure", 1, 1, math.floor(alpha))
+        return answer_price(calibration, "pure", calibration.sensitivity_steps, 1, math.floor(alpha))
     return None
 
 

@@ -22,7 +22,8 @@ from schemas import (
 )
 from stream.accounting.answers import stated_epsilon
 from stream.accounting.composition import optimal_round_epsilon
-from stream.accounting.gaussian import Moved, least_multiple
+from stream.accounting.costs import losses
+from stream.accounting.gaussian import least_multiple
 from stream.accounting.methods import HEADROOM, LARGEST_NOISE, PlanError
 from stream.accounting.projection_accuracy import noise_alpha, projection_alpha
 from stream.accounting.release_accuracy import cell_alpha, lazy_alpha
@@ -115,17 +116,11 @@ def _one_release(
     basic = _draft(spec, setting, "basic", 1, spec.epsilon, 0.0)
     theorem = summed * math.log(cells / basic.beta) * basic.sensitivity_steps / basic.epsilon
     found = [basic.model_copy(update={"alpha": alpha(basic)})]
-    deviation = least_multiple(
-        (Moved(basic.sensitivity_steps, 1, Fraction(1)),), Fraction(basic.epsilon), Fraction(spec.delta)
-    )
+    noise = {"moved": basic.sensitivity_steps, "contribution": setting.contribution, "epsilon_part": 0.0}
+    wide = basic.model_copy(update={"method": "gaussian", "deviation": 1.0, "delta": spec.delta, **noise})
+    deviation = least_multiple(losses(wide).gaussian, Fraction(basic.epsilon), Fraction(spec.delta))
     if HEADROOM * deviation <= LARGEST_NOISE:
-        noise = {
-            "deviation": deviation,
-            "moved": basic.sensitivity_steps,
-            "epsilon_part": 0.0,
-            "delta": spec.delta,
-        }
-        gaussian = basic.model_copy(update={"method": "gaussian", **noise})
+        gaussian = wide.model_copy(update={"deviation": deviation})
         found.append(gaussian.model_copy(update={"alpha": alpha(gaussian)}))
     textbook = {"method": "textbook", "alpha": max(found[0].alpha, theorem)}
     return (*found, basic.model_copy(update=textbook))
@@ -147,7 +142,7 @@ def _draft(
         delta=delta,
         grid=1.0,
         # A row more or less moves one cell, or each row of a projection, by 1; a replaced row is one less and one more.
-        sensitivity_steps=1 if setting.neighbors == "add-remove" else 2,
+        sensitivity_steps=setting.groups_steps,
         cutoff=0,
         expected_queries=spec.expected_queries,
         beta=spec.beta,

@@ -15,7 +15,8 @@ class Setting:
     where neighbours replace a row, else what the stream's specification gives. ``contributions`` is how many events of
     a stream one person may send; ``rounding`` is how far rounding to the grid moves a value at most: half a step of a feed's,
     while a table's numbers are whole steps.
-    ``disjoint`` says that the numbers of one answer are counts of disjoint groups, as those of a table are: one person is in
+    ``contribution`` is how many rows of one person count, where rows have persons; what one row moves by Δ a person moves by as many Δ.
+    ``disjoint`` says that the numbers of one answer are counts of disjoint groups, as those of a table are: one row is in
     one of them only.
     """
 
@@ -28,3 +29,14 @@ class Setting:
     contributions: int = 1
     disjoint: bool = False
     rounding: float = 0.0
+    contribution: int = 1
+
+    @property
+    def rows_public(self) -> bool:
+        """Whether all neighbours have as many rows: where one row stands in another's place, and a person has one."""
+        return self.neighbors == "replace" and self.contribution == 1
+
+    @property
+    def groups_steps(self) -> int:
+        """How far one person moves all counts of disjoint cells together: two of them where one row stands in another's place."""
+        return self.contribution * (2 if self.neighbors == "replace" else 1)

@@ -49,6 +49,19 @@ def _table(query: Mapping[str, Any], one: str, other: str, *, times: int = 1) ->
     return Side([query] * times, {"sex": list(one)}), Side([query] * times, {"sex": list(other)})
 
 
+_VISITS: Final = {**_GROWING, "person": "who", "contribution": 2}
+
+
+def _visits(query: Mapping[str, Any], one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Side, Side]:
+    """One query on two tables given by each person's rows."""
+
+    def side(people: Mapping[str, str]) -> Side:
+        rows = [(who, sex) for who, own in people.items() for sex in own]
+        return Side([query], {"who": [who for who, _ in rows], "sex": [sex for _, sex in rows]})
+
+    return side(one), side(other)
+
+
 def _nothing_but_bottoms(transcript: Transcript) -> bool:
     return all(seen.outcome == "below" for seen in transcript)
 
@@ -153,6 +166,32 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
         ),
         # Half a step from whole ones: the doubles nearest to these decimals are further apart than they are themselves.
         Case("0.1 up", {"kind": "laplace"}, _TENTHS, _moving((-0.55, -0.45)), {"beta": 0.1}, resolution=0.1),
+        Case(
+            "one person with 5 rows more",
+            {"kind": "laplace"},
+            _VISITS,
+            _visits(_COUNT, {"ann": "F"}, {"ann": "F", "ben": "MMMMM"}),
+            _PLAN,
+        ),
+        Case(
+            "one person in both groups more",
+            {"kind": "laplace"},
+            _VISITS,
+            _visits(_GROUPS, {"ann": "F"}, {"ann": "F", "ben": "FFFMMM"}),
+            _PLAN,
+        ),
+        # Whoever comes first in the file, or has rows like theirs, must not change which of the others' rows count.
+        Case(
+            "one person more; whose rows count",
+            {"kind": "laplace"},
+            _VISITS,
+            _visits(
+                _GROUPS,
+                dict.fromkeys("bcdefg", "FFMM"),
+                {"ann": "FFFF", **dict.fromkeys("bcdefg", "FFMM")},
+            ),
+            _PLAN,
+        ),
     ),
     "randomized_response": (
         Case(

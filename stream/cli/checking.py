@@ -31,14 +31,17 @@ def check(
     ] = None,
     person: Annotated[
         str | None,
-        typer.Option(help="A column that says whose row it is: rows per person are counted.", metavar="COLUMN"),
+        typer.Option(
+            help="A column that says whose row it is, if not the declared one: rows per person are counted.",
+            metavar="COLUMN",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare a table with its declaration before it is registered, for the table's owner alone.
 
     What it prints is private: exact figures, without noise. It talks to no Kafka, and nothing is logged or stored.
-    Exit status 1 unless every row fits as it is and, with --person, no person has two.
+    Exit status 1 unless every row fits as it is and no person has more rows than count: the declared contribution, or one.
     """
     wanted = _sources.validate_json(read_document(source))
     if not isinstance(wanted, TableSource):
@@ -99,7 +102,8 @@ def _print_columns(columns: Columns) -> None:
 def _print_people(people: People) -> None:
     say(
         f"by {people.column}: {people.people:,} people, {people.with_several:,} of them with more than one row, "
-        f"{people.most_rows:,} at most; {people.rows_without:,} rows name nobody"
+        f"{people.most_rows:,} at most; {people.rows_beyond:,} rows are beyond the {people.contribution:,} of a person that count, "
+        f"{people.rows_without:,} name nobody"
     )
 
 

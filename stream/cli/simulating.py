@@ -103,6 +103,7 @@ def _as_json(report: Report, data: str) -> dict[str, Any]:
         "mechanism": grant.spec.mechanism,
         "data": data,
         "rows": report.rows,
+        "counted": report.counted,
         "seed": report.seed,
         "questions": report.questions,
         "method": grant.calibration.method,
@@ -179,7 +180,7 @@ def _print(report: Report, data: str) -> None:
     )
     several = [(str(run.number), run.figures) for run in report.runs] if len(report.runs) > 1 else []
     show_table(
-        f"errors, of {_share(report.rows)}",
+        f"errors, of {_share(report.rows, report.counted)}",
         ["run", "of", "numbers", "largest", "mean", "promised α", "broken"],
         [
             [
@@ -218,8 +219,10 @@ def _verdict(report: Report) -> str:
     )
 
 
-def _share(rows: int | None) -> str:
-    return "values" if rows is None else f"a table of {rows:,} rows"
+def _share(rows: int | None, counted: int | None) -> str:
+    if rows is None:
+        return "values"
+    return f"a table of {rows:,} rows" if counted == rows else f"the {counted:,} rows that count of {rows:,}"
 
 
 def _figure(number: float) -> str:

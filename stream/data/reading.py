@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,8 @@ import numpy as np
 from schemas import TableSource
 from stream.data.encoding import CodeArray, code_type
 from stream.data.errors import DataError, UnreadableError
-from stream.data.tables import Table
+from stream.data.people import NAME_BYTES, NUMBER_BYTES, People
+from stream.data.rows import Rows
 from stream.log import get_logger
 
 READING_PROCESS: Final = "stream.data.reading_process"
@@ -65,8 +65,8 @@ class GuardedReader:
     def __init__(self, limits: ReadingLimits) -> None:
         self._limits = limits
 
-    def __call__(self, source: TableSource) -> Table:
-        """The source's table as its file is now; DataError if the file may not or cannot be read as declared."""
+    def __call__(self, source: TableSource) -> Rows:
+        """The source's rows as its file is now; DataError if the file may not or cannot be read as declared."""
         try:
             self._check(Path(source.path))
             return self._read(source)
@@ -88,7 +88,7 @@ class GuardedReader:
         if path.stat().st_size > self._limits.reading_bytes:
             raise UnreadableError("larger than SOTTO_TABLE_READING_BYTES")
 
-    def _read(self, source: TableSource) -> Table:
+    def _read(self, source: TableSource) -> Rows:
         limits = self._limits
         request = {
             "source": source.model_dump(mode="json"),
@@ -119,7 +119,7 @@ class GuardedReader:
                 late.cancel()
                 process.kill()
 
-    def _receive(self, source: TableSource, process: subprocess.Popen[bytes], request: bytes) -> Table:
+    def _receive(self, source: TableSource, process: subprocess.Popen[bytes], request: bytes) -> Rows:
         if process.stdin is None or process.stdout is None:
             raise EOFError
         with suppress(BrokenPipeError):
@@ -130,8 +130,10 @@ class GuardedReader:
             raise UnreadableError(answer["unreadable"])
         if "refused" in answer:
             raise DataError(answer["refused"])
-        rows, file_rows = int(answer["rows"]), int(answer["file_rows"])
-        if not 0 <= rows <= file_rows or rows * row_bytes(source) > self._limits.table_bytes:
+        rows, file_rows, people = int(answer["rows"]), int(answer["file_rows"]), int(answer["people"])
+        if not (0 <= rows <= file_rows and 0 <= people <= file_rows):
+            raise EOFError
+        if rows * row_bytes(source) + people * NAME_BYTES > self._limits.table_bytes:
             raise UnreadableError("larger than SOTTO_TABLE_BYTES")
         codes: dict[str, CodeArray] = {}
         for name, domain in source.attributes.items():
@@ -139,12 +141,19 @@ class GuardedReader:
             codes[name] = np.frombuffer(_exactly(process.stdout, rows * kind.itemsize), dtype=kind)
             if rows and int(codes[name].max()) >= domain.size:
                 raise EOFError
-        return Table(source.attributes, codes, file_row_count=file_rows)
+        if source.person is None:
+            return Rows(source.attributes, codes, file_rows)
+        numbers = np.frombuffer(_exactly(process.stdout, rows * NUMBER_BYTES), dtype="<u4").astype(np.uint32)
+        if rows and int(numbers.max()) >= people:
+            raise EOFError
+        names = np.frombuffer(_exactly(process.stdout, people * NAME_BYTES), dtype="<u8").astype(np.uint64)
+        return Rows(source.attributes, codes, file_rows, People(numbers, names.reshape(-1, 2)))
 
 
 def row_bytes(source: TableSource) -> int:
-    """How many bytes the codes of one row take up."""
-    return sum(code_type(domain.size).itemsize for domain in source.attributes.values())
+    """How many bytes the codes of one row take up, and whose row it is, where that is read."""
+    codes = sum(code_type(domain.size).itemsize for domain in source.attributes.values())
+    return codes + (0 if source.person is None else NUMBER_BYTES)
 
 
 def _length(stream: IO[bytes]) -> int:
@@ -172,9 +181,14 @@ def header(answer: dict[str, object]) -> bytes:
     return len(text).to_bytes(4, "little") + text
 
 
-def write_table(stream: IO[bytes], table: Table, names: Sequence[str]) -> None:
-    """Send a table as ``GuardedReader`` receives it."""
-    stream.write(header({"rows": table.private_row_count, "file_rows": table.file_row_count}))
-    for name in names:
-        stream.write(np.ascontiguousarray(table.private_codes[name]).view(np.uint8).data)
+def write_rows(stream: IO[bytes], rows: Rows) -> None:
+    """Send rows as ``GuardedReader`` receives them."""
+    people = rows.people
+    counts = {"rows": rows.private_row_count, "file_rows": rows.file_row_count}
+    stream.write(header({**counts, "people": 0 if people is None else people.count}))
+    for name in rows.attributes:
+        stream.write(np.ascontiguousarray(rows.private_codes[name]).view(np.uint8).data)
+    if people is not None:
+        stream.write(np.ascontiguousarray(people.private_numbers, dtype="<u4").view(np.uint8).data)
+        stream.write(np.ascontiguousarray(people.private_names, dtype="<u8").view(np.uint8).data)
     stream.flush()

@@ -1,6 +1,6 @@
 """The process that reads one table file for a service: ``python -m stream.data.reading_process``.
 
-It takes a source and limits on standard input, gives the table's codes or a refusal on standard output, and ends.
+It takes a source and limits on standard input, gives the rows' codes or a refusal on standard output, and ends.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from pathlib import Path
 from schemas import TableSource
 from stream.data.errors import DataError, UnreadableError
 from stream.data.files import rows_before_reading
-from stream.data.reading import header, row_bytes, write_table
-from stream.data.tables import Table
+from stream.data.people import NAME_BYTES
+from stream.data.reading import header, row_bytes, write_rows
+from stream.data.rows import Rows
 
 
 def main() -> None:
@@ -24,7 +25,7 @@ def main() -> None:
     output = sys.stdout.buffer
     source = TableSource.model_validate(request["source"])
     try:
-        table = _load(source, request["table_bytes"])
+        rows = _load(source, request["table_bytes"])
     except UnreadableError as error:
         output.write(header({"unreadable": error.cause}))
     except DataError as error:
@@ -32,18 +33,19 @@ def main() -> None:
     except MemoryError:
         output.write(header({"unreadable": "more memory than SOTTO_TABLE_READING_BYTES"}))
     else:
-        write_table(output, table, list(source.attributes))
+        write_rows(output, rows)
 
 
-def _load(source: TableSource, table_bytes: int) -> Table:
-    """The table; a file that says by itself that it holds too much is refused before any of it is unfolded."""
+def _load(source: TableSource, table_bytes: int) -> Rows:
+    """The rows; a file that says by itself that it holds too much is refused before any of it is unfolded."""
     most = table_bytes // row_bytes(source)
     if (rows_before_reading(Path(source.path)) or 0) > most:
         raise UnreadableError("larger than SOTTO_TABLE_BYTES")
-    table = Table.load(source)
-    if table.private_row_count > most:
+    rows = Rows.load(source)
+    names = 0 if rows.people is None else rows.people.count * NAME_BYTES
+    if rows.private_row_count * row_bytes(source) + names > table_bytes:
         raise UnreadableError("larger than SOTTO_TABLE_BYTES")
-    return table
+    return rows
 
 
 def _limit(memory: int, seconds: float) -> None:

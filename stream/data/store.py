@@ -15,6 +15,7 @@ from stream.data.errors import DataError, PredicateError, UnreadableError, shown
 from stream.data.expressions import Predicate
 from stream.data.files import Frame
 from stream.data.predicates import PredicateParser
+from stream.data.rows import Rows
 from stream.data.shapes import Ranges
 from stream.data.tables import Table, fingerprint
 from stream.noise import NoiseKey
@@ -43,18 +44,18 @@ class _Parser:
 class TableStore:
     """Loads tables once and keeps them; tables in memory stand in for the files of the sources of their name.
 
-    ``fingerprint_keys`` have 32 bytes each: fingerprints are made with the first, and recognised under any. ``read``
-    reads a source's file; a file that it could not read is not read again before it changes. Safe to share between
-    threads: while one source's file is read, the tables of the others can be had.
+    ``keys`` have 32 bytes each: fingerprints are made with the first, and recognised under any. By the key of its fingerprint it is
+    chosen which of a person's rows count. ``read`` reads a source's file; a file that it could not read is not read again
+    before it changes. Safe to share between threads: while one source's file is read, the tables of the others can be had.
     """
 
     def __init__(
         self,
-        *fingerprint_keys: bytes,
+        *keys: bytes,
         overrides: Mapping[str, Frame] | None = None,
-        read: Callable[[TableSource], Table] = Table.load,
+        read: Callable[[TableSource], Rows] = Rows.load,
     ) -> None:
-        self._keys = fingerprint_keys
+        self._keys = keys
         self._read = read
         self._lock = RLock()
         self._loading: dict[str, RLock] = {}
@@ -71,9 +72,9 @@ class TableStore:
             self.put(name, frame)
 
     @classmethod
-    def keyed_by(cls, key: NoiseKey, read: Callable[[TableSource], Table] = Table.load) -> TableStore:
-        """A store whose fingerprints are keyed by a subkey of the noise key, or of an older one."""
-        return cls(*(one.subkey(_FINGERPRINT_PURPOSE) for one in (key, *key.older)), read=read)
+    def keyed_by(cls, key: NoiseKey, read: Callable[[TableSource], Rows] = Rows.load) -> TableStore:
+        """A store whose keys are subkeys of the noise key, and of the older ones."""
+        return cls(*map(table_key, (key, *key.older)), read=read)
 
     def put(self, source_name: str, frame: Frame) -> None:
         """Use a table in memory for the source of this name from now on, whatever path the source gives."""
@@ -88,11 +89,13 @@ class TableStore:
         """
         if expected_fingerprint is not None:
             known = self._tables.get((source.source, expected_fingerprint))
-            if known is not None and known.attributes == source.attributes:
+            if known is not None and known.is_of(source):
                 return known
         with self._one_at_a_time(source):
             current = self._load(source)
-            if expected_fingerprint is not None and not self._recognises(source, current, expected_fingerprint):
+            if expected_fingerprint is not None:
+                if (known := self._recognised(source, current, expected_fingerprint)) is not None:
+                    return known
                 raise DataError(
                     f"source data differs from what was registered for {shown(source.source)}; "
                     "restore that data, or register the new data under another name",
@@ -102,7 +105,7 @@ class TableStore:
     def matches(self, source: TableSource, expected_fingerprint: str) -> bool:
         """Whether the source's data as it is now has this fingerprint, under any of the keys."""
         with self._one_at_a_time(source):
-            return self._recognises(source, self._load(source), expected_fingerprint)
+            return self._recognised(source, self._load(source), expected_fingerprint) is not None
 
     def fingerprint(self, source: TableSource) -> str:
         """The fingerprint of the source's table as it is now."""
@@ -138,12 +141,24 @@ class TableStore:
                 self._parsers[source.source] = parser
         return parser
 
-    def _recognises(self, source: TableSource, current: _Current, expected: str) -> bool:
-        older = (fingerprint(current.table, source, key) for key in self._keys[1:])
-        if current.fingerprint != expected and expected not in older:
-            return False
-        self._tables[source.source, expected] = current.table
-        return True
+    def _recognised(self, source: TableSource, current: _Current, expected: str) -> Table | None:
+        """The table as it is now, if it has this fingerprint under any of the keys."""
+        table: Table | None = current.table
+        if current.fingerprint != expected:
+            older = (
+                # Under another key other rows of a person count.
+                (
+                    current.table
+                    if current.table.everyone is None
+                    else Table.of(current.table.rows(), source, key),
+                    key,
+                )
+                for key in self._keys[1:]
+            )
+            table = next((one for one, key in older if fingerprint(one, source, key) == expected), None)
+        if table is not None:
+            self._tables[source.source, expected] = table
+        return table
 
     def _one_at_a_time(self, source: TableSource) -> RLock:
         with self._lock:
@@ -153,14 +168,15 @@ class TableStore:
         number, frame = self._frames.get(source.source, (None, None))
         stamp = (number,) if frame is not None else _file_stamp(Path(source.path))
         current = self._current.get(source.source)
-        if current is None or current.stamp != stamp or current.table.attributes != source.attributes:
-            table = self._read_file(source, stamp) if frame is None else Table.load(source, frame)
+        if current is None or current.stamp != stamp or not current.table.is_of(source):
+            rows = self._read_file(source, stamp) if frame is None else Rows.load(source, frame)
+            table = Table.of(rows, source, self._keys[0])
             current = _Current(stamp, table, fingerprint(table, source, self._keys[0]))
             self._current[source.source] = current
             self._tables[source.source, current.fingerprint] = table
         return current
 
-    def _read_file(self, source: TableSource, stamp: _Stamp) -> Table:
+    def _read_file(self, source: TableSource, stamp: _Stamp) -> Rows:
         of, asked, error = self._unreadable.get(source.source, (None, None, None))
         if error is not None and of == stamp and asked == source:
             raise UnreadableError(error.cause)
@@ -171,6 +187,11 @@ class TableStore:
             if len(stamp) > 1:
                 self._unreadable[source.source] = (stamp, source, refused)
             raise
+
+
+def table_key(key: NoiseKey) -> bytes:
+    """The subkey of a noise key by which tables are recognised, and by which their people's rows are chosen."""
+    return key.subkey(_FINGERPRINT_PURPOSE)
 
 
 def _file_stamp(path: Path) -> _Stamp:

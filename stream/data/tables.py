@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,12 @@ from blake3 import blake3
 
 from schemas import Domain, TableSource
 from stream.data.cache import BoundedCache
-from stream.data.encoding import CodeArray, encode
+from stream.data.encoding import CodeArray
 from stream.data.errors import DataError, shown
 from stream.data.expressions import Codes, Cuts, Predicate, evaluate, membership
-from stream.data.files import Frame, in_memory, read_columns
+from stream.data.files import Frame
+from stream.data.people import People, choose, contribution_key
+from stream.data.rows import Rows
 from stream.data.sums import summable
 from stream.data.universe import Cell, CellIndex
 
@@ -39,19 +41,33 @@ _WORD_BITS: Final = 64
 _MOST_CUTS_BY_BITMAP: Final = 8
 _FINGERPRINT_TAG: Final = b"sotto table fingerprint v1"
 
+UNKEYED: Final = bytes(32)
+"""The key of tables that are public, or made up: it chooses as well as any, and is no secret."""
+
 _BitmapKey = (
     tuple[str, Literal["below"], int] | tuple[str, Literal["bit"], int] | tuple[str, Literal["among"], Cuts]
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Everyone:
+    """All rows of all people, those first of which ``contribution`` a person count; ``person`` is the column that names them."""
+
+    person: str
+    contribution: int
+    private_codes: Mapping[str, CodeArray]
+    people: People
+
+
 class Table:
-    """The rows of a table as codes of its declared attributes, with exact counts and sums.
+    """The rows of a table that count, as codes of its declared attributes, with exact counts and sums.
 
     Everything that starts with ``private`` and every count and total is private data: it may meet noise and nothing
-    else. Adding or removing one row of the file moves every count by at most 1, and of a group-by or of distinct
-    cells one count at most; totals move by at most ``sum_sensitivity``. No count or total is cut short by what the
-    rows hold. ``file_row_count`` counts the file's rows, those that the domains' rules left out among them: it alone is
-    the same for all neighbours where these replace a row.
+    else. Adding or removing one row that counts moves every count by at most 1, and of a group-by or of distinct
+    cells one count at most; totals move by at most ``sum_sensitivity``. One person is one row of the file or, where the rows have
+    persons, at most ``contribution`` of them (``stream.data.people``); ``people_count`` moves by at most 1 whatever that is. No count or
+    total is cut short by what the rows hold. ``public_size`` is the number of the file's rows, those that the domains' rules left
+    out among them, or of the people that it names: it alone is the same for all neighbours where these replace a person.
     """
 
     def __init__(
@@ -59,12 +75,14 @@ class Table:
         attributes: Mapping[str, Domain],
         private_codes: Mapping[str, CodeArray],
         bitmap_cache_bytes: int = BITMAP_CACHE_BYTES,
-        file_row_count: int | None = None,
+        public_size: int | None = None,
+        everyone: Everyone | None = None,
     ) -> None:
         self.attributes: Final = dict(attributes)
         self.private_codes: Final = dict(private_codes)
         self.private_row_count: Final = len(next(iter(self.private_codes.values())))
-        self.file_row_count: Final = self.private_row_count if file_row_count is None else file_row_count
+        self.public_size: Final = self.private_row_count if public_size is None else public_size
+        self.everyone: Final = everyone
         for column in self.private_codes.values():
             column.setflags(write=False)
         self._everyone = self._packed(np.ones(self.private_row_count, dtype=np.bool_))
@@ -74,6 +92,8 @@ class Table:
             lambda bitmap: bitmap.nbytes,
         )
         self._counts: BoundedCache[Predicate, int] = BoundedCache(COUNT_CACHE_SIZE)
+        self._people_counts: BoundedCache[Predicate, int] = BoundedCache(COUNT_CACHE_SIZE)
+        self._every_row: Table | None = None
         self._code_totals: BoundedCache[tuple[str, Predicate], int] = BoundedCache(COUNT_CACHE_SIZE)
         self._groups: BoundedCache[tuple[tuple[str, ...], Predicate], npt.NDArray[np.int64]] = BoundedCache(
             GROUP_CACHE_BYTES,
@@ -82,21 +102,31 @@ class Table:
         self._indexes: BoundedCache[tuple[str, ...], CellIndex] = BoundedCache(INDEX_CACHE_SIZE)
 
     @classmethod
-    def load(cls, source: TableSource, frame: Frame | None = None) -> Table:
-        """Read a source's table from its file, or from ``frame`` instead, and encode it by the declared domains.
+    def of(cls, rows: Rows, source: TableSource, key: bytes = UNKEYED) -> Table:
+        """The table of a source's rows; which of a person's rows count is decided by ``key``, one that the deployment holds."""
+        if rows.people is None:
+            return cls(rows.attributes, rows.private_codes, public_size=rows.file_row_count)
+        found = choose(rows.private_codes, rows.people, source.contribution, contribution_key(key, source.source))
+        codes = {name: column[found.private_order] for name, column in rows.private_codes.items()}
+        everyone = Everyone(source.person or "", source.contribution, codes, found.people)
+        counted = {name: column[: found.private_counted] for name, column in codes.items()}
+        return cls(rows.attributes, counted, public_size=found.people.count, everyone=everyone)
 
-        Rows that the domains' rules leave out are not in the table. DataError if the file or a column is missing
-        or unreadable; no error depends on what a cell of a well-formed file holds.
-        """
-        names = list(source.attributes)
-        cells = read_columns(Path(source.path), names) if frame is None else in_memory(frame, names)
-        kept = np.ones(cells.height, dtype=np.bool_)
-        encoded: dict[str, CodeArray] = {}
-        for name, domain in source.attributes.items():
-            encoded[name], known = encode(name, domain, cells[name])
-            kept &= known
-        kept_codes = {name: column[kept] for name, column in encoded.items()}
-        return cls(source.attributes, kept_codes, file_row_count=cells.height)
+    @classmethod
+    def load(cls, source: TableSource, frame: Frame | None = None, key: bytes = UNKEYED) -> Table:
+        """Read a source's table from its file, or from ``frame`` instead, as ``Rows.load`` does."""
+        return cls.of(Rows.load(source, frame), source, key)
+
+    def rows(self) -> Rows:
+        """All rows, those among them that do not count."""
+        if self.everyone is None:
+            return Rows(self.attributes, self.private_codes, self.public_size)
+        return Rows(self.attributes, self.everyone.private_codes, self.public_size, self.everyone.people)
+
+    def is_of(self, source: TableSource) -> bool:
+        """Whether the table was made by a source's declaration."""
+        bound = (None, 1) if self.everyone is None else (self.everyone.person, self.everyone.contribution)
+        return self.attributes == source.attributes and bound == (source.person, source.contribution)
 
     def __repr__(self) -> str:
         return f"Table(attributes={list(self.attributes)})"
@@ -111,6 +141,26 @@ class Table:
         if known is None:
             known = _ones(self._bits(predicate))
             self._counts.put(predicate, known)
+        return known
+
+    def people_count(self, predicate: Predicate) -> int:
+        """How many people have a row that satisfies the predicate, exactly, rows that do not count among them. Private.
+
+        Errors as from ``count``. Without persons each row is one.
+        """
+        if self.everyone is None:
+            return self.count(predicate)
+        known = self._people_counts.get(predicate)
+        if known is None:
+            if self._every_row is None:
+                self._every_row = Table(self.attributes, self.everyone.private_codes)
+            whose, count = self.everyone.people.private_numbers, self.everyone.people.count
+            inside = self._every_row.private_inside(predicate)
+            # Rows outside mark one person more, instead of being left out: how many they are would show in the time.
+            found = np.zeros(count + 1, dtype=np.bool_)
+            found[np.where(inside, whose, count)] = True
+            known = int(np.count_nonzero(found[:count]))
+            self._people_counts.put(predicate, known)
         return known
 
     def counts(self, predicates: Sequence[Predicate]) -> npt.NDArray[np.int64]:
@@ -160,7 +210,7 @@ class Table:
                 cell *= length
                 cell += self.private_codes[name]
             # Rows outside take one cell more, instead of being left out: how many they are would show in the time.
-            inside = np.unpackbits(self._bits(predicate).view(np.uint8), count=self.private_row_count)
+            inside = self.private_inside(predicate)
             counted = np.bincount(np.where(inside, cell, size), minlength=size + 1)
             known = counted[:size].astype(np.int64).reshape(shape)
             known.setflags(write=False)
@@ -174,6 +224,10 @@ class Table:
         size. DataError if an attribute is unknown or named twice, or a cell is none of theirs.
         """
         return self._index(attributes).counts(cells)
+
+    def private_inside(self, predicate: Predicate) -> npt.NDArray[np.uint8]:
+        """Which rows satisfy the predicate. Errors as from ``count``."""
+        return np.unpackbits(self._bits(predicate).view(np.uint8), count=self.private_row_count)
 
     def _declared(self, attributes: Sequence[str]) -> dict[str, Domain]:
         if not attributes:
@@ -251,9 +305,10 @@ def _ones(bitmap: Bitmap) -> int:
 def fingerprint(table: Table, source: TableSource, key: bytes) -> str:
     """A digest of the source's name and schema and of the table's rows in their order: 64 hexadecimal digits.
 
-    Equal data gives an equal digest; without the 32-byte key the digest tells nothing about the rows.
+    Equal data gives an equal digest; without the 32-byte key the digest tells nothing about the rows. Where rows have
+    persons it covers whose each row is and which of them count, and their order in the file makes no difference.
     """
-    if table.attributes != source.attributes:
+    if not table.is_of(source):
         raise DataError(f"the table was not encoded for source {shown(source.source)}; load it again")
     schema = {name: domain.model_dump(mode="json") for name, domain in source.attributes.items()}
     digest = blake3(key=key)
@@ -262,12 +317,19 @@ def fingerprint(table: Table, source: TableSource, key: bytes) -> str:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
 
+    def add_column(column: npt.NDArray[np.unsignedinteger[Any]]) -> None:
+        add(column.dtype.str.encode())
+        add(np.ascontiguousarray(column).view(np.uint8).data)
+
     add(_FINGERPRINT_TAG)
     add(source.source.encode())
     add(json.dumps(schema, sort_keys=True, separators=(",", ":")).encode())
-    for name in sorted(table.private_codes):
-        column = np.ascontiguousarray(table.private_codes[name])
+    rows = table.rows()
+    for name in sorted(rows.private_codes):
         add(name.encode())
-        add(column.dtype.str.encode())
-        add(column.view(np.uint8).data)
+        add_column(rows.private_codes[name])
+    if rows.people is not None:
+        add(json.dumps([source.person, source.contribution, table.private_row_count]).encode())
+        add_column(rows.people.private_numbers)
+        add_column(rows.people.private_names)
     return digest.hexdigest()

@@ -14,6 +14,7 @@ _WORDS = {
     "value": "values",
     "values": "values",
     "count": "counts",
+    "people": "people",
     "fraction": "shares",
     "groups": "groups",
     "terms": "weighted sums",

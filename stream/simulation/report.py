@@ -57,10 +57,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All runs; ``rows`` is the number of rows of the public table, None for a feed. The ``seed`` repeats them."""
+    """All runs; ``rows`` is the number of rows of the public table and ``counted`` that of those which count, None for a feed.
+
+    The ``seed`` repeats them.
+    """
 
     questions: int
     rows: int | None
+    counted: int | None
     seed: int
     runs: tuple[Run, ...]
 

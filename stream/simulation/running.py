@@ -8,7 +8,9 @@ import polars as pl
 from blake3 import blake3
 
 from schemas import Query, Source, StreamSpec, TableSource
-from stream.data import Table
+from stream.data import Rows, Table
+from stream.data.store import table_key
+from stream.noise import NoiseKey
 from stream.simulation.errors import SimulationError
 from stream.simulation.measuring import measure
 from stream.simulation.report import Ending, Report, Run
@@ -41,10 +43,37 @@ def simulate(
         )
     if isinstance(source, TableSource) and table is None:
         raise SimulationError(f"source '{source.source}': it has a table; give a public one")
-    loaded = Table.load(source, table) if isinstance(source, TableSource) else None
-    truths = truths_of(source, loaded)
-    made = tuple(_run(number, spec, source, questions, table, seed, truths) for number in range(1, runs + 1))
-    return Report(len(questions), None if loaded is None else loaded.file_row_count, seed, made)
+    exact = _Exact(source, table)
+    made = tuple(_run(number, spec, source, questions, table, seed, exact) for number in range(1, runs + 1))
+    return Report(len(questions), exact.rows, exact.counted, seed, made)
+
+
+class _Exact:
+    """The exact answers of each run. Where people have several rows, its key decides which of them count."""
+
+    def __init__(self, source: Source, table: pl.DataFrame | None) -> None:
+        self._source = source
+        self._rows = Rows.load(source, table) if isinstance(source, TableSource) else None
+        self._table: Table | None = None
+        self._truths: Truths | None = None
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows the public table has."""
+        return None if self._rows is None else self._rows.file_row_count
+
+    @property
+    def counted(self) -> int | None:
+        """How many of them count: as many by every key."""
+        return None if self._table is None else self._table.private_row_count
+
+    def of(self, key: NoiseKey) -> Truths:
+        """What a run with this key should answer."""
+        if self._truths is None or (self._rows is not None and self._rows.people is not None):
+            if self._rows is not None and isinstance(self._source, TableSource):
+                self._table = Table.of(self._rows, self._source, table_key(key))
+            self._truths = truths_of(self._source, self._table)
+        return self._truths
 
 
 def _run(
@@ -54,9 +83,11 @@ def _run(
     questions: Mapping[int, Query],
     table: pl.DataFrame | None,
     seed: int,
-    truths: Truths,
+    exact: _Exact,
 ) -> Run:
-    driver = Driver(blake3(f"sotto simulation v1 {seed} {number}".encode()).digest(), partitions=1)
+    key = NoiseKey(blake3(f"sotto simulation v1 {seed} {number}".encode()).digest())
+    truths = exact.of(key)
+    driver = Driver(key, partitions=1)
     driver.register(source, table)
     driver.open(spec)
     answers = dict(zip(questions, driver.ask_many(questions.values()), strict=True))

@@ -19,16 +19,19 @@ LAW = (
 def synthetic(source: TableSource, rows: int, seed: int) -> pl.DataFrame:
     """So many rows that are drawn independently by ``LAW`` over a source's declared domains.
 
-    No row is left out of the table or clamped. The same seed gives the same cells to an attribute, whatever other
+    No row is left out of the table or clamped. Where rows have persons, each is that of one of so many people that they
+    have as many rows on average as count. The same seed gives the same cells to an attribute, whatever other
     attributes there are. This is no noise, and protects nothing: there is nothing to protect.
     """
-    return pl.DataFrame([_column(name, domain, rows, seed) for name, domain in source.attributes.items()])
+    columns = [_column(name, domain, rows, seed) for name, domain in source.attributes.items()]
+    if source.person is not None and source.person not in source.attributes:
+        people = max(1, rows // source.contribution)
+        columns.append(pl.Series(source.person, _generator(source.person, seed).integers(people, size=rows)))
+    return pl.DataFrame(columns)
 
 
 def _column(name: str, domain: Domain, rows: int, seed: int) -> pl.Series:
-    digest = blake3(f"sotto synthetic table v1 {seed} {name}".encode()).digest()
-    generator = np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
-    codes = _codes(domain, rows, generator)
+    codes = _codes(domain, rows, _generator(name, seed))
     match domain:
         case Categories(values=values):
             return pl.Series(name, values, dtype=pl.String).gather(codes)
@@ -37,6 +40,11 @@ def _column(name: str, domain: Domain, rows: int, seed: int) -> pl.Series:
             return pl.Series(name, np.array(edges, dtype=np.float64)[codes])
         case _:
             return pl.Series(name, codes + domain.minimum)
+
+
+def _generator(name: str, seed: int) -> np.random.Generator:
+    digest = blake3(f"sotto synthetic table v1 {seed} {name}".encode()).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
 
 
 def _codes(domain: Domain, rows: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from schemas import MAX_UNIVERSE, Query, Source, TableSource, ValuesSource, form_of
-from stream.data import PredicateParser, Table, cell_codes
+from stream.data import PredicateParser, Table, cell_codes, rows_are_public
 from stream.mechanisms.ranges import range_of
 from stream.simulation.errors import SimulationError
 
@@ -32,7 +32,7 @@ class TableTruths:
         self._parser = PredicateParser(source.attributes)
         self._attributes = source.attributes
         # Where the number of rows is public, shares are shares of the file's.
-        self._rows = table.file_row_count if source.neighbors == "replace" else table.private_row_count
+        self._rows = table.public_size if rows_are_public(source) else table.private_row_count
 
     def numbers(self, query: Query) -> tuple[Fraction, ...]:
         """The numbers that a query asks for."""
@@ -49,6 +49,8 @@ class TableTruths:
             case "mean":
                 rows = self._count(_where(query))
                 parts = [self._total(query.mean or "", _where(query)) / rows] if rows else []
+            case "people":
+                parts = [self._people(_where(query))]
             case "fraction":
                 parts = [self._count(_where(query)) / self._rows] if self._rows else []
             case _:
@@ -58,11 +60,17 @@ class TableTruths:
     def scores(self, query: Query) -> dict[str, Fraction]:
         """The score of each candidate of a query."""
         return {
-            one.name: self._count(one.where or "TRUE")
-            if one.sum is None
-            else self._total(one.sum, one.where or "TRUE")
+            one.name: self._score(one.where or "TRUE", one.sum, people=one.people)
             for one in query.candidates or ()
         }
+
+    def _score(self, where: str, attribute: str | None, *, people: bool) -> Fraction:
+        if attribute is not None:
+            return self._total(attribute, where)
+        return self._people(where) if people else self._count(where)
+
+    def _people(self, where: str) -> Fraction:
+        return Fraction(self._table.people_count(self._parser.parse(where)))
 
     def _count(self, where: str) -> Fraction:
         return Fraction(self._table.count(self._parser.parse(where)))

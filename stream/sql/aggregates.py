@@ -22,17 +22,25 @@ _INSTEAD: Final[tuple[tuple[type[exp.Expr], str], ...]] = (
 )
 
 
+DISTINCT: Final = (
+    "COUNT(DISTINCT …) counts people, by the column that the source declares as person; COUNT(*) counts rows, and SELECT a, "
+    "COUNT(*) … GROUP BY a shows which values of an attribute there are"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A column of answers: of which form, over which rows, and of which attribute if it adds one up.
 
-    ``form`` ``fraction`` is a share of all rows.
+    ``form`` ``fraction`` is a share of all rows, ``people`` a count of the people who have such rows; ``person`` is the column that they
+    are told apart by.
     """
 
     name: str
-    form: Literal["count", "fraction", "sum", "mean"]
+    form: Literal["count", "people", "fraction", "sum", "mean"]
     where: str | None = None
     attribute: str | None = None
+    person: str | None = None
 
 
 def measured(name: str, node: exp.Expr, where: str | None, *, grouped: bool) -> Measured:
@@ -56,9 +64,10 @@ def _count(name: str, node: exp.Count | exp.CountIf, where: str | None) -> Measu
     if isinstance(node, exp.CountIf):
         return Measured(name, "count", both(where, condition_of(counted)))
     if isinstance(counted, exp.Distinct):
-        raise StatementError(
-            "COUNT(DISTINCT …) cannot be asked; one row is one person, whom COUNT(*) counts, and SELECT a, COUNT(*) … GROUP BY a "
-            "shows which values of an attribute there are"
+        if len(counted.expressions) != 1 or counted.args.get("on"):
+            raise StatementError(DISTINCT)
+        return Measured(
+            name, "people", where, person=attribute_of(bare(counted.expressions[0]), "COUNT(DISTINCT …)")
         )
     if isinstance(counted, exp.Case):
         condition, value = _case(counted)

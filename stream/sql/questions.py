@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from schemas import MAX_PREDICATE_LENGTH, Bins, Categories, Domain, Integers, TableSource
 from stream.asking.labels import Group, groups_of
-from stream.sql.aggregates import Measured
+from stream.sql.aggregates import DISTINCT, Measured
 from stream.sql.errors import StatementError
 from stream.sql.statements import Column, Grouped, Statement
 
@@ -40,13 +40,16 @@ class Plan:
 def plan(statement: Statement, source: TableSource) -> Plan:
     """What to ask of a stream on the source.
 
-    Counts by groups are one question for all groups. Sums and means are one for each, of at most 256.
+    Counts by groups are one question for all groups. Sums, means and counts of people are one for each, of at most 256.
 
     Raises:
         StatementError: the source has no such attribute, or too much is asked at once.
     """
     named = _Attributes(source)
     columns = tuple(_resolved(column, named) for column in statement.columns)
+    for column in columns:
+        if isinstance(column, Measured) and column.person is not None:
+            _require_person(column.person, source)
     groups = tuple(named.find(attribute, "GROUP BY") for attribute in statement.groups)
     rows = groups_of(source, groups) or ()
     questions: list[Question] = []
@@ -55,7 +58,7 @@ def plan(statement: Statement, source: TableSource) -> Plan:
             questions += _questions(place, column, source, groups)
     if len(questions) > MAX_QUESTIONS:
         raise StatementError(
-            f"{len(questions):,} questions are asked, one for each sum or mean of each group; ask at most {MAX_QUESTIONS} at once: "
+            f"{len(questions):,} questions are asked, one for each sum, mean or count of people of each group; ask at most {MAX_QUESTIONS} at once: "
             "take fewer groups, or COUNT(*), which is one question for all groups"
         )
     return Plan(columns, rows, tuple(questions))
@@ -78,6 +81,13 @@ class _Attributes:
             return alike[0]
         near = get_close_matches(name, self._names, n=3) or self._names[:8]
         raise StatementError(f"{where}: no attribute is called '{name}'; there are {', '.join(near)}")
+
+
+def _require_person(column: str, source: TableSource) -> None:
+    if source.person is None:
+        raise StatementError(f"{DISTINCT}; this source declares none, and one row is one person")
+    if column.casefold() != source.person.casefold():
+        raise StatementError(f"{DISTINCT}: '{source.person}'")
 
 
 def _resolved(column: Column, named: _Attributes) -> Column:
@@ -103,7 +113,7 @@ def _questions(place: int, column: Measured, source: TableSource, groups: tuple[
     domains = [source.attributes[name] for name in groups]
     if prod(domain.size for domain in domains) > MAX_QUESTIONS:
         raise StatementError(
-            f"the groups are {prod(domain.size for domain in domains):,}, and each sum or mean is a question of its own; "
+            f"the groups are {prod(domain.size for domain in domains):,}, and each sum, mean or count of people is a question of its own; "
             f"ask for at most {MAX_QUESTIONS}, or COUNT(*), which is one question for all groups"
         )
     for row, cell in enumerate(product(*(_conditions(*one) for one in zip(groups, domains, strict=True)))):
@@ -117,6 +127,8 @@ def _query(column: Measured, where: str | None) -> dict[str, Any]:
     match column.form:
         case "count":
             return {"where": where or "TRUE"}
+        case "people":
+            return {"people": True} | ({} if where is None else {"where": where})
         case "fraction":
             return {"where": where, "fraction": True}
         case form:

@@ -14,7 +14,7 @@ import pytest
 
 from schemas import Answer
 from sotto import AsyncClient, Refused
-from stream.data import GuardedReader, Table
+from stream.data import GuardedReader, Rows
 from stream.kafka.engine import Engine
 from stream.kafka.services import budget, worker
 from stream.noise import NoiseKey
@@ -36,7 +36,7 @@ async def test_a_slow_table_holds_up_neither_heartbeats_nor_the_other_partitions
     load, loads, takes = GuardedReader.__call__, [], []
     seconds = settings.session_timeout_ms / 1000 + 1.5
 
-    def slow_load(*arguments: Any) -> Table:
+    def slow_load(*arguments: Any) -> Rows:
         loads.append(arguments)
         time.sleep(seconds)
         return load(*arguments)

@@ -20,13 +20,17 @@ from stream.data.errors import DataError, shown
 def check_table(source: TableSource, path: Path | None = None, person: str | None = None) -> Report:
     """Compare a source's table, or another file, with the source's declaration, as services would read it.
 
-    ``person`` names a column that says whose row it is; each person's rows are counted then. The report is private.
+    ``person`` names a column that says whose row it is, if not the one that the source declares; each person's rows are counted
+    then. The report is private.
     Memory does not grow with the number of rows. UnreadableError if there is no table at the path, DataError if it has
     no column of the person's.
     """
     file = TableFile.open(Path(source.path) if path is None else path)
+    declared = person in {None, source.person}
+    person = source.person if person is None else person
     if person is not None and person not in file.types:
-        raise DataError(f"--person: the table has no column {shown(person)}; name one of {_listed(file)}")
+        field = "person" if declared else "--person"
+        raise DataError(f"{field}: the table has no column {shown(person)}; name one of {_listed(file)}")
     columns = _columns(source, file)
     checks = [
         CellCheck(name, domain)
@@ -45,7 +49,8 @@ def check_table(source: TableSource, path: Path | None = None, person: str | Non
         changed += int(np.count_nonzero(kept & altered))
         if file.is_csv:
             surplus_lines += int((batch[SURPLUS] != "").sum())
-    people = None if person is None else count_people(file, person, rows)
+    # Of a column that is not the declared one, each row beyond a person's first is beyond what is promised.
+    people = None if person is None else count_people(file, person, rows, source.contribution if declared else 1)
     return Report(
         source=source.source,
         path=str(file.path),

@@ -10,30 +10,40 @@ import polars as pl
 
 from stream.data.checks.report import People
 from stream.data.checks.scan import TableFile
+from stream.data.people import named
 
 _ROWS_A_PASS: Final = 1 << 23
 
 _Digests = npt.NDArray[np.uint64]
 
 
-def count_people(file: TableFile, column: str, rows: int) -> People:
-    """Count each person's rows by 64-bit digests of the names in a column.
+def count_people(file: TableFile, column: str, rows: int, most: int = 1) -> People:
+    """Count each person's rows by 64-bit digests of the names in a column, and those beyond ``most`` a person.
 
     The file is read once more for every eight million rows, so that memory does not grow with them: each pass counts
     the people whose digests fall to it. Two people in a hundred million share a digest with a chance of 0.03 %.
     """
     passes = -(-rows // _ROWS_A_PASS)
-    people = most = several = named = 0
+    people = most_rows = several = somebody = beyond = 0
     for number in range(passes):
         counted = _Counted()
         for batch in file.batches([column]):
-            digests = _digests(batch[column])
+            digests = _digests(column, batch[column])
             counted.add(digests[digests % np.uint64(passes) == number])
         people += len(counted.rows)
-        most = max(most, int(counted.rows.max(initial=0)))
+        most_rows = max(most_rows, int(counted.rows.max(initial=0)))
+        beyond += int(np.maximum(counted.rows - most, 0).sum())
         several += int(np.count_nonzero(counted.rows > 1))
-        named += int(counted.rows.sum())
-    return People(column=column, people=people, most_rows=most, with_several=several, rows_without=rows - named)
+        somebody += int(counted.rows.sum())
+    return People(
+        column=column,
+        people=people,
+        most_rows=most_rows,
+        with_several=several,
+        contribution=most,
+        rows_beyond=beyond,
+        rows_without=rows - somebody,
+    )
 
 
 class _Counted:
@@ -54,7 +64,7 @@ class _Counted:
         self.rows = np.insert(self.rows, places[~known], rows[~known])
 
 
-def _digests(column: pl.Series) -> _Digests:
+def _digests(name: str, column: pl.Series) -> _Digests:
     """One for each row that names somebody."""
-    names = column.cast(pl.String)
-    return names.filter((names.str.strip_chars() != "").fill_null(value=False)).hash().to_numpy()
+    texts, nobody = named(name, column)
+    return texts.filter(pl.Series(~nobody)).hash().to_numpy()

@@ -82,13 +82,19 @@ class People:
     with_several: int
     """How many people have more than one row."""
 
+    contribution: int
+    """How many rows of each person count."""
+
+    rows_beyond: int
+    """How many rows do not count, because so many others of their person do."""
+
     rows_without: int
     """How many rows name nobody."""
 
     @property
-    def one_row_each(self) -> bool:
-        """Whether each row names its person and no two the same."""
-        return not self.with_several and not self.rows_without
+    def all_count(self) -> bool:
+        """Whether each row names its person, who has no more rows than count."""
+        return not self.rows_beyond and not self.rows_without
 
 
 @dataclass(frozen=True)
@@ -117,8 +123,8 @@ class Report:
 
     @property
     def fits(self) -> bool:
-        """Whether every row is in the table as it was found and, if people were asked for, each has one row."""
-        people = self.people is None or self.people.one_row_each
+        """Whether every row is in the table as it was found and, where people are known, none has more than count."""
+        people = self.people is None or self.people.all_count
         return self.columns.usable and self.as_declared == self.rows and not self.surplus_lines and people
 
     def to_json(self) -> dict[str, Any]:

@@ -73,10 +73,20 @@ def about_rows(source: TableSource, left_out: int, surplus_lines: int, people: P
             "with neighbors 'replace' the number of rows in the file is public, those left out among them; mechanisms that "
             "build on it promise their accuracy only where no row is left out: declare 'other', clamp, and fill in numbers"
         )
+    if people is not None and source.person == people.column:
+        if people.rows_beyond:
+            yield (
+                f"{people.rows_beyond:,} rows do not count, as {people.contribution:,} others of their person do; a larger "
+                "contribution counts more of them, and has as many times the noise"
+            )
+        if people.rows_without:
+            yield f"rows without {shown(people.column)} are left out: nobody can tell whose they are; name their person"
+        return
     if people is not None and people.with_several:
         yield (
             f"every promise is for one row a person: for whoever has {people.most_rows:,} rows the loss is up to "
-            f"{_group_loss(source, people.most_rows)}; make one row of each person's rows"
+            f"{_group_loss(source, people.most_rows)}; declare person {shown(people.column)} and a contribution, or make one row of "
+            "each person's rows"
         )
     if people is not None and people.rows_without:
         yield f"rows without {shown(people.column)}: nobody can tell whose they are; name their person or drop them"

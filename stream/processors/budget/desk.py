@@ -172,7 +172,7 @@ class Desk:
         """The number of rows of an account's file, public where neighbours replace a row."""
         if not isinstance(account.source, TableSource):
             raise RefusedError("mechanism.rows: the source has no rows; remove it")
-        return self._tables.get(account.source, account.fingerprint).file_row_count
+        return self._tables.get(account.source, account.fingerprint).public_size
 
     def _end(
         self,

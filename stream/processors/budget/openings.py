@@ -30,7 +30,7 @@ from stream.accounting.planner import sensitivity_steps
 from stream.accounting.plans import choose
 from stream.accounting.refusals import RefusedError
 from stream.accounting.setting import Setting
-from stream.data import sum_sensitivity
+from stream.data import count_sensitivity, rows_are_public, total_sensitivity
 from stream.mechanisms.ranges import LEAST_REACH, MAX_STEPS, range_of, reach_of, written
 
 _BOTH: Final = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
@@ -45,7 +45,7 @@ _KINDS_OF: Final[dict[str, set[str]]] = {
 def plan_for(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> Calibration:
     """Fix a stream's constants from public parameters only.
 
-    ``table_rows`` tells the number of rows of a table whose neighbours replace a row; it is asked only there.
+    ``table_rows`` tells the number of rows of a table, or of its people, where all neighbours have as many; it is asked only there.
 
     Raises:
         RefusedError: the mechanism does not fit the source; the message names the field and the remedy.
@@ -129,8 +129,8 @@ def _setting_of_table(mechanism: Mechanism, source: TableSource, table_rows: Cal
             "mechanism.monotone: counts are not monotone when neighbours replace a row; leave it false, or register "
             "the source with neighbors 'add-remove'",
         )
-    # One person is one row, and moves a count by one.
-    widths = [1]
+    # A stream for people alone is moved by one person as such, and not by how many rows count.
+    widths = [1 if getattr(mechanism, "people", False) else count_sensitivity(source)]
     for place, name in enumerate(sums):
         domain = source.attributes.get(name)
         if not isinstance(domain, Integers):
@@ -142,7 +142,7 @@ def _setting_of_table(mechanism: Mechanism, source: TableSource, table_rows: Cal
                 f"mechanism.monotone: sums of '{name}' can fall when a row is added; leave it false, or declare the "
                 "attribute with a minimum of at least 0",
             )
-        widths.append(sum_sensitivity(domain, source.neighbors))
+        widths.append(total_sensitivity(source, domain))
     sizes = []
     for place, name in enumerate(getattr(mechanism, "attributes", ())):
         if name not in source.attributes:
@@ -159,12 +159,13 @@ def _setting_of_table(mechanism: Mechanism, source: TableSource, table_rows: Cal
         sizes=tuple(sizes),
         rows=_public_rows(mechanism, source, table_rows),
         disjoint=True,
+        contribution=source.contribution,
     )
 
 
 def _public_rows(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> int | None:
     given: int | None = getattr(mechanism, "rows", None)
-    if source.neighbors == "add-remove":
+    if not rows_are_public(source):
         return given
     known = table_rows() if table_rows is not None else given
     if given is not None and known != given:

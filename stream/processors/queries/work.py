@@ -194,6 +194,8 @@ def _passes(source: TableSource, query: Any, texts: Sequence[str]) -> float:
     for text in texts:
         leaves = _leaves(text)
         work += SCAN * min(2 * (leaves + text.count(",")), _LITERALS_AT_MOST * leaves)
+    # Who has a row within is looked up row by row.
+    work += GROUPED * [query.people, *(one.people for one in query.candidates or ())].count(True)
     sums = [query.sum, query.mean, *(one.sum for one in query.candidates or ())]
     work += SCAN * sum(_digits(source.attributes, name) for name in sums if name is not None)
     return work + (GROUPED * (1 + len(query.group_by)) if query.group_by is not None else 0.0)

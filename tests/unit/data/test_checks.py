@@ -66,7 +66,7 @@ def test_rows_are_counted_as_the_declared_rules_read_them(kind: str, table: list
         loaded = Table.load(source(path=str(path)))
     read = [(row, read_by_hand(row)) for row in table]
     as_declared = sum(values is not None and is_as_found(row, values) for row, values in read)
-    assert report.rows == len(table) == loaded.file_row_count
+    assert report.rows == len(table) == loaded.public_size
     assert report.left_out == sum(values is None for _, values in read)
     assert loaded.private_row_count == report.rows - report.left_out
     assert report.as_declared == as_declared
@@ -189,7 +189,7 @@ def test_rows_per_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     told = checked(tmp_path, text, {"age": AGE}, "who").people
     assert told is not None
     assert (told.people, told.most_rows, told.with_several, told.rows_without) == (3, 3, 2, 2)
-    assert not told.one_row_each
+    assert not told.all_count
 
 
 @pytest.mark.parametrize(

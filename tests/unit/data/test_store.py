@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from schemas import Categories, Domain, Integers, TableSource
-from stream.data import DataError, PredicateError, Table, TableStore, UnreadableError, fingerprint
+from stream.data import DataError, PredicateError, Rows, Table, TableStore, UnreadableError, fingerprint
 from stream.data import store as store_module
 from stream.data.cache import BoundedCache, RecentCache
 from stream.data.files import Frame
@@ -71,13 +71,13 @@ def test_a_fingerprint_is_refused_for_a_table_of_another_schema() -> None:
 def test_many_streams_share_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[str] = []
 
-    class Counted(Table):
+    class Counted(Rows):
         @classmethod
-        def load(cls, source: TableSource, frame: Frame | None = None) -> Table:
+        def load(cls, source: TableSource, frame: Frame | None = None) -> Rows:
             loads.append(source.source)
-            return Table.load(source, frame)
+            return Rows.load(source, frame)
 
-    monkeypatch.setattr(store_module, "Table", Counted)
+    monkeypatch.setattr(store_module, "Rows", Counted)
     store = TableStore(KEY, overrides={"small": pl.DataFrame(COLUMNS)})
     expected = store.fingerprint(SOURCE)
     with ThreadPoolExecutor(8) as pool:
@@ -138,9 +138,9 @@ def test_a_file_that_could_not_be_read_is_not_read_again_before_it_changes(tmp_p
     path.write_bytes(b"a bomb")
     reads: list[str] = []
 
-    def read(declared: TableSource) -> Table:
+    def read(declared: TableSource) -> Rows:
         reads.append(declared.path)
-        return Table.load(declared)
+        return Rows.load(declared)
 
     store = TableStore(KEY, read=read)
     for _ in range(3):
@@ -158,11 +158,11 @@ def test_while_one_table_is_read_another_can_be_had(tmp_path: Path) -> None:
     slow, quick = (source(ATTRIBUTES, name, str(tmp_path / f"{name}.parquet")) for name in ("slow", "quick"))
     begun, had = Event(), Event()
 
-    def read(declared: TableSource) -> Table:
+    def read(declared: TableSource) -> Rows:
         if declared == slow:
             begun.set()
             assert had.wait(60)
-        return Table.load(declared)
+        return Rows.load(declared)
 
     store = TableStore(KEY, read=read)
     with ThreadPoolExecutor(1) as pool:

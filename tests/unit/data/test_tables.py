@@ -226,7 +226,7 @@ def test_a_blank_line_is_a_row_wherever_it_stands_also_in_a_single_column(
     path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     declared = source({"x": Categories(values=("a", "b", "?"), other="?")}, path=str(path))
     table = Table.load(declared)
-    assert table.file_row_count == 3
+    assert table.public_size == 3
     assert table.private_codes["x"].tolist() == [{"a": 0, "b": 1, "": 2}[line] for line in lines]
 
 

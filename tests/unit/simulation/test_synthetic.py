@@ -32,7 +32,7 @@ def codes(seed: int, source: TableSource = SOURCE) -> Table:
 
 def test_every_row_lies_in_the_declared_domain() -> None:
     table = codes(1)
-    assert table.file_row_count == table.private_row_count == ROWS
+    assert table.public_size == table.private_row_count == ROWS
     assert all(len(np.unique(table.private_codes[name])) == one.size for name, one in SOURCE.attributes.items())
 
 

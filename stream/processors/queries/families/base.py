@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from schemas import Calibration, Integers, TableSource, form_of
 from stream.accounting.costs import PARTS
 from stream.accounting.prices import epsilon_left, epsilon_of
-from stream.data import Predicate, Table, TableStore
+from stream.data import Predicate, Table, TableStore, rows_are_public
 from stream.processors.queries.hosted import HostedStreams
 from stream.processors.queries.updates import Update
 from stream.processors.rejections import PRICE, Rejection
@@ -127,12 +127,27 @@ class Context:
         except ValueError as error:
             raise Rejection("predicate", f"{field}: {error}") from None
 
+    def people(self, slot: int, where: str | None, field: str = "where") -> int:
+        """How many people truly have a row that satisfies a predicate: private."""
+        try:
+            return self.table(slot).people_count(self.predicate(slot, where, field))
+        except ValueError as error:
+            raise Rejection("predicate", f"{field}: {error}") from None
+
     def total(self, slot: int, attribute: str, where: str | None, *, centre: int = 0, field: str = "sum") -> int:
         """The true sum of an attribute, less ``centre`` for each row: private."""
         try:
             return self.table(slot).total(attribute, self.predicate(slot, where), centre)
         except ValueError as error:
             raise Rejection("predicate", f"{field}: {error}") from None
+
+    def allow_rows(self, slot: int, field: str) -> None:
+        """Refuse what rows add up to, of a stream whose noise was planned for people alone."""
+        if getattr(self.streams.terms_at(slot).mechanism, "people", False):
+            raise Rejection(
+                "malformed",
+                f"{field}: the stream takes counts of people alone; send people beside where, or open one without mechanism.people",
+            )
 
     def allow_sum(self, slot: int, attribute: str, field: str = "sum") -> None:
         """Refuse a sum that the stream's noise was not planned for."""
@@ -153,11 +168,11 @@ class Context:
     def public_rows(self, slot: int) -> int | None:
         """The number of rows of the file where it is public: neighbours replace a row and keep the number.
 
-        How many of them the domains' rules leave out stays private.
+        How many of them the domains' rules leave out stays private. Where rows have persons it is the number of people who
+        are named, if one row of each counts; of several rows a person nobody may know how many there are.
         """
-        if self.source_table(slot).neighbors != "replace":
-            return None
-        return self.table(slot).file_row_count
+        source = self.source_table(slot)
+        return self.table(slot).public_size if rows_are_public(source) else None
 
 
 def form_for(query: Any, *allowed: str, takes_alpha: bool = False) -> str:

@@ -10,7 +10,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy.typing as npt
 
 from schemas import Cell as CellWeight
 from schemas import HypothesisCalibration, HypothesisUpdate, Pmw, SparsePmw, Term
-from stream.accounting.hypotheses import WEIGHT_STEPS, hypothesis_reach, rows_reach
+from stream.accounting.hypotheses import WEIGHT_STEPS, hypothesis_reach, rows_rate, rows_reach
 from stream.data.cache import BoundedCache
 from stream.mechanisms.multiplicative_weights import Aim, Correction, Hypothesis, Step, Strength, run
 from stream.noise import Role, Sampler, cell_words, round_words, sampler
@@ -248,8 +247,8 @@ class _KeyedNoise:
 
 
 def rows_sampler(calibration: HypothesisCalibration) -> Sampler:
-    """The law of the noise on the number of rows: one row more or less is one step."""
-    return sampler("two_sided", Fraction(calibration.epsilon_rows))
+    """The law of the noise on the number of rows."""
+    return sampler("two_sided", rows_rate(calibration))
 
 
 def strength_of(calibration: HypothesisCalibration, rows: int) -> Correction:

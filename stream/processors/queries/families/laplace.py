@@ -17,7 +17,7 @@ from schemas import MAX_CATEGORIES, AnswersCalibration, Laplace
 from stream.accounting.answers import alpha_for, answer_law, ratio_interval
 from stream.accounting.costs import PARTS
 from stream.accounting.prices import Price, answer_price, epsilon_of, takes_alpha
-from stream.data import sum_sensitivity
+from stream.data import count_sensitivity, groups_sensitivity, rows_are_public, total_sensitivity
 from stream.mechanisms.grid import shown
 from stream.mechanisms.ranges import MAX_STEPS
 from stream.noise import NoiseScaleError, Role, Sampler, event_words, sampler
@@ -84,12 +84,12 @@ class LaplaceFamily(Stateless):
     def _question(self, slot: int, query: Any) -> _Question:
         if on_values(self._context.streams, slot):
             return self._trusted(slot, query)
-        form = form_for(query, "count", "fraction", "sum", "mean", "groups", takes_alpha=True)
+        form = form_for(query, "count", "people", "fraction", "sum", "mean", "groups", takes_alpha=True)
         if query.alpha is not None and (form == "mean" or (form == "fraction" and self._private_rows(slot))):
             raise no_alpha_for(form)
         match form:
-            case "count":
-                return _Question((self._context.count(slot, query.where),), (1,), "number")
+            case "count" | "people":
+                return self._counted(slot, query, people=form == "people")
             case "fraction":
                 return self._fraction(slot, query)
             case "sum":
@@ -100,6 +100,11 @@ class LaplaceFamily(Stateless):
                 return self._mean(slot, query)
             case _:
                 return self._groups(slot, query)
+
+    def _counted(self, slot: int, query: Any, *, people: bool) -> _Question:
+        if people:
+            return _Question((self._context.people(slot, query.where),), (1,), "number")
+        return _Question((self._context.count(slot, query.where),), (self._count_width(slot),), "number")
 
     def answer(self, questions: Sequence[Asked]) -> list[Reply | None]:
         """Noise for all questions of the same widths at once."""
@@ -125,7 +130,7 @@ class LaplaceFamily(Stateless):
         return _calibration(self._context.streams.terms_at(slot).calibration)
 
     def _private_rows(self, slot: int) -> bool:
-        return self._context.source_table(slot).neighbors != "replace"
+        return not rows_are_public(self._context.source_table(slot))
 
     def _priced(self, slot: int, question: _Question, alpha: float) -> _Question:
         """A question about a table with the error that it must keep to."""
@@ -161,17 +166,19 @@ class LaplaceFamily(Stateless):
 
     def _sum_width(self, slot: int, attribute: str, centre: int, field: str) -> int:
         domain = self._context.integers(slot, attribute, field)
-        neighbors = self._context.source_table(slot).neighbors
         # A constant attribute moves nothing, yet noise needs a scale.
-        return max(1, sum_sensitivity(domain, neighbors, centre))
+        return max(1, total_sensitivity(self._context.source_table(slot), domain, centre))
+
+    def _count_width(self, slot: int) -> int:
+        return count_sensitivity(self._context.source_table(slot))
 
     def _fraction(self, slot: int, query: Any) -> _Question:
         count = self._context.count(slot, query.where)
         if (rows := self._context.public_rows(slot)) is not None:
             return _Question((count,), (1,), "number", parts=max(1, rows))
-        everyone = self._context.count(slot, None)
+        everyone, width = self._context.count(slot, None), 2 * self._count_width(slot)
         # Both numbers share the answer's ε, so each has twice the noise.
-        return _Question((count, everyone), (2, 2), "quotient", moved=2)
+        return _Question((count, everyone), (width, width), "quotient", moved=2)
 
     def _mean(self, slot: int, query: Any) -> _Question:
         domain = self._context.integers(slot, query.mean, "mean")
@@ -180,7 +187,16 @@ class LaplaceFamily(Stateless):
         total = _clamped(self._context.total(slot, query.mean, query.where, centre=centre, field="mean"))
         low, high = float(domain.minimum), float(domain.maximum)
         count = self._context.count(slot, query.where)
-        return _Question((total, count), (2 * width, 2), "quotient", 1, float(centre), low, high, moved=2)
+        return _Question(
+            (total, count),
+            (2 * width, 2 * self._count_width(slot)),
+            "quotient",
+            1,
+            float(centre),
+            low,
+            high,
+            moved=2,
+        )
 
     def _groups(self, slot: int, query: Any) -> _Question:
         predicate = self._context.predicate(slot, query.where)
@@ -188,9 +204,11 @@ class LaplaceFamily(Stateless):
             counts = self._context.table(slot).group_counts(query.group_by, predicate, max_cells=MAX_CATEGORIES)
         except ValueError as error:
             raise Rejection("malformed", f"group_by: {error}") from None
-        width = 1 if self._context.source_table(slot).neighbors == "add-remove" else 2
+        source = self._context.source_table(slot)
         numbers = tuple(counts.ravel().tolist())
-        return _Question(numbers, (width,) * len(numbers), "vector", moved=width)
+        # All rows of a person may lie in one group, which has the largest ℓ₂ norm.
+        moved = 2 if source.neighbors == "replace" else 1
+        return _Question(numbers, (groups_sensitivity(source),) * len(numbers), "vector", moved=moved)
 
     def _laws(self, slot: int, question: _Question) -> tuple[Sampler, ...]:
         calibration = self._calibration(slot)

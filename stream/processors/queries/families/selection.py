@@ -97,7 +97,7 @@ class _Selection(Stateless, ABC):
 
     def _trusted(self, slot: int, candidate: Any) -> float:
         del slot
-        if candidate.value is None or candidate.where is not None or candidate.sum is not None:
+        if candidate.value is None or candidate.where or candidate.sum or candidate.people:
             raise Rejection(
                 "malformed", "candidates: this stream's source has no table; give each a 'value' alone"
             )
@@ -108,11 +108,16 @@ class _Selection(Stateless, ABC):
             raise Rejection(
                 "malformed", "candidates.value: this stream's source is a table; give 'where' or 'sum'"
             )
+        if candidate.people:
+            if candidate.sum is not None:
+                raise Rejection("malformed", "candidates: one has sum and people; give exactly one of them")
+            return float(self._context.people(slot, candidate.where, "candidates.where"))
+        self._context.allow_rows(slot, "candidates.where")
         if candidate.sum is not None:
             self._context.allow_sum(slot, candidate.sum, "candidates.sum")
             return float(self._context.total(slot, candidate.sum, candidate.where, field="candidates.sum"))
         if candidate.where is None:
-            raise Rejection("malformed", "candidates: one has no score; give each a 'where' or a 'sum'")
+            raise Rejection("malformed", "candidates: one has no score; give each a 'where', a 'sum' or 'people'")
         return float(self._context.count(slot, candidate.where, "candidates.where"))
 
 

@@ -55,7 +55,10 @@ class SparseVectorFamily:
         if on_values(context.streams, slot):
             form_for(query, "value")
             return float(query.value)
-        if form_for(query, "count", "sum") == "count":
+        if (form := form_for(query, "count", "people", "sum")) == "people":
+            return float(context.people(slot, query.where))
+        context.allow_rows(slot, "where" if form == "count" else "sum")
+        if form == "count":
             return float(context.count(slot, query.where))
         context.allow_sum(slot, query.sum)
         return float(context.total(slot, query.sum, query.where))

@@ -1,0 +1,150 @@
+"""Whose rows a table's are, and which of them count.
+
+Of each person at most so many rows count, those whose keyed hashes are least. The hash is of the person and the row, and of how
+many equal rows of the same person came before it: a person's rows are chosen by that person's rows alone, in whatever
+order they stand and whoever else is in the table. Every row is hashed and sorted, however few a person has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from blake3 import blake3
+
+from stream.data.encoding import CodeArray, Mask, as_text
+from stream.data.siphash import Words, siphash
+
+Numbers = npt.NDArray[np.uint32]
+
+NAME_BYTES: Final = 16
+"""How much memory each person's name takes in a service."""
+NUMBER_BYTES: Final = 4
+"""And whose row it is, each row."""
+
+_WORD_BYTES: Final = 8
+_NAME_CONTEXT: Final = "sotto 2026 person v1"
+_PURPOSE: Final = b"sotto contribution v1"
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """The number of each row's person, and a digest of each person's name: two words each, by number."""
+
+    private_numbers: Numbers
+    private_names: Words
+
+    @property
+    def count(self) -> int:
+        """How many people the file names, those among them of whom no row is in the table."""
+        return len(self.private_names)
+
+
+def named(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
+    """What each row of a column calls its person, as text, and which rows name nobody: their cell is missing or blank.
+
+    DataError if the column's type is neither text nor whole numbers.
+    """
+    texts = as_text(name, column)
+    nobody = texts.is_null() | (texts.str.strip_chars() == "").fill_null(value=True)
+    if column.dtype.is_float():
+        nobody |= column.is_nan().fill_null(value=True)
+    return texts, nobody.to_numpy()
+
+
+def people_of(name: str, column: pl.Series) -> tuple[People, Mask]:
+    """The people that a column names, and which rows name somebody; the number of a row that does not means nothing."""
+    texts, nobody = named(name, column)
+    rows = pl.DataFrame({"person": texts})
+    somebody = texts.filter(pl.Series(~nobody)).unique()
+    numbered = pl.DataFrame({"person": somebody, "number": np.arange(len(somebody), dtype=np.uint32)})
+    numbers = rows.join(numbered, on="person", how="left", maintain_order="left")["number"]
+    digests = b"".join(
+        [blake3(text.encode(), derive_key_context=_NAME_CONTEXT).digest(NAME_BYTES) for text in somebody]
+    )
+    names = np.frombuffer(digests, dtype="<u8").reshape(-1, 2).astype(np.uint64)
+    return People(numbers.fill_null(0).to_numpy().astype(np.uint32), names), ~nobody
+
+
+def contribution_key(key: bytes, source: str) -> bytes:
+    """The key by which a source's rows are chosen, from one that the deployment holds."""
+    return blake3(source.encode(), key=blake3(_PURPOSE, key=key).digest()).digest(NAME_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """All rows in an order of their own, those that count first; ``private_numbers`` says whose they are in that order."""
+
+    private_order: npt.NDArray[np.intp]
+    private_counted: int
+    people: People
+
+
+def choose(codes: Mapping[str, CodeArray], people: People, most: int, key: bytes) -> Chosen:
+    """Which rows count: ``most`` of each person. The order of the rows, and the people's numbers, make no difference.
+
+    The result is in an order that follows from what the rows hold, so that equal rows of the same people give the same.
+    """
+    by_name = np.lexsort((people.private_names[:, 1], people.private_names[:, 0]))
+    place = np.empty(people.count, dtype=np.uint32)
+    place[by_name] = np.arange(people.count, dtype=np.uint32)
+    whose, names = place[people.private_numbers], people.private_names[by_name]
+    own = siphash(np.frombuffer(key, dtype="<u8").reshape(1, 2).astype(np.uint64), _twice(names)).reshape(-1, 2)
+    keys = own[whose]
+    alike = siphash(keys, _words(codes, len(whose)))
+    order = _sorted(whose, alike, people.count)
+    rank = np.empty(len(whose), dtype=np.uint64)
+    rank[order] = _ranks(whose[order], alike[order])
+    hashes = siphash(keys, np.stack([alike, rank], axis=1))
+    order = _sorted(whose, hashes, people.count)
+    counts = _ranks(whose[order]) < most
+    arranged = np.concatenate([order[counts], order[~counts]])
+    return Chosen(arranged, int(np.count_nonzero(counts)), People(whose[arranged], names))
+
+
+def _twice(names: Words) -> Words:
+    """Each name with 0 and with 1 behind it: the messages of a person's two words of key."""
+    doubled = np.repeat(names, 2, axis=0)
+    return np.concatenate([doubled, np.tile(np.arange(2, dtype=np.uint64), len(names))[:, None]], axis=1)
+
+
+def _words(codes: Mapping[str, CodeArray], rows: int) -> Words:
+    """Each row's codes side by side, by the names of the attributes, as whole words."""
+    width = sum(column.dtype.itemsize for column in codes.values())
+    found = np.zeros((rows, -(-width // _WORD_BYTES) * _WORD_BYTES), dtype=np.uint8)
+    at = 0
+    for name in sorted(codes):
+        size = codes[name].dtype.itemsize
+        found[:, at : at + size] = np.ascontiguousarray(codes[name]).view(np.uint8).reshape(rows, size)
+        at += size
+    return found.view("<u8").astype(np.uint64)
+
+
+def _sorted(whose: Numbers, hashes: Words, people: int) -> npt.NDArray[np.intp]:
+    """The rows by person and hash; equal ones stay in no order.
+
+    Person and hash are cut to one word, which sorts in a fraction of the time. Where that leaves different hashes
+    alike, all of both decide.
+    """
+    bits = np.uint64(max(1, (people - 1).bit_length()))
+    key = (whose.astype(np.uint64) << (np.uint64(64) - bits)) | (hashes >> bits)
+    order = np.argsort(key)
+    key, sorted_hashes = key[order], hashes[order]
+    if ((key[1:] == key[:-1]) & (sorted_hashes[1:] != sorted_hashes[:-1])).any():
+        return np.lexsort((hashes, whose))
+    return order
+
+
+def _ranks(*columns: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.int64]:
+    """How many rows before each one, of sorted columns, are equal to it."""
+    rows = np.arange(len(columns[0]))
+    first = np.zeros(len(rows), dtype=np.bool_)
+    first[:1] = True
+    for column in columns:
+        first[1:] |= column[1:] != column[:-1]
+    starts: npt.NDArray[np.int64] = np.maximum.accumulate(np.where(first, rows, 0))
+    return rows - starts

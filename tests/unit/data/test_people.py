@@ -1,0 +1,240 @@
+"""Tables whose people have several rows: which of them count, and who is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from schemas import Categories, Domain, Integers, TableSource
+from stream.data import (
+    DataError,
+    GuardedReader,
+    ReadingLimits,
+    Rows,
+    Table,
+    TableStore,
+    UnreadableError,
+    fingerprint,
+    parse,
+)
+from stream.data.siphash import siphash
+from stream.noise import NoiseKey
+from tests.unit.data.small import unhurried
+
+KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
+ATTRIBUTES: dict[str, Domain] = {
+    "x": Integers(minimum=0, maximum=9, outside="reject"),
+    "y": Categories(values=("a", "b")),
+}
+Row = tuple[str, int, str]
+PEOPLE = st.dictionaries(
+    st.sampled_from(["ann", "ben", "cid", "dee"]),
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), min_size=1, max_size=6),
+    min_size=1,
+)
+
+
+def source(contribution: int = 2, name: str = "visits", **fields: object) -> TableSource:
+    declared = {
+        "kind": "table",
+        "source": name,
+        "neighbors": "add-remove",
+        "epsilon": 1.0,
+        "path": "-",
+        "person": "who",
+        "contribution": contribution,
+        "attributes": ATTRIBUTES,
+    }
+    return TableSource.model_validate({**declared, **fields})
+
+
+def frame(rows: Sequence[tuple[str | None, int, str]]) -> dict[str, list[object]]:
+    return {"who": [row[0] for row in rows], "x": [row[1] for row in rows], "y": [row[2] for row in rows]}
+
+
+def rows_of(people: dict[str, list[tuple[int, str]]]) -> list[Row]:
+    return [(who, *row) for who, own in people.items() for row in own]
+
+
+def counted(table: Table) -> Counter[tuple[int, ...]]:
+    """The rows that count, as codes, in no order."""
+    return Counter(zip(*(column.tolist() for column in table.private_codes.values()), strict=True))
+
+
+def loaded(rows: Sequence[tuple[str | None, int, str]], contribution: int = 2, key: bytes = KEY) -> Table:
+    return Table.load(source(contribution), frame(rows), key)
+
+
+@pytest.mark.parametrize(
+    ("length", "published"), [(0, "310e0edd47db6f72"), (8, "6224939a79f5f593"), (16, "db9bc2577fcc2a3f")]
+)
+def test_the_hash_is_siphash_as_published(length: int, published: str) -> None:
+    def words(data: bytes) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
+        return np.frombuffer(data, dtype="<u8").reshape(1, -1).astype(np.uint64)
+
+    found = siphash(words(bytes(range(16))), words(bytes(range(length))))
+    assert found.astype("<u8").tobytes().hex() == published
+
+
+@unhurried
+@given(PEOPLE, st.integers(1, 4))
+def test_of_each_person_so_many_rows_count_and_one_persons_rows_choose_nobody_elses(
+    people: dict[str, list[tuple[int, str]]], contribution: int
+) -> None:
+    whole = counted(loaded(rows_of(people), contribution))
+    parts = [counted(loaded([(who, *row) for row in own], contribution)) for who, own in people.items()]
+    assert sum(parts, Counter()) == whole
+    for own, chosen in zip(people.values(), parts, strict=True):
+        assert chosen.total() == min(contribution, len(own))
+        assert chosen <= Counter((x, "ab".index(y)) for x, y in own)
+
+
+@unhurried
+@given(PEOPLE, st.integers(1, 4), st.randoms())
+def test_the_order_of_a_files_rows_makes_no_difference(
+    people: dict[str, list[tuple[int, str]]], contribution: int, chance: Any
+) -> None:
+    rows = rows_of(people)
+    shuffled = list(rows)
+    chance.shuffle(shuffled)
+    one, other = loaded(rows, contribution), loaded(shuffled, contribution)
+    assert counted(one) == counted(other)
+    declared = source(contribution)
+    assert fingerprint(one, declared, KEY) == fingerprint(other, declared, KEY)
+
+
+@unhurried
+@given(PEOPLE, st.integers(1, 4), st.sampled_from(["x <= 1", "y = 'a'", "x = 2 AND y = 'b'", "TRUE", "FALSE"]))
+def test_people_are_counted_by_all_their_rows(
+    people: dict[str, list[tuple[int, str]]], contribution: int, text: str
+) -> None:
+    tests: dict[str, Callable[[int, str], bool]] = {
+        "x <= 1": lambda x, _: x <= 1,
+        "y = 'a'": lambda _, y: y == "a",
+        "x = 2 AND y = 'b'": lambda x, y: (x, y) == (2, "b"),
+        "TRUE": lambda _, __: True,
+        "FALSE": lambda _, __: False,
+    }
+    holds = tests[text]
+    table = loaded(rows_of(people), contribution)
+    assert table.people_count(parse(text, ATTRIBUTES)) == sum(
+        any(holds(*row) for row in own) for own in people.values()
+    )
+
+
+def test_a_person_with_ten_thousand_rows_moves_no_count_by_more_than_the_contribution() -> None:
+    others = [(f"p{number}", number % 10, "ab"[number % 2]) for number in range(50) for _ in range(3)]
+    flood = [("flood", number % 10, "a") for number in range(10_000)]
+    for contribution in (1, 7):
+        without, having = loaded(others, contribution), loaded(others + flood, contribution)
+        for text in ("TRUE", "x = 3", "y = 'a'"):
+            predicate = parse(text, ATTRIBUTES)
+            assert 0 <= having.count(predicate) - without.count(predicate) <= contribution
+            assert 0 <= having.people_count(predicate) - without.people_count(predicate) <= 1
+        moved = having.group_counts(["x", "y"], parse("TRUE", ATTRIBUTES)) - without.group_counts(
+            ["x", "y"], parse("TRUE", ATTRIBUTES)
+        )
+        assert np.abs(moved).sum() == contribution
+        assert having.public_size == without.public_size + 1
+
+
+def test_which_rows_count_is_the_keys_and_the_sources_choice_and_even() -> None:
+    people = [(f"p{number}", x, "a") for number in range(2000) for x in range(4)]
+    found = counted(loaded(people, 1))
+    assert found != counted(loaded(people, 1, OTHER))
+    assert found != counted(Table.load(source(1, name="others"), frame(people), KEY))
+    # Each of four rows of 2000 people: 500, and 8 standard deviations are 155.
+    assert found.total() == 2000
+    assert all(abs(count - 500) < 155 for count in found.values())
+
+
+def test_equal_rows_of_a_person_are_told_apart() -> None:
+    assert counted(loaded([("ann", 1, "a")] * 5, 3)) == Counter({(1, 0): 3})
+    mixed = [counted(loaded([(f"p{n}", 1, "a")] * 9 + [(f"p{n}", 2, "b")], 1)) for n in range(200)]
+    # One of ten rows is the other one: as often as a tenth of the people have it chosen.
+    assert 4 <= sum(one[2, 1] for one in mixed) <= 40
+
+
+@pytest.mark.parametrize("nobody", [None, "", "  "])
+def test_rows_that_name_nobody_are_left_out(nobody: str | None) -> None:
+    table = loaded([("ann", 1, "a"), (nobody, 2, "a"), (nobody, 3, "a")])
+    assert counted(table) == Counter({(1, 0): 1})
+    assert (table.public_size, table.people_count(parse("TRUE", ATTRIBUTES))) == (1, 1)
+
+
+def test_rows_outside_the_domain_use_up_nothing_of_a_persons_contribution() -> None:
+    table = loaded([("ann", 77, "a")] * 50 + [("ann", 1, "a"), ("ben", 77, "b")], 1)
+    assert counted(table) == Counter({(1, 0): 1})
+    assert table.public_size == 2, "neighbours replace whoever the file names"
+
+
+def test_numbers_name_people_as_their_text_does() -> None:
+    def table(names: Sequence[object]) -> Table:
+        cells = {"who": pl.Series(names), "x": pl.Series([1, 2, 3, 4]), "y": pl.Series(["a"] * 4)}
+        return Table.load(source(1), pl.DataFrame(cells), KEY)
+
+    tables = [table([1, 1, 2, None]), table([1.0, 1.0, 2.0, float("nan")]), table(["1", "1", "2", None])]
+    assert len({fingerprint(one, source(1), KEY) for one in tables}) == 1
+    assert tables[0].public_size == 2
+
+
+def test_the_fingerprint_covers_whose_rows_they_are_and_how_many_count() -> None:
+    rows = [("ann", 1, "a"), ("ann", 2, "a"), ("ben", 1, "a")]
+    moved = [("ann", 1, "a"), ("ben", 2, "a"), ("ben", 1, "a")]
+    plain = TableSource.model_validate(source().model_dump(exclude={"person", "contribution"}))
+    found = {
+        fingerprint(loaded(rows), source(), KEY),
+        fingerprint(loaded(moved), source(), KEY),
+        fingerprint(loaded(rows, 1), source(1), KEY),
+        fingerprint(loaded([("cid" if who == "ben" else who, x, y) for who, x, y in rows]), source(), KEY),
+        fingerprint(Table.load(plain, frame(rows)), plain, KEY),
+    }
+    assert len(found) == 5
+    with pytest.raises(DataError, match="load it again"):
+        fingerprint(loaded(rows), source(1), KEY)
+
+
+def test_a_table_known_under_an_older_key_has_the_rows_that_the_older_key_chose() -> None:
+    older, newer = NoiseKey(KEY), NoiseKey(OTHER, (NoiseKey(KEY),))
+    people = frame([(f"p{number}", x, "a") for number in range(100) for x in range(4)])
+    stores = [TableStore.keyed_by(key) for key in (older, newer, NoiseKey(OTHER))]
+    for store in stores:
+        store.put("visits", people)
+    first = stores[0].fingerprint(source(1))
+    assert stores[1].fingerprint(source(1)) != first
+    assert counted(stores[1].get(source(1), first)) == counted(stores[0].get(source(1)))
+    assert counted(stores[1].get(source(1))) != counted(stores[0].get(source(1)))
+    with pytest.raises(DataError, match="differs"):
+        stores[2].get(source(1), first)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_file_read_in_a_process_of_its_own_gives_the_same_table(kind: str, tmp_path: Path) -> None:
+    rows = [(f"p{number % 7}", number % 12, "ab"[number % 2]) for number in range(300)]
+    cells = pl.DataFrame({name: list(map(str, column)) for name, column in frame(rows).items()})
+    path = tmp_path / f"visits.{kind}"
+    cells.write_csv(path) if kind == "csv" else cells.write_parquet(path)
+    declared = source(3, path=str(path))
+    limits = ReadingLimits((tmp_path,), table_bytes=300 * 6 + 7 * 16, reading_bytes=1 << 30, seconds=60.0)
+    here, there = Rows.load(declared), GuardedReader(limits)(declared)
+    made = [fingerprint(Table.of(one, declared, KEY), declared, KEY) for one in (here, there)]
+    assert made[0] == made[1]
+    with pytest.raises(UnreadableError) as refused:
+        GuardedReader(ReadingLimits((tmp_path,), 1500, 1 << 30, 60.0))(declared)
+    assert refused.value.cause == "larger than SOTTO_TABLE_BYTES"
+
+
+def test_a_contribution_needs_a_person_and_a_person_a_column() -> None:
+    with pytest.raises(ValidationError, match="name it in person"):
+        source(2, person=None)
+    with pytest.raises(DataError, match="'who'"):
+        Table.load(source(), {"x": [1], "y": ["a"]})

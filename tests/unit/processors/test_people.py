@@ -1,0 +1,222 @@
+"""Streams over tables whose people have several rows: what they take, what they refuse, and what is the same for all data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from schemas import TableSource
+from sotto import Driver, Invalid, Refused
+from stream.data.checks import check_table
+from stream.processors.base import Headers
+from stream.simulation import read_questions, simulate, synthetic
+from tests.unit.processors.installation import KEY
+
+MORE = [("ann", "F"), ("ann", "M"), ("ann", "M"), ("ben", "M"), ("cid", "F"), ("cid", "F")]
+SINGLE = [("ann", "F"), ("ben", "M"), ("cid", "F")]
+PARTS = {"sex": "F"}
+
+
+def source(contribution: int = 2, **fields: Any) -> dict[str, Any]:
+    return {
+        "kind": "table",
+        "source": "visits",
+        "neighbors": "add-remove",
+        "epsilon": 1000.0,
+        "path": "-",
+        "person": "who",
+        "contribution": contribution,
+        "attributes": {"sex": ["F", "M"]},
+        **fields,
+    }
+
+
+def columns(rows: list[tuple[str, str]]) -> dict[str, list[str]]:
+    return {"who": [who for who, _ in rows], "sex": [sex for _, sex in rows]}
+
+
+def driver(rows: list[tuple[str, str]] = MORE, contribution: int = 2, **fields: Any) -> Driver:
+    made = Driver(KEY, partitions=1)
+    made.register(source(contribution, **fields), columns(rows))
+    return made
+
+
+def opened(made: Driver, mechanism: dict[str, Any], name: str = "s", epsilon: float = 900.0) -> Driver:
+    made.open(
+        {"stream": name, "source": "visits", "mechanism": mechanism, "epsilon": epsilon, "expected_queries": 10}
+    )
+    return made
+
+
+def test_counts_are_of_the_rows_that_count_and_people_are_counted_by_all_of_theirs() -> None:
+    made = opened(driver(), {"kind": "laplace", "answers": 9})
+    men, women = (made.ask("s", where=f"sex = '{sex}'").estimate for sex in "MF")
+    assert made.ask("s", where="TRUE").estimate == 5
+    assert men is not None
+    assert women is not None
+    assert men + women == 5
+    assert made.ask("s", people=True).estimate == 3
+    assert made.ask("s", people=True, where="sex = 'F'").estimate == 2
+    assert made.ask("s", people=True, where="sex = 'M'").estimate == 2
+
+
+def test_a_count_of_people_has_the_noise_of_one_row_however_many_count() -> None:
+    alphas = []
+    for contribution in (1, 10):
+        made = opened(driver(contribution=contribution), {"kind": "laplace", "answers": 2}, epsilon=1.0)
+        alphas.append([made.ask("s", people=True).alpha, made.ask("s", where="TRUE").alpha])
+    (one, rows), (also, wide) = alphas
+    assert one == also == rows
+    assert wide is not None
+    assert rows is not None
+    assert wide > 9 * rows
+
+
+def test_a_stream_for_people_alone_is_planned_for_one_and_takes_nothing_else() -> None:
+    made = driver(contribution=10)
+    for number, fields in enumerate(({}, {"people": True})):
+        opened(made, {"kind": "above_threshold", "threshold": 0.0, **fields}, f"s{number}", 1.0)
+    first, second = (made.grant("visits", f"s{number}").calibration for number in range(2))
+    assert (first.sensitivity_steps, second.sensitivity_steps) == (10, 1)
+    assert second.alpha < first.alpha / 5
+    refused = made.ask("s1", where="TRUE", outcomes=True)
+    assert refused.outcome == "rejected"
+    assert "people alone" in (refused.reason or "")
+    for stream in ("s0", "s1"):
+        assert made.ask(stream, people=True).outcome in {"above", "below"}
+    with pytest.raises(Invalid, match="leave sums out"):
+        opened(made, {"kind": "noisy_max", "people": True, "sums": ["sex"]}, "s2")
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        {"kind": "histogram", "attributes": ["sex"]},
+        {"kind": "lazy_histogram", "attributes": ["sex"]},
+        {"kind": "sparse_project", "attributes": ["sex"]},
+        {"kind": "pmw", "attributes": ["sex"]},
+        {"kind": "pmw", "attributes": ["sex"], "worst_case": True, "rows": 10},
+        {"kind": "sparse_pmw", "attributes": ["sex"], "rows": 10},
+    ],
+)
+def test_what_is_about_rows_alone_refuses_people_in_words(mechanism: dict[str, Any]) -> None:
+    made = opened(driver(), mechanism)
+    answer = made.ask("s", people=True, outcomes=True)
+    assert (answer.outcome, answer.spent) == ("rejected", None)
+    assert "people: this stream's mechanism does not take it" in (answer.reason or "")
+
+
+def test_candidates_may_be_people() -> None:
+    made = opened(driver(), {"kind": "noisy_max", "people": True})
+    named = [{"name": "all", "people": True}, {"name": "none", "people": True, "where": "FALSE"}]
+    assert made.ask("s", candidates=named).choice == "all"
+
+
+def test_a_table_without_persons_counts_a_row_for_each() -> None:
+    made = driver(person=None, contribution=1)
+    opened(made, {"kind": "laplace", "answers": 3})
+    assert made.ask("s", people=True).estimate == made.ask("s", where="TRUE").estimate == len(MORE)
+    with pytest.raises(Invalid, match="declares none"):
+        made.sql("SELECT COUNT(DISTINCT who) FROM visits")
+
+
+def test_distinct_persons_in_sql_are_exact_for_many_rows() -> None:
+    made = opened(driver(), {"kind": "laplace", "answers": 20})
+    [row] = made.sql("SELECT COUNT(DISTINCT who) AS people, COUNT(*) AS n FROM visits")
+    assert (row["people"], row["n"]) == (3, 5)
+    grouped = made.sql("SELECT sex, COUNT(DISTINCT Who) AS people FROM visits GROUP BY sex ORDER BY sex")
+    assert [(row["sex"], row["people"]) for row in grouped] == [("F", 2), ("M", 2)]
+    assert len(grouped.results) == 2, "one person may be in several groups: each is a question of its own"
+    [row] = made.sql("SELECT COUNT(DISTINCT who) FILTER (WHERE sex = 'F') AS women FROM visits")
+    assert row["women"] == 2
+    with pytest.raises(Invalid, match="'who'"):
+        made.sql("SELECT COUNT(DISTINCT sex) FROM visits")
+
+
+def public(made: Driver) -> list[tuple[bytes | None, bytes | None, Headers]]:
+    """Every record that depends on nothing but the noise and the true answers, which are equal; identities are drawn."""
+    topics = made.topics
+    return [
+        (one.key, one.value, one.headers)
+        for topic in (topics.answers, topics.control, topics.ledger, topics.state, topics.charges, topics.rejected)
+        for one in made.records(topic)
+    ]
+
+
+def test_nothing_public_tells_whether_somebody_had_more_rows_than_count() -> None:
+    """Equal rows beyond the bound change no true answer, so that all that is written is alike but for the fingerprint."""
+    extra = [*SINGLE, *[SINGLE[0]] * 500]
+    mechanisms: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"kind": "laplace", "answers": 2}, {"where": "sex = 'F'"}),
+        ({"kind": "laplace", "answers": 2}, {"people": True}),
+        ({"kind": "above_threshold", "threshold": 1.0}, {"where": "sex = 'F'"}),
+        ({"kind": "histogram", "attributes": ["sex"]}, {"group_by": ["sex"]}),
+        ({"kind": "pmw", "attributes": ["sex"]}, {"where": "sex = 'M'"}),
+    ]
+    told = []
+    for rows in (SINGLE, extra):
+        made = driver(rows, contribution=1, neighbors="replace")
+        for number, (mechanism, question) in enumerate(mechanisms):
+            opened(made, mechanism, f"s{number}", 1.0)
+            made.ask(f"s{number}", outcomes=True, id="1", **question)
+        outcomes = [(len(key or b""), len(value or b"")) for key, value, _ in public(made)]
+        plans = [made.grant("visits", f"s{number}").calibration for number in range(len(mechanisms))]
+        told.append(
+            (len(outcomes), plans, [made.grant("visits", f"s{number}").state for number in range(len(mechanisms))])
+        )
+    assert told[0] == told[1]
+
+
+def test_the_number_of_people_is_public_where_one_is_replaced_and_of_rows_never() -> None:
+    made = driver([*MORE, *MORE], contribution=1, neighbors="replace")
+    opened(made, {"kind": "laplace"})
+    assert made.ask("s", where="TRUE", fraction=True).estimate == 1.0
+    for contribution, told in ((1, "which is public here"), (2, None)):
+        made = driver(MORE, contribution=contribution, neighbors="replace")
+        mechanism = {"kind": "sparse_pmw", "attributes": ["sex"], "rows": 40}
+        if told is None:
+            opened(made, mechanism)
+            calibration = made.grant("visits", "s").calibration
+            assert calibration.epsilon_rows > 0.0  # type: ignore[union-attr]
+        else:
+            with pytest.raises(Refused, match=told):
+                opened(made, mechanism)
+
+
+def test_answers_are_the_same_after_a_crash_and_when_asked_once_more() -> None:
+    made = opened(driver(), {"kind": "laplace", "answers": 5}, epsilon=1.0)
+    first = made.ask("s", where="sex = 'F'")
+    made.crash()
+    made.redeliver()
+    assert made.ask("s", where="sex = 'F'").index == 1
+    assert first.index == 0
+
+
+def test_a_check_counts_the_rows_that_are_beyond_what_counts(tmp_path: Any) -> None:
+    path = tmp_path / "visits.csv"
+    path.write_text("who,sex\nann,F\nann,M\nann,M\nben,M\n,F\n")
+    declared = TableSource.model_validate(source(2))
+    report = check_table(declared, path)
+    assert report.people is not None
+    assert (report.people.rows_beyond, report.people.rows_without, report.fits) == (1, 1, False)
+    assert any("1 rows do not count" in one for one in report.suggestions)
+    assert any("are left out" in one for one in report.suggestions)
+    path.write_text("who,sex\nann,F\nann,M\nben,M\n")
+    assert check_table(declared, path).fits
+    assert not check_table(TableSource.model_validate(source(1)), path).fits
+
+
+def test_a_simulation_measures_errors_of_the_rows_that_its_own_key_counts() -> None:
+    declared = TableSource.model_validate(source(3))
+    made = opened(driver(), {"kind": "laplace", "answers": 3})
+    spec = made.grant("visits", "s").spec
+    questions = read_questions(["sex = 'F'", '{"people": true}', "TRUE"], "s")
+    table = pl.concat([synthetic(declared, 400, 1), pl.DataFrame({"sex": ["F"] * 50, "who": [1] * 50})])
+    report = simulate(spec, declared, questions, table, runs=4)
+    assert report.rows == 450
+    assert report.counted is not None
+    assert report.counted < 400
+    # ε = 900: noise is 0, so that whatever were off would be the rows.
+    assert {one.what: one.largest for one in report.figures} == {"counts": 0.0, "people": 0.0}
