@@ -90,7 +90,7 @@ def test_candidates_of_a_table_are_counts_and_declared_sums(kind: str) -> None:
     ("candidates", "message"),
     [
         ([{"name": "a", "value": 1.0}], "candidates.value: this stream's source is a table"),
-        ([{"name": "a"}], "candidates: one has no score; give each a 'where' or a 'sum'"),
+        ([{"name": "a"}], "candidates: one has no score; give each a 'where', a 'sum' or 'people'"),
         (
             [{"name": "a", "where": "TRUE"}, {"name": "a", "where": "FALSE"}],
             "candidates.name: a name stands there twice",
