@@ -185,7 +185,7 @@ class TableSource(_Source):
     protected is a person with all rows, and neighbours differ in one person.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"person", "contribution"})
+    wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {"person", "contribution"}
 
     kind: Literal["table"]
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
