@@ -53,6 +53,11 @@ COMMANDS: Final = {
     "broker": Later("stream.cli.brokers:app", "A local Apache Kafka for development."),
     "topics": Later("stream.cli.topics:app", "The topics of an installation, and who may touch them."),
     "source": Later("stream.cli.sources:app", "Sources and their budgets."),
+    "population": Later("stream.cli.populations:app", "Populations: the people whom several sources are about."),
+    "allot": Later(
+        "stream.cli.populations:allot",
+        "Let an analyst or a team have a part of a source's or a population's budget.",
+    ),
     "stream": Later("stream.cli.streams:app", "Streams: a mechanism over a source."),
     "contract": Later(
         "stream.cli.contracts:app", "The published contract: JSON Schemas and the AsyncAPI document."

@@ -8,7 +8,8 @@ from typing import Annotated, Final
 import typer
 from pydantic import TypeAdapter
 
-from schemas import Receipt, Source, SourceRecord, ValuesSource
+from schemas import AllotmentRecord, Receipt, Source, SourceRecord, ValuesSource
+from stream.cli.budgets import show_budget
 from stream.cli.grants import ShownGrant, shown_grants
 from stream.cli.later import Later, group_of
 from stream.cli.output import AsJson, amount, asked, read_document, say, show_json, show_table
@@ -36,6 +37,24 @@ def add(
     else:
         say(
             f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}{_clamping(wanted)}"
+        )
+        if receipt.meaning is not None:
+            say(receipt.meaning, soft_wrap=True)
+
+
+@app.command("join")
+def join(
+    source: Annotated[str, typer.Argument(help="The source.")],
+    population: Annotated[str, typer.Argument(help="The population that it is about.")],
+    as_json: AsJson = False,
+) -> None:
+    """Let a source belong to a population, for good; refused unless what it has granted fits there."""
+    receipt = asyncio.run(_join(source, population))
+    if as_json:
+        show_json(receipt)
+    else:
+        say(
+            f"source {source} belongs to population {population}: whatever it has granted and grants counts there too"
         )
 
 
@@ -67,24 +86,30 @@ def list_sources(as_json: AsJson = False) -> None:
 @app.command("show")
 def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> None:
     """Show a source's budget and its streams."""
-    record, grants = asyncio.run(_budget(source))
+    record, grants, allotments = asyncio.run(_budget(source))
     if as_json:
         digests = {
             one.grant.spec.stream: {"status": one.digest, "written": one.written} for one in grants if one.digest
         }
-        show_json({"source": record, "grants": [one.grant for one in grants], "digests": digests})
+        told = {"source": record, "grants": [one.grant for one in grants], "digests": digests}
+        show_json({**told, **({"allotments": allotments} if allotments else {})})
         return
-    show_table(
-        f"{source} ({record.state}){_clamping(record.source)}",
-        ["granted", "spent", "refunded", "left"],
-        [[amount(value) for value in (record.granted, record.spent, record.refunded, record.left)]],
-    )
+    show_budget(f"{source} ({record.state}){_clamping(record.source)}", record, allotments)
+    if record.population is not None:
+        say(
+            f"it also counts against population {record.population}; see 'sotto population show {record.population}'"
+        )
+    analysts = any(one.grant.analyst for one in grants)
     show_table(
         f"{len(grants)} streams",
-        ["stream", "state", "asked", "cost", "spent", "refunded", "answered", "charged", "as of"],
+        [
+            *("stream", *(["analyst"] if analysts else [])),
+            *("state", "asked", "cost", "spent", "refunded", "answered", "charged", "as of"),
+        ],
         [
             [
                 one.grant.spec.stream,
+                *([one.grant.analyst or ""] if analysts else []),
                 one.state,
                 asked(one.grant.spec),
                 amount(one.grant.cost),
@@ -115,12 +140,17 @@ async def _register(source: Source) -> Receipt:
         return await client.register(source)
 
 
+async def _join(source: str, population: str) -> Receipt:
+    async with AsyncClient() as client:
+        return await client.join(source, population)
+
+
 async def _sources_now() -> list[SourceRecord]:
     async with AsyncClient() as client:
         return sorted(await client.list_sources(), key=lambda record: record.source.source)
 
 
-async def _budget(source: str) -> tuple[SourceRecord, list[ShownGrant]]:
+async def _budget(source: str) -> tuple[SourceRecord, list[ShownGrant], list[AllotmentRecord]]:
     async with AsyncClient() as client:
-        grants = await client.list_streams(source)
-        return await client.budget(source), await shown_grants(client, grants)
+        grants = await shown_grants(client, await client.list_streams(source))
+        return await client.budget(source), grants, await client.list_allotments(source=source)

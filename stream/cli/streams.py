@@ -17,17 +17,19 @@ from stream.extras import explained
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
 SourceName = Annotated[str, typer.Argument(help="The stream's source.")]
+Analyst = Annotated[str | None, typer.Option(help="Who asks: it is also taken from what they were allotted.")]
 StreamName = Annotated[str, typer.Argument(help="The stream.")]
 
 
 @app.command("open")
 def open_stream(
     stream: Annotated[str, typer.Argument(help="The stream as JSON: inline, a file, or - for standard input.")],
+    analyst: Analyst = None,
     as_json: AsJson = False,
 ) -> None:
     """Reserve a stream's cost and open it."""
     spec = StreamSpec.model_validate_json(read_document(stream))
-    grant = asyncio.run(_open(spec))
+    grant = asyncio.run(_open(spec, analyst))
     if as_json:
         show_json(grant)
         return
@@ -74,10 +76,11 @@ def extend(
     delta: Annotated[
         float, typer.Option(help="δ to add, for streams whose charges are independent: makes more of a large ε.")
     ] = 0.0,
+    analyst: Analyst = None,
     as_json: AsJson = False,
 ) -> None:
     """Grant a stream further charged answers; all that it has measured stays."""
-    receipt, grant = asyncio.run(_extended(source, stream, epsilon, delta))
+    receipt, grant = asyncio.run(_extended(source, stream, (epsilon, delta), analyst))
     if as_json:
         show_json(receipt)
         return
@@ -153,15 +156,17 @@ def _end(how: Literal["close", "halt"], source: str, stream: str, *, as_json: bo
         say(f"stream {stream}: {'closed' if receipt.state == 'closed' else receipt.outcome}")
 
 
-async def _open(spec: StreamSpec) -> GrantRecord:
+async def _open(spec: StreamSpec, analyst: str | None) -> GrantRecord:
     async with AsyncClient() as client:
-        await client.open(spec)
+        await client.open(spec, analyst=analyst)
         return await client.grant(spec.source, spec.stream)
 
 
-async def _extended(source: str, stream: str, epsilon: float, delta: float) -> tuple[Receipt, GrantRecord]:
+async def _extended(
+    source: str, stream: str, price: tuple[float, float], analyst: str | None
+) -> tuple[Receipt, GrantRecord]:
     async with AsyncClient() as client:
-        receipt = await client.extend(source, stream, epsilon, delta)
+        receipt = await client.extend(source, stream, *price, analyst=analyst)
         return receipt, await client.grant(source, stream)
 
 

@@ -41,7 +41,10 @@ def test_every_form_of_question_every_request_and_every_outcome_has_an_example()
     forms = {form_of(Query.model_validate(one)) for one in examples if model_of(one) is Query}
     assert forms == set(get_args(Form))
     kinds = {one["kind"] for one in examples if "request" in one}
-    assert kinds == {"register", "open", "extend", "halt", "close", "halt_source"}
+    assert kinds == {
+        *("register", "open", "extend", "halt", "close", "halt_source"),
+        *("register_population", "join", "allot"),
+    }
     outcomes = {one["outcome"] for one in examples if "outcome" in one}
     assert outcomes == {"above", "below", "answer", "halted", "rejected"}
 
