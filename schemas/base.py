@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, ClassVar
 
 from pydantic import (
@@ -72,10 +73,15 @@ class SparingEvent(Event):
     @model_serializer(mode="wrap")
     def _omit(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = serialise(self)
-        for name in self.wire_omits:
-            if getattr(self, name) == type(self).model_fields[name].default:
+        for name, default in _omitted(type(self)):
+            if getattr(self, name) == default:
                 fields.pop(name, None)
         return fields
+
+
+@cache
+def _omitted(kind: type[SparingEvent]) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, kind.model_fields[name].default) for name in kind.wire_omits)
 
 
 Identifier = Annotated[

@@ -101,10 +101,13 @@ class GrantRecord(SparingEvent):
     """A stream's grant: its cost with all extensions, what is known to be spent of it, and what went back.
 
     ``ending`` is what was asked of it; a stream that is ``exhausted`` has ended by itself. ``analyst`` is who asked for it. The
-    standings are there where its source's budget or that of its population renews.
+    standings are there where its source's budget or that of its population renews. One that is ``lost`` came back with a backup that did
+    not know all that it had answered: it counts as wholly spent, and nothing of it goes back.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"extensions", "analyst", "standing", "population_standing"})
+    wire_omits: ClassVar[frozenset[str]] = frozenset(
+        {"extensions", "analyst", "standing", "population_standing", "lost"}
+    )
 
     kind: Literal["grant"] = "grant"
     spec: StreamSpec
@@ -124,6 +127,7 @@ class GrantRecord(SparingEvent):
     analyst: Identifier | None = None
     standing: Standing | None = None
     population_standing: Standing | None = None
+    lost: bool = False
 
 
 class Receipt(SparingEvent):

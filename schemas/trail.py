@@ -144,6 +144,9 @@ class TrailPoint(TrailEntry):
     totals: Totals
 
 
+Since = Literal["nothing", "halt", "accept_loss"]
+
+
 class TrailRestored(TrailEntry):
     """The ledger was brought back from a backup: what came after the entry before this one is lost.
 
@@ -152,7 +155,7 @@ class TrailRestored(TrailEntry):
     """
 
     kind: Literal["restored"] = "restored"
-    since: Literal["nothing", "halt", "accept_loss"]
+    since: Since
     lost: Count
     backup: Digest
 

@@ -141,6 +141,7 @@ class Account:
             tops=grant.tops,
             surplus=grant.surplus,
             extensions=grant.extensions,
+            lost=grant.lost,
             analyst=grant.analyst,
             standing=grant.claim.standing,
             population_standing=None if grant.shared is None else grant.shared.standing,

@@ -65,6 +65,8 @@ class Grant:
     tops: int = 0
     surplus: int = 0
     extensions: Extensions = field(default=())
+    lost: bool = False
+    """What it has answered is not known: it counts as wholly spent, and nothing of it goes back."""
 
     @property
     def cost(self) -> Cost:
@@ -118,7 +120,8 @@ class Grant:
     def measure(self, claim: Claim) -> None:
         """Work out anew what of the cost is spent, refunded and counted: from what it has come to, and nothing else."""
         figures = (self.answered, self.tops, self.surplus, self.extensions)
-        claim.spent = realised_cost(self.calibration, claim.accountant, *figures).least(claim.cost)
+        realised = realised_cost(self.calibration, claim.accountant, *figures).least(claim.cost)
+        claim.spent = claim.cost if self.lost else realised
         claim.refunded = claim.cost - claim.spent if self.state == "closed" else NOTHING
         claim.counted = self.counts(claim)
 

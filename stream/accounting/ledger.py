@@ -274,6 +274,25 @@ class Ledger:
         self._changes.note_grant(account, grant)
         return True
 
+    def lose(self, source: str, stream: str, reason: str) -> bool:
+        """Count a stream as wholly spent and halt it, for good: what it has answered is not known any more.
+
+        Returns:
+            Whether anything changed: not of a stream that is closed, which has got back what it did not spend.
+        """
+        account, grant = self.find(source, stream)
+        if grant.state == "closed":
+            return False
+        grant.lost, grant.settled, grant.ending, grant.reason = True, True, "halted", reason
+        if grant.state == "open":
+            grant.state = "halted"
+        for budget, claim in account.budgets(grant):
+            before = claim.figures
+            grant.measure(claim)
+            budget.change_for(grant.analyst, before, claim.figures)
+        self._changes.note_grant(account, grant)
+        return True
+
     def halt_source(self, source: str, reason: str) -> list[Grant]:
         """Refuse new streams for good and give the streams that are still to be halted."""
         account = self.account(source)

@@ -88,6 +88,7 @@ def _restore_grant(ledger: Ledger, record: GrantRecord) -> None:
         tops=record.tops,
         surplus=record.surplus,
         extensions=record.extensions,
+        lost=record.lost,
     )
     _stand(grant, grant.claim, record.standing)
     if grant.shared is not None:

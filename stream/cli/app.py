@@ -59,6 +59,9 @@ COMMANDS: Final = {
         "Let an analyst or a team have a part of a source's or a population's budget.",
     ),
     "stream": Later("stream.cli.streams:app", "Streams: a mechanism over a source."),
+    "ledger": Later(
+        "stream.cli.ledgers:app", "The ledger's audit trail, whether the ledger follows from it, and backups."
+    ),
     "contract": Later(
         "stream.cli.contracts:app", "The published contract: JSON Schemas and the AsyncAPI document."
     ),
@@ -68,6 +71,7 @@ COMMANDS: Final = {
 _EXPECTED: Final = (
     "stream.errors:SottoError",
     "stream.accounting.planner:PlanError",
+    "stream.backup.files:BackupError",
     "stream.cli.output:CommandError",
     "stream.data:DataError",
     "stream.kafka.broker_errors:BrokerError",

@@ -21,6 +21,7 @@ from schemas import (
     SourceRecord,
     StreamSpec,
     StreamStatus,
+    TrailRecord,
 )
 from schemas.wire import Codec
 from stream.asking import Question, Result
@@ -41,10 +42,12 @@ from stream.client.failures import translated
 from stream.client.ledger import Ledger, read_digests, read_ledger
 from stream.client.listening import Listener, Pending
 from stream.client.requests import send_requests
+from stream.client.trail import read_trail
 from stream.errors import Refused, SottoError, Unknown
 from stream.kafka.unread import readable
 from stream.processors.base import Headers
 from stream.processors.topics import Topics
+from stream.processors.trails import trail_codec
 from stream.settings import Settings
 
 if TYPE_CHECKING:
@@ -269,6 +272,14 @@ class AsyncClient(BudgetCalls):
         self._require_open()
         with translated():
             return await read_digests(self._connection, streams)
+
+    async def trail(self) -> AsyncGenerator[TrailRecord, None]:
+        """The audit trail as of now, oldest first: requests, decisions, what followed, and what was spent meanwhile."""
+        self._require_open()
+        with translated():
+            async for values in read_trail(self._connection):
+                for value in values:
+                    yield trail_codec.decode(value)
 
     async def _publish(
         self,

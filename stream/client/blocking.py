@@ -19,6 +19,7 @@ from schemas import (
     SourceRecord,
     StreamSpec,
     StreamStatus,
+    TrailRecord,
 )
 from stream.asking import Question, Result, Results
 from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, made_settings
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 Arguments = ParamSpec("Arguments")
 Done = TypeVar("Done")
+Item = TypeVar("Item")
 
 
 class Client:
@@ -157,13 +159,7 @@ class Client:
 
     def answers(self, *, from_beginning: bool = False) -> Generator[Result, None, None]:
         """Committed answers of all streams, as they come; without end."""
-        running = self._connected()
-        each = running.client.answers(from_beginning=from_beginning)
-        try:
-            while True:
-                yield running.do(_next_of(each))
-        finally:
-            running.end(each)
+        return self._each(lambda client: client.answers(from_beginning=from_beginning))
 
     def list_sources(self) -> list[SourceRecord]:
         """All sources that are registered as of now, with their budgets."""
@@ -198,6 +194,19 @@ class Client:
     def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
         """What workers last showed of these streams, with the time in seconds since the epoch; not all have a digest."""
         return self._do(AsyncClient.digests, streams)
+
+    def trail(self) -> Generator[TrailRecord, None, None]:
+        """The audit trail as of now, oldest first: requests, decisions, what followed, and what was spent meanwhile."""
+        return self._each(AsyncClient.trail)
+
+    def _each(self, begin: Callable[[AsyncClient], AsyncGenerator[Item, None]]) -> Generator[Item, None, None]:
+        running = self._connected()
+        each = begin(running.client)
+        try:
+            while (item := running.do(_next_of(each))) is not None:
+                yield item
+        finally:
+            running.end(each)
 
     def _connected(self) -> _Running:
         with self._connecting:
@@ -240,8 +249,8 @@ class _Running:
             future.cancel()
             raise
 
-    def end(self, each: AsyncGenerator[Result, None]) -> None:
-        """Read no more answers; whoever has left reads none."""
+    def end(self, each: AsyncGenerator[Item, None]) -> None:
+        """Read no more of what comes one by one; whoever has left reads none."""
 
         async def close() -> None:
             await each.aclose()
@@ -265,5 +274,5 @@ async def _all_of(client: AsyncClient, questions: Iterable[Question], timeout: f
     return await client.ask_many(questions, timeout=timeout)
 
 
-async def _next_of(each: AsyncGenerator[Result, None]) -> Result:
-    return await anext(each)
+async def _next_of(each: AsyncGenerator[Item, None]) -> Item | None:
+    return await anext(each, None)

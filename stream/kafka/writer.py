@@ -74,6 +74,13 @@ class Writer:
             await producer.send_offsets_to_transaction(dict(positions), self._group)
         await producer.commit_transaction()
 
+    async def commit_parts(self, parts: Iterable[Outputs]) -> None:
+        """Write all parts or none, one after another: for more than memory should hold at once."""
+        await self._producer.begin_transaction()
+        for outputs in parts:
+            await _all(self._send(topic, partition, messages) for topic, partition, messages in outputs)
+        await self._producer.commit_transaction()
+
     async def close(self) -> None:
         """Let go of the connections; an open transaction is left for the successor's fence to abort."""
         try:

@@ -25,6 +25,7 @@ from schemas import (
     SourceRecord,
     StreamSpec,
     StreamStatus,
+    TrailRecord,
     subject_of,
 )
 from schemas.wire import Codec
@@ -39,6 +40,7 @@ from stream.processors.queries.shares import Limits
 from stream.processors.receipts import RECEIPT_PREFIX, request_digest
 from stream.processors.rejections import address_of
 from stream.processors.topics import Topics, partition_of
+from stream.processors.trails import trail_codec
 from stream.testing.budgets import BudgetCalls
 from stream.testing.installation import Installation, Place, as_key
 
@@ -279,6 +281,11 @@ class Driver(Installation, BudgetCalls):
             for record in self.records(self.topics.status)
             if record.value is not None and (stream := wanted.get(record.key or b"")) is not None
         }
+
+    def trail(self) -> Generator[TrailRecord, None, None]:
+        """The audit trail, oldest first: requests, decisions, what followed, and what was spent meanwhile."""
+        for record in self.records(self.topics.trail):
+            yield trail_codec.decode(record.value)
 
     def _ask(self, questions: Sequence[Query | bytes], headers: Headers) -> Results:
         marks = self._marks()

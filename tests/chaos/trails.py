@@ -30,7 +30,7 @@ def check_trail(
         return [f"trail: {broken}"]
     if not entries:
         return []
-    violations = [f"trail: {finding}" for finding in check.findings(latest)]
+    violations = [f"trail: {finding}" for finding in [*check.findings(), *check.compared(latest)]]
     noted = Counter((one.request, one.digest) for one in entries if isinstance(one, TrailRequest))
     violations += [f"trail: request {one[0]} has {times} entries" for one, times in noted.items() if times != 1]
     # What was asked before the trail began is in the ledger alone.

@@ -25,6 +25,7 @@ from stream.data import TableStore
 from stream.processors.base import PROGRESS_KEY, LaterVersionError, Outputs, RecordLike
 from stream.processors.budget.clock import Clock
 from stream.processors.budget.desk import Desk
+from stream.processors.budget.portions import requests_at_once
 from stream.processors.budget.telling import Workers
 from stream.processors.budget.trail import Trail
 from stream.processors.exhaustion import exhausted_reason
@@ -32,9 +33,6 @@ from stream.processors.letters import dead_letter
 from stream.processors.rejections import INTERNAL, Rejection
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from stream.processors.unread import Unread
-
-REQUESTS_AT_ONCE = 16
-"""So many requests are handled in one step: one that opens a stream may be planned for a second or two."""
 
 CHARGES_AT_ONCE = 1_000
 """So many charges are taken in in one step."""
@@ -130,8 +128,9 @@ class BudgetProcessor:
 
     def portion(self, records: Sequence[RecordLike]) -> int:
         """As many as are handled in moments, and in seconds at worst."""
-        many = CHARGES_AT_ONCE if records[0].topic == self._topics.charges else REQUESTS_AT_ONCE
-        return min(len(records), many)
+        if records[0].topic == self._topics.charges:
+            return min(len(records), CHARGES_AT_ONCE)
+        return requests_at_once(records, self.ledger)
 
     def process(self, records: Sequence[RecordLike]) -> Outputs:
         """Handle requests or charges in order."""
@@ -218,6 +217,6 @@ class BudgetProcessor:
 
 def _entry_of(record: RecordLike) -> LedgerRecord:
     try:
-        return _ledger_codec.decode(record.value)
+        return _ledger_codec.decode_own(record.value or b"")
     except MalformedEventError:
         raise LaterVersionError(record) from None

@@ -26,8 +26,10 @@ from schemas import (
     TrailPoint,
     TrailRecord,
     TrailRequest,
+    TrailRestored,
     TrailStanding,
 )
+from schemas.trail import Since
 from stream.accounting.accounts import Account, People
 from stream.accounting.costs import to_amount
 from stream.accounting.grants import Grant
@@ -134,6 +136,11 @@ class Trail:
                 reason=f"period {owner.budget.number}",
             )
             self._write(outputs, event)
+
+    def came_back(self, since: Since, lost: int, backup: str, outputs: Outputs) -> None:
+        """Note that the ledger was brought back from a backup, and every account as it is then."""
+        self._write(outputs, TrailRestored(**self._next(), since=since, lost=lost, backup=backup))
+        self._points(list(self._ledger.accounts.values()), outputs)
 
     def spent(self, account: Account) -> None:
         """Take note that something was spent of an account: a point of it is due a minute after the last one."""

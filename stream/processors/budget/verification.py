@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from schemas import (
     Amount,
     GrantRecord,
     LedgerProgress,
     LedgerRecord,
+    PopulationRecord,
     SourceRecord,
     Totals,
     TrailEvent,
@@ -33,6 +35,8 @@ from stream.accounting.restoring import restore
 from stream.processors.budget.trail import identities_digest
 from stream.processors.trails import EMPTY, follow_chain
 
+_FIGURES: Final = ("granted", "spent", "refunded", "left")
+
 
 @dataclass
 class Opening:
@@ -51,13 +55,14 @@ class TrailCheck:
     def __init__(self, noted: Iterable[TrailHead] = ()) -> None:
         """Take heads that were ``noted`` before, each of which the trail must have come by."""
         self.head = EMPTY
-        self.restored = 0
         self._noted = {head.entries: head.digest for head in noted}
         self._findings: list[str] = []
         self._sources: dict[str, Totals] = {}
+        self._populations: set[str] = set()
         self._standing: dict[str, TrailStanding] = {}
         self._openings: dict[str, Opening] = {}
         self._ends: dict[str, TrailEvent] = {}
+        self._lost: set[str] = set()
 
     def take(self, value: bytes | None) -> TrailRecord:
         """Take the next entry, byte for byte; BrokenTrailError if it is not what follows."""
@@ -73,7 +78,8 @@ class TrailCheck:
                 self._standing[entry.source] = entry
                 self._sources[entry.source] = entry.totals
             case TrailRestored():
-                self.restored += 1
+                ended = {name for name, end in self._ends.items() if end.event == "closed"}
+                self._lost = self._openings.keys() - ended
             case _:
                 pass
         return entry
@@ -87,6 +93,8 @@ class TrailCheck:
     def _take_request(self, entry: TrailRequest) -> None:
         if entry.source is not None and entry.totals is not None:
             self._sources[entry.source] = entry.totals
+        if entry.outcome == "registered" and entry.population is not None:
+            self._populations.add(entry.population)
         if entry.outcome != "opened" or entry.stream is None or entry.source is None or entry.granted is None:
             return
         self._ends.pop(entry.stream, None)
@@ -99,19 +107,24 @@ class TrailCheck:
         elif (opening := self._openings.get(entry.stream)) is not None:
             opening.extensions[entry.digest] = entry.granted
 
-    def findings(self, records: Iterable[LedgerRecord] | None = None) -> list[str]:
-        """What is wrong with the trail and, if given, with the ledger beside it; nothing if the one follows from the other.
+    def findings(self) -> list[str]:
+        """What is wrong with the trail by itself, beside a chain that is broken."""
+        return list(self._findings)
 
-        A ledger's records are the latest of each key, and the trail must have been taken up to their head.
-        """
-        missed = [
+    def missing(self) -> list[str]:
+        """What was there when a head was noted, and is not now."""
+        return [
             f"the trail ends after {self.head.entries} entries, and {entries} were there when its head was noted"
             for entries in self._noted
             if entries > self.head.entries
         ]
-        return self._findings + missed + ([] if records is None else self._compared(list(records)))
 
-    def _compared(self, records: list[LedgerRecord]) -> list[str]:
+    def compared(self, records: Iterable[LedgerRecord]) -> list[str]:
+        """What of a ledger does not follow from the trail, which must have been taken up to the ledger's head.
+
+        The records are the latest of each key.
+        """
+        records = list(records)
         progress = next((one for one in records if isinstance(one, LedgerProgress)), None)
         sources = {one.source.source: one for one in records if isinstance(one, SourceRecord)}
         grants = {one.spec.stream: one for one in records if isinstance(one, GrantRecord)}
@@ -133,6 +146,9 @@ class TrailCheck:
             return [*findings, f"the ledger cannot be put together: {refused.reason}"]
         for name, source in sources.items():
             findings += self._source(name, source, ledger)
+        for one in records:
+            if isinstance(one, PopulationRecord):
+                findings += self._population(one, ledger)
         findings += [
             f"source '{name}': the ledger does not know it" for name in self._sources.keys() - sources.keys()
         ]
@@ -146,24 +162,28 @@ class TrailCheck:
                 findings += self._grant(name, record, ledger)
         return findings
 
+    def _population(self, record: PopulationRecord, ledger: Ledger) -> list[str]:
+        name = record.population.population
+        summed = ledger.people(name).record()
+        found = [
+            f"population '{name}': {figure} is not the sum over its grants"
+            for figure in _FIGURES
+            if getattr(record, figure) != getattr(summed, figure)
+        ]
+        return found if name in self._populations else [*found, f"population '{name}': no entry has it registered"]
+
     def _source(self, name: str, record: SourceRecord, ledger: Ledger) -> list[str]:
         account = ledger.accounts[name]
         summed = account.record()
         found = [
             f"source '{name}': {figure} is not the sum over its grants"
-            for figure in ("granted", "spent", "refunded", "left")
+            for figure in _FIGURES
             if getattr(record, figure) != getattr(summed, figure)
         ]
         told = self._sources.get(name)
         if told is None:
             return [*found, f"source '{name}': the trail never had it registered"]
-        settled = (
-            ()
-            if self.restored
-            else ("granted", "refunded")
-            if record.unnoted
-            else ("granted", "spent", "refunded")
-        )
+        settled = ("granted", "refunded") if record.unnoted else ("granted", "spent", "refunded")
         found += [
             f"source '{name}': {figure} is not what the trail last said"
             for figure in settled
@@ -195,9 +215,8 @@ class TrailCheck:
         if opening.extensions != _extensions(grant, ledger, source.accountant):
             found.append(f"stream '{name}': its extensions are not those that the trail has granted")
         end = self._ends.get(name)
-        if not self.restored and (record.state if record.state != "open" else None) != (
-            end.event if end else None
-        ):
+        said = end.event if end is not None else "halted" if name in self._lost else "open"
+        if record.state != said:
             found.append(f"stream '{name}': it is {record.state}, and the trail says otherwise")
         return found
 

@@ -10,8 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from schemas import Source
 from sotto import Driver, Refused, Unknown
 from stream.processors.base import Record
-from stream.processors.budget import openings
-from stream.processors.budget import processor as budget
+from stream.processors.budget import desk, openings
 from tests.unit.processors.installation import KEY, VALUES
 
 FINE = {**VALUES, "sensitivity": 1e-9, "grid": 1e-12}
@@ -139,7 +138,7 @@ def test_a_source_that_an_earlier_version_registered_stays_readable_and_its_stre
 ) -> None:
     driver = Driver(KEY, partitions=1)
     with monkeypatch.context() as before:
-        for module in (budget, openings):
+        for module in (desk, openings):
             before.setattr(module, "require_reach", lambda _: None)
         driver.register({**FINE, **EXACT})
         driver.open(alarms(1000.0))

@@ -1,0 +1,164 @@
+"""A ledger of many grants over many sources: how long it takes to open a stream, how many are opened per second, and how long a restore takes.
+
+Without ``--broker`` everything happens in memory, through the processor as the budget service runs it, in processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Final
+
+from benchmarks.report import Figure, show_figures, write_json
+from schemas import (
+    MAX_DEFINITION_BYTES,
+    AboveThreshold,
+    OpenStream,
+    RegisterSource,
+    Request,
+    StreamSpec,
+    ValuesSource,
+)
+from schemas.wire import Codec
+from stream.data import TableStore
+from stream.noise import NoiseKey
+from stream.processors.base import Outputs, Record
+from stream.processors.budget import BudgetProcessor
+from stream.processors.topics import Topics
+
+KEY: Final = NoiseKey(bytes(range(32)))
+TOPICS: Final = Topics(partitions=1)
+ALONE: Final = 300
+"""Streams opened one at a time, each in a step of its own, in the full ledger."""
+TOGETHER: Final = 4_000
+"""Streams opened with as many at once as a step takes."""
+
+_requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ledger", description=__doc__)
+    parser.add_argument("--grants", type=int, default=100_000)
+    parser.add_argument("--sources", type=int, default=10_000)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    gc.set_threshold(100_000, 20, 20)
+    figures = measured(options.grants, options.sources)
+    title = f"{options.grants:,} grants over {options.sources:,} sources"
+    show_figures(title, figures)
+    if options.json:
+        write_json(options.json, {title: figures})
+
+
+class Service:
+    """A budget service in memory, with its ledger as compaction leaves it."""
+
+    def __init__(self) -> None:
+        self.ledger: dict[bytes, bytes] = {}
+        self.written = 0
+        self._offset = 0
+        self.processor = self._new()
+
+    @staticmethod
+    def _new() -> BudgetProcessor:
+        def mint(record: object) -> bytes:
+            return getattr(record, "offset", 0).to_bytes(16, "big")
+
+        return BudgetProcessor(TOPICS, 0, key_id=KEY.key_id, tables=TableStore.keyed_by(KEY), mint=mint)
+
+    def send(self, requests: Sequence[Request]) -> float:
+        """Handle requests as the engine hands them over; gives the processor time."""
+        records = []
+        for request in requests:
+            value = _requests.encode(request)
+            records.append(Record(TOPICS.requests, 0, self._offset, self._offset, b"", value))
+            self._offset += 1
+        spent = 0.0
+        while records:
+            began = time.process_time()
+            count = self.processor.portion(records)
+            outputs = self.processor.process(records[:count])
+            spent += time.process_time() - began
+            self._keep(outputs)
+            records = records[count:]
+        return spent
+
+    def restore(self) -> float:
+        """Begin anew from the ledger; gives the processor time."""
+        records = [Record(TOPICS.ledger, 0, at, 0, *pair) for at, pair in enumerate(self.ledger.items())]
+        gc.collect()
+        began = time.process_time()
+        self.processor = self._new()
+        self.processor.restore(records)
+        self.processor.restored()
+        return time.process_time() - began
+
+    def _keep(self, outputs: Outputs) -> None:
+        for topic, _, messages in outputs:
+            self.written += sum(len(key or b"") + len(value or b"") for key, value, _ in messages)
+            for key, value, _ in messages if topic == TOPICS.ledger else ():
+                if value is None:
+                    del self.ledger[key or b""]
+                else:
+                    self.ledger[key or b""] = value
+
+
+def openings(count: int, sources: int, start: int = 0) -> Iterator[OpenStream]:
+    """Openings of so many streams, spread over the sources."""
+    for number in range(start, start + count):
+        spec = StreamSpec(
+            stream=f"stream-{number}",
+            source=f"source-{number % sources}",
+            mechanism=AboveThreshold(kind="above_threshold", threshold=float(number % 1000)),
+            epsilon=0.01,
+        )
+        yield OpenStream(request=f"open-{number}", stream=spec)
+
+
+def filled(grants: int, sources: int) -> Service:
+    """A ledger with so many grants over so many sources."""
+    service = Service()
+    service.send(
+        [
+            RegisterSource(
+                request=f"register-{number}",
+                source=ValuesSource(
+                    kind="values",
+                    source=f"source-{number}",
+                    neighbors="add-remove",
+                    epsilon=100.0,
+                    sensitivity=1.0,
+                ),
+            )
+            for number in range(sources)
+        ]
+    )
+    service.send(list(openings(grants, sources)))
+    return service
+
+
+def measured(grants: int, sources: int) -> list[Figure]:
+    """The figures of a ledger of that size."""
+    service = filled(grants, sources)
+    size = sum(len(key) + len(value) for key, value in service.ledger.items())
+    restoring = service.restore()
+    alone = [1000 * service.send([one]) for one in openings(ALONE, sources, grants)]
+    before = service.written
+    together = service.send(list(openings(TOGETHER, sources, grants + ALONE)))
+    return [
+        ("restore", restoring, "s"),
+        ("ledger", size / 1e6, "MB"),
+        ("open, median", median(alone), "ms"),
+        ("open, 99th percentile", quantiles(alone, n=100)[98], "ms"),
+        ("opened", TOGETHER / together, "streams/s"),
+        ("written for each", (service.written - before) / TOGETHER, "bytes"),
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""A disaster drill: an installation is backed up, goes on, and is lost with its broker; the backup comes back elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas import OpenStream, RegisterSource, SourceRecord, StreamSpec, ValuesSource
+from sotto import AsyncClient, Refused
+from stream.kafka.broker import LocalBroker
+from stream.kafka.processes import Service
+from stream.kafka.topics import create_topics, delete_topics
+from stream.noise import NoiseKey
+from stream.settings import Settings
+
+pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
+
+FEED = ValuesSource(kind="values", source="feed", neighbors="add-remove", epsilon=4.0, sensitivity=1.0)
+HIGH = 1e9
+"""So far above the threshold that no noise matters."""
+WAIT = 120.0
+"""Longest wait for a service that may just have been started, in seconds."""
+
+
+def spec(stream: str, cutoff: int = 4) -> dict[str, Any]:
+    mechanism = {"kind": "above_threshold", "threshold": 1000.0, "cutoff": cutoff}
+    return {"stream": stream, "source": "feed", "mechanism": mechanism, "epsilon": 1.0}
+
+
+def opening(stream: str) -> OpenStream:
+    return OpenStream(request=f"open {stream}", stream=StreamSpec.model_validate(spec(stream)))
+
+
+class Site:
+    """A broker, and the commands and services that use it."""
+
+    def __init__(self, bootstrap: str, prefix: str, folder: Path) -> None:
+        self.settings = Settings(bootstrap=bootstrap, prefix=prefix, partitions=2, session_timeout_ms=6000)
+        self._folder = folder
+
+    def sotto(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
+        here = {"SOTTO_BOOTSTRAP": self.settings.bootstrap, "SOTTO_PREFIX": self.settings.prefix}
+        return subprocess.run(
+            [sys.executable, "-m", "stream.cli", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**kept, **here, "COLUMNS": "200"},
+            timeout=180,
+        )
+
+    def done(self, *arguments: str) -> str:
+        result = self.sotto(*arguments)
+        assert result.returncode == 0, result.stderr + result.stdout
+        return result.stdout
+
+    def refused(self, *arguments: str) -> str:
+        result = self.sotto(*arguments)
+        assert result.returncode == 1, result.stderr + result.stdout
+        return result.stderr
+
+    def head(self) -> str:
+        """The trail's head, as somebody would note it down."""
+        return str(json.loads(self.done("ledger", "verify", "--json"))["head"])
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[AsyncClient]:
+        """A client of an installation whose services run meanwhile."""
+        with ExitStack() as stack:
+            for role in ("budget", "worker"):
+                log = self._folder / f"{role}-{uuid.uuid4().hex[:6]}.log"
+                stack.enter_context(Service(role, self.settings, self._folder / "noise.key", log))
+            async with AsyncClient(self.settings) as client:
+                yield client
+
+
+@contextmanager
+def site(folder: Path, name: str, prefix: str) -> Iterator[Site]:
+    broker = LocalBroker(folder / name)
+    try:
+        yield Site(broker.start(timeout=180).bootstrap, prefix, folder)
+    finally:
+        broker.stop()
+        shutil.rmtree(folder / name)
+
+
+async def left(client: AsyncClient) -> float:
+    return (await client.budget("feed")).left.epsilon
+
+
+async def until_state(client: AsyncClient, stream: str, state: str) -> None:
+    async with asyncio.timeout(60):
+        while (await client.grant("feed", stream)).state != state:
+            await asyncio.sleep(0.2)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is left of an installation: a file, the source's budget as the file has it, and two heads that were noted down."""
+
+    backup: Path
+    source: SourceRecord
+    head: str
+    later: str
+
+
+async def lost(old: Site, folder: Path) -> Kept:
+    """An installation at work that is backed up and goes on: what it did after that, nobody will know of."""
+    backup, exported = folder / "ledger.backup", folder / "trail.jsonl"
+    await create_topics(old.settings)
+    async with old.at_work() as client:
+        await client.request(RegisterSource(request="register", source=FEED), WAIT)
+        for stream in ("ward", "done", "idle"):
+            await client.request(opening(stream), WAIT)
+        for stream in ("ward", "done"):
+            assert (await client.ask(stream, value=HIGH, timeout=WAIT)).outcome == "above"
+        await client.close("feed", "done")
+        await until_state(client, "done", "closed")
+        old.done("ledger", "export", str(backup))
+        assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+        source, head = await client.budget("feed"), old.head()
+        await client.request(opening("late"), WAIT)
+        assert (await client.ask("ward", value=HIGH, timeout=WAIT)).outcome == "above"
+        assert (await client.ask("late", value=HIGH, timeout=WAIT)).outcome == "above"
+    later = old.head()
+    old.done("ledger", "trail", "--export", str(exported))
+    assert "the trail alone" in old.done("ledger", "verify", str(exported), "--head", head, "--head", later)
+    assert 1.0 < source.left.epsilon < 2.0
+    return Kept(backup, source, head, later)
+
+
+async def back_and_halted(new: Site, kept: Kept) -> None:
+    """It comes back with its sources halted; nothing is granted or answered, and nothing goes back to a budget."""
+    backup = str(kept.backup)
+    assert "follows from it" in new.done("ledger", "verify", backup, "--head", kept.head)
+    assert "topics are missing" in new.refused("ledger", "import", backup, "--since", "halt")
+    new.done("topics", "create", "--partitions", "2")
+    assert "Missing option '--since'" in new.sotto("ledger", "import", backup).stderr
+    # Whoever noted the head down knows that something is missing.
+    told = new.refused("ledger", "import", backup, "--since", "nothing", "--head", kept.later)
+    assert "something was asked since" in told
+    assert "2 streams were not closed" in new.done("ledger", "import", backup, "--since", "halt")
+    assert "not empty" in new.refused("ledger", "import", backup, "--since", "halt")
+    new.done("ledger", "verify", "--head", kept.head)
+    async with new.at_work() as client:
+        source = await client.budget("feed")
+        assert (source.state, source.granted, source.refunded) == (
+            "halted",
+            kept.source.granted,
+            kept.source.refunded,
+        )
+        assert source.spent.epsilon == pytest.approx(source.granted.epsilon - source.refunded.epsilon)
+        for stream in ("ward", "idle", "done"):
+            result = await client.ask(stream, value=HIGH, timeout=WAIT, outcomes=True)
+            assert result.outcome == "halted"
+        with pytest.raises(Refused, match="is halted"):
+            await client.open(spec("more"))
+        # A request that was granted before is told so again, and grants nothing.
+        assert (await client.request(opening("ward"), WAIT)).outcome == "opened"
+        for stream in ("ward", "idle"):
+            await client.close("feed", stream)
+            await until_state(client, stream, "closed")
+        assert await left(client) == kept.source.left.epsilon
+    new.done("ledger", "verify", "--head", kept.head)
+
+
+async def back_and_going_on(new: Site, kept: Kept) -> None:
+    """The operator says that sources are to go on: with what the backup knows to be left, and new streams alone."""
+    new.done("ledger", "import", str(kept.backup), "--since", "accept-loss")
+    async with new.at_work() as client:
+        assert await left(client) == kept.source.left.epsilon
+        await client.request(opening("afresh"), WAIT)
+        assert (await client.ask("afresh", value=HIGH, timeout=WAIT)).outcome == "above"
+        with pytest.raises(Refused, match="cannot pay"):
+            await client.open(spec("too-much"))
+        with pytest.raises(Refused, match="cannot be extended"):
+            await client.extend("feed", "ward", 0.1)
+        entries = [entry async for entry in client.trail()]
+        [restored] = [entry for entry in entries if entry.kind == "restored"]
+        assert (restored.since, restored.lost) == ("accept_loss", 2)
+    assert "restored" in new.done("ledger", "trail")
+    new.done("ledger", "verify", "--head", kept.head)
+
+
+async def test_what_was_lost_is_never_granted_or_answered_again(tmp_path: Path) -> None:
+    NoiseKey.generate().save(tmp_path / "noise.key")
+    prefix = f"drill-{uuid.uuid4().hex[:6]}"
+    with site(tmp_path, "old", prefix) as old:
+        kept = await lost(old, tmp_path)
+    with site(tmp_path, "new", prefix) as new:
+        await back_and_halted(new, kept)
+        await delete_topics(new.settings)
+        async with asyncio.timeout(60):
+            while new.sotto("topics", "create", "--partitions", "2").returncode:
+                await asyncio.sleep(0.5)
+        await back_and_going_on(new, kept)

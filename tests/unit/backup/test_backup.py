@@ -1,0 +1,238 @@
+"""Backups: files that are not what was written are refused, and what comes back grants and answers nothing twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from schemas import LedgerProgress, TrailHead
+from schemas.trail import Since
+from sotto import Driver, Refused
+from stream.backup.checking import check_backup
+from stream.backup.files import BackupError, BackupFile, BackupRecord, BackupWriter, Heading, is_backup
+from stream.backup.returning import _parts
+from stream.processors.budget.returning import LOST, Returning
+from tests.unit.processors.budget_service import ledger_codec
+from tests.unit.processors.installation import HIGH, KEY, VALUES, spec
+
+
+def installation() -> Driver:
+    """Streams that are open, exhausted, closed, closing and halted, over two sources."""
+    driver = Driver(KEY, partitions=2)
+    driver.register(VALUES)
+    driver.register({**VALUES, "source": "other", "accountant": "zcdp", "delta": 1e-6})
+    for name in ("open", "dry", "closed", "halted"):
+        driver.open(spec(name, cutoff=2))
+    driver.open(spec("elsewhere", "other"))
+    for name in ("open", "dry", "dry", "closed", "halted"):
+        driver.ask_many([{"id": name, "stream": name, "value": HIGH}])
+    driver.ask_many([{"id": "after", "stream": "dry", "value": HIGH}])
+    driver.extend("feed", "closed", 0.5)
+    driver.close("feed", "closed")
+    driver.halt("feed", "halted")
+    return driver
+
+
+def backed_up(driver: Driver, path: Path) -> BackupFile:
+    """A backup of an installation in memory, as the command takes it of one on Kafka."""
+    topics = driver.topics
+    head: TrailHead | None = None
+    with path.open("wb") as file:
+        heading = Heading(prefix=topics.prefix, partitions=topics.partitions, began="now", sotto="0")
+        writer = BackupWriter(file, heading)
+        for name in ("ledger", "trail", "state"):
+            for record in driver.records(getattr(topics, name)):
+                writer.write(BackupRecord(name, record.partition, record.key or b"", record.value))
+                if record.key == b"@progress" and name == "ledger":
+                    progress = ledger_codec.decode(record.value)
+                    assert isinstance(progress, LedgerProgress)
+                    head = progress.trail
+        assert head is not None
+        writer.end({}, head)
+    return BackupFile(path)
+
+
+def brought_back(backup: BackupFile, since: Since) -> Driver:
+    """Another installation, of what a backup comes back as."""
+    checked = check_backup(backup)
+    assert checked.findings == []
+    driver = Driver(KEY, partitions=backup.heading.partitions)
+    returning = Returning(driver.topics, checked.accounts)
+    streams = {stream.encode() for _, stream in returning.streams()}
+    for outputs in _parts(backup, driver.topics, streams, returning, since, checked.ending.digest):
+        driver._write(outputs)
+    driver.crash()
+    driver._made = 1_000  # the ids of requests are in use
+    return driver
+
+
+@pytest.mark.parametrize("since", get_args(Since))
+def test_what_was_not_closed_counts_as_wholly_spent_and_never_answers_or_goes_back(
+    since: Since, tmp_path: Path
+) -> None:
+    old = installation()
+    kept = {one.spec.stream: one for one in old.list_streams()}
+    backup = backed_up(old, tmp_path / "backup")
+    # What nobody will know of.
+    old.open(spec("late"))
+    old.ask_many([{"id": "more", "stream": "open", "value": HIGH}])
+    new = brought_back(backup, since)
+    assert {one.spec.stream for one in new.list_streams()} == kept.keys()
+    for grant in new.list_streams():
+        name, source = grant.spec.stream, grant.spec.source
+        if kept[name].state == "closed":
+            assert grant == kept[name]
+            continue
+        assert (grant.lost, grant.ending, grant.spent, grant.cost) == (True, "halted", grant.cost, kept[name].cost)
+        assert grant.reason == LOST
+        [answer] = new.ask_many([{"id": "again", "stream": name, "value": HIGH}])
+        assert answer.outcome == "halted"
+        with pytest.raises(Refused):
+            new.extend(source, name, 0.1)
+        new.close(source, name)
+        assert new.grant(source, name).refunded.epsilon == 0.0
+    for record in new.list_sources():
+        assert record.state == ("halted" if since == "halt" else "open")
+        if since == "halt":
+            with pytest.raises(Refused, match="is halted"):
+                new.open(spec("afresh", record.source.source))
+        else:
+            new.open(spec("afresh-" + record.source.source, record.source.source))
+    [restored] = [entry for entry in new.trail() if entry.kind == "restored"]
+    assert (restored.since, restored.lost) == (since, 4)
+    assert check_backup(backed_up(new, tmp_path / "next")).findings == []
+
+
+def test_a_population_and_its_allotments_count_what_is_lost_as_wholly_spent(tmp_path: Path) -> None:
+    old = Driver(KEY, partitions=2)
+    old.register_population({"population": "patients", "epsilon": 3.0})
+    old.register({**VALUES, "population": "patients"})
+    old.allot("ann", 1.5, population="patients")
+    old.open(spec("hers", cutoff=4), analyst="ann")
+    old.ask_many([{"id": "one", "stream": "hers", "value": HIGH}])
+    before = old.population("patients")
+    assert before.spent.epsilon < before.granted.epsilon == 1.0
+    new = brought_back(backed_up(old, tmp_path / "backup"), "accept_loss")
+    new.close("feed", "hers")
+    after = new.population("patients")
+    assert (after.granted, after.spent, after.left) == (before.granted, before.granted, before.left)
+    with pytest.raises(Refused, match="allotment 'ann'"):
+        new.open(spec("more"), analyst="ann")
+    new.open(spec("less", epsilon=0.5), analyst="ann")
+    assert check_backup(backed_up(new, tmp_path / "next")).findings == []
+
+
+def test_the_streams_that_a_backup_does_not_know_leave_no_state_behind(tmp_path: Path) -> None:
+    old = installation()
+    path = tmp_path / "backup"
+    backed_up(old, path)
+    old.ask_many([{"id": "more", "stream": "open", "value": HIGH}])
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert any(b'"state"' in line and b'"open"' in line for line in lines)
+    checked = check_backup(BackupFile(path))
+    returning = Returning(old.topics, checked.accounts)
+    written = [
+        message
+        for outputs in _parts(BackupFile(path), old.topics, {b"dry"}, returning, "halt", "0" * 64)
+        for topic, _, messages in outputs
+        if topic == old.topics.state
+        for message in messages
+    ]
+    assert {key for key, _, _ in written} == {b"dry", b"@progress"}
+    positions = [json.loads(value or b"") for key, value, _ in written if key == b"@progress"]
+    assert {one["offset"] for one in positions} == {0}
+
+
+def _without(*numbers: int) -> Callable[[list[bytes]], list[bytes]]:
+    return lambda lines: [line for number, line in enumerate(lines) if number not in numbers]
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (_without(-1), ""),
+        (lambda lines: lines[:-1], "cut off"),
+        (lambda lines: [*lines[:-1], lines[-1][:40]], "cut off"),
+        (lambda lines: lines[: len(lines) // 2], "cut off"),
+        (_without(5), "its digest is another"),
+        (lambda lines: [*lines[:5], lines[5], *lines[5:]], "its digest is another"),
+        (lambda lines: [*lines[:5], lines[5].replace(b"1", b"2"), *lines[6:]], "its digest is another"),
+        (lambda lines: [*lines[:5], b"{}\n", *lines[6:]], "is no record"),
+        (lambda lines: [lines[0].replace(b'"version":1', b'"version":2'), *lines[1:]], "another version"),
+        (lambda lines: lines[1:], "is no backup"),
+        (lambda _: [], "is no backup"),
+    ],
+)
+def test_a_file_that_is_not_what_was_written_is_refused(
+    damage: Callable[[list[bytes]], list[bytes]], told: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "backup"
+    backed_up(installation(), path)
+    path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))
+    if not told:
+        assert check_backup(BackupFile(path)).findings == []
+        return
+    with pytest.raises(BackupError, match=told):
+        check_backup(BackupFile(path))
+
+
+def _forged(lines: list[bytes], change: Callable[[list[Any]], list[Any] | None]) -> list[list[Any]]:
+    return [kept for line in lines[1:-1] if (kept := change(json.loads(line))) is not None]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda one: None if one[0] == "ledger" and one[2] == "grant|feed|open" else one, "does not know it"),
+        (lambda one: None if one[0] == "trail" and '"number":4,' in one[3] else one, "stands in its place"),
+        (
+            lambda one: (
+                [*one[:3], one[3].replace('"epsilon":10.0', '"epsilon":11.0')] if one[0] == "trail" else one
+            ),
+            "does not follow",
+        ),
+        (
+            lambda one: [*one[:3], one[3].replace('"tops":1', '"tops":0')] if one[2] == "grant|feed|open" else one,
+            "is not the sum over its grants",
+        ),
+    ],
+)
+def test_a_whole_file_with_a_forged_ledger_or_trail_proves_wrong(
+    change: Callable[[list[Any]], list[Any] | None], told: str, tmp_path: Path
+) -> None:
+    """Whoever writes a file can give it its digest; the ledger in it must still follow from the trail."""
+    path, forged = tmp_path / "backup", tmp_path / "forged"
+    backup = backed_up(installation(), path)
+    checked = check_backup(backup)
+    with forged.open("wb") as file:
+        writer = BackupWriter(file, backup.heading)
+        for topic, partition, key, value in _forged(path.read_bytes().splitlines(), change):
+            writer.write(BackupRecord(topic, partition, key.encode(), None if value is None else value.encode()))
+        writer.end({}, checked.ending.head)
+    assert any(told in finding for finding in check_backup(BackupFile(forged)).findings)
+
+
+def test_a_head_that_was_noted_binds_whoever_writes_all_anew(tmp_path: Path) -> None:
+    old = backed_up(installation(), tmp_path / "old")
+    head = check_backup(old).ending.head
+    rewritten = Driver(KEY, partitions=2)
+    rewritten.register(VALUES)
+    rewritten.wait(1.0)
+    for number in range(20):
+        rewritten.open(spec(f"other-{number}", epsilon=0.1))
+    checked = check_backup(backed_up(rewritten, tmp_path / "rewritten"), [head])
+    assert any("not the one that was noted" in finding for finding in checked.findings)
+    shorter = check_backup(old, [TrailHead(entries=head.entries + 1, digest="0" * 64, time=0)])
+    assert shorter.missing
+    assert check_backup(old, [head]).findings == check_backup(old, [head]).missing == []
+
+
+def test_a_backup_is_told_from_another_file(tmp_path: Path) -> None:
+    backed_up(installation(), tmp_path / "backup")
+    (tmp_path / "other").write_text('{"number":0}\n')
+    assert is_backup(tmp_path / "backup")
+    assert not is_backup(tmp_path / "other")

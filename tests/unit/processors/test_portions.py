@@ -1,0 +1,94 @@
+"""How many requests one step handles: those that share a plan together, few that may take long."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from schemas import TableSource, ValuesSource
+from sotto import Driver
+from stream.accounting.ledger import Ledger
+from stream.processors.base import Record
+from stream.processors.budget.portions import PLANS_AT_ONCE, REQUESTS_AT_ONCE, requests_at_once
+from stream.processors.unread import TOO_LARGE, Unread, UnreadBatch
+from tests.unit.processors.budget_service import TOPICS, ending, opening, register
+from tests.unit.processors.installation import KEY, TABLE, VALUES
+
+MANY = range(2 * REQUESTS_AT_ONCE)
+
+
+def known() -> Ledger:
+    """A ledger with feeds of different budgets, and tables."""
+    ledger = Ledger()
+    for number in MANY:
+        ledger.register(ValuesSource(**VALUES | {"source": f"feed-{number}", "epsilon": 1.0 + number}), None)
+        ledger.register(TableSource.model_validate_json(json.dumps(TABLE | {"source": f"table-{number}"})), None)
+    return ledger
+
+
+def at_once(values: list[Any]) -> int:
+    records = [Record(TOPICS.requests, 0, at, 0, b"", value) for at, value in enumerate(values)]
+    return requests_at_once(records, LEDGER)
+
+
+def table(number: int) -> bytes:
+    source = TABLE | {"source": f"people-{number}"}
+    return register(f"r-{number}", **source)
+
+
+LEDGER = known()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [opening(f"r-{number}", f"s-{number}", threshold=float(number)) for number in MANY],
+        [opening(f"r-{number}", f"s-{number}", source=f"feed-{number}") for number in MANY],
+        [ending("close", f"r-{number}", f"s-{number}") for number in MANY],
+        [register(f"r-{number}", source=f"feed-{number}") for number in MANY],
+        [b"{" for _ in MANY],
+        [None for _ in MANY],
+        [Unread(b"", TOO_LARGE, UnreadBatch(0, 0, "zstd", 1, "")) for _ in MANY],
+    ],
+    ids=["one plan", "one plan on many feeds", "endings", "feeds", "malformed", "empty", "unread"],
+)
+def test_what_is_quick_is_handled_by_the_hundred(values: list[Any]) -> None:
+    assert at_once(values) == REQUESTS_AT_ONCE
+    assert at_once(values[:3]) == 3
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [opening(f"r-{number}", "s", epsilon=0.001 * (number + 1)) for number in range(40)],
+        [opening(f"r-{number}", "s", source=f"table-{number}") for number in range(40)],
+        [opening(f"r-{number}", "s", source=f"unheard-of-{number}") for number in range(40)],
+        [ending("extend", f"r-{number}", "s", epsilon=1.0) for number in range(40)],
+        [ending("halt_source", f"r-{number}", "s") for number in range(40)],
+        [table(number) for number in range(40)],
+    ],
+    ids=["plans", "on tables", "on what is not known", "extensions", "sources halted", "tables"],
+)
+def test_what_may_take_long_is_handled_a_few_at_once(values: list[bytes]) -> None:
+    assert at_once(values) == PLANS_AT_ONCE
+    assert at_once(values[:1]) == 1
+
+
+def test_how_requests_are_cut_into_steps_changes_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(most: int) -> list[list[Any]]:
+        monkeypatch.setattr(
+            "stream.processors.budget.processor.requests_at_once", lambda records, _: min(most, len(records))
+        )
+        driver = Driver(KEY, partitions=2)
+        driver.register(VALUES | {"epsilon": 4.0})
+        requests = [opening(f"r-{number % 9}", f"s-{number}", threshold=float(number)) for number in range(20)]
+        for value in [*requests, ending("close", "c", "s-0"), ending("halt_source", "h", "s")]:
+            driver._append((driver.topics.requests, 0), b"feed", value)
+        driver._settle()
+        latest = {one.key: one.value for one in driver.records(driver.topics.ledger) if one.key != b"@progress"}
+        told = {one.key: one.value for one in driver.records(driver.topics.control)}
+        return [[latest, told, [one.value for one in driver.records(driver.topics.trail)]]]
+
+    assert written(1) == written(7) == written(400)

@@ -1,0 +1,104 @@
+"""``sotto ledger`` as far as it goes without Kafka: exports of the trail, and files that are verified."""
+
+from __future__ import annotations
+
+import csv
+import stat
+from pathlib import Path
+
+import pytest
+from pyarrow import parquet
+
+from schemas import HaltStream, TrailRecord
+from sotto import Refused
+from stream.cli.output import CommandError
+from stream.cli.trails import decoded, told, write_trail
+from stream.processors.trails import entry_digest
+from tests.unit.backup.test_backup import backed_up, installation
+from tests.unit.test_cli import sotto
+
+Entries = list[tuple[TrailRecord, bytes]]
+FORMULA = "=1+1"
+"""An id that a spreadsheet would compute."""
+
+
+@pytest.fixture
+def entries() -> Entries:
+    driver = installation()
+    with pytest.raises(Refused):
+        driver.request(HaltStream(request=FORMULA, source="feed", stream="nowhere"))
+    return decoded([record.value or b"" for record in driver.records(driver.topics.trail)])
+
+
+def test_an_export_has_every_entry_in_columns_and_byte_for_byte(entries: Entries, tmp_path: Path) -> None:
+    lines, table, frame = (tmp_path / f"trail.{ending}" for ending in ("jsonl", "csv", "parquet"))
+    for path in (lines, table, frame):
+        assert write_trail(path, [entries[:3], entries[3:]]) == len(entries)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    values = [value for _, value in entries]
+    assert lines.read_bytes().splitlines() == values
+    with table.open(newline="") as file:
+        read = list(csv.DictReader(file))
+    rows = parquet.read_table(frame).to_pylist()
+    assert [row["record"].encode() for row in read] == [row["record"].encode() for row in rows] == values
+    assert [row["digest"] for row in rows] == list(map(entry_digest, values))
+    opened = next(row for row in rows if row["action"] == "open")
+    entry = next(entry for entry, _ in entries if entry.kind == "request" and entry.action == "open")
+    assert entry.kind == "request"
+    assert entry.granted is not None
+    assert entry.totals is not None
+    assert (opened["granted_epsilon"], opened["total_left_epsilon"]) == (
+        entry.granted.epsilon,
+        entry.totals.left.epsilon,
+    )
+    assert [row["request"] for row in rows if row["outcome"] == "refused"] == [FORMULA]
+    assert [row["request"] for row in read if row["outcome"] == "refused"] == ["'" + FORMULA]
+
+
+def test_an_export_overwrites_nothing_and_says_what_it_can_write(entries: Entries, tmp_path: Path) -> None:
+    (tmp_path / "there.csv").write_text("mine")
+    with pytest.raises(CommandError, match="exists already"):
+        write_trail(tmp_path / "there.csv", [entries])
+    assert (tmp_path / "there.csv").read_text() == "mine"
+    with pytest.raises(CommandError, match=r"\.jsonl, \.csv or \.parquet"):
+        write_trail(tmp_path / "trail.xlsx", [entries])
+
+    def broken() -> Entries:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_trail(tmp_path / "half.jsonl", (broken() for _ in range(1)))
+    assert not (tmp_path / "half.jsonl").exists()
+
+
+def test_every_entry_is_told_in_a_line(entries: Entries) -> None:
+    assert {len(told(entry)) for entry, _ in entries} == {7}
+    assert any("refused: stream 'nowhere'" in told(entry)[5] for entry, _ in entries)
+
+
+def test_files_are_verified_and_heads_that_were_noted_bind_them(entries: Entries, tmp_path: Path) -> None:
+    trail, backup = tmp_path / "trail.jsonl", tmp_path / "backup"
+    write_trail(trail, [entries])
+    head = f"{len(entries)}:{entry_digest(entries[-1][1])}"
+    whole = sotto("ledger", "verify", str(trail), "--head", head)
+    assert whole.returncode == 0, whole.stderr
+    assert f"head {head}" in whole.stdout.replace("\n", "")
+    assert "the trail alone" in whole.stdout
+    cut = tmp_path / "cut.jsonl"
+    write_trail(cut, [entries[:-1]])
+    missing = sotto("ledger", "verify", str(cut), "--head", head)
+    assert missing.returncode == 1
+    assert f"{len(entries)} were there when its head was noted" in missing.stdout.replace("\n", " ")
+    trail.write_bytes(trail.read_bytes().replace(b'"granted":{"epsilon":1.0', b'"granted":{"epsilon":0.5', 1))
+    changed = sotto("ledger", "verify", str(trail))
+    assert changed.returncode == 1
+    assert "does not follow" in changed.stdout.replace("\n", " ")
+    backed_up(installation(), backup)
+    both = sotto("ledger", "verify", str(backup))
+    assert (both.returncode, "the ledger follows from it" in both.stdout.replace("\n", " ")) == (0, True), (
+        both.stderr
+    )
+    backup.write_bytes(backup.read_bytes()[:-10])
+    cut_off = sotto("ledger", "verify", str(backup))
+    assert (cut_off.returncode, "is cut off" in cut_off.stderr) == (1, True)
+    assert "NUMBER:DIGEST" in sotto("ledger", "verify", str(trail), "--head", "12").stderr
