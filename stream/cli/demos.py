@@ -69,8 +69,8 @@ def demo(
             bar.stop()
             _show(report, as_json=as_json)
             if stay:
-                bar.step(f"{monitor.where}; Ctrl-C ends it")
                 with suppress(KeyboardInterrupt):
+                    bar.step(f"{monitor.where}; Ctrl-C ends it")
                     signal.pause()
             else:
                 bar.step(

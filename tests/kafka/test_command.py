@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +13,8 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+
+from tests.conftest import free_port
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
@@ -43,13 +44,24 @@ def sotto(
 
 def test_demo_holds_every_claim_it_prints_and_keeps_its_page_up(bootstrap: str, tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "stream.cli", "demo", "--json", "--stay", "--folder", str(tmp_path)],
+        [
+            sys.executable,
+            "-m",
+            "stream.cli",
+            "demo",
+            "--json",
+            "--stay",
+            "--folder",
+            str(tmp_path),
+            "--port",
+            str(free_port()),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "SOTTO_BOOTSTRAP": bootstrap},
     ) as running:
-        watchdog = threading.Timer(180, running.kill)
+        watchdog = threading.Timer(480, running.kill)
         watchdog.start()
         try:
             assert running.stderr is not None
@@ -78,9 +90,20 @@ def test_demo_holds_every_claim_it_prints_and_keeps_its_page_up(bootstrap: str, 
 
 def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> None:
     installation = tmp_path / ".sotto"
-    port = _free_port()
+    port = free_port()
     with subprocess.Popen(
-        [sys.executable, "-m", "stream.cli", "up", "--folder", str(installation), "--broker-port", str(port)],
+        [
+            sys.executable,
+            "-m",
+            "stream.cli",
+            "up",
+            "--folder",
+            str(installation),
+            "--broker-port",
+            str(port),
+            "--port",
+            str(free_port()),
+        ],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "COLUMNS": "200"},
@@ -154,12 +177,6 @@ def _is_listed_and_found_from_below(environment: dict[str, str], folder: Path) -
     unknown = sotto("stream", "list", "nobody", environment=environment)
     assert (unknown.returncode, unknown.stdout) == (1, "")
     assert "'nobody' is not registered" in unknown.stderr
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _settled(environment: dict[str, str]) -> dict[str, dict[str, dict[str, float]]]:

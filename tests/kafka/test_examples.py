@@ -26,7 +26,7 @@ async def test_the_service_and_the_report_ask_and_say_what_went_wrong(
     start("budget")
     start("worker")
     await client.register(adult.source(epsilon=4.0))
-    spec = {"source": "adult", "epsilon": 1.0, "expected_queries": 100}
+    spec = {"source": "adult", "epsilon": 1.0, "expected_queries": 100, "beta": 1e-9}
     await client.open({**spec, "stream": "counts", "mechanism": {"kind": "laplace", "answers": 1}})
     pmw = {"kind": "pmw", "attributes": ["age", "sex", "income>50K"]}
     await client.open({**spec, "stream": "nightly", "mechanism": pmw})

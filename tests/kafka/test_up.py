@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from stream.kafka.broker import LocalBroker
+from tests.conftest import free_port
 from tests.kafka.test_command import SOURCE, STREAM, sotto
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
@@ -44,7 +45,7 @@ class Up:
 @contextmanager
 def up(folder: Path) -> Iterator[Up]:
     with subprocess.Popen(
-        [sys.executable, "-m", "stream.cli", "up", "--folder", str(folder)],
+        [sys.executable, "-m", "stream.cli", "up", "--folder", str(folder), "--port", str(free_port())],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

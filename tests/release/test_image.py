@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from sotto import AsyncClient
 from stream.environment import KEY_FILE_VARIABLE
 from stream.noise import NoiseKey
 from stream.settings import Settings, variable
+from tests.conftest import free_port
 from tests.release.images import Builder, Container, container_of, missing
 
 pytestmark = pytest.mark.release
@@ -138,11 +138,3 @@ async def shows_a_page(port: int) -> None:
                     if told_ready.status == HTTPStatus.OK:
                         return
             await asyncio.sleep(0.2)
-
-
-def free_port() -> int:
-    """A port of this machine that is free."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
