@@ -87,7 +87,7 @@ class Definitions:
                 await self._read_ledger()
         except Forbidden:
             self._forbidden = True
-        except (SottoError, TopicWentBackError):
+        except (SottoError, TopicWentBackError, OSError):
             # What is asked does not hang on it; whoever must know reads the ledger and is told.
             self._read_to.clear()
         finally:
