@@ -65,16 +65,16 @@ WRITES = {
     Role.ANALYST: set(),
     Role.OPERATOR: {"requests"},
     Role.WORKER: {"answers", "state", "charges", "rejected", "status"},
-    Role.BUDGET: {"control", "ledger", "rejected", "status"},
+    Role.BUDGET: {"control", "ledger", "trail", "rejected", "status"},
     Role.MONITOR: {"requests"},
 }
 READS = {
     Role.PRODUCER: set(),
     Role.ANALYST: {"answers", "ledger"},
-    Role.OPERATOR: {"ledger", "rejected", "status"},
+    Role.OPERATOR: {"ledger", "trail", "rejected", "status"},
     Role.WORKER: {"queries", "control", "state"},
     Role.BUDGET: {"requests", "charges", "ledger"},
-    Role.MONITOR: {"control", "charges", "ledger", "rejected", "status"},
+    Role.MONITOR: {"control", "charges", "ledger", "trail", "rejected", "status"},
 }
 
 
