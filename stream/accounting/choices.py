@@ -31,6 +31,7 @@ from schemas import (
     SparseProject,
     StreamSpec,
 )
+from schemas.queries import Form as QuestionForm
 from schemas.wire import describe
 from stream.accounting.inverse import needed_epsilon, promised_alpha
 from stream.accounting.methods import PlanError
@@ -39,21 +40,10 @@ from stream.accounting.promises import vacuous
 from stream.accounting.release_accuracy import histogram_alpha
 from stream.accounting.setting import Setting
 
-Form = Literal[
-    "count",
-    "fraction",
-    "sum",
-    "mean",
-    "groups",
-    "terms",
-    "cells",
-    "value",
-    "values",
-    "category",
-    "candidates",
-    "alarm",
-]
+Form = QuestionForm | Literal["alarm"]
 """The forms of a question, and ``alarm``: whether a value or a count is above a threshold."""
+
+FORMS: Final[tuple[Form, ...]] = (*get_args(QuestionForm), "alarm")
 
 MODELS: Final[dict[str, type[BaseModel]]] = {
     get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(get_args(Mechanism)[0])
@@ -61,7 +51,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
 """The model of each kind of mechanism."""
 
 _TAKES: Final[dict[str, tuple[Form, ...]]] = {
-    "laplace": ("count", "fraction", "sum", "mean", "groups", "value", "values", "alarm"),
+    "laplace": ("count", "people", "fraction", "sum", "mean", "groups", "value", "values", "alarm"),
     "histogram": ("count", "fraction", "groups", "cells", "alarm"),
     "pmw": ("count", "fraction", "sum", "mean", "groups", "terms", "alarm"),
     "above_threshold": ("alarm",),
@@ -85,7 +75,7 @@ _ONLY: Final[dict[str, str]] = {
     "sparse_pmw": "answers sums of a few cells",
     "sparse_project": "answers sums of a few cells",
     "randomized_response": "takes one person's category",
-    "laplace": "answers values, counts, sums, means and groups",
+    "laplace": "answers values, counts of rows and people, sums, means and groups",
     "pmw": "answers counts, weighted counts, sums, means and groups of a table",
 }
 _OVER_TABLES: Final = {"histogram", "pmw", "lazy_histogram", "sparse_pmw", "sparse_project"}

@@ -6,19 +6,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import TypeAdapter
 from rich.console import Console
 
 from schemas import RecordsSource, Source, TableSource, ValuesSource
-from stream.accounting.choices import Choice, Form, Wanted, compare
+from stream.accounting.choices import FORMS, Choice, Form, Wanted, compare
 from stream.accounting.planner import sensitivity_steps
 from stream.accounting.promises import VACUOUS
 from stream.accounting.setting import Setting
 from stream.cli.output import CommandError, console, read_document, show_json, show_table
 
-FormName = StrEnum("FormName", {form.upper(): form for form in get_args(Form)})  # type: ignore[misc]
+FormName = StrEnum("FormName", {form.upper(): form for form in FORMS})  # type: ignore[misc]
 
 _OF_VALUES = {"value", "values"}
 _OF_EITHER = {"alarm", "candidates"}
@@ -81,13 +81,14 @@ def show_choices(form: Form | None, facts: Facts, goal: Goal, fields: Mapping[st
 def _form(given: Form | None, source: Source | None) -> Form:
     """The form that is given, or the one that is asked most of such a source; CommandError if it does not take it."""
     usual: Form
+    others: set[Form] | set[str]
     match source:
         case ValuesSource():
             usual, others = "value", _OF_VALUES | _OF_EITHER
         case RecordsSource():
             usual, others = "category", {"category"}
         case _:
-            usual, others = "count", set(get_args(Form)) - _OF_VALUES - {"category"}
+            usual, others = "count", set(FORMS) - _OF_VALUES - {"category"}
     form = given or usual
     if source is not None and form not in others:
         raise CommandError(
@@ -107,7 +108,9 @@ def _setting(form: Form, source: Source | None, facts: Facts) -> Setting:
             return Setting(neighbors=source.neighbors, contributions=source.contributions)
         case TableSource():
             sizes = facts.sizes or tuple(domain.size for domain in source.attributes.values())
-            return _of_table(source.neighbors, sizes, math.prod(sizes), facts.rows)
+            # One person moves a count of people by one, however many rows of theirs count.
+            each = 1 if form == "people" else source.contribution
+            return _of_table(source.neighbors, sizes, math.prod(sizes), facts.rows, each)
     if form == "category":
         return Setting(neighbors="replace", contributions=facts.contributions)
     sizes = facts.sizes
@@ -121,8 +124,18 @@ def _of_values(steps: int, grid: float, neighbors: Any) -> Setting:
     return Setting(sensitivity_steps=steps, grid=grid, neighbors=neighbors, rounding=0.5 * grid)
 
 
-def _of_table(neighbors: Any, sizes: tuple[int, ...], universe: int | None, rows: int | None) -> Setting:
-    return Setting(neighbors=neighbors, universe=universe, sizes=sizes, rows=rows, disjoint=True)
+def _of_table(
+    neighbors: Any, sizes: tuple[int, ...], universe: int | None, rows: int | None, contribution: int = 1
+) -> Setting:
+    return Setting(
+        sensitivity_steps=contribution,
+        neighbors=neighbors,
+        universe=universe,
+        sizes=sizes,
+        rows=rows,
+        disjoint=True,
+        contribution=contribution,
+    )
 
 
 def _document(wanted: Wanted, found: tuple[Choice, ...]) -> dict[str, Any]:
@@ -206,6 +219,8 @@ def _print_choice(best: Choice, wanted: Wanted) -> None:
         console.print(f"  it does not keep to an α of {wanted.alpha:g}: {more}")
     if best.vacuous:
         console.print(f"  {VACUOUS}")
+    if wanted.setting.contribution > 1:
+        return  # a plan by itself is about one row a person
     console.print("its calibrations:")
     console.print(f"  {_command(best, wanted)}", highlight=False, soft_wrap=True)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from stream.accounting.choices import MODELS
+from stream.accounting.choices import FORMS, MODELS
 from stream.cli.app import app
 
 SMALL = ["--sizes", "8,2"]
@@ -56,6 +56,22 @@ def test_what_is_wanted_decides_which_mechanism_to_take(arguments: list[str], ta
     assert found[taken] <= 1.001 * min(found.values())
     assert {one["mechanism"] for one in printed["mechanisms"]} == set(MODELS)
     assert all(one["why"] for one in printed["mechanisms"])
+
+
+def test_every_form_of_a_question_is_answered_by_some_mechanism() -> None:
+    for form in FORMS:
+        assert alphas(compared("--epsilon", "1", "--queries", "3", "--form", form, *SMALL)), form
+
+
+def test_where_people_have_several_rows_counts_of_rows_are_noisier_and_counts_of_people_are_not() -> None:
+    table = {"source": "a", "kind": "table", "neighbors": "add-remove", "epsilon": 1, "path": "a.csv"}
+    several = {**table, "attributes": {"age": 85}, "person": "id", "contribution": 5}
+    beside = ["--epsilon", "1", "--queries", "3"]
+    one = alphas(compared("--sizes", "85", *beside))["laplace"]
+    rows = alphas(compared("--source", json.dumps(several), *beside))["laplace"]
+    people = alphas(compared("--source", json.dumps(several), "--form", "people", *beside))["laplace"]
+    assert rows == pytest.approx(5 * one, rel=0.1)
+    assert people == one
 
 
 @pytest.mark.parametrize(
