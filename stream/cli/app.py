@@ -56,7 +56,7 @@ COMMANDS: Final = {
     "population": Later("stream.cli.populations:app", "Populations: the people whom several sources are about."),
     "allot": Later(
         "stream.cli.populations:allot",
-        "Let an analyst or a team have a part of a source's or a population's budget.",
+        "Let an analyst or a team have a part of a budget, or change the part that they have.",
     ),
     "stream": Later("stream.cli.streams:app", "Streams: a mechanism over a source."),
     "ledger": Later(
