@@ -32,6 +32,7 @@ from stream.processors.exhaustion import says_exhausted
 from stream.processors.queries.shares import Limits
 from stream.processors.topics import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
+from tests.chaos.budgets import check_budgets
 from tests.chaos.replay import (
     Installation,
     Logs,
@@ -104,6 +105,7 @@ def examine(installation: Installation, logs: Logs, asked: Iterable[str]) -> Fin
     extended = {name for name, grant in grants.items() if grant.extensions}
     violations = check_answers(answers, asked, extended)
     violations += check_ledger(answers, sources, grants)
+    violations += check_budgets([entry for _, entry in written], entries.values())
     violations += check_charges([_charges.decode(record.value) for record in charges], grants)
     violations += check_grants([read_control(record.value) for record in control], grants)
     violations += check_receipts([entry for _, entry in written])
@@ -206,7 +208,7 @@ def _check_source(source: SourceRecord, grants: Sequence[GrantRecord]) -> list[s
     held = source.granted.epsilon - source.refunded.epsilon
     granted, spent = sum(one.cost.epsilon for one in grants), sum(one.spent.epsilon for one in grants)
     violations = []
-    if held > source.source.epsilon + ROUNDING:
+    if held > source.source.epsilon + ROUNDING and source.period is None:
         violations.append(f"{name} granted {held} of {source.source.epsilon}")
     if source.spent.epsilon > held + ROUNDING:
         violations.append(f"{name} spent {source.spent.epsilon} of {held} granted")

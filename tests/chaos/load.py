@@ -75,6 +75,20 @@ def sources(table: Path, streams: int = SENSITIVE_STREAMS + len(MIXED)) -> list[
     ]
 
 
+EVERYBODY: dict[str, Any] = {"population": "everybody", "epsilon": 500.0, "delta": 0.1, "renews": "1h"}
+"""The population of the table and the survey."""
+ANALYST = "ada"
+"""Who asks for the streams of the survey, within an allotment."""
+
+
+def shared(source: Source) -> Source:
+    """The source as one of that population; the survey's own budget renews as well."""
+    if source.source == "feed":
+        return source
+    renews = {"renews": "1h"} if source.source == "survey" else {}
+    return source.model_copy(update={"population": EVERYBODY["population"], **renews})
+
+
 def write_table(path: Path) -> None:
     """Write the rows of the table."""
     rows = zip(ROWS["age"], ROWS["sex"], strict=True)
@@ -168,9 +182,16 @@ class Questions:
 async def open_streams(client: AsyncClient, table: Path) -> list[OpenStream]:
     """Register the sources and open all streams; gives the requests that opened them."""
     write_table(table)
+    await client.register_population(EVERYBODY)
     for source in sources(table):
-        await client.register(source)
-    requests = [OpenStream(request=f"open {spec.stream}", stream=spec) for spec in specs()]
+        await client.register(shared(source))
+    await client.allot(ANALYST, 2.0, source="survey")
+    requests = [
+        OpenStream(
+            request=f"open {spec.stream}", stream=spec, analyst=ANALYST if spec.source == "survey" else None
+        )
+        for spec in specs()
+    ]
     receipts = await client.requests(requests)
     assert {receipt.outcome for receipt in receipts} == {"opened"}, [one.reason for one in receipts]
     return requests

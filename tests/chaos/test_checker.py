@@ -15,7 +15,18 @@ from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Record
 from tests.chaos.checker import examine
-from tests.chaos.load import PURE, ROWS, SENSITIVE_STREAMS, Questions, event, sources, specs
+from tests.chaos.load import (
+    ANALYST,
+    EVERYBODY,
+    PURE,
+    ROWS,
+    SENSITIVE_STREAMS,
+    Questions,
+    event,
+    shared,
+    sources,
+    specs,
+)
 from tests.chaos.replay import Installation
 
 KEY = NoiseKey(bytes(range(32)))
@@ -24,16 +35,22 @@ Log = dict[tuple[str, int], list[Record]]
 
 @cache
 def _written() -> tuple[Driver, list[str]]:
-    """An installation with every mechanism, of which one stream was halted, some ran dry, and some were extended then."""
+    """An installation with every mechanism, of which one stream was halted, some ran dry, and some were extended then.
+
+    Table and survey share a population, the survey's budget renews on the way, and an analyst has a part of it.
+    """
     driver = Driver(KEY, partitions=2)
+    driver.register_population(EVERYBODY)
     for source in sources(Path("people.csv")):
-        driver.register(source, ROWS if source.source == "people" else None)
+        driver.register(shared(source), ROWS if source.source == "people" else None)
+    driver.allot(ANALYST, 2.0, source="survey")
     for spec in specs():
-        driver.open(spec)
+        driver.open(spec, analyst=ANALYST if spec.source == "survey" else None)
     questions = Questions(specs(), seed=3)
     events = [questions.next() for _ in range(400)]
     driver.ask_many([value for _, _, value in events])
     driver.halt("feed", "stream-1")
+    driver.wait(3601)
     for name in ("laplace", "noisy-max", "counts", "stream-0"):
         [spec] = (spec for spec in specs() if spec.stream == name)
         driver.extend(spec.source, name, 1.0)
@@ -138,6 +155,18 @@ def _forget_a_grant(logs: Log) -> None:
     records, place, _ = _last(logs, ".ledger", lambda one: one["kind"] == "grant" and not one.get("extensions"))
     key = records[place].key
     records[:] = [one for one in records if one.key != key]
+
+
+def _begin_again(logs: Log) -> None:
+    _, _, content = _last(logs, ".ledger", lambda one: one["kind"] == "source" and "period" in one)
+    period = {**content["period"], "number": content["period"]["number"] + 1}
+    _repeat(logs, ".ledger", lambda one: one == content, period=period)
+
+
+def _go_back(logs: Log) -> None:
+    _, _, content = _last(logs, ".ledger", lambda one: one["kind"] == "source" and "period" in one)
+    period = {**content["period"], "number": 1, "starts": content["period"]["starts"] - 3_600_000}
+    _repeat(logs, ".ledger", lambda one: one == content, period=period)
 
 
 SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
@@ -267,6 +296,26 @@ SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
         "its receipt says refused",
     ),
     "a grant is in the ledger that nobody asked for": (_granted_unasked, "the trail has no opening of"),
+    "a population was not charged": (
+        lambda logs: _change(logs, ".ledger", lambda one: one["kind"] == "population", granted=_amount(0.5)),
+        "population everybody granted 0.5, and its grants cost",
+    ),
+    "a population's stream is counted nowhere": (
+        lambda logs: _change(logs, ".ledger", lambda one: one["kind"] == "population", streams=1),
+        "population everybody has 1 streams",
+    ),
+    "an analyst has more left than was allotted": (
+        lambda logs: _change(logs, ".ledger", lambda one: one["kind"] == "allotment", left=_amount(1.9)),
+        "allotment ada has 1.9 left",
+    ),
+    "what is open at an edge is not carried over": (
+        lambda logs: _change(
+            logs, ".ledger", lambda one: one["kind"] == "source" and "period" in one, left=_amount(60.0)
+        ),
+        "source survey has 60.0 left",
+    ),
+    "a period began twice": (_begin_again, "source survey began a period more than once"),
+    "a period came back": (_go_back, "source survey went back to an earlier period"),
     "a grant is gone from the ledger": (_forget_a_grant, "the ledger does not know it"),
 }
 

@@ -15,6 +15,7 @@ from stream.processors.queries import QueryProcessor
 from stream.processors.queries.shares import Limits
 from stream.settings import Settings
 from tests.chaos.load import ROWS, sources, specs
+from tests.simulation.clock import EPOCH
 
 KEY = NoiseKey(bytes(range(32)))
 PARTITIONS = 2
@@ -23,6 +24,10 @@ CASTS = 4
 """Into so many schedules are the mechanisms dealt out, for speed; plain sparse vectors are in each."""
 LIMITS = Limits.of(0.006, 0.002)
 """Room for some ten questions that cost work, and time for a few more in a second."""
+EDGE = 5.0
+"""Seconds into a schedule at which the budgets that renew begin a new period, in the middle of the load."""
+EVERYBODY = "everybody"
+"""The population of the table, which the survey joins."""
 POISON = b'"poison'
 """What an event contains that breaks the processor."""
 SETTINGS = Settings(
@@ -73,8 +78,11 @@ def cast(number: int) -> list[StreamSpec]:
 def installed(number: int) -> tuple[Record, ...]:
     """Requests, control, ledger and trail of an installation whose streams have been opened."""
     driver = Driver(KEY, partitions=PARTITIONS)
+    driver.wait(EPOCH + EDGE - 3600)
+    driver.register_population({"population": EVERYBODY, "epsilon": 500.0, "delta": 0.1, "renews": "1h"})
     for source in sources(Path("people.csv")):
-        driver.register(source, ROWS if source.source == "people" else None)
+        shared = {"feed": {"renews": "1h"}, "people": {"population": EVERYBODY}}.get(source.source, {})
+        driver.register(source.model_copy(update=shared), ROWS if source.source == "people" else None)
     for spec in cast(number):
         driver.open(spec)
     topics = driver.topics

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from aiokafka import TopicPartition
 
-from schemas import CloseStream, ExtendStream, HaltStream, OpenStream, StreamSpec
+from schemas import Allot, CloseStream, ExtendStream, HaltStream, JoinPopulation, OpenStream, Request, StreamSpec
 from stream.processors.base import Record
 from stream.processors.topics import partition_of
 from stream.processors.unread import Unread
 from tests.chaos.load import Questions
-from tests.simulation.cast import PARTITIONS, group_of
+from tests.simulation.cast import EVERYBODY, PARTITIONS, group_of
 from tests.simulation.world import World
 
 _LIMITED = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential", "pmw", "sparse_pmw"}
@@ -45,6 +45,8 @@ async def load(world: World, questions: Questions) -> None:
         _publish(world, questions, pace.randint(1, 8))
         if burst == 1 and pace.random() < 0.5:
             _be_greedy(world, questions, pace)
+        if burst in {0, 3} and pace.random() < 0.7:
+            _share_out(world, pace, burst)
         if burst == 2 and pace.random() < 0.5:
             await _open(world, questions, pace)
         if burst in {1, 3, 4} and pace.random() < 0.5:
@@ -60,6 +62,28 @@ def _be_greedy(world: World, questions: Questions, pace: random.Random) -> None:
     for _ in range(20):
         world.ask(*questions.next(spec))
     world.injected["greedy stream"] += 1
+
+
+def _share_out(world: World, pace: random.Random, burst: int) -> None:
+    """Let the survey join the table's population, allot parts, and have analysts open streams; each request is sent again."""
+    spec = next(one for one in world.streams if one.mechanism.kind == "above_threshold")
+    opened = spec.model_copy(update={"stream": f"of-ada-{burst}", "epsilon": 0.75})
+    requests: list[Request] = [
+        JoinPopulation(request="join", source="survey", population=EVERYBODY),
+        Allot(request=f"allot-{burst}", allotment="ada", source="feed", epsilon=pace.choice((0.5, 1.0, 2.0))),
+        Allot(
+            request=f"team-{burst}", allotment="team", population=EVERYBODY, analysts=("ada", "bob"), epsilon=3.0
+        ),
+        OpenStream(request=f"ada-{burst}", stream=opened, analyst="ada"),
+        OpenStream(
+            request=f"eve-{burst}", stream=opened.model_copy(update={"stream": f"of-eve-{burst}"}), analyst="eve"
+        ),
+        CloseStream(request=f"close-{burst}", source="feed", stream=opened.stream),
+    ]
+    for request in requests:
+        for _ in range(pace.randint(1, 2)):
+            world.loop.call_later(pace.uniform(0.0, 3.0), world.request, request)
+    world.injected["budget shared out"] += 1
 
 
 async def _open(world: World, questions: Questions, pace: random.Random) -> None:

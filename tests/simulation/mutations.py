@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from aiokafka import ConsumerRecord, TopicPartition
 
+from stream.accounting.accounts import Account
 from stream.kafka import engine, lives, restore, standby
 from stream.kafka.clients import KAFKA, Clients, Consumer, Fetched
 from stream.kafka.engine import Engine
@@ -266,6 +267,28 @@ def requests_granted_again() -> Iterator[None]:
 
 
 @contextmanager
+def periods_begun_by_a_restart() -> Iterator[None]:
+    """The budget service takes its start for the beginning of a period."""
+    restored = BudgetProcessor.restored
+
+    def renewed(self: BudgetProcessor) -> Mapping[str, int]:
+        found = restored(self)
+        for owner in self.ledger.renewing:
+            owner.budget.starts = self.ledger.clock
+        return found
+
+    with patch.object(BudgetProcessor, "restored", renewed):
+        yield
+
+
+@contextmanager
+def claims_of_populations_lost() -> Iterator[None]:
+    """The budget service charges grants to their sources alone."""
+    with patch.object(Account, "budgets", lambda self, grant: iter([(self.budget, grant.claim)])):
+        yield
+
+
+@contextmanager
 def trail_begun_again() -> Iterator[None]:
     """The budget service does not ask the ledger where its trail ends."""
     with patch.object(Trail, "restore", lambda *_: None):
@@ -417,6 +440,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     old_fetches_not_filtered,
     unknown_streams_refused_at_once,
     requests_granted_again,
+    periods_begun_by_a_restart,
+    claims_of_populations_lost,
     trail_begun_again,
     trail_outside_the_transaction,
     updates_not_written,

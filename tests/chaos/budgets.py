@@ -1,0 +1,156 @@
+"""What must hold of budgets that are shared or renew: everything is worked out again from the grants' records."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from schemas import (
+    AllotmentRecord,
+    EdgeTotals,
+    GrantRecord,
+    LedgerRecord,
+    Period,
+    PopulationRecord,
+    SourceRecord,
+    Standing,
+)
+from stream.accounting.costs import (
+    EPSILON_UNITS,
+    PARTS,
+    Terms,
+    are_independent,
+    grant_cost,
+    is_pure,
+    losses,
+    realised_cost,
+)
+from stream.accounting.renewal import length_ms
+
+ROUNDING: Final = 1e-9
+
+
+def check_budgets(history: Iterable[LedgerRecord], latest: Iterable[LedgerRecord]) -> list[str]:
+    """Grants count in full against sources, populations and allotments at once; periods follow one another, and none twice.
+
+    ``history`` is all that was committed and is still there, in order; ``latest`` is the last record of each key.
+    """
+    records = list(latest)
+    grants = [one for one in records if isinstance(one, GrantRecord)]
+    sources = {one.source.source: one for one in records if isinstance(one, SourceRecord)}
+    violations = _check_periods(history)
+    for record in records:
+        match record:
+            case SourceRecord():
+                mine = [(one, one.standing) for one in grants if one.spec.source == record.source.source]
+                violations += _check(f"source {record.source.source}", record, record.source, mine)
+            case PopulationRecord():
+                mine = _of_population(record.population.population, grants, sources)
+                violations += _check(f"population {record.population.population}", record, record.population, mine)
+                if record.streams != len(mine):
+                    violations.append(
+                        f"population {record.population.population} has {record.streams} streams, and its sources {len(mine)}"
+                    )
+            case AllotmentRecord():
+                violations += _check_allotment(record, records, grants, sources)
+            case _:
+                pass
+    return violations
+
+
+def _of_population(
+    name: str, grants: Iterable[GrantRecord], sources: dict[str, SourceRecord]
+) -> list[tuple[GrantRecord, Standing | None]]:
+    return [(one, one.population_standing) for one in grants if sources[one.spec.source].population == name]
+
+
+def _check_allotment(
+    record: AllotmentRecord,
+    records: Iterable[LedgerRecord],
+    grants: Iterable[GrantRecord],
+    sources: dict[str, SourceRecord],
+) -> list[str]:
+    if record.source is not None:
+        terms: Terms = sources[record.source].source
+        mine = [(one, one.standing) for one in grants if one.spec.source == record.source]
+    else:
+        found = (one for one in records if isinstance(one, PopulationRecord))
+        terms = next(one.population for one in found if one.population.population == record.population)
+        mine = _of_population(record.population or "", grants, sources)
+    theirs = [one for one in mine if one[0].analyst in record.analysts]
+    return _check(f"allotment {record.allotment}", record, terms, theirs)
+
+
+def _check(
+    name: str,
+    record: SourceRecord | PopulationRecord | AllotmentRecord,
+    terms: Terms,
+    grants: Sequence[tuple[GrantRecord, Standing | None]],
+) -> list[str]:
+    budget = record.epsilon if isinstance(record, AllotmentRecord) else terms.epsilon
+    cost = sum(_cost(one, terms.accountant) for one, _ in grants)
+    counted = sum(_counts(one, standing, terms.accountant, record.period) for one, standing in grants)
+    left, violations = max(budget - counted, 0.0), []
+    if abs(record.granted.epsilon - cost) > ROUNDING:
+        violations.append(f"{name} granted {record.granted.epsilon}, and its grants cost {cost}")
+    if counted > budget + ROUNDING and terms.accountant == "pure":
+        violations.append(f"{name} counts {counted} of {budget}")
+    if abs(record.left.epsilon - left) > ROUNDING:
+        violations.append(f"{name} has {record.left.epsilon} left, and {counted} of {budget} counts")
+    return violations
+
+
+def _cost(grant: GrantRecord, accountant: str, extensions: int | None = None) -> float:
+    return grant_cost(grant.calibration, accountant, grant.extensions[:extensions]).loss / EPSILON_UNITS
+
+
+def _counts(grant: GrantRecord, standing: Standing | None, accountant: str, period: Period | None) -> float:
+    """ε that a grant counts for: what it may cost, or has cost; in a later period than its own less what is behind it."""
+    figures = (grant.answered, grant.tops, grant.surplus, grant.extensions)
+    spent = realised_cost(grant.calibration, accountant, *figures).loss / EPSILON_UNITS
+    held = min(spent, _cost(grant, accountant)) if grant.state == "closed" else _cost(grant, accountant)
+    if period is None or standing is None:
+        return held
+    edge = standing.totals
+    if standing.period < period.number:
+        edge = EdgeTotals(
+            answered=grant.answered,
+            tops=grant.tops,
+            surplus=grant.surplus,
+            extensions=len(grant.extensions),
+            settled=grant.settled,
+        )
+    if edge is None:
+        return held
+    if edge.settled and edge.extensions == len(grant.extensions):
+        return 0.0
+    if grant.calibration.kind not in {"answers", "sparse_vector"} or accountant != "pure":
+        return held
+    added_up = is_pure(grant.calibration) and not any(one.delta for one in grant.extensions[: edge.extensions])
+    if not (added_up and are_independent(grant.calibration) and edge.answered):
+        return held
+    behind = (edge.tops + edge.surplus / PARTS) * float(losses(grant.calibration).each)
+    return max(held - behind, 0.0)
+
+
+def _check_periods(history: Iterable[LedgerRecord]) -> list[str]:
+    """Of each budget, periods of one length follow each other without end, and no record goes back to an earlier one."""
+    periods: dict[str, list[tuple[Period, str]]] = defaultdict(list)
+    for one in history:
+        match one:
+            case SourceRecord(period=Period() as period):
+                periods[f"source {one.source.source}"].append((period, one.source.renews or ""))
+            case PopulationRecord(period=Period() as period):
+                periods[f"population {one.population.population}"].append((period, one.population.renews or ""))
+            case _:
+                pass
+    violations = []
+    for name, seen in periods.items():
+        numbers = [period.number for period, _ in seen]
+        if numbers != sorted(numbers):
+            violations.append(f"{name} went back to an earlier period: {numbers}")
+        beginnings = {period.starts - (period.number - 1) * length_ms(renews) for period, renews in seen}
+        if len(beginnings) > 1:
+            violations.append(f"{name} began a period more than once: it would have begun at {sorted(beginnings)}")
+    return violations
