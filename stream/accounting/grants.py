@@ -95,13 +95,16 @@ class Grant:
 
     @property
     def totals(self) -> EdgeTotals:
-        """What it has come to, as a period that begins now finds it."""
+        """What it has come to, as a period that begins now finds it.
+
+        One that is lost may have answered past an edge that nobody knows of: it has ended for good when it is closed.
+        """
         return EdgeTotals(
             answered=self.answered,
             tops=self.tops,
             surplus=self.surplus,
             extensions=len(self.extensions),
-            settled=self.settled,
+            settled=self.settled and (not self.lost or self.state == "closed"),
         )
 
     def extended_by(self, request: str, accountant: str) -> tuple[Extension, Cost] | None:

@@ -1,0 +1,65 @@
+"""What a period counts of streams that were open at its edge."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas import EdgeTotals
+from stream.accounting.costs import NOTHING
+from stream.accounting.ledger import Ledger
+from stream.accounting.renewal import behind, length_ms, meaning
+from tests.unit.accounting.ledger_parts import calibration_of, identity, ledger_with, reserve, source, spec
+
+HOUR = 3_600_000
+
+
+def turned(ledger: Ledger, hours: int = 1) -> Ledger:
+    ledger.tell_time(ledger.clock + hours * HOUR)
+    for owner in ledger.renewing:
+        ledger.turn(owner)
+    return ledger
+
+
+@pytest.mark.parametrize(("renews", "hours"), [("1h", 1), ("36h", 36), ("1d", 24), ("30d", 720), (None, 0)])
+def test_a_period_is_as_long_as_it_says(renews: str | None, hours: int) -> None:
+    assert length_ms(renews) == hours * HOUR
+
+
+@pytest.mark.parametrize(
+    ("renews", "number", "words"),
+    [
+        ("1d", 1, "every day a person may lose ε = 1, δ = 1e-06 again"),
+        ("30d", 1, "every 30 days a person may lose"),
+        ("12h", 4, "this is period 4, at whose end that may be 4 times as much"),
+        (None, 0, "privacy is for ever"),
+    ],
+)
+def test_the_meaning_is_told_in_plain_words(renews: str | None, number: int, words: str) -> None:
+    assert words in meaning(source(delta=1e-6, renews=renews), number)
+
+
+def test_a_stream_that_a_backup_lost_counts_in_each_period_until_it_is_closed() -> None:
+    ledger = ledger_with(source(renews="1h"))
+    reserve(ledger, spec("alarms"), 1)
+    ledger.lose("feed", "alarms", "lost")
+    account = turned(ledger).account("feed")
+    assert account.budget.counted == account.grants["alarms"].cost
+    ledger.end("feed", "alarms", "closed", "done")
+    ledger.charge("feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="closed")
+    assert turned(ledger).account("feed").budget.counted == NOTHING
+
+
+def test_only_rounds_with_a_threshold_each_that_add_up_are_left_behind() -> None:
+    totals = EdgeTotals(answered=50, tops=2)
+    rounds = calibration_of(spec("rounds", cutoff=4, delta=1e-6, epsilon=1.0))
+    assert behind(calibration_of(spec("one", cutoff=4)), "pure", totals, ()) == NOTHING
+    assert behind(rounds, "zcdp", totals, ()) == NOTHING
+    assert behind(rounds, "pure", EdgeTotals(answered=0, tops=0), ()) == NOTHING
+
+
+def test_many_periods_that_pass_at_once_renew_once() -> None:
+    ledger = ledger_with(source(renews="1h"))
+    reserve(ledger, spec("alarms"), 1)
+    account = turned(ledger, 1000).account("feed")
+    assert (account.budget.number, account.budget.starts) == (1001, 1000 * HOUR)
+    assert account.left.loss == 9 * 10**11
