@@ -6,14 +6,22 @@ Without ``--broker`` everything happens in memory, through the processor as the 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
+import secrets
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Final
+from typing import Final, Self
 
+from aiokafka import AIOKafkaProducer, TopicPartition
+
+from benchmarks.installation import FOLDER, private_broker
+from benchmarks.programs import service
 from benchmarks.report import Figure, show_figures, write_json
+from benchmarks.scale import processor_seconds
 from schemas import (
     MAX_DEFINITION_BYTES,
     AboveThreshold,
@@ -25,10 +33,14 @@ from schemas import (
 )
 from schemas.wire import Codec
 from stream.data import TableStore
+from stream.kafka.restore import reader
+from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
 from stream.processors.base import Outputs, Record
 from stream.processors.budget import BudgetProcessor
+from stream.processors.receipts import receipt_key
 from stream.processors.topics import Topics
+from stream.settings import Settings
 
 KEY: Final = NoiseKey(bytes(range(32)))
 TOPICS: Final = Topics(partitions=1)
@@ -45,14 +57,83 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ledger", description=__doc__)
     parser.add_argument("--grants", type=int, default=100_000)
     parser.add_argument("--sources", type=int, default=10_000)
+    parser.add_argument("--broker", action="store_true", help="also on a private broker, with the service itself")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     gc.set_threshold(100_000, 20, 20)
     figures = measured(options.grants, options.sources)
     title = f"{options.grants:,} grants over {options.sources:,} sources"
     show_figures(title, figures)
+    found = {title: figures}
+    if options.broker:
+        with private_broker() as base:
+            found["on a broker"] = asyncio.run(_on_a_broker(base, options.grants, options.sources))
+            show_figures(f"{title}, on a broker", found["on a broker"])
     if options.json:
-        write_json(options.json, {title: figures})
+        write_json(options.json, found)
+
+
+async def _on_a_broker(base: Settings, grants: int, sources: int) -> list[Figure]:
+    """The same of a budget service and a broker, in seconds of the clock: what else runs on the machine counts."""
+    settings = base.model_copy(update={"prefix": "bench-ledger"})
+    key = secrets.token_hex(32)
+    await create_topics(settings)
+    with service("budget", settings, key, FOLDER / "logs" / "budget-ledger.log") as running:
+        async with AsyncExitStack() as stack:
+            producer = await stack.enter_async_context(AIOKafkaProducer(bootstrap_servers=settings.bootstrap))
+            desk = await stack.enter_async_context(_Desk(settings, producer))
+            await desk.ask(list(registrations(sources)))
+            before = processor_seconds(running.pid)
+            together = await desk.ask(list(openings(grants, sources)))
+            used = processor_seconds(running.pid) - before
+            alone = [1000 * await desk.ask([one]) for one in openings(ALONE, sources, grants)]
+    began = time.perf_counter()
+    with service("budget", settings, key, FOLDER / "logs" / "budget-ledger-again.log"):
+        async with AsyncExitStack() as stack:
+            producer = await stack.enter_async_context(AIOKafkaProducer(bootstrap_servers=settings.bootstrap))
+            desk = await stack.enter_async_context(_Desk(settings, producer))
+            await desk.ask(list(openings(1, sources, grants + ALONE)))
+            again = time.perf_counter() - began
+    return [
+        ("opened, asked for all at once", grants / together, "streams/s"),
+        ("the service's processor time for each", 1e6 * used / grants, "µs"),
+        ("open, median", median(alone), "ms"),
+        ("open, 99th percentile", quantiles(alone, n=100)[98], "ms"),
+        ("first stream opened after the service's start", again, "s"),
+    ]
+
+
+class _Desk:
+    """Requests that are sent, and their receipts, which it waits for."""
+
+    def __init__(self, settings: Settings, producer: AIOKafkaProducer) -> None:
+        self._topics = Topics(settings.prefix, settings.partitions)
+        self._producer = producer
+        self._consumer = reader(settings)
+
+    async def __aenter__(self) -> Self:
+        await self._consumer.start()
+        ledger = TopicPartition(self._topics.ledger, 0)
+        self._consumer.assign([ledger])
+        await self._consumer.seek_to_end(ledger)
+        await self._consumer.position(ledger)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._consumer.stop()
+
+    async def ask(self, requests: Sequence[Request]) -> float:
+        """Send requests and wait for all receipts; gives the seconds."""
+        values = [(receipt_key(one.request), _requests.encode(one)) for one in requests]
+        missing = {key for key, _ in values}
+        began = time.perf_counter()
+        for _, value in values:
+            await self._producer.send(self._topics.requests, value, key=b"bench", partition=0)
+        await self._producer.flush()
+        while missing:
+            for records in (await self._consumer.getmany(timeout_ms=200, max_records=5_000)).values():
+                missing -= {record.key for record in records}
+        return time.perf_counter() - began
 
 
 class Service:
@@ -91,6 +172,7 @@ class Service:
     def restore(self) -> float:
         """Begin anew from the ledger; gives the processor time."""
         records = [Record(TOPICS.ledger, 0, at, 0, *pair) for at, pair in enumerate(self.ledger.items())]
+        del self.processor
         gc.collect()
         began = time.process_time()
         self.processor = self._new()
@@ -120,24 +202,19 @@ def openings(count: int, sources: int, start: int = 0) -> Iterator[OpenStream]:
         yield OpenStream(request=f"open-{number}", stream=spec)
 
 
+def registrations(sources: int) -> Iterator[RegisterSource]:
+    """Registrations of so many sources."""
+    for number in range(sources):
+        source = ValuesSource(
+            kind="values", source=f"source-{number}", neighbors="add-remove", epsilon=100.0, sensitivity=1.0
+        )
+        yield RegisterSource(request=f"register-{number}", source=source)
+
+
 def filled(grants: int, sources: int) -> Service:
     """A ledger with so many grants over so many sources."""
     service = Service()
-    service.send(
-        [
-            RegisterSource(
-                request=f"register-{number}",
-                source=ValuesSource(
-                    kind="values",
-                    source=f"source-{number}",
-                    neighbors="add-remove",
-                    epsilon=100.0,
-                    sensitivity=1.0,
-                ),
-            )
-            for number in range(sources)
-        ]
-    )
+    service.send(list(registrations(sources)))
     service.send(list(openings(grants, sources)))
     return service
 

@@ -158,7 +158,7 @@ async def _behind(installation: Installation, backlog: int) -> list[Figure]:
     if broker is None:
         raise RuntimeError("the broker has ended")
     async with reader(settings) as consumer:
-        before, broker_before = sum((await consumer.end_offsets(answers)).values()), _seconds(broker.pid)
+        before, broker_before = sum((await consumer.end_offsets(answers)).values()), processor_seconds(broker.pid)
         began, peak = time.monotonic(), 0.0
         with service("worker", settings, installation.noise_key, FOLDER / "logs" / "behind.log") as worker:
             # Positions count the commit markers too, so the last records may be a moment behind.
@@ -166,8 +166,8 @@ async def _behind(installation: Installation, backlog: int) -> list[Figure]:
                 worker.check()
                 peak = max(peak, _memory(worker.pid))
                 await asyncio.sleep(0.1)
-            elapsed, used = time.monotonic() - began, _seconds(worker.pid)
-            broker_used = _seconds(broker.pid) - broker_before
+            elapsed, used = time.monotonic() - began, processor_seconds(worker.pid)
+            broker_used = processor_seconds(broker.pid) - broker_before
     return [
         ("largest memory of the worker", peak / 2**20, "MiB"),
         ("start to last answer", elapsed, "s"),
@@ -181,7 +181,7 @@ def _memory(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _seconds(pid: int) -> float:
+def processor_seconds(pid: int) -> float:
     """Processor time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

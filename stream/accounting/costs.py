@@ -56,6 +56,11 @@ class Cost:
     unbounded: int = 0
 
     def __add__(self, other: Cost) -> Cost:
+        # A ledger that is restored adds nothing hundreds of thousands of times.
+        if other is NOTHING:
+            return self
+        if self is NOTHING:
+            return other
         return Cost(
             self.loss + other.loss,
             self.delta + other.delta,
@@ -64,6 +69,8 @@ class Cost:
         )
 
     def __sub__(self, other: Cost) -> Cost:
+        if other is NOTHING:
+            return self
         return Cost(
             self.loss - other.loss,
             self.delta - other.delta,

@@ -123,8 +123,11 @@ class Grant:
     def measure(self, claim: Claim) -> None:
         """Work out anew what of the cost is spent, refunded and counted: from what it has come to, and nothing else."""
         figures = (self.answered, self.tops, self.surplus, self.extensions)
-        realised = realised_cost(self.calibration, claim.accountant, *figures).least(claim.cost)
-        claim.spent = claim.cost if self.lost else realised
+        realised = realised_cost(self.calibration, claim.accountant, *figures)
+        if self.lost:
+            claim.spent = claim.cost
+        else:
+            claim.spent = NOTHING if realised is NOTHING else realised.least(claim.cost)
         claim.refunded = claim.cost - claim.spent if self.state == "closed" else NOTHING
         claim.counted = self.counts(claim)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from schemas import (
     AllotmentRecord,
+    Calibration,
     GrantRecord,
     LedgerRecord,
     Period,
@@ -36,9 +37,11 @@ def restore(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
         if isinstance(one, AllotmentRecord):
             owner = ledger.people(one.population) if one.population else ledger.account(one.source or "")
             owner.budget.allot(one.allotment, one.analysts, (one.epsilon, one.delta), ())
+    # Most streams have a plan that others have too: one object for all of them.
+    plans: dict[Calibration, Calibration] = {}
     for one in latest.values():
         if isinstance(one, GrantRecord):
-            _restore_grant(ledger, one)
+            _restore_grant(ledger, one, plans.setdefault(one.calibration, one.calibration))
 
 
 def _key(record: LedgerRecord) -> tuple[str | None, ...]:
@@ -71,11 +74,11 @@ def _restore_source(ledger: Ledger, record: SourceRecord) -> None:
         account.people.members[account.name] = account
 
 
-def _restore_grant(ledger: Ledger, record: GrantRecord) -> None:
+def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration) -> None:
     account = ledger.accounts[record.spec.source]
     grant = Grant(
         spec=record.spec,
-        calibration=record.calibration,
+        calibration=calibration,
         identity=record.identity,
         claim=account.budget.claim(),
         shared=None if account.people is None else account.people.budget.claim(),
