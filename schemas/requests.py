@@ -6,13 +6,21 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from schemas.base import Analysts, ByKind, Delta, Epsilon, Event, EventId, Identifier, Reason, SparingEvent
+from schemas.base import Analysts, ByKind, Delta, Epsilon, EventId, Identifier, Reason, SparingEvent
 from schemas.populations import Population
 from schemas.sources import Source
 from schemas.streams import StreamSpec
 
 
-class RegisterSource(Event):
+class _Request(SparingEvent):
+    """``by`` is the name of who asks, for the trail; whoever hands a request on for somebody, as the monitor does, gives it."""
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"by"})
+
+    by: Identifier | None = None
+
+
+class RegisterSource(_Request):
     """Make a source known, with its total budget."""
 
     kind: Literal["register"] = "register"
@@ -20,7 +28,7 @@ class RegisterSource(Event):
     source: Source
 
 
-class RegisterPopulation(Event):
+class RegisterPopulation(_Request):
     """Make a population known, with its total budget."""
 
     kind: Literal["register_population"] = "register_population"
@@ -28,7 +36,7 @@ class RegisterPopulation(Event):
     population: Population
 
 
-class JoinPopulation(Event):
+class JoinPopulation(_Request):
     """Say that a source is about the people of a population, for good; refused unless what it has granted fits."""
 
     kind: Literal["join"] = "join"
@@ -37,14 +45,14 @@ class JoinPopulation(Event):
     population: Identifier
 
 
-class Allot(SparingEvent):
+class Allot(_Request):
     """Let analysts have a part of a source's or a population's budget, or change the part that they have.
 
     ``analysts`` share it, as a team; without them it is for the analyst that it is named after. Allotments may add up to
     more than the budget, which bounds them all. Without ``delta`` it is the budget's.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"source", "population", "analysts", "delta"})
+    wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"source", "population", "analysts", "delta"}
 
     kind: Literal["allot"] = "allot"
     request: EventId
@@ -62,10 +70,10 @@ class Allot(SparingEvent):
         return self
 
 
-class OpenStream(SparingEvent):
+class OpenStream(_Request):
     """Reserve a stream's cost from its source and open it. ``analyst`` is who asks, and is charged for it."""
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"analyst"})
+    wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"analyst"}
 
     kind: Literal["open"] = "open"
     request: EventId
@@ -73,7 +81,7 @@ class OpenStream(SparingEvent):
     analyst: Identifier | None = None
 
 
-class ExtendStream(SparingEvent):
+class ExtendStream(_Request):
     """Grant a stream as many further charged answers as ``epsilon`` pays for, at the price of those that it was opened with.
 
     Only what they cost is taken. With ``delta`` the answers of a stream whose charges are independent of each other are
@@ -81,7 +89,7 @@ class ExtendStream(SparingEvent):
     an ``analyst`` who asks must be that one.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"analyst"})
+    wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"analyst"}
 
     kind: Literal["extend"] = "extend"
     request: EventId
@@ -92,7 +100,7 @@ class ExtendStream(SparingEvent):
     analyst: Identifier | None = None
 
 
-class CloseStream(Event):
+class CloseStream(_Request):
     """End a stream; what its transcript provably did not spend goes back to the source."""
 
     kind: Literal["close"] = "close"
@@ -102,7 +110,7 @@ class CloseStream(Event):
     reason: Reason = "closed on request"
 
 
-class HaltStream(Event):
+class HaltStream(_Request):
     """Stop a stream from answering, for good."""
 
     kind: Literal["halt"] = "halt"
@@ -112,7 +120,7 @@ class HaltStream(Event):
     reason: Reason = "halted on request"
 
 
-class HaltSource(Event):
+class HaltSource(_Request):
     """Stop every stream of a source and refuse new ones, for good."""
 
     kind: Literal["halt_source"] = "halt_source"

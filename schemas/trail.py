@@ -68,7 +68,7 @@ class TrailStanding(TrailEntry):
 class TrailRequest(TrailEntry):
     """A request and its decision. One that is sent again, and changes nothing, has no entry of its own.
 
-    ``request`` and ``digest`` are those of its receipt. ``epsilon`` and ``delta`` are what was asked for: a source's budget, or
+    ``request`` and ``digest`` are those of its receipt; ``by`` is who asked, as the request says. ``epsilon`` and ``delta`` are what was asked for: a source's budget, or
     a stream's price; ``granted`` is what was taken for it, and ``totals`` are the source's behind it. ``stream_digest`` is that
     of the definition which a stream was opened with.
     """
@@ -80,6 +80,7 @@ class TrailRequest(TrailEntry):
                 "stream",
                 "population",
                 "analyst",
+                "by",
                 "mechanism",
                 "epsilon",
                 "delta",
@@ -100,6 +101,7 @@ class TrailRequest(TrailEntry):
     stream: Identifier | None = None
     population: Identifier | None = None
     analyst: Identifier | None = None
+    by: Identifier | None = None
     mechanism: Word | None = None
     epsilon: float | None = None
     delta: float | None = None

@@ -84,7 +84,7 @@ def trail(
         return
     show_table(
         f"the latest {len(latest)} entries" if latest else "no entries",
-        ["number", "time", "analyst", "what", "about", "decision", "left"],
+        ["number", "time", "who", "what", "about", "decision", "left"],
         map(told, latest),
     )
 

@@ -19,7 +19,19 @@ _AMOUNTS: Final = ("asked", "left", "granted", "spent", "refunded")
 _TOTALS: Final = ("granted", "spent", "refunded", "left")
 _PARTS: Final = ("epsilon", "delta", "rho")
 _WORDS: Final = (
-    *("kind", "action", "outcome", "event", "source", "population", "stream", "analyst", "mechanism", "reason"),
+    *(
+        "kind",
+        "action",
+        "outcome",
+        "event",
+        "source",
+        "population",
+        "stream",
+        "analyst",
+        "by",
+        "mechanism",
+        "reason",
+    ),
     *("request", "since"),
 )
 _NUMBERS: Final = ("epsilon", "delta")
@@ -154,7 +166,7 @@ def told(entry: TrailRecord) -> list[str]:
     about = getattr(entry, "stream", None) or getattr(entry, "source", None) or getattr(entry, "population", None)
     totals = getattr(entry, "totals", None)
     left = amount(totals.left) if totals is not None else ""
-    who = getattr(entry, "analyst", None) or ""
+    who = getattr(entry, "by", None) or getattr(entry, "analyst", None) or ""
     head = [str(entry.number), when, who]
     match entry.kind:
         case "request":

@@ -108,8 +108,8 @@ class Spending(View):
     costliest: list[StreamSpending]
 
 
-class TrailQuery(View):
-    """Which entries of the audit trail to list, the latest first."""
+class TrailFilter(View):
+    """Which entries of the audit trail are wanted."""
 
     model_config = ConfigDict(strict=False)
 
@@ -124,12 +124,18 @@ class TrailQuery(View):
     ) = None
     population: Annotated[str, StringConstraints(max_length=128)] | None = None
     analyst: Annotated[str, StringConstraints(max_length=128)] | None = None
+    by: Annotated[str, StringConstraints(max_length=128), Field(description="Whose token asked.")] | None = None
     action: Annotated[str, StringConstraints(max_length=64), Field(description="As in ``open``.")] | None = None
     outcome: Annotated[str, StringConstraints(max_length=64), Field(description="As in ``refused``.")] | None = (
         None
     )
     since: Annotated[float, Field(ge=0.0, description="Seconds since the epoch.")] | None = None
     until: Annotated[float, Field(ge=0.0, description="Seconds since the epoch.")] | None = None
+
+
+class TrailQuery(TrailFilter):
+    """Which of them to list, the latest first."""
+
     offset: Annotated[int, Field(ge=0, le=2**31)] = 0
     limit: Annotated[int, Field(ge=1, le=MAX_ENTRIES)] = 50
 
@@ -146,6 +152,7 @@ class TrailRow(View):
     stream: str | None
     population: str | None
     analyst: str | None
+    by: Annotated[str | None, Field(description="Who asked through the monitor; null for what came over Kafka.")]
     mechanism: str | None
     request: str | None
     reason: str | None

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from stream.monitor.budget_models import AllotmentQuery, SpendingQuery, TrailQuery
+from stream.monitor.budget_models import AllotmentQuery, SpendingQuery, TrailFilter, TrailQuery
 from stream.monitor.calls import Route
 from stream.monitor.events import EventQuery
 from stream.monitor.listing import RejectedQuery, SourceQuery, StreamQuery
@@ -33,6 +33,12 @@ _PROBLEMS = {
 }
 _PLAIN = (
     ("/metrics", "The monitor's figures for Prometheus", "text/plain", ()),
+    (
+        "/api/trail.csv",
+        "The audit trail as CSV: the entries that may be listed, oldest first",
+        "text/csv",
+        (TrailFilter,),
+    ),
     ("/openapi.json", "This document", "application/json", ()),
     (
         "/api/events",

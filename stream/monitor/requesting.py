@@ -1,6 +1,6 @@
 """Requests to the budget service, in the name of whoever asks.
 
-An analyst opens and extends in their own name, whatever the request says, and only where a part of the budget is allotted: the
+Every request carries the name of the token that asked, whatever it says itself. An analyst opens and extends in their own name, whatever the request says, and only where a part of the budget is allotted: the
 ledger decides who has one and how much is left of it. They close what they have opened. An operator asks for anything, and
 may name the analyst that a stream is for.
 """
@@ -50,7 +50,8 @@ async def send_request(monitor: Monitor, who: Bearer, request: Request) -> Recei
 
 
 def in_name_of(who: Bearer, request: Request, tables: Tables) -> Request:
-    """The request as it is sent for somebody."""
+    """The request as it is sent for somebody, whose name it carries into the trail."""
+    request = request.model_copy(update={"by": who.name})
     if who.role != "analyst":
         return request
     match request:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
@@ -13,17 +13,19 @@ from pydantic import BaseModel, ValidationError
 from schemas import MAX_DEFINITION_BYTES
 from schemas.repeats import repeats_a_field
 from stream.log import get_logger
+from stream.monitor.budget_models import TrailFilter
 from stream.monitor.calls import Call, Route, may
 from stream.monitor.connections import IDLE_SECONDS
 from stream.monitor.events import EventStreams
 from stream.monitor.metrics import CONTENT_TYPE, exposition
-from stream.monitor.models import ProblemCode, Readiness
+from stream.monitor.models import ProblemCode, Readiness, View
 from stream.monitor.monitor import Monitor
 from stream.monitor.openapi import document
 from stream.monitor.pages import add_pages
 from stream.monitor.problems import ProblemError, malformed, refuse_repeated
 from stream.monitor.routes import ROUTES
 from stream.monitor.tokens import Bearer, TokenError, article
+from stream.monitor.trail_export import send_trail
 from stream.rate_limits import RateLimiter
 
 log = get_logger("monitor")
@@ -53,6 +55,7 @@ _PUBLIC_PREFIX = "/static/"
 
 _BEARER: web.RequestKey[Bearer] = web.RequestKey("bearer")
 
+_Parameters = TypeVar("_Parameters", bound=View)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -81,7 +84,11 @@ def add_api(application: web.Application, monitor: Monitor) -> None:
     async def live(request: web.Request) -> web.StreamResponse:
         return await streams.serve(request, request[_BEARER])
 
+    async def trail(request: web.Request) -> web.StreamResponse:
+        return await send_trail(request, monitor.tables.trail, checked(request, TrailFilter))
+
     application.router.add_get("/metrics", metrics)
+    application.router.add_get("/api/trail.csv", trail)
     application.router.add_get("/openapi.json", openapi)
     application.router.add_get("/api/events", live)
     add_pages(application)
@@ -182,12 +189,17 @@ def _whose(bearer: Bearer | None) -> str:
 
 
 def _query(request: web.Request, route: Route) -> Any:
-    model = route.query
+    if route.query is not None:
+        return checked(request, route.query)
     refuse_repeated(request.query)
-    if model is None:
-        if request.query:
-            raise ProblemError(400, "malformed", "parameter: this route takes none; remove them")
-        return None
+    if request.query:
+        raise ProblemError(400, "malformed", "parameter: this route takes none; remove them")
+    return None
+
+
+def checked(request: web.Request, model: type[_Parameters]) -> _Parameters:
+    """A request's parameters; ProblemError if one is wrong or given twice."""
+    refuse_repeated(request.query)
     try:
         return model.model_validate(dict(request.query))
     except ValidationError as error:

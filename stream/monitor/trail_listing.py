@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from schemas import Amount
-from stream.monitor.budget_models import TrailPage, TrailQuery, TrailRow
+from stream.monitor.budget_models import TrailFilter, TrailPage, TrailQuery, TrailRow
 from stream.monitor.digests import AmountShape
 from stream.monitor.trails import HELD_ENTRIES, Held, Trail, read_entry
 
@@ -24,7 +24,7 @@ def list_trail(trail: Trail, query: TrailQuery) -> TrailPage:
     )
 
 
-def matches(entry: Held, query: TrailQuery) -> bool:
+def matches(entry: Held, query: TrailFilter) -> bool:
     """Whether an entry is asked for."""
     search = query.search.casefold()
     return (
@@ -32,6 +32,7 @@ def matches(entry: Held, query: TrailQuery) -> bool:
         and query.stream in {None, entry.stream}
         and query.population in {None, entry.population}
         and query.analyst in {None, entry.analyst}
+        and query.by in {None, entry.by}
         and query.action in {None, entry.action}
         and query.outcome in {None, entry.outcome}
         and (query.since is None or entry.time >= query.since)
@@ -54,6 +55,7 @@ def trail_row(entry: Held) -> TrailRow:
         stream=told.stream,
         population=told.population,
         analyst=told.analyst,
+        by=told.by,
         mechanism=told.mechanism,
         request=told.request,
         reason=told.reason,
@@ -71,4 +73,4 @@ def _model(amount: AmountShape | None) -> Amount | None:
 
 
 def _searched(entry: Held) -> tuple[str, ...]:
-    return entry.source, entry.stream, entry.population, entry.analyst, entry.request
+    return entry.source, entry.stream, entry.population, entry.analyst, entry.by, entry.request

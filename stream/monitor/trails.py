@@ -45,6 +45,7 @@ class TrailShape(msgspec.Struct, frozen=True, gc=False):
     stream: str | None = None
     population: str | None = None
     analyst: str | None = None
+    by: str | None = None
     mechanism: str | None = None
     request: str | None = None
     reason: str | None = None
@@ -74,6 +75,7 @@ class Held(NamedTuple):
     stream: str
     population: str
     analyst: str
+    by: str
     request: str
     raw: bytes
 
@@ -156,6 +158,7 @@ def held(entry: TrailShape, value: bytes) -> Held:
         entry.stream or "",
         entry.population or "",
         entry.analyst or "",
+        entry.by or "",
         entry.request or "",
         value,
     )

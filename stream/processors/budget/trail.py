@@ -103,6 +103,7 @@ class Trail:
             stream=receipt.stream,
             population=receipt.population,
             analyst=getattr(request, "analyst", None),
+            by=request.by,
             reason=receipt.reason,
             asked=receipt.asked,
             left=receipt.left,

@@ -73,7 +73,7 @@ class Installation:
         """The services' clock is the monitor's."""
         object.__setattr__(self, name, value)
         if name in {"now", "driver"} and "driver" in self.__dict__ and "now" in self.__dict__:
-            self.driver.wait(max(self.now - self.driver._now / 1000, 0.0))
+            self.driver._now = int(self.now * 1000)
 
     def __post_init__(self) -> None:
         self.tables = Tables(self.driver.topics)

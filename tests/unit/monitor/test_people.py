@@ -146,6 +146,23 @@ async def test_an_operator_may_name_the_analyst_that_a_stream_is_for() -> None:
     assert row["streams"] == 1
 
 
+async def test_the_trail_names_whose_token_asked_whatever_the_request_says() -> None:
+    installation = parted()
+    async with installation.web() as client:
+        close = {"request": "c", "source": "feed", "stream": "others", "by": "somebody"}
+        await post(client, "/api/closes", close, OPERATOR)
+        await post(client, "/api/streams", opening("mine", by="olga"), ANALYST)
+        first = await post(client, "/api/closes", close, OPERATOR)
+        assert await post(client, "/api/closes", {**close, "by": "another"}, OPERATOR) == first
+        mine = (await get(client, "/api/trail", by="ana"))["items"]
+    trail = list_trail(installation.tables.trail, TrailQuery()).items
+    told = {(row.action, row.stream): row.by for row in trail if row.kind == "request"}
+    assert told["close", "others"] == "olga"
+    assert told["open", "mine"] == "ana"
+    assert told["open", "others"] is None  # over Kafka nobody is named
+    assert [(row["action"], row["stream"]) for row in mine] == [("open", "mine")]
+
+
 async def test_populations_and_allotments_are_registered_joined_allotted_once_and_shown() -> None:
     installation = Installation()
     installation.open(spec("ward"))
