@@ -35,6 +35,10 @@ _STYLES: Final = {
 """A colour and a mark for each calibration, the same in every plot."""
 
 
+_OF_ROWS: Final = {"counts", "groups"}
+"""The kinds of answers whose errors are numbers of rows."""
+
+
 def plot_error(spec: StreamSpec, setting: Setting, chosen: Calibration, against: Against, path: Path) -> None:
     """Draw the exact α of every calibration around the given specification, on logarithmic axes, and mark the ``chosen`` one."""
     figure = new_figure(width=7.0, height=4.8)
@@ -50,7 +54,7 @@ def plot_error(spec: StreamSpec, setting: Setting, chosen: Calibration, against:
     _hatch_vacuous(axes, least_vacuous(spec, setting.rows))
     axes.set_xlabel("ε" if against is Against.EPSILON else "cutoff")
     axes.set_ylabel("error α")
-    axes.set_title(_title(spec, setting, chosen), fontsize="medium")
+    axes.set_title(_title(spec, setting.rows, chosen), fontsize="medium")
     axes.grid(visible=True, which="both", alpha=0.25)
     figure.legend(loc="outside lower center", ncols=3, fontsize="small")
     _save(figure, path)
@@ -116,11 +120,11 @@ def _hatch_vacuous(axes: Any, least: float | None) -> None:
     axes.set_ylim(low, high)
 
 
-def _title(spec: StreamSpec, setting: Setting, chosen: Calibration) -> str:
+def _title(spec: StreamSpec, rows: int | None, chosen: Calibration) -> str:
     parts = [f"ε {spec.epsilon:g}", f"δ {spec.delta:g}", f"β {spec.beta:g}"]
     parts += [f"cutoff {chosen.cutoff:,}"] if chosen.cutoff else []
     parts += [f"{spec.expected_queries:,} queries"]
-    parts += [f"{setting.rows:,} rows"] if setting.rows is not None else []
+    parts += [f"{rows:,} rows"] if rows is not None else []
     return f"{spec.mechanism.kind}: {', '.join(parts)}"
 
 
@@ -134,10 +138,14 @@ def plot_simulation(report: Report, path: Path) -> None:
     figure = new_figure(width=7.0, height=1.7 + 2.3 * len(kinds))
     panels = figure.subplots(len(kinds), sharex=True, squeeze=False)[:, 0]
     for axes, kind in zip(panels, kinds, strict=True):
-        _panel(axes, kind, [one for run in report.runs for one in run.measurements if one.what == kind])
+        measured = [one for run in report.runs for one in run.measurements if one.what == kind]
+        _panel(axes, kind, measured, report.grant.calibration)
+        if kind in _OF_ROWS:
+            _hatch_vacuous(axes, least_vacuous(report.grant.spec, report.counted))
     spec = report.grant.spec
     runs = f"{len(report.runs):,} runs" if len(report.runs) > 1 else "1 run"
-    figure.suptitle(f"{spec.stream}: {spec.mechanism.kind} at ε {spec.epsilon:g}, {runs}")
+    title = _title(spec, report.counted, report.grant.calibration)
+    figure.suptitle(f"{spec.stream}, {runs} of {title}", fontsize="medium")
     legend = {label: one for axes in panels for one, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=len(legend))
     panels[-1].set_xlabel("line of the question")
@@ -145,11 +153,11 @@ def plot_simulation(report: Report, path: Path) -> None:
     _save(figure, path)
 
 
-def _panel(axes: Any, kind: str, measured: Sequence[Measurement]) -> None:
+def _panel(axes: Any, kind: str, measured: Sequence[Measurement], calibration: Calibration) -> None:
     lines = np.array([one.line for one in measured])
     largest = np.array([one.largest for one in measured])
     broken = np.array([one.broken for one in measured])
-    axes.plot(lines[~broken], largest[~broken], ".", alpha=0.5, color="tab:blue", label="realised, each run")
+    axes.plot(lines[~broken], largest[~broken], ".", alpha=0.5, color="0.25", label="realised, each run")
     if broken.any():
         axes.plot(lines[broken], largest[broken], "x", color="tab:red", label="further off than promised")
     promised: dict[int, float] = {}
@@ -162,9 +170,9 @@ def _panel(axes: Any, kind: str, measured: Sequence[Measurement]) -> None:
             *zip(*told, strict=True),
             "-",
             marker="_",
-            color="tab:orange",
+            color=style_of(name_of(calibration))[0],
             drawstyle="steps-mid",
-            label="promised α",
+            label=f"promised α ({name_of(calibration)})",
         )
     axes.set_ylabel(f"error of {kind}")
     axes.grid(visible=True, alpha=0.25)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from stream.cli import plotting
 from stream.cli.app import app
 from stream.data import adult
 
@@ -129,6 +130,24 @@ def test_the_errors_are_drawn_to_a_file() -> None:
     drawn = Path("errors.svg").read_text()
     assert drawn.lstrip().startswith("<?xml")
     assert drawn.count('<g id="axes_') == 3
+
+
+def test_a_plot_names_the_parameters_and_hatches_errors_that_a_constant_keeps_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(plotting, "_save", lambda figure, _path: figures.append(figure))
+    promised = told("--synthetic", "1000")["method"]
+    simulate("--synthetic", "1000", "--plot", "errors.svg")
+    simulate("--synthetic", "10", "--plot", "errors.svg")
+    wide, narrow = figures
+    assert wide.get_suptitle().endswith(" 1,000 rows")
+    for axes in wide.axes:
+        [line] = [one for one in axes.lines if one.get_label() == f"promised α ({promised})"]
+        assert line.get_color() == plotting.style_of(promised)[0]
+    assert not [patch for axes in wide.axes for patch in axes.patches if patch.get_hatch()]
+    hatched = [patch.get_y() for axes in narrow.axes for patch in axes.patches if patch.get_hatch()]
+    assert max(hatched) == 5.0
 
 
 @pytest.mark.parametrize(
