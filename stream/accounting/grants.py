@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from schemas import (
@@ -99,13 +100,8 @@ class Grant:
 
         One that is lost may have answered past an edge that nobody knows of: it has ended for good when it is closed.
         """
-        return EdgeTotals(
-            answered=self.answered,
-            tops=self.tops,
-            surplus=self.surplus,
-            extensions=len(self.extensions),
-            settled=self.settled and (not self.lost or self.state == "closed"),
-        )
+        settled = self.settled and (not self.lost or self.state == "closed")
+        return _edge(self.answered, self.tops, self.surplus, len(self.extensions), settled)
 
     def extended_by(self, request: str, accountant: str) -> tuple[Extension, Cost] | None:
         """What a request, by its digest, has added, and what that cost; None if it has not extended the stream."""
@@ -144,3 +140,9 @@ class Grant:
         if edge.settled and known == self.extensions and more == NOTHING:
             return NOTHING
         return (held - behind(self.calibration, claim.accountant, edge, known)).at_least_nothing()
+
+
+@lru_cache(maxsize=65536)
+def _edge(answered: int, tops: int, surplus: int, extensions: int, settled: bool) -> EdgeTotals:
+    """One object for all streams that have come to the same: at an edge there may be a hundred thousand."""
+    return EdgeTotals(answered=answered, tops=tops, surplus=surplus, extensions=extensions, settled=settled)
