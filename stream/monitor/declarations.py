@@ -44,6 +44,12 @@ def _outside(domain: Domain) -> str:
 
 def _neighbors(source: Source) -> str:
     match source:
+        case TableSource(person=str(person), contribution=most):
+            differ = "one person more" if source.neighbors == "add-remove" else "another person in one's place"
+            rows = "one row counts" if most == 1 else f"at most {most:,} rows count"
+            return (
+                f"two tables are neighbours if one has {differ}, with all rows of that '{person}', of which {rows}"
+            )
         case TableSource(neighbors="add-remove"):
             return "two tables are neighbours if one has one row more: one person is one row, and the number of rows is private"
         case TableSource():
@@ -70,6 +76,14 @@ def _remarks(source: Source) -> list[str]:
         low = "no least" if source.minimum is None else f"{source.minimum:g} as the least"
         high = "no largest" if source.maximum is None else f"{source.maximum:g} as the largest"
         remarks.append(f"values are rounded to multiples of {source.grid:g}, with {low} and {high}")
+    if source.population is not None:
+        remarks.append(
+            f"what is granted counts against the budget of population '{source.population}' as well, which must be registered"
+        )
+    if source.renews is not None:
+        remarks.append(
+            f"the budget renews every {source.renews}: it bounds what each such period may grant, not all of them"
+        )
     if source.accountant == "zcdp":
         remarks.append("zCDP: streams with Gaussian noise count by ρ, which goes further than ε and δ added up")
     return remarks

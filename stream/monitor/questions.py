@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 from schemas import Answer, GrantRecord, Query, Source, SourceRecord, StreamState
 from stream import sql
 from stream.asking import Result, Results
-from stream.asking.costs import cost_of
+from stream.asking.costs import is_charged, total_cost
 from stream.errors import Forbidden, Invalid, SottoError, Timeout, Unknown
 from stream.monitor import views
 from stream.monitor.asking import Asker
@@ -27,7 +26,8 @@ async def ask_question(tables: Tables, asker: Asker | None, query: Query) -> Que
     return QuestionAnswered(
         answer=plain(result),
         rows=[{name: cell for name, cell in row.items() if name not in _TOLD} for row in result.rows()],
-        epsilon=float(cost_of(grant, source.accountant, result)),
+        cost=total_cost(grant, source, [result]),
+        charged=is_charged(grant, result),
         warnings=list(result.warnings),
     )
 
@@ -42,14 +42,15 @@ async def ask_statement(tables: Tables, asker: Asker | None, statement: Statemen
     except Invalid as error:
         raise ProblemError(400, "malformed", f"statement: {error}"[:1024]) from None
     found = await _answers(asker, asking.queries)
-    source = asking.target.source
+    grant, source = asking.target.grant, asking.target.source
     results = Results(one.of(query, source) for one, query in zip(found, asking.queries, strict=True))
     table = asking.table(results)
     return StatementAnswered(
         stream=table.stream,
         columns=list(table.columns),
         rows=table.rows(),
-        epsilon=float(sum((cost_of(asking.target.grant, source.accountant, one) for one in results), Fraction(0))),
+        cost=total_cost(grant, source, results),
+        charged=sum(is_charged(grant, one) for one in results),
         questions=len(results),
         answers=[plain(one) for one in results],
         warnings=list(results.warnings),

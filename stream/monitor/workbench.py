@@ -76,11 +76,15 @@ class Curve(View):
 
 
 class QuestionAnswered(View):
-    """The answer to one question, its numbers by what they stand for, and the ε that it added to the stream's loss."""
+    """The answer to one question, its numbers by what they stand for, and what it added to the stream's loss.
+
+    ``charged`` answers are those that the grant pays for by number, whether or not they add to the loss.
+    """
 
     answer: Answer
     rows: list[dict[str, str | float | int | None]]
-    epsilon: float
+    cost: Amount
+    charged: int
     warnings: list[str]
 
 
@@ -97,7 +101,8 @@ class StatementAnswered(View):
     stream: str
     columns: list[str]
     rows: list[dict[str, str | float | int | None]]
-    epsilon: float
+    cost: Amount
+    charged: int
     questions: int
     answers: list[Answer]
     warnings: list[str]

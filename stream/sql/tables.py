@@ -110,9 +110,7 @@ def _table(statement: Statement, plan: Plan, target: Target, results: Results) -
     for place, falling in reversed(statement.order):
         name = plan.columns[place].name
         ordered.sort(key=lambda row: (row[name] is not None, row[name]), reverse=falling)
-    epsilon = float(
-        sum((cost_of(target.grant, target.source.accountant, result) for result in results), Fraction(0))
-    )
+    epsilon = float(sum((cost_of(target.grant, target.source, result) for result in results), Fraction(0)))
     return Table(target.grant.spec.stream, ordered[: statement.limit], results, epsilon)
 
 

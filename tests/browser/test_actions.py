@@ -139,7 +139,7 @@ async def test_wrong_tokens_change_nothing_and_the_operators_then_does(open_page
         await shown.get_by_label("Operator's token").fill(OPERATOR)
         await confirm.click()
         await expect(shown.get_by_role("alert")).to_contain_text("halted")
-        assert await page.evaluate("Object.values(sessionStorage).sort()") == [VIEWER, "vera", "viewer"]
+        assert await page.evaluate("Object.values(sessionStorage).sort()") == [VIEWER, "true", "vera", "viewer"]
     assert len(scene.requested) == 1
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from tests.browser.conftest import OpenPage
-from tests.browser.scene import Scene
+from tests.browser.scene import OPERATOR, Scene
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -21,13 +21,76 @@ SCREENS: dict[str, dict[str, Any]] = {
     "light": DESKTOP,
     "dark": {**DESKTOP, "color_scheme": "dark"},
     "phone": PHONE,
+    "phone-dark": {**PHONE, "color_scheme": "dark"},
 }
 PLACES = {
     "monitor": "overview",
     "streams": "streams",
     "stream": "streams/ward-9%2Foxygen",
-    "source": "sources/payments",
+    "sources": "sources",
+    "source": "sources/census",
     "workers": "workers",
+    "rejected": "rejected",
+    "unknown": "streams/nowhere",
+    "register": "register",
+    "plan": "plan?source=census",
+    "ask": "ask?stream=households",
+}
+
+
+async def seen(page: Page) -> None:
+    await expect(page.locator("tbody tr").first).to_be_visible()
+
+
+async def listed(page: Page) -> None:
+    await expect(page.locator("li.source").first).to_be_visible()
+
+
+async def refused(page: Page) -> None:
+    await expect(page.get_by_role("link", name="All streams")).to_be_visible()
+
+
+async def declared(page: Page) -> None:
+    await page.get_by_label("Name").first.fill("patients")
+    await page.get_by_label("File of the table").fill("/data/patients.parquet")
+    age, sex = (page.get_by_role("group", name="Attribute", exact=True).nth(number) for number in (0, 1))
+    await age.get_by_label("Name").fill("age")
+    await age.get_by_label("Minimum").fill("0")
+    await age.get_by_label("Maximum").fill("99")
+    await page.get_by_role("button", name="Add attribute").click()
+    await sex.get_by_label("Name").fill("sex")
+    await sex.get_by_label("Kind").select_option("categories")
+    await sex.get_by_label("Values").fill("F, M")
+    await expect(page.get_by_role("table", name="Declared attributes").locator("tbody tr")).to_have_count(2)
+
+
+async def planned(page: Page) -> None:
+    await page.get_by_label("Name of the stream").fill("people/model")
+    await page.get_by_label("Mechanism").select_option("pmw")
+    await page.get_by_label("Public number of rows").fill("500")
+    await page.get_by_label("δ", exact=True).fill("0.0000001")
+    await expect(page.locator(".chosen-text")).to_be_visible()
+    await expect(page.get_by_role("button", name="Open stream…")).to_be_enabled()
+
+
+async def asked(page: Page) -> None:
+    await page.get_by_role("button", name="Add condition").click()
+    await page.get_by_label("Comparison").select_option(">=")
+    await page.get_by_label("Value", exact=True).fill("18")
+    await page.get_by_label("Ask", exact=True).select_option("groups")
+    groups = page.get_by_role("group", name="Groups of")
+    await groups.get_by_label("age").uncheck()
+    await groups.get_by_label("sex").check()
+    await page.get_by_role("button", name="Ask", exact=True).first.click()
+    await expect(page.locator(".estimate")).to_have_count(2)
+
+
+STEPS: dict[str, Callable[[Page], Awaitable[None]]] = {
+    "sources": listed,
+    "unknown": refused,
+    "register": declared,
+    "plan": planned,
+    "ask": asked,
 }
 
 
@@ -48,12 +111,17 @@ async def test_pictures_show_every_place_with_its_figures(
     scene: Scene, open_page: OpenPage, screen: str, keep: Callable[[str, bytes], None]
 ) -> None:
     async with scene.served() as address:
-        page = await open_page(address, reduced_motion="reduce", **SCREENS[screen])
+        page = await open_page(address, token=OPERATOR, reduced_motion="reduce", **SCREENS[screen])
         for name, place in PLACES.items():
             await page.goto(f"{address}/#/{place}")
-            await expect(page.locator("tbody tr").first).to_be_visible()
-            for chart in await page.locator(".chart").all():
-                await expect(chart.locator(".line").first).to_be_visible()
-            picture = await page.screenshot(full_page=screen == "phone")
-            assert len(picture) > 10_000
+            await STEPS.get(name, seen)(page)
+            for chart in await page.locator(".chart:visible").all():
+                await expect(chart.locator(".line, .estimate").first).to_be_visible()
+            await page.evaluate("scrollTo(0, 0)")
+            # The front page is one screen; of the others one sees all.
+            picture = await page.screenshot(full_page=name != "monitor" or screen.startswith("phone"))
+            assert len(picture) > 8_000
             keep(name, picture)
+        await page.goto(f"{address}/#/streams/ward-9%2Foxygen")
+        await page.get_by_role("button", name="Extend stream…").click()
+        keep("dialog", await page.screenshot())

@@ -1,18 +1,21 @@
 // Extending, halting and closing: asked twice, with the operator's token, and the same request id on every attempt.
 
-import { explain, send } from "./api.js";
-import { make, setText } from "./dom.js";
+import { send } from "./api.js";
+import { confirm, receiptLine } from "./confirm.js";
+import { make } from "./dom.js";
 import { amount, count } from "./format.js";
 
 const REASON = { name: "reason", text: "Reason", hint: " (optional, kept in the ledger)", attributes: { maxlength: "1024", placeholder: "for whoever reads the ledger" } };
-const EPSILON = { name: "epsilon", text: "ε to add", hint: " (no more is taken than the answers cost)", attributes: { inputmode: "decimal", placeholder: "0.5" }, number: true };
+const EPSILON = { name: "epsilon", text: "ε to add", hint: " (no more is taken than the answers cost)", attributes: { inputmode: "decimal", placeholder: "0.5" }, number: true, required: true };
+const DELTA = { name: "delta", text: "δ to add", hint: " (optional; makes more of a large ε where charges are independent)", attributes: { inputmode: "decimal", placeholder: "none" }, number: true };
 
 const ACTIONS = {
   extend: {
     verb: "Extend",
     path: "/api/extensions",
+    needs: "analyst",
     subject: "stream",
-    field: EPSILON,
+    fields: [EPSILON, DELTA],
     effect: "It may give as many further charged answers as this pays for, each at the price of those that it was opened with. All that it has measured stays.",
     done: "The ledger has granted it; its worker follows within moments.",
   },
@@ -20,13 +23,16 @@ const ACTIONS = {
     verb: "Halt",
     path: "/api/halts",
     subject: "stream",
+    fields: [REASON],
     effect: "It stops answering, for good. What was granted to it stays granted; to get back what it has not spent, close it instead.",
     done: "The ledger has halted it; its worker follows within moments.",
   },
   close: {
     verb: "Close",
     path: "/api/closes",
+    needs: "analyst",
     subject: "stream",
+    fields: [REASON],
     effect: "It stops answering, for good, and what it has not spent goes back to its source. The name cannot be used again.",
     done: "It is closing; what it has not spent goes back once its worker has reported its last totals.",
   },
@@ -34,6 +40,7 @@ const ACTIONS = {
     verb: "Halt",
     path: "/api/halts",
     subject: "source",
+    fields: [REASON],
     effect: "All its streams stop answering, for good, and no stream can be opened on it again.",
     done: "The ledger has halted it; the workers of its streams follow within moments.",
   },
@@ -61,82 +68,38 @@ export function actionButton(kind, subject, session) {
   );
 }
 
-/** Open the dialog; it removes itself when it is done with. */
+/** Open the dialog. */
 export function ask(kind, subject, session) {
   const action = ACTIONS[kind];
-  const name = subject.stream ?? subject.source;
   const request = crypto.randomUUID();
-  const { field = REASON } = action;
-  const given = make("input", { id: "action-given", name: field.name, autocomplete: "off", required: field.number === true, ...field.attributes });
-  const token = make("input", { id: "action-token", name: "token", type: "password", autocomplete: "off", required: true, spellcheck: "false" });
-  const outcome = make("p", { class: "outcome", role: "alert", hidden: true });
-  const confirm = make("button", { type: "submit", class: kind === "extend" ? "solid" : "danger solid" }, `${action.verb} ${action.subject}`);
-  const cancel = make("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
-  const isOperator = session.role === "operator";
-  const form = make(
-    "form",
-    { novalidate: true },
-    make("h2", { id: "action-title" }, `${action.verb} ${action.subject} `, make("span", { class: "name" }, name), "?"),
-    make("p", {}, action.effect),
-    make("label", { for: "action-given" }, field.text, make("span", { class: "hint" }, field.hint)),
-    given,
-    !isOperator && make("label", { for: "action-token" }, "Operator's token", make("span", { class: "hint" }, " (used once, not kept)")),
-    !isOperator && token,
-    outcome,
-    make("div", { class: "buttons" }, cancel, confirm),
-  );
-  const dialog = make("dialog", { "aria-labelledby": "action-title" }, form);
-  dialog.addEventListener("close", () => dialog.remove());
-
-  function tell(text, level) {
-    outcome.hidden = false;
-    outcome.dataset.level = level;
-    setText(outcome, text);
-  }
-
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    const used = isOperator ? session.token : token.value.trim();
-    if (!used) {
-      tell("Give the operator's token.", "refused");
-      token.focus();
-      return;
-    }
-    const body = { kind, request, ...subject };
-    const text = given.value.trim();
-    if (field.number && !(Number(text) > 0)) {
-      tell("Give a number above 0.", "refused");
-      given.focus();
-      return;
-    }
-    if (text) {
-      body[field.name] = field.number ? Number(text) : text;
-    }
-    // What is sent again under the same id must be the same request.
-    given.readOnly = true;
-    confirm.disabled = true;
-    tell("Waiting for the ledger…", "waiting");
-    try {
-      const receipt = await send(action.path, used, { method: "POST", body });
-      tell(`${told(action, receipt)}\nReceipt ${receipt.sequence}: ${receipt.outcome}, request ${receipt.request}`, "done");
-      confirm.remove();
-      setText(cancel, "Done");
-      cancel.focus();
-    } catch (error) {
-      tell(refusal(error), "refused");
-      setText(confirm, error.retriable ? "Send again" : `${action.verb} ${action.subject}`);
-      confirm.disabled = false;
-      if (error.problem?.code === "refused") {
-        confirm.remove(); // the ledger would say the same again
-      }
-      given.readOnly = error.retriable === true;
-    }
+  const fields = action.fields.map((one) => ({
+    ...one,
+    id: `action-${one.name}`,
+    control: make("input", { id: `action-${one.name}`, name: one.name, autocomplete: "off", required: one.required === true, ...one.attributes }),
+  }));
+  return confirm({
+    session,
+    verb: action.verb,
+    subject: action.subject,
+    name: subject.stream ?? subject.source,
+    effect: action.effect,
+    fields,
+    danger: kind !== "extend",
+    needs: action.needs ?? "operator",
+    prepare: () => fields.map(({ text, number, required, control }) => (number ? wrongNumber(text, control.value.trim(), required) : null)).find(Boolean) ?? null,
+    async perform(token) {
+      const given = fields.filter(({ control }) => control.value.trim()).map(({ name, number, control }) => [name, number ? Number(control.value) : control.value.trim()]);
+      const receipt = await send(action.path, token, { method: "POST", body: { kind, request, ...subject, ...Object.fromEntries(given) } });
+      return `${told(action, receipt)}\n${receiptLine(receipt)}`;
+    },
   });
+}
 
-  document.body.append(dialog);
-  dialog.showModal();
-  given.focus();
-  return dialog;
+function wrongNumber(text, given, required) {
+  if (!given) {
+    return required ? "Give a number above 0." : null;
+  }
+  return Number(given) > 0 ? null : required ? "Give a number above 0." : `${text}: give a number above 0, or nothing.`;
 }
 
 /** What became of a request that the ledger has done. */
@@ -145,16 +108,4 @@ function told(action, { state, answers = null, granted = null }) {
     return `${count(answers)} more charged answers for ${amount(granted)}. ${action.done}`;
   }
   return state === "closed" ? "It is closed already: nothing was left to do." : action.done;
-}
-
-function refusal(error) {
-  const problem = error.problem ?? { status: 0, message: String(error.message) };
-  switch (problem.status) {
-    case 401:
-      return "Nobody's token (401): nothing was changed.";
-    case 403:
-      return "This token's role is not enough (403): nothing was changed. It takes an operator's.";
-    default:
-      return explain(problem, amount);
-  }
 }

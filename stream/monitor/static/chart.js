@@ -99,7 +99,7 @@ export class Chart {
     const times = timeTicks(from, until, wanted);
     const last = makeSvg("text", { class: "tick zone", x: width - MARGIN.right, y: bottom + 16, "text-anchor": "end" }, `${day(until)} ${zone(until)}`);
     const labels = times.ticks.map((at) => ({ at: x(at), text: tickLabel(at, times.step, day(from) !== day(until)) }));
-    const columns = apart(labels, { from: MARGIN.left, until: width - MARGIN.right - last.textContent.length * LETTER - GAP }).map(({ at, text }) =>
+    const columns = apart(labels, { from: MARGIN.left - 14, until: width - MARGIN.right - last.textContent.length * LETTER - GAP }).map(({ at, text }) =>
       makeSvg("text", { class: "tick time", x: at, y: bottom + 16, "text-anchor": "middle" }, text),
     );
     return [...rows, ...columns, last];

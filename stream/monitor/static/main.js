@@ -6,8 +6,11 @@ import { emptyState } from "./parts.js";
 import { parse, route } from "./routes.js";
 import { current, signOut } from "./session.js";
 import { shell } from "./shell.js";
+import { askView } from "./views/ask.js";
 import { loginView } from "./views/login.js";
 import { overviewView } from "./views/overview.js";
+import { planView } from "./views/plan.js";
+import { registerView } from "./views/register.js";
 import { rejectedView } from "./views/rejected.js";
 import { sourceView } from "./views/source.js";
 import { sourcesView } from "./views/sources.js";
@@ -21,6 +24,9 @@ const VIEWS = {
   overview: [overviewView],
   streams: [streamsView, streamView],
   sources: [sourcesView, sourceView],
+  register: [registerView],
+  plan: [planView],
+  ask: [askView],
   workers: [workersView],
   rejected: [rejectedView],
 };

@@ -14,6 +14,17 @@ export function valueTicks(most, wanted = 4) {
   return ticks;
 }
 
+/** 1, 2 and 5 times powers of ten between two numbers; fewer of them where there would be many. */
+export function logTicks(low, high) {
+  const decades = Math.log10(high / low);
+  const factors = decades > 3.2 ? [1] : decades > 1.6 ? [1, 3] : [1, 2, 5];
+  const ticks = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
+    ticks.push(...factors.map((factor) => Number(`${factor}e${power}`)).filter((one) => one >= low * 0.999 && one <= high * 1.001));
+  }
+  return ticks;
+}
+
 /** Round local times between two times in seconds, at most `wanted` of them. */
 export function timeTicks(from, until, wanted) {
   const span = until - from;

@@ -74,10 +74,18 @@ async def test_a_declaration_tells_sizes_cells_neighbours_and_budget_before_anyt
     assert installation.requested == []
 
 
+async def test_a_declaration_tells_of_the_population_and_the_renewal() -> None:
+    async with Installation().web() as client:
+        told = await post(client, "/api/declarations", {**PEOPLE, "population": "all", "renews": "30d"}, VIEWER)
+    assert any("population 'all'" in one for one in told["remarks"])
+    assert any("renews every 30d" in one for one in told["remarks"])
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"neighbors": "replace"}, "another person's"),
+        ({"person": "patient", "contribution": 3}, "'patient', of which at most 3 rows count"),
         ({"kind": "records", "neighbors": "replace", "contributions": 4}, "up to 4 events"),
         ({"kind": "values", "sensitivity": 2.5}, "at most 2.5"),
         ({"kind": "values", "sensitivity": 2.5, "neighbors": "replace"}, "another person in one's place"),
@@ -158,12 +166,12 @@ async def test_questions_of_every_form_are_asked_with_their_bars_groups_and_pric
         count = await ask(client, "counts", where="age >= 65")
         assert count["answer"]["basis"] == "noisy"
         assert count["rows"][0]["alpha"] == count["answer"]["alpha"] > 0
-        assert count["epsilon"] == pytest.approx(1 / 40)
+        assert count["cost"]["epsilon"] == pytest.approx(1 / 40)
         groups = await post(client, "/api/questions", {"id": "g", "stream": "cells", "group_by": ["sex"]})
         assert [row["sex"] for row in groups["rows"]] == ["F", "M"]
-        assert groups["epsilon"] == pytest.approx(1.0)
+        assert groups["cost"]["epsilon"] == pytest.approx(1.0)
         again = await post(client, "/api/questions", {"id": "h", "stream": "cells", "where": "sex = 'M'"})
-        assert again["epsilon"] == 0.0
+        assert again["cost"]["epsilon"] == 0.0
         mean = await post(client, "/api/questions", {"id": "m", "stream": "model", "mean": "age"})
         assert mean["rows"][0]["estimate"] is not None
         share = await post(
@@ -173,18 +181,18 @@ async def test_questions_of_every_form_are_asked_with_their_bars_groups_and_pric
         candidates = [{"name": one, "where": f"sex = '{one}'"} for one in "FM"]
         choice = await post(client, "/api/questions", {"id": "c", "stream": "choices", "candidates": candidates})
         assert choice["answer"]["choice"] in "FM"
-        assert choice["epsilon"] == pytest.approx(1 / 3)
+        assert choice["cost"]["epsilon"] == pytest.approx(1 / 3)
         below = await ask(client, "alarms", where="age >= 99")
-        assert (below["answer"]["outcome"], below["epsilon"] > 0) == ("below", True)
+        assert (below["answer"]["outcome"], below["cost"]["epsilon"] > 0) == ("below", True)
         free = await post(client, "/api/questions", {"id": "f", "stream": "alarms", "where": "age >= 98"})
-        assert (free["answer"]["outcome"], free["epsilon"]) == ("below", 0.0)
+        assert (free["answer"]["outcome"], free["cost"]["epsilon"]) == ("below", 0.0)
 
 
 async def test_a_question_with_an_alpha_costs_its_price() -> None:
     installation = surveyed()
     async with installation.web() as client:
         exact = await ask(client, "counts", where="age >= 65", alpha=30.0)
-    assert exact["epsilon"] == exact["answer"]["price"] > 0
+    assert exact["cost"]["epsilon"] == exact["answer"]["price"] > 0
     assert exact["answer"]["alpha"] <= 30.0
 
 
@@ -200,9 +208,27 @@ async def test_costs_add_up_to_what_the_streams_have_spent() -> None:
     async with installation.web() as client:
         for number, (stream, fields) in enumerate(asked):
             told = await post(client, "/api/questions", {"id": f"{number}", "stream": stream, **fields})
-            total[stream] = total.get(stream, 0.0) + told["epsilon"]
+            total[stream] = total.get(stream, 0.0) + told["cost"]["epsilon"]
             spent[stream] = told["answer"]["spent"]["epsilon"]
     assert total == {stream: pytest.approx(one, rel=1e-6) for stream, one in spent.items()}
+
+
+async def test_gaussian_noise_costs_its_rho_with_the_first_answer_and_answers_by_number() -> None:
+    installation = Installation()
+    installation.driver.register({**PEOPLE, "accountant": "zcdp", "delta": 1e-6}, pl.DataFrame(ROWS))
+    mechanism = {"kind": "laplace", "answers": 40}
+    installation.driver.open(
+        {"stream": "many", "source": "people", "epsilon": 1.0, "delta": 1e-7, "mechanism": mechanism}
+    )
+    installation.flow()
+    async with installation.web() as client:
+        first, second = [
+            await post(client, "/api/questions", {"id": f"{age}", "stream": "many", "where": f"age >= {age}"})
+            for age in (20, 30)
+        ]
+    assert first["cost"]["rho"] == first["answer"]["spent"]["rho"] > 0
+    assert (second["cost"]["rho"], second["cost"]["epsilon"]) == (0.0, 0.0)
+    assert (first["charged"], second["charged"]) == (1, 1)
 
 
 async def test_a_constant_outside_the_domain_is_told() -> None:
@@ -215,11 +241,11 @@ async def test_rejected_and_halted_questions_are_answers_that_cost_nothing() -> 
     installation = surveyed()
     async with installation.web() as client:
         wrong = await ask(client, "counts", where="height > 3")
-        assert (wrong["answer"]["outcome"], wrong["epsilon"]) == ("rejected", 0.0)
+        assert (wrong["answer"]["outcome"], wrong["cost"]["epsilon"]) == ("rejected", 0.0)
         installation.driver.halt("people", "counts", "audit")
         installation.flow()
         halted = await post(client, "/api/questions", {"id": "later", "stream": "counts", "where": "age >= 3"})
-        assert (halted["answer"]["outcome"], halted["epsilon"]) == ("halted", 0.0)
+        assert (halted["answer"]["outcome"], halted["cost"]["epsilon"]) == ("halted", 0.0)
         assert (await post(client, "/api/questions", {"id": "x", "stream": "no", "where": "a = 1"}, status=404))[
             "code"
         ] == "not-found"
@@ -236,7 +262,7 @@ async def test_statements_are_tables_with_their_bars_and_costs() -> None:
             1,
         )
         assert [row["sex"] for row in table["rows"]] == ["F", "M"]
-        assert table["epsilon"] > 0
+        assert table["cost"]["epsilon"] > 0
         assert await post(client, "/api/statements", body) == table
         assert len(installation.asks) == 1
         for statement, status, words in (

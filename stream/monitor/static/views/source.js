@@ -1,12 +1,15 @@
 // One source: its budget, how it burned down, and its streams.
 
 import { actionButton } from "../actions.js";
+import { send } from "../api.js";
 import { Chart } from "../chart.js";
 import { make, setText } from "../dom.js";
+import { jsonBlock } from "../forms.js";
 import { amount, mainAmount, number, percent, time, unitOf } from "../format.js";
 import { burnBar, burnLegend, card, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { OPEN_STREAM } from "./commands.js";
+import { describe as describeDeclaration } from "./register.js";
 import { describe } from "./source_list.js";
 import { streamTable } from "./stream_table.js";
 
@@ -17,6 +20,8 @@ const SERIES = [["left", "left", true], ["granted", "granted", false], ["spent",
 export function sourceView({ names: [name], session }) {
   const state = stateBadge();
   const halt = actionButton("halt_source", () => ({ source: name }), session);
+  const plan = make("a", { class: "button", href: route("plan", [], { source: name }) }, "Plan a stream…");
+  const declared = make("div", { class: "declared" });
   const about = make("p", { class: "quiet" });
   const reason = make("p", { class: "reason" });
   const share = make("p", { class: "share" });
@@ -29,17 +34,18 @@ export function sourceView({ names: [name], session }) {
   const element = make(
     "div",
     { class: "view" },
-    make("div", { class: "head" }, make("h1", { class: "name" }, name), state.element, make("div", { class: "head-actions" }, halt)),
+    make("div", { class: "head" }, make("h1", { class: "name" }, name), state.element, make("div", { class: "head-actions" }, plan, halt)),
     about,
     reason,
     card("Budget", share, bar.element, burnLegend(), figures.element),
     card("Burn-down", chart.element),
+    card("What is declared", declared),
     card("Streams", table.element, none, make("p", {}, make("a", { href: route("streams", [], { source: name }) }, "All streams of this source"))),
   );
 
   function showBudget({ source: row, points }) {
     state.update(row);
-    halt.hidden = row.state === "halted";
+    halt.hidden = plan.hidden = row.state === "halted";
     setText(about, `${describe(row)}; neighbours ${row.neighbors === "replace" ? "replace one row" : "add or remove one row"}; last change ${time(row.updated)}`);
     setText(reason, row.reason ? `Halted: ${row.reason}` : "");
     reason.hidden = !row.reason;
@@ -54,6 +60,18 @@ export function sourceView({ names: [name], session }) {
       until: Math.max(Date.now() / 1000, row.updated),
     });
   }
+
+  async function declare() {
+    try {
+      const { declaration } = await send(`/api/sources/${encodeURIComponent(name)}`, session.token);
+      const json = jsonBlock("Definition");
+      json.show(declaration.source);
+      declared.replaceChildren(...describeDeclaration(declaration), make("details", {}, make("summary", {}, "Definition"), json.element));
+    } catch (error) {
+      declared.replaceChildren(make("p", { class: "quiet" }, error.message));
+    }
+  }
+  declare();
 
   return {
     element,

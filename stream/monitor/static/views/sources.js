@@ -4,6 +4,7 @@ import { make, setText } from "../dom.js";
 import { afterPause, burnLegend, emptyState } from "../parts.js";
 import { ADD_SOURCE } from "./commands.js";
 import { choice, orderButton, searchField } from "./filters.js";
+import { route } from "../routes.js";
 import { pager } from "./pager.js";
 import { sourceList } from "./source_list.js";
 
@@ -37,7 +38,7 @@ export function sourcesView({ query, remember }) {
   const element = make(
     "div",
     { class: "view" },
-    make("h1", {}, "Sources ", total),
+    make("div", { class: "head" }, make("h1", {}, "Sources ", total), make("div", { class: "head-actions" }, make("a", { class: "button", href: route("register") }, "Register a source…"))),
     make("div", { class: "filters", role: "search" }, search.element, state, make("span", { class: "sorting" }, sort, order.element)),
     make("section", { class: "card", "aria-label": "Sources" }, burnLegend(), list.element, none, unmatched),
     pages.element,

@@ -17,6 +17,7 @@ export function streamView({ names: [name], session }) {
   const subject = () => ({ source, stream: name });
   const kinds = ["extend", "halt", "close"];
   const buttons = kinds.map((kind) => actionButton(kind, subject, session));
+  const asking = make("a", { class: "button", href: route("ask", [], { stream: name }) }, "Ask…");
   const reason = make("p", { class: "reason" });
   const tops = cutoffBar();
   const used = make("span", { class: "quiet" });
@@ -34,7 +35,7 @@ export function streamView({ names: [name], session }) {
   const element = make(
     "div",
     { class: "view" },
-    make("div", { class: "head" }, make("h1", { class: "name" }, name), state.element, make("div", { class: "head-actions" }, buttons)),
+    make("div", { class: "head" }, make("h1", { class: "name" }, name), state.element, make("div", { class: "head-actions" }, asking, buttons)),
     reason,
     make(
       "div",
@@ -62,7 +63,7 @@ export function streamView({ names: [name], session }) {
       ),
     ),
   );
-  for (const hidden of [silent, charts, ...buttons]) {
+  for (const hidden of [silent, charts, asking, ...buttons]) {
     hidden.hidden = true;
   }
 
@@ -72,6 +73,7 @@ export function streamView({ names: [name], session }) {
     kinds.forEach((kind, index) => {
       buttons[index].hidden = !applies(kind, row) || (kind === "extend" && row.cutoff === null);
     });
+    asking.hidden = row.state !== "open" || row.ending !== null;
     setText(reason, because(row));
     reason.hidden = !reason.textContent;
     tops.update(row);

@@ -63,7 +63,7 @@ export function streamsView({ query, remember }) {
   const element = make(
     "div",
     { class: "view" },
-    make("h1", {}, "Streams ", total),
+    make("div", { class: "head" }, make("h1", {}, "Streams ", total), make("div", { class: "head-actions" }, make("a", { class: "button", href: route("plan") }, "Plan a stream…"))),
     make("div", { class: "filters", role: "search" }, search.element, states, kind, make("span", { class: "sorting" }, sort, order.element), source),
     make("section", { class: "card flush", "aria-label": "Streams" }, table.element, none, unmatched),
     pages.element,

@@ -1,0 +1,73 @@
+// Answers as a chart: a dot for each number, and a bar from as low to as high as it may be.
+
+import { make, makeSvg } from "./dom.js";
+import { number } from "./format.js";
+import { valueTicks } from "./scales.js";
+
+const ROW = 24;
+const MARGIN = { top: 6, right: 16, bottom: 24 };
+const MOST_ROWS = 60;
+
+/** `rows` are `{ name, estimate, alpha }`; the chart is drawn anew as wide as it may be. */
+export function barChart(rows) {
+  const shown = rows.filter(({ estimate }) => estimate !== null && estimate !== undefined).slice(0, MOST_ROWS);
+  const svg = makeSvg("svg", { role: "img", "aria-label": shown.map(({ name, estimate, alpha }) => `${name}: ${number(estimate)}${alpha === null ? "" : ` ± ${number(alpha)}`}`).join("; ") });
+  const note = rows.length > MOST_ROWS ? make("p", { class: "quiet" }, `The first ${MOST_ROWS} of ${rows.length}; the table has all of them.`) : null;
+  const element = make("figure", { class: "chart bars" }, svg, note);
+  const observer = new ResizeObserver(() => draw());
+  observer.observe(element);
+
+  function draw() {
+    const width = element.clientWidth;
+    if (!width || !shown.length) {
+      return;
+    }
+    const longest = Math.max(...shown.map(({ name }) => name.length));
+    const left = Math.min(Math.max(longest * 7 + 12, 40), width * 0.4);
+    const ends = shown.flatMap(({ estimate, alpha }) => [estimate - (alpha ?? 0), estimate + (alpha ?? 0)]);
+    const low = Math.min(0, ...ends);
+    const high = Math.max(0, ...ends);
+    const ticks = axis(low, high);
+    const [first, last] = [Math.min(low, ticks[0]), Math.max(high, ticks[ticks.length - 1])];
+    const x = (value) => left + ((value - first) / (last - first || 1)) * (width - left - MARGIN.right);
+    const height = MARGIN.top + shown.length * ROW + MARGIN.bottom;
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.setAttribute("width", width);
+    svg.setAttribute("height", height);
+    const bottom = height - MARGIN.bottom;
+    svg.replaceChildren(
+      ...ticks.flatMap((value) => [
+        makeSvg("line", { class: value === 0 ? "zero" : "grid", x1: x(value), x2: x(value), y1: MARGIN.top, y2: bottom }),
+        makeSvg("text", { class: "tick", x: x(value), y: bottom + 16, "text-anchor": "middle" }, number(value)),
+      ]),
+      ...shown.flatMap((row, index) => mark(row, MARGIN.top + (index + 0.5) * ROW, x, left)),
+    );
+  }
+
+  return { element, close: () => observer.disconnect() };
+}
+
+/** Multiples of one round number from below the least to above the largest. */
+function axis(low, high) {
+  const [, step] = valueTicks(Math.max(high - low, Number.MIN_VALUE), 5);
+  const ticks = [];
+  for (let index = Math.floor(low / step + 1e-9); index * step < high + step * 0.999; index += 1) {
+    ticks.push(index * step);
+  }
+  return ticks;
+}
+
+function mark({ name, estimate, alpha }, y, x, left) {
+  const label = makeSvg("text", { class: "tick name", x: left - 8, y: y + 4, "text-anchor": "end" }, shorten(name, Math.floor((left - 10) / 6.5)));
+  const dot = makeSvg("circle", { class: "estimate", cx: x(estimate), cy: y, r: 4 });
+  if (alpha === null || alpha === undefined) {
+    return [label, dot];
+  }
+  const [from, to] = [x(estimate - alpha), x(estimate + alpha)];
+  const ends = [from, to].map((at) => makeSvg("line", { class: "error", x1: at, x2: at, y1: y - 5, y2: y + 5 }));
+  return [label, makeSvg("line", { class: "error", x1: from, x2: to, y1: y, y2: y }), ...ends, dot];
+}
+
+function shorten(text, letters) {
+  return text.length > letters ? `${text.slice(0, Math.max(letters - 1, 1))}…` : text;
+}

@@ -1,0 +1,95 @@
+// Controls with labels, and what is typed into them.
+
+import { make } from "./dom.js";
+
+let made = 0;
+
+/** A control with its label and a hint; `control` gets an id. */
+export function labelled(text, control, hint = "") {
+  made += 1;
+  control.id ||= `field-${made}`;
+  const about = hint ? make("span", { class: "hint", id: `${control.id}-hint` }, hint) : null;
+  if (about) {
+    control.setAttribute("aria-describedby", about.id);
+  }
+  return make("div", { class: "form-field" }, make("label", { for: control.id }, text), control, about);
+}
+
+export function textInput(attributes = {}) {
+  return make("input", { type: "text", autocomplete: "off", spellcheck: "false", ...attributes });
+}
+
+export function numberInput(attributes = {}) {
+  return make("input", { type: "text", inputmode: "decimal", autocomplete: "off", spellcheck: "false", class: "number", ...attributes });
+}
+
+/** A drop-down list of `[value, text]`. */
+export function select(options, value = "", attributes = {}) {
+  return make("select", attributes, options.map(([name, text]) => make("option", { value: name, selected: name === value }, text)));
+}
+
+/** Replace what a list offers, and keep what is chosen if it is still there. */
+export function offer(list, options, wanted = list.value) {
+  list.replaceChildren(...options.map(([name, text]) => make("option", { value: name }, text)));
+  list.value = options.some(([name]) => name === wanted) ? wanted : (options[0]?.[0] ?? "");
+}
+
+export function flag(text, checked = false) {
+  const control = make("input", { type: "checkbox", checked });
+  return { control, element: make("label", { class: "flag" }, control, text) };
+}
+
+/** Boxes to tick, one for each `[value, text]`; `values()` are those that are, in their order. */
+export function ticks(legend, options, chosen = []) {
+  const boxes = options.map(([name, text]) => {
+    const control = make("input", { type: "checkbox", value: name, checked: chosen.includes(name) });
+    return { name, control, element: make("label", { class: "flag" }, control, text) };
+  });
+  return {
+    element: make("fieldset", { class: "ticks" }, make("legend", {}, legend), boxes.length ? boxes.map((one) => one.element) : make("span", { class: "quiet" }, "none")),
+    values: () => boxes.filter(({ control }) => control.checked).map(({ name }) => name),
+  };
+}
+
+/** A typed number as the API takes it; what is no number goes out as it is, so that the answer names the field. */
+export function typed(control) {
+  const text = control.value.trim();
+  if (text === "") {
+    return undefined;
+  }
+  return Number.isFinite(Number(text)) ? Number(text) : text;
+}
+
+/** Names, one a line; or separated by commas where there is one line. */
+export function listed(control) {
+  const text = control.value;
+  const parts = text.includes("\n") ? text.split("\n") : text.split(",");
+  return parts.map((one) => one.trim()).filter(Boolean);
+}
+
+/** An object without what is undefined. */
+export function given(fields) {
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined));
+}
+
+/** JSON as it is sent, to be looked at and copied. */
+export function jsonBlock(label) {
+  const code = make("code");
+  const element = make("pre", { tabindex: "0", class: "json", "aria-label": label, role: "region" }, code);
+  return {
+    element,
+    show(value) {
+      code.textContent = JSON.stringify(value, null, 2);
+    },
+  };
+}
+
+/** Run the latest call alone: what an earlier one answers late is dropped. */
+export function latest(run) {
+  let number = 0;
+  return async (...values) => {
+    number += 1;
+    const mine = number;
+    return run(() => mine === number, ...values);
+  };
+}

@@ -1,0 +1,63 @@
+// What each mechanism asks for when a stream is opened, and which questions its streams take.
+
+const COMPARES = ["threshold", "cutoff", "monotone", "sums", "people"];
+
+/** By kind: the sources that it runs on, its fields, and the forms of question that its streams on tables take. */
+export const SPECS = {
+  above_threshold: { on: ["values", "table"], fields: COMPARES, forms: ["count", "people", "sum"] },
+  numeric_sparse: { on: ["values", "table"], fields: [...COMPARES, "numbers"], forms: ["count", "people", "sum"] },
+  laplace: { on: ["values", "table"], fields: ["answers", "dimensions"], forms: ["count", "people", "groups", "fraction", "sum", "mean"], alpha: true },
+  randomized_response: { on: ["records"], fields: ["categories"], forms: [] },
+  histogram: { on: ["table"], fields: ["attributes"], forms: ["count", "groups", "fraction", "cell"] },
+  noisy_max: { on: ["values", "table"], fields: ["answers", "monotone", "sums", "people"], forms: ["choice"] },
+  exponential: { on: ["values", "table"], fields: ["answers", "monotone", "sums", "people"], forms: ["choice"] },
+  pmw: { on: ["table"], fields: ["attributes", "warm_start", "updates", "beyond", "worst_case", "gap", "rows"], forms: ["count", "groups", "fraction", "sum", "mean"], alpha: true },
+  sparse_pmw: { on: ["table"], fields: ["attributes", "sparsity", "updates", "gap", "rows"], forms: ["cell"] },
+  sparse_project: { on: ["table"], fields: ["attributes", "sparsity", "projections"], forms: ["cell"] },
+  lazy_histogram: { on: ["table"], fields: ["attributes", "sparsity"], forms: ["cell"] },
+};
+
+/** Fields of mechanisms: what they are called, how they are typed, and what stands there at first. */
+export const FIELDS = {
+  threshold: { text: "Threshold", type: "number", value: "100" },
+  cutoff: { text: "Answers above to pay for", type: "number", value: "3" },
+  answers: { text: "Answers to pay for", type: "number", value: "100" },
+  updates: { text: "Charged answers to pay for", type: "number", hint: "empty: what the planner takes" },
+  dimensions: { text: "Most numbers in one answer", type: "number", value: "1" },
+  monotone: { text: "All queries move in the same direction", type: "flag", hint: "true of counts where neighbours add or remove a row" },
+  people: { text: "Count people, whose rows are several, and nothing else", type: "flag" },
+  sums: { text: "Attributes whose sums may be asked for", type: "integers" },
+  numbers: { text: "Numbers from", type: "choice", options: [["fresh", "fresh noise"], ["gap", "the gap, free"]] },
+  attributes: { text: "Attributes", type: "attributes" },
+  categories: { text: "Categories", type: "list", value: "yes, no" },
+  warm_start: { text: "Measured with the first answer", type: "choice", options: [["auto", "what the planner takes"], ["0", "nothing"], ["1", "every attribute"], ["2", "every pair"]], whole: true },
+  beyond: { text: "When charged answers are used up", type: "choice", options: [["end", "it ends"], ["unpromised", "goes on without a promise"]] },
+  worst_case: { text: "Updates must last for every table and asker", type: "flag" },
+  gap: { text: "Error that calls for a measurement", type: "number", hint: "a share of the rows; empty: planned" },
+  rows: { text: "Public number of rows", type: "number", hint: "where it is private, what you vouch for" },
+  sparsity: { text: "Most cells in one question", type: "number", value: "16" },
+  projections: { text: "Rows of the projection", type: "number", value: "4096" },
+};
+
+/** Forms of question, in words. */
+export const FORMS = {
+  count: "how many rows",
+  people: "how many people",
+  groups: "how many rows in each group",
+  fraction: "which share of all rows",
+  sum: "the sum of an attribute",
+  mean: "the mean of an attribute",
+  cell: "how many rows in one cell",
+  choice: "which value is the most frequent",
+};
+
+/** What an answer's number rests on. */
+export const BASES = {
+  noisy: "noise of its own, measured for this question",
+  fresh: "fresh noise of its own",
+  gap: "the noisy gap above the threshold",
+  release: "the release of all cells, for free",
+  hypothesis: "the stream's estimate, for free",
+  measured: "what was measured before, for free",
+  randomized: "a drawn category",
+};

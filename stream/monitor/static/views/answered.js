@@ -1,0 +1,62 @@
+// What came back: in words, as a table, and as a chart with its ±.
+
+import { barChart } from "../bars.js";
+import { make } from "../dom.js";
+import { amount, count, number, plural } from "../format.js";
+import { BASES } from "../mechanisms.js";
+
+const OUTCOMES = { above: "Above the threshold", below: "Below the threshold", answer: "Answered", halted: "Halted", rejected: "Rejected" };
+
+/** The answer to one question. */
+export function questionAnswered(title, { answer, rows, cost, charged, warnings }) {
+  const numbers = rows.filter((row) => row.estimate !== null && row.estimate !== undefined);
+  const names = Object.keys(rows[0] ?? {}).filter((name) => !["estimate", "alpha", "choice", "position"].includes(name));
+  const labels = numbers.map((row) => ({ name: names.length ? names.map((name) => row[name]).join(", ") : title, estimate: row.estimate, alpha: row.alpha }));
+  const head = answer.choice ? `${OUTCOMES.answer}: ${answer.choice}` : OUTCOMES[answer.outcome];
+  const table = numbers.length ? tableOf([...names, "estimate", "±"], numbers.map((row) => [...names.map((name) => row[name]), number(row.estimate), row.alpha === null ? "–" : number(row.alpha)])) : null;
+  return card(head, answer, { cost, charged }, answer.basis ? [`It rests on ${BASES[answer.basis] ?? answer.basis}.`] : [], warnings, labels, table);
+}
+
+/** The rows of a statement. */
+export function statementAnswered({ stream, columns, rows, cost, charged, questions, answers, warnings }) {
+  const measures = columns.filter((name) => columns.includes(`${name} ±`));
+  const names = columns.filter((name) => !measures.includes(name) && !measures.includes(name.replace(/ ±$/, "")));
+  const labels = measures.flatMap((measure) =>
+    rows.map((row) => ({ name: [...names.map((name) => row[name]), measures.length > 1 || !names.length ? measure : null].filter((one) => one !== null).join(", "), estimate: row[measure], alpha: row[`${measure} ±`] })),
+  );
+  const cell = (row, name) => (typeof row[name] === "number" && !names.includes(name) ? number(row[name]) : (row[name] ?? "–"));
+  const table = tableOf(columns, rows.map((row) => columns.map((name) => cell(row, name))));
+  const wrong = answers.find((one) => one.outcome === "rejected" || one.outcome === "halted");
+  const bases = [...new Set(answers.map((one) => one.basis).filter(Boolean))].map((one) => BASES[one] ?? one);
+  const last = wrong ?? answers[answers.length - 1];
+  return card(`${questions === 1 ? "1 question" : `${count(questions)} questions`} to ${stream}`, last, { cost, charged }, bases.length ? [`They rest on ${bases.join("; ")}.`] : [], warnings, labels, table);
+}
+
+function card(title, answer, price, sentences, warnings, labels, table) {
+  const chart = labels.length ? barChart(labels) : null;
+  const spent = answer.spent ? `The stream has spent ${amount(answer.spent)}${answer.tops_left === null || answer.tops_left === undefined ? "" : `; ${count(answer.tops_left)} charged answers are left`}.` : "";
+  const element = make(
+    "section",
+    { class: "card answered", "aria-label": "Answer", "data-outcome": answer.outcome },
+    make("h2", {}, title),
+    answer.reason && make("p", { class: "outcome", role: "alert", "data-level": "refused" }, answer.reason),
+    warnings.map((text) => make("p", { class: "reason" }, `Warning: ${text}`)),
+    chart?.element,
+    table,
+    make("p", { class: "cost" }, [costOf(price), ...sentences, spent].filter(Boolean).join(" ")),
+  );
+  return { element, close: () => chart?.close() };
+}
+
+function costOf({ cost, charged }) {
+  if (cost.epsilon > 0 || cost.rho > 0 || cost.delta > 0) {
+    return `It cost ${amount(cost)}.`;
+  }
+  return charged ? `It used up ${plural(charged, "charged answer")}; such a stream counts as spent in full from its first answer on.` : "It cost nothing.";
+}
+
+function tableOf(columns, rows) {
+  const heads = columns.map((text) => make("th", { scope: "col" }, text));
+  const lines = rows.map((cells) => make("tr", {}, cells.map((text) => make("td", {}, String(text)))));
+  return make("div", { class: "table-frame tall", tabindex: "0" }, make("table", { class: "plain", "aria-label": "Answers" }, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, lines)));
+}

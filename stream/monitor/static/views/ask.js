@@ -1,0 +1,179 @@
+// Asking: a question put together from the declared domain, or a SELECT; answers with their ± and their cost.
+
+import { send } from "../api.js";
+import { refusal, tokenOf, tokenWanted } from "../confirm.js";
+import { link, make, setText } from "../dom.js";
+import { jsonBlock, labelled, offer, select } from "../forms.js";
+import { mechanism as called, number } from "../format.js";
+import { SPECS } from "../mechanisms.js";
+import { card, emptyState } from "../parts.js";
+import { route } from "../routes.js";
+import { may } from "../session.js";
+import { questionAnswered, statementAnswered } from "./answered.js";
+import { questionForm } from "./question_form.js";
+
+const MOST_STREAMS = 500;
+const KEPT = 8;
+
+export function askView({ query, session }) {
+  let question = null;
+  let chosen = null;
+  let pending = null; // what was sent and has no answer yet: sent again it keeps its id
+  const answers = [];
+  const stream = select([]);
+  const about = make("p", { class: "quiet" });
+  const place = make("div", { class: "wide" });
+  const json = jsonBlock("What is sent");
+  const token = make("input", { type: "password", autocomplete: "off", spellcheck: "false" });
+  const allowed = may(session, "analyst");
+  const outcome = make("p", { class: "outcome", role: "alert", hidden: true });
+  const act = make("button", { type: "submit", class: "solid", disabled: true }, "Ask");
+  const sql = make("textarea", { rows: "4", spellcheck: "false", maxlength: "10000" });
+  const actSql = make("button", { type: "submit", class: "solid" }, "Ask");
+  const shown = make("div", { class: "stack answers", "aria-live": "polite" });
+  const nothing = emptyState("No answer yet", "Put a question together, or write a SELECT. What is asked is charged to the stream's grant.");
+  const build = make("form", { class: "sheet", novalidate: true, oninput: () => preview(), onchange: () => preview() }, place, act);
+  const write = make("form", { class: "sheet", novalidate: true }, make("div", { class: "wide" }, labelled("SELECT", sql, "COUNT, SUM, AVG, shares; FROM a stream, or a source with one open stream of pmw or laplace")), actSql);
+  const off = emptyState("This monitor does not ask", "It is started with the setting SOTTO_MONITOR_ASKS=true, and its principal then writes queries and reads answers. In a terminal:", "sotto ask ward-7 --value 12");
+  off.hidden = session.asks;
+  build.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const wrong = question.problem();
+    if (wrong) {
+      tell(wrong, "refused");
+      return;
+    }
+    const title = question.title();
+    ask("/api/questions", body(), act, (answer) => questionAnswered(title, answer));
+  });
+  write.addEventListener("submit", (event) => {
+    event.preventDefault();
+    ask("/api/statements", { statement: sql.value.trim() }, actSql, statementAnswered);
+  });
+  stream.addEventListener("change", choose);
+
+  const body = () => ({ stream: stream.value, ...question.value() });
+
+  function preview() {
+    if (question) {
+      json.show({ id: "made when it is sent", ...body() });
+    }
+  }
+
+  function tell(text, level) {
+    outcome.hidden = !text;
+    outcome.dataset.level = level;
+    setText(outcome, text);
+  }
+
+  async function ask(path, fields, button, made) {
+    const used = allowed ? session.token : token.value.trim();
+    if (!used) {
+      tell(tokenWanted("analyst"), "refused");
+      token.focus();
+      return;
+    }
+    const wanted = JSON.stringify([path, fields]);
+    if (pending?.wanted !== wanted) {
+      pending = { wanted, id: crypto.randomUUID() };
+    }
+    button.disabled = true;
+    tell("Waiting for the answer…", "waiting");
+    try {
+      const answer = await send(path, used, { method: "POST", body: { id: pending.id, ...fields } });
+      pending = null;
+      tell("", "");
+      keep(made(answer));
+    } catch (error) {
+      if (!error.retriable) {
+        pending = null;
+      }
+      tell(refusal(error, "analyst"), "refused");
+    } finally {
+      button.disabled = false;
+    }
+  }
+
+  function keep(answered) {
+    answers.unshift(answered);
+    shown.prepend(answered.element);
+    nothing.hidden = true;
+    while (answers.length > KEPT) {
+      const oldest = answers.pop();
+      oldest.close();
+      oldest.element.remove();
+    }
+  }
+
+  async function choose() {
+    act.disabled = true;
+    question = null;
+    tell("", "");
+    try {
+      const detail = await send(`/api/streams/${encodeURIComponent(stream.value)}`, session.token);
+      const { declaration } = await send(`/api/sources/${encodeURIComponent(detail.spec.source)}`, session.token);
+      chosen = detail;
+      const source = declaration.source;
+      const kind = detail.spec.mechanism.kind;
+      about.replaceChildren(link(route("streams", [stream.value]), stream.value), ` is one of ${called(kind)} on `, link(route("sources", [source.source]), source.source), `; α ${number(detail.row.alpha)}.`);
+      if (source.kind !== "table" || !SPECS[kind]?.forms.length) {
+        place.replaceChildren(emptyState("Its questions carry private data", "They do not come through the monitor. A producer sends them to Kafka:", `sotto ask ${stream.value} --value 12`));
+        return;
+      }
+      question = questionForm(detail.spec, source, preview);
+      place.replaceChildren(question.element);
+      sql.value ||= `SELECT COUNT(*) FROM "${stream.value.replaceAll('"', '""')}"`;
+      act.disabled = !session.asks;
+      preview();
+    } catch (error) {
+      tell(refusal(error, "analyst"), "refused");
+    }
+  }
+
+  async function begin() {
+    actSql.disabled = !session.asks;
+    try {
+      const page = await send(`/api/streams?state=open&limit=${MOST_STREAMS}`, session.token);
+      const names = page.items.filter(({ mechanism }) => SPECS[mechanism]?.forms.length).map((one) => one.stream);
+      if (query.stream && !names.includes(query.stream)) {
+        names.unshift(query.stream);
+      }
+      offer(stream, names.map((name) => [name, name]), query.stream ?? "");
+      if (names.length) {
+        await choose();
+      } else {
+        about.replaceChildren("No open stream yet. ", link(route("plan"), "Plan one"));
+      }
+    } catch (error) {
+      tell(refusal(error, "analyst"), "refused");
+    }
+  }
+
+  begin();
+  return {
+    element: make(
+      "div",
+      { class: "view" },
+      make("h1", {}, "Ask"),
+      off,
+      make(
+        "div",
+        { class: "columns" },
+        make(
+          "div",
+          { class: "stack" },
+          card("Question", labelled("Stream", stream), about, build, !allowed && labelled(tokenOf("analyst"), token, "used for what is asked here, not kept")),
+          card("SQL", write),
+          card("What is sent", json.element),
+        ),
+        make("div", { class: "stack" }, outcome, nothing, shown),
+      ),
+    ),
+    title: chosen ? `Ask ${chosen.row.stream}` : "Ask",
+    connections: [{ views: ["overview"] }],
+    show() {},
+    close() {
+      answers.forEach((one) => one.close());
+    },
+  };
+}

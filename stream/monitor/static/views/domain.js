@@ -1,0 +1,83 @@
+// The declared attributes of a table, one row each: categories, integers or bins.
+
+import { make } from "../dom.js";
+import { given, labelled, listed, numberInput, select, textInput, typed } from "../forms.js";
+
+const KINDS = [["integers", "integers"], ["categories", "categories"], ["bins", "bins"]];
+const OUTSIDE = [["clamp", "to the nearer end"], ["reject", "row left out"]];
+
+/** `onChange()` is called whenever a row comes or goes. */
+export function domainEditor(onChange) {
+  const rows = [];
+  const list = make("div", { class: "attributes" });
+  const add = make("button", { type: "button", onclick: () => append().focus() }, "Add attribute");
+  const element = make("fieldset", { class: "domain" }, make("legend", {}, "Attributes"), list, add);
+
+  function append() {
+    const row = attributeRow(() => {
+      rows.splice(rows.indexOf(row), 1);
+      row.element.remove();
+      onChange();
+    });
+    rows.push(row);
+    list.append(row.element);
+    onChange();
+    return row;
+  }
+  append();
+
+  return {
+    element,
+    value: () => Object.fromEntries(rows.filter((row) => row.name()).map((row) => [row.name(), row.value()])),
+    /** Why the rows are not the domain that they look like; empty if they are. */
+    problem() {
+      const names = rows.map((row) => row.name()).filter(Boolean);
+      const twice = names.find((name, index) => names.indexOf(name) !== index);
+      return twice ? `two attributes are called '${twice}'` : "";
+    },
+  };
+}
+
+function attributeRow(onRemove) {
+  const name = textInput({ maxlength: "128", placeholder: "age" });
+  const kind = select(KINDS);
+  const minimum = numberInput({ placeholder: "0" });
+  const maximum = numberInput({ placeholder: "99" });
+  const values = make("textarea", { rows: "2", spellcheck: "false", placeholder: "F, M" });
+  const other = textInput({ placeholder: "none" });
+  const edges = textInput({ placeholder: "0, 10, 100" });
+  const outside = select(OUTSIDE);
+  const parts = {
+    integers: [labelled("Minimum", minimum), labelled("Maximum", maximum)],
+    categories: [labelled("Values", values, "separated by commas, or one a line"), labelled("Any other value counts as", other, "empty: its row is left out")],
+    bins: [labelled("Edges", edges, "rising, separated by commas")],
+  };
+  const beyond = labelled("A value outside goes", outside);
+  const remove = make("button", { type: "button", class: "plain-button", onclick: onRemove }, "Remove");
+  const element = make("div", { class: "attribute", role: "group", "aria-label": "Attribute" }, labelled("Name", name), labelled("Kind", kind), Object.values(parts).flat(), beyond, remove);
+  const show = () => {
+    for (const [one, shown] of Object.entries(parts)) {
+      shown.forEach((part) => {
+        part.hidden = one !== kind.value;
+      });
+    }
+    beyond.hidden = kind.value === "categories";
+  };
+  kind.addEventListener("change", show);
+  show();
+  return {
+    element,
+    focus: () => name.focus(),
+    name: () => name.value.trim(),
+    value() {
+      switch (kind.value) {
+        case "integers":
+          return given({ kind: "integers", minimum: typed(minimum), maximum: typed(maximum), outside: outside.value });
+        case "categories":
+          return given({ kind: "categories", values: listed(values), other: other.value.trim() || undefined });
+        default:
+          return { kind: "bins", edges: listed(edges).map((one) => (Number.isFinite(Number(one)) ? Number(one) : one)), outside: outside.value };
+      }
+    },
+  };
+}

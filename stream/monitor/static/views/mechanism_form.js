@@ -1,0 +1,52 @@
+// The fields that a mechanism asks for, over the source that it would run on.
+
+import { make } from "../dom.js";
+import { flag, given, labelled, listed, numberInput, select, ticks, typed } from "../forms.js";
+import { FIELDS, SPECS } from "../mechanisms.js";
+
+const OVER_ATTRIBUTES = new Set(["sums", "attributes"]);
+
+/** `show(kind, source)` brings the fields of a mechanism, with what was typed before; `value()` reads them. */
+export function mechanismForm() {
+  const element = make("div", { class: "sheet mechanism" });
+  const kept = new Map();
+  let shown = [];
+
+  function control(name, source) {
+    const { text, type, value = "", hint = "", options = [] } = FIELDS[name];
+    if (type === "integers" || type === "attributes") {
+      const names = Object.entries(source.attributes ?? {}).filter(([, domain]) => type === "attributes" || domain.kind === "integers");
+      const boxes = ticks(text, names.map(([one]) => [one, one]), type === "attributes" ? names.slice(0, 2).map(([one]) => one) : []);
+      return { element: boxes.element, read: () => boxes.values() };
+    }
+    if (type === "flag") {
+      const box = flag(hint ? `${text} (${hint})` : text);
+      return { element: box.element, read: () => box.control.checked || undefined };
+    }
+    if (type === "choice") {
+      const list = select(options);
+      return { element: labelled(text, list, hint), read: () => (FIELDS[name].whole && list.value !== "auto" ? Number(list.value) : list.value) };
+    }
+    const input = numberInput({ value });
+    return { element: labelled(text, input, hint), read: () => (type === "list" ? listed(input) : typed(input)) };
+  }
+
+  return {
+    element,
+    show(kind, source) {
+      const wanted = SPECS[kind].fields.filter((name) => !(name === "sums" && source.kind !== "table") && !(name === "people" && !source.person) && !(name === "dimensions" && source.kind === "table"));
+      shown = wanted.map((name) => {
+        const key = OVER_ATTRIBUTES.has(name) ? `${source.source} ${name}` : name;
+        if (!kept.has(key)) {
+          kept.set(key, control(name, source));
+        }
+        return [name, kept.get(key)];
+      });
+      element.replaceChildren(...shown.map(([, one]) => one.element));
+    },
+    value() {
+      const read = Object.fromEntries(shown.map(([name, one]) => [name, one.read()]));
+      return given({ ...read, sums: read.sums?.length ? read.sums : undefined });
+    },
+  };
+}

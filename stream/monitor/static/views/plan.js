@@ -1,0 +1,207 @@
+// Planning a stream: what it would give, what it costs, how its error runs; and opening it from there.
+
+import { explain, send } from "../api.js";
+import { confirm, receiptLine } from "../confirm.js";
+import { CurveChart } from "../curve_chart.js";
+import { link, make, setText } from "../dom.js";
+import { given, jsonBlock, labelled, latest, numberInput, offer, select, textInput, typed } from "../forms.js";
+import { amount, count, mechanism as called, number } from "../format.js";
+import { SPECS } from "../mechanisms.js";
+import { afterPause, card, facts } from "../parts.js";
+import { route } from "../routes.js";
+import { mechanismForm } from "./mechanism_form.js";
+import { promise } from "./stream_table.js";
+
+const MOST_SOURCES = 500;
+const FACTS = ["Cost", "Left of the source", "Accuracy promised", "Charged answers", "Calibration"];
+const AGAINST = [["epsilon", "against ε"], ["cutoff", "against charged answers"]];
+
+export function planView({ query, session }) {
+  let declared = null;
+  let request = crypto.randomUUID();
+  let affordable = false;
+  let cost = null;
+  const changed = afterPause(() => plan());
+  const source = select([]);
+  const stream = textInput({ maxlength: "128", placeholder: "ward-7/heart-rate" });
+  const kind = select([]);
+  const epsilon = numberInput({ value: "0.5" });
+  const delta = numberInput({ placeholder: "0" });
+  const expected = numberInput({ value: "1000" });
+  const beta = numberInput({ value: "0.05" });
+  const calibration = select([["best", "the best there is"], ["textbook", "the textbook's"]]);
+  const against = select(AGAINST, "epsilon", { "aria-label": "What the curve varies" });
+  const own = mechanismForm();
+  const about = facts(FACTS);
+  const verdict = make("p", { class: "verdict", role: "status" });
+  const problem = make("p", { class: "outcome", role: "status", "data-level": "refused", hidden: true });
+  const chart = new CurveChart();
+  const curveProblem = make("p", { class: "quiet", role: "status" });
+  const json = jsonBlock("What is sent");
+  const act = make("button", { type: "submit", class: "solid", disabled: true }, "Open stream…");
+  const form = make(
+    "form",
+    { class: "sheet", novalidate: true, oninput: () => changed(), onchange: () => changed() },
+    labelled("Source", source),
+    labelled("Name of the stream", stream),
+    labelled("Mechanism", kind),
+    own.element,
+    labelled("ε", epsilon),
+    labelled("δ", delta),
+    labelled("Expected questions", expected, "that the promise holds for"),
+    labelled("β", beta, "probability that an answer is off by more than α"),
+    labelled("Calibration", calibration),
+    act,
+  );
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    open();
+  });
+  source.addEventListener("change", choose);
+  kind.addEventListener("change", () => own.show(kind.value, declared));
+  against.addEventListener("change", () => plan());
+
+  const spec = () =>
+    given({
+      stream: stream.value.trim() || "not-named-yet",
+      source: source.value,
+      mechanism: { kind: kind.value, ...own.value() },
+      epsilon: typed(epsilon),
+      delta: typed(delta),
+      expected_queries: typed(expected),
+      beta: typed(beta),
+      calibration: calibration.value,
+    });
+
+  const body = () => ({ kind: "open", request, stream: spec() });
+
+  const plan = latest(async (isLatest) => {
+    if (!declared) {
+      return;
+    }
+    json.show(body());
+    act.disabled = true;
+    try {
+      const found = await send("/api/plan", session.token, { method: "POST", body: spec() });
+      if (!isLatest()) {
+        return;
+      }
+      problem.hidden = true;
+      show(found);
+      await draw(isLatest);
+    } catch (error) {
+      if (isLatest()) {
+        problem.hidden = false;
+        setText(problem, explain(error.problem ?? { message: error.message }, amount));
+        setText(verdict, "");
+      }
+    }
+  });
+
+  async function draw(isLatest) {
+    setText(curveProblem, "Working out the curve…");
+    try {
+      const curve = await send("/api/curves", session.token, { method: "POST", body: { stream: spec(), against: against.value } });
+      if (isLatest()) {
+        setText(curveProblem, "");
+        chart.element.hidden = false;
+        chart.update(curve);
+      }
+    } catch (error) {
+      if (isLatest()) {
+        chart.element.hidden = true;
+        setText(curveProblem, explain(error.problem ?? { message: error.message }, amount));
+      }
+    }
+  }
+
+  function show(found) {
+    affordable = found.affordable;
+    cost = found.cost;
+    const vacuous = found.promises.some((one) => one.warning);
+    about.update([
+      amount(found.cost),
+      amount(found.left),
+      make("span", { class: vacuous ? "vacuous-promise" : "" }, `${promise(found)}.`),
+      found.calibration.cutoff ? count(found.calibration.cutoff) : "one charge pays for all",
+      found.calibration.method,
+    ]);
+    setText(verdict, `${affordable ? "The source can pay for it" : "The source cannot pay for it"}; α ${number(found.calibration.alpha)}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`);
+    verdict.dataset.level = affordable ? (vacuous ? "vacuous" : "good") : "bad";
+    act.disabled = !affordable || !stream.value.trim();
+  }
+
+  async function choose() {
+    try {
+      const detail = await send(`/api/sources/${encodeURIComponent(source.value)}`, session.token);
+      declared = detail.declaration.source;
+      const fitting = Object.entries(SPECS).filter(([, { on }]) => on.includes(declared.kind));
+      offer(kind, fitting.map(([name]) => [name, called(name)]), kind.value || query.mechanism);
+      own.show(kind.value, declared);
+      plan();
+    } catch (error) {
+      problem.hidden = false;
+      setText(problem, error.message);
+    }
+  }
+
+  function open() {
+    const sent = body();
+    confirm({
+      session,
+      needs: "analyst",
+      verb: "Open",
+      subject: "stream",
+      name: sent.stream.stream,
+      effect: `It takes ${amount(cost)} of what '${sent.stream.source}' has left, and answers from then on. What it does not spend goes back when it is closed.`,
+      async perform(token) {
+        const receipt = await send("/api/streams", token, { method: "POST", body: sent });
+        return `It is open at ${amount(receipt.granted ?? cost)}; its worker follows within moments.\n${receiptLine(receipt)}`;
+      },
+      onDone() {
+        request = crypto.randomUUID();
+        location.hash = route("streams", [sent.stream.stream]).slice(1);
+      },
+    });
+  }
+
+  async function begin() {
+    try {
+      const page = await send(`/api/sources?state=open&limit=${MOST_SOURCES}`, session.token);
+      const names = page.items.map((one) => one.source);
+      if (query.source && !names.includes(query.source)) {
+        names.unshift(query.source);
+      }
+      offer(source, names.map((name) => [name, name]), query.source ?? "");
+      if (names.length) {
+        await choose();
+      } else {
+        problem.hidden = false;
+        problem.replaceChildren("There is no open source yet. ", link(route("register"), "Register one"));
+      }
+    } catch (error) {
+      problem.hidden = false;
+      setText(problem, error.message);
+    }
+  }
+
+  begin();
+  return {
+    element: make(
+      "div",
+      { class: "view" },
+      make("h1", {}, "Plan a stream"),
+      make("p", { class: "quiet" }, "Nothing is reserved before it is opened."),
+      make(
+        "div",
+        { class: "columns" },
+        card("Stream", form),
+        make("div", { class: "stack" }, card("What it gives and costs", problem, verdict, about.element), card("Error curve", against, chart.element, curveProblem), card("What is sent", json.element)),
+      ),
+    ),
+    title: "Plan a stream",
+    connections: [{ views: ["overview"] }],
+    show() {},
+    close: () => chart.close(),
+  };
+}

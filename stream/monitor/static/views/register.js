@@ -1,0 +1,189 @@
+// Registering a source: what is declared is shown before it is sent, with the very JSON.
+
+import { explain, send } from "../api.js";
+import { confirm, receiptLine } from "../confirm.js";
+import { link, make, setText } from "../dom.js";
+import { flag, given, jsonBlock, labelled, latest, numberInput, select, textInput, typed } from "../forms.js";
+import { amount, count } from "../format.js";
+import { afterPause, card } from "../parts.js";
+import { route } from "../routes.js";
+import { domainEditor } from "./domain.js";
+
+const KINDS = [
+  ["table", "a table of people"],
+  ["values", "a feed of trusted values"],
+  ["records", "a feed of people's own records"],
+];
+const NEIGHBORS = [["add-remove", "one person more or less"], ["replace", "another person in one's place"]];
+const ACCOUNTANTS = [["pure", "ε and δ added up"], ["zcdp", "zCDP: ρ, for Gaussian noise"]];
+
+export function registerView({ session }) {
+  const changed = afterPause(() => preview());
+  const name = textInput({ maxlength: "128", placeholder: "patients" });
+  const kind = select(KINDS);
+  const neighbors = select(NEIGHBORS);
+  const epsilon = numberInput({ value: "4" });
+  const delta = numberInput({ placeholder: "0" });
+  const accountant = select(ACCOUNTANTS);
+  const population = textInput({ maxlength: "128", placeholder: "none" });
+  const renews = textInput({ maxlength: "5", placeholder: "never, or 30d, 12h" });
+  const path = textInput({ maxlength: "4096", placeholder: "/data/patients.parquet" });
+  const person = textInput({ maxlength: "128", placeholder: "none" });
+  const contribution = numberInput({ placeholder: "1" });
+  const sensitivity = numberInput({ value: "1" });
+  const grid = numberInput({ value: "1" });
+  const minimum = numberInput({ placeholder: "none" });
+  const maximum = numberInput({ placeholder: "none" });
+  const contributions = numberInput({ value: "1" });
+  const domain = domainEditor(() => changed());
+  const related = labelled("Neighbours differ in", neighbors);
+  const parts = {
+    table: [
+      labelled("File of the table", path, "as the services see it, below SOTTO_TABLE_ROOTS"),
+      labelled("Column of persons", person, "whose row it is; empty: each row is one person"),
+      labelled("Rows of one person", contribution, "that count at most, where persons have several"),
+      domain.element,
+    ],
+    values: [
+      labelled("Sensitivity", sensitivity, "how far one person moves a value"),
+      labelled("Grid", grid, "values are rounded to its multiples"),
+      labelled("Minimum", minimum),
+      labelled("Maximum", maximum),
+    ],
+    records: [labelled("Events of one person", contributions, "that any one stream takes")],
+  };
+  const problem = make("p", { class: "outcome", role: "status", "data-level": "refused", hidden: true });
+  const told = make("div", { class: "declared" });
+  const json = jsonBlock("What is sent");
+  const act = make("button", { type: "submit", class: "solid" }, "Register source…");
+  const sure = flag("Its people are in no other source, or in sources of the population named here");
+  let request = crypto.randomUUID();
+
+  const form = make(
+    "form",
+    { class: "sheet", novalidate: true, oninput: () => changed(), onchange: () => changed() },
+    labelled("Name", name),
+    labelled("Kind", kind),
+    related,
+    labelled("Budget ε", epsilon, "what all streams together may lose"),
+    labelled("Budget δ", delta, "above 0 with zCDP"),
+    labelled("Added up by", accountant),
+    labelled("Population", population, "whose budget counts as well, for sources over the same people"),
+    labelled("Budget renews every", renews, "so many days or hours; empty: one budget for ever"),
+    Object.values(parts).flat(),
+    sure.element,
+    act,
+  );
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    register();
+  });
+  kind.addEventListener("change", show);
+
+  function show() {
+    for (const [one, shown] of Object.entries(parts)) {
+      shown.forEach((part) => {
+        part.hidden = one !== kind.value;
+      });
+    }
+    related.hidden = kind.value === "records";
+  }
+
+  function source() {
+    const common = {
+      source: name.value.trim(),
+      kind: kind.value,
+      neighbors: kind.value === "records" ? "replace" : neighbors.value,
+      epsilon: typed(epsilon),
+      delta: typed(delta),
+      accountant: accountant.value,
+      population: population.value.trim() || undefined,
+      renews: renews.value.trim() || undefined,
+    };
+    const own = {
+      table: { path: path.value.trim(), person: person.value.trim() || undefined, contribution: typed(contribution), attributes: domain.value() },
+      values: { sensitivity: typed(sensitivity), grid: typed(grid), minimum: typed(minimum), maximum: typed(maximum) },
+      records: { contributions: typed(contributions) },
+    };
+    return given({ ...common, ...own[kind.value] });
+  }
+
+  const body = () => ({ kind: "register", request, source: source() });
+
+  const preview = latest(async (isLatest) => {
+    json.show(body());
+    try {
+      if (domain.problem() && kind.value === "table") {
+        throw Object.assign(new Error(domain.problem()), { problem: { message: domain.problem() } });
+      }
+      const declared = await send("/api/declarations", session.token, { method: "POST", body: source() });
+      if (isLatest()) {
+        problem.hidden = true;
+        act.disabled = false;
+        told.replaceChildren(...describe(declared));
+      }
+    } catch (error) {
+      if (isLatest()) {
+        problem.hidden = false;
+        act.disabled = true;
+        setText(problem, explain(error.problem ?? { message: error.message }, amount));
+      }
+    }
+  });
+
+  function register() {
+    if (!sure.control.checked) {
+      problem.hidden = false;
+      setText(problem, "Tick the box above the button: the ledger cannot know who is in another source.");
+      sure.control.focus();
+      return;
+    }
+    const sent = body();
+    confirm({
+      session,
+      verb: "Register",
+      subject: "source",
+      name: sent.source.source,
+      effect: "It gets this budget, once and for all: what is declared cannot be changed, and the name cannot be used again.",
+      async perform(token) {
+        const receipt = await send("/api/sources", token, { method: "POST", body: sent });
+        return `It is registered; streams can be opened on it.\n${receiptLine(receipt)}`;
+      },
+      onDone() {
+        request = crypto.randomUUID();
+        location.hash = route("sources", [sent.source.source]).slice(1);
+      },
+    });
+  }
+
+  show();
+  preview();
+  return {
+    element: make(
+      "div",
+      { class: "view" },
+      make("h1", {}, "Register a source"),
+      make("p", { class: "quiet" }, "A source is what has a privacy budget. Everything that is declared here is public. ", link(route("sources"), "All sources")),
+      make("div", { class: "columns" }, card("Definition", form), make("div", { class: "stack" }, card("What is declared", problem, told), card("What is sent", json.element))),
+    ),
+    title: "Register a source",
+    connections: [{ views: ["overview"] }],
+    show() {},
+    close() {},
+  };
+}
+
+/** What a source declares, as elements. */
+export function describe({ attributes, cells, neighbors, total, remarks }) {
+  const heads = ["Attribute", "Kind", "Values", "Others"].map((text) => make("th", { scope: "col" }, text));
+  const rows = attributes.map(({ name, kind, size, outside }) =>
+    make("tr", {}, make("th", { scope: "row", class: "name" }, name), make("td", {}, kind), make("td", { class: "figure", "data-short": "values" }, count(size)), make("td", {}, outside)),
+  );
+  return [
+    make("p", {}, make("strong", {}, `Budget ${amount(total)}`)),
+    make("p", {}, `Neighbours: ${neighbors}.`),
+    attributes.length ? make("div", { class: "table-frame" }, make("table", { class: "plain stacked", "aria-label": "Declared attributes" }, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, rows))) : null,
+    cells === null ? null : make("p", {}, `${count(cells)} cells of all attributes together.`),
+    ...remarks.map((text) => make("p", { class: "quiet" }, `${/^[a-z]+\b/.test(text) ? text[0].toUpperCase() + text.slice(1) : text}.`)),
+  ].filter(Boolean);
+}

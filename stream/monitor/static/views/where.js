@@ -1,0 +1,115 @@
+// A predicate built from a declared domain: conditions on attributes, all of which hold, or any.
+
+import { make, setText } from "../dom.js";
+import { labelled, numberInput, select } from "../forms.js";
+
+const MOST_LISTED = 200; // categories or edges that are offered in a list; beyond that one types
+const SIGNS = [["=", "is"], ["<>", "is not"], ["<", "below"], ["<=", "at most"], [">", "above"], [">=", "at least"], ["BETWEEN", "from … to"]];
+const FOR_CATEGORIES = [["=", "is"], ["<>", "is not"], ["IN", "is one of"], ["NOT IN", "is none of"]];
+const FOR_BINS = [["<", "below"], [">=", "at least"]];
+
+export function quoted(name) {
+  return /^[a-z_][a-z0-9_]*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`;
+}
+
+export function literal(text) {
+  return `'${text.replaceAll("'", "''")}'`;
+}
+
+/** `text()` is the predicate, empty without a condition; `onChange()` is called when conditions come or go. */
+export function whereBuilder(attributes, onChange, { required = false } = {}) {
+  const rows = [];
+  const list = make("div", { class: "conditions" });
+  const together = select([["AND", "all of them hold"], ["OR", "any of them holds"]], "AND", { "aria-label": "How conditions go together" });
+  const add = make("button", { type: "button", onclick: () => append().focus() }, "Add condition");
+  const written = make("code", { class: "predicate" });
+  const none = make("span", { class: "quiet" }, required ? "Add a condition." : "All rows.");
+  const element = make("fieldset", { class: "where" }, make("legend", {}, "Of the rows where"), together, list, none, make("div", { class: "line" }, add, written));
+
+  function append() {
+    const row = conditionRow(attributes, () => {
+      rows.splice(rows.indexOf(row), 1);
+      row.element.remove();
+      changed();
+    });
+    rows.push(row);
+    list.append(row.element);
+    changed();
+    return row;
+  }
+
+  function text() {
+    const parts = rows.map((row) => row.text()).filter(Boolean);
+    return parts.length > 1 ? parts.map((one) => `(${one})`).join(` ${together.value} `) : (parts[0] ?? "");
+  }
+
+  function changed() {
+    together.hidden = rows.length < 2;
+    none.hidden = rows.length > 0;
+    onChange();
+  }
+
+  const write = () => setText(written, text());
+  element.addEventListener("input", write);
+  element.addEventListener("change", write);
+  changed();
+  if (required) {
+    append();
+  }
+  return {
+    element,
+    text() {
+      write();
+      return text();
+    },
+  };
+}
+
+function conditionRow(attributes, onRemove) {
+  const attribute = select(Object.keys(attributes).map((name) => [name, name]));
+  const place = make("div", { class: "condition-value" });
+  let operator = null;
+  let read = () => "";
+  const remove = make("button", { type: "button", class: "plain-button", onclick: onRemove }, "Remove");
+  const element = make("div", { class: "condition", role: "group", "aria-label": "Condition" }, labelled("Attribute", attribute), place, remove);
+
+  function show() {
+    const domain = attributes[attribute.value];
+    const signs = domain.kind === "categories" ? FOR_CATEGORIES : domain.kind === "bins" ? FOR_BINS : SIGNS;
+    operator = select(signs);
+    operator.addEventListener("change", () => values(domain));
+    place.replaceChildren(labelled("Comparison", operator), make("div", { class: "values" }));
+    values(domain);
+  }
+
+  function values(domain) {
+    const holder = place.lastElementChild;
+    const name = quoted(attribute.value);
+    const sign = operator.value;
+    if (domain.kind === "categories") {
+      const several = sign === "IN" || sign === "NOT IN";
+      const offered = domain.values.slice(0, MOST_LISTED).map((one) => [one, one]);
+      const control = select(offered, several ? "" : offered[0][0], several ? { multiple: true, size: Math.min(offered.length, 6) } : {});
+      holder.replaceChildren(labelled(several ? "Values" : "Value", control, domain.values.length > MOST_LISTED ? `the first ${MOST_LISTED} of them; others in SQL` : ""));
+      const chosen = () => [...control.selectedOptions].map((one) => literal(one.value));
+      read = () => (several ? (chosen().length ? `${name} ${sign} (${chosen().join(", ")})` : "") : `${name} ${sign} ${chosen()[0]}`);
+      return;
+    }
+    if (domain.kind === "bins") {
+      const control = select(domain.edges.slice(0, MOST_LISTED).map((one) => [String(one), String(one)]));
+      holder.replaceChildren(labelled("Edge", control));
+      read = () => `${name} ${sign} ${control.value}`;
+      return;
+    }
+    const range = `${domain.minimum} to ${domain.maximum}`;
+    const first = numberInput({ value: String(domain.minimum) });
+    const second = numberInput({ value: String(domain.maximum) });
+    const between = sign === "BETWEEN";
+    holder.replaceChildren(labelled(between ? "From" : "Value", first, range), ...(between ? [labelled("To", second)] : []));
+    read = () => (between ? `${name} BETWEEN ${first.value.trim()} AND ${second.value.trim()}` : `${name} ${sign} ${first.value.trim()}`);
+  }
+
+  attribute.addEventListener("change", show);
+  show();
+  return { element, focus: () => attribute.focus(), text: () => read() };
+}

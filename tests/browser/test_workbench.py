@@ -1,0 +1,325 @@
+"""From a domain to an answer with its ±, all of it on the page: register, plan, open, ask, extend, close."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Locator, Page, expect
+
+from schemas import CloseStream, ExtendStream, OpenStream, RegisterSource
+from sotto import AsyncClient
+from stream.kafka.processes import Service
+from stream.settings import Settings
+from tests.browser.conftest import OpenPage
+from tests.browser.scene import CENSUS, OPERATOR, VIEWER, Scene, values
+from tests.browser.test_on_kafka import until_it_is_ready, with_monitor
+from tests.conftest import StartService
+from tests.names import make_names
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def confirmed(page: Page, button: str, told: str) -> None:
+    """Confirm a dialog, see what it tells, and leave it."""
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("button", name=button).click()
+    await expect(dialog.get_by_role("alert")).to_contain_text(told)
+    await dialog.get_by_role("button", name="Done").click()
+
+
+async def shown_json(page: Page) -> dict[str, Any]:
+    shown: dict[str, Any] = json.loads(await page.get_by_role("region", name="What is sent").last.inner_text())
+    return shown
+
+
+async def declare_people(page: Page, path: str) -> None:
+    await page.get_by_label("Name").first.fill("people")
+    await page.get_by_label("File of the table").fill(path)
+    age = page.get_by_role("group", name="Attribute", exact=True).first
+    await age.get_by_label("Name").fill("age")
+    await age.get_by_label("Minimum").fill("0")
+    await age.get_by_label("Maximum").fill("99")
+    await page.get_by_role("button", name="Add attribute").click()
+    sex = page.get_by_role("group", name="Attribute", exact=True).nth(1)
+    await sex.get_by_label("Name").fill("sex")
+    await sex.get_by_label("Kind").select_option("categories")
+    await sex.get_by_label("Values").fill("F, M")
+
+
+async def plan_model(page: Page, name: str, epsilon: str) -> None:
+    await page.get_by_label("Name of the stream").fill(name)
+    await page.get_by_label("Mechanism").select_option("pmw")
+    await page.get_by_label("ε", exact=True).fill(epsilon)
+
+
+async def ask_count_of_old_women(page: Page) -> Locator:
+    await page.get_by_role("button", name="Add condition").click()
+    first = page.get_by_role("group", name="Condition").first
+    await first.get_by_label("Comparison").select_option(">=")
+    await first.get_by_label("Value").fill("65")
+    await page.get_by_role("button", name="Add condition").click()
+    second = page.get_by_role("group", name="Condition").nth(1)
+    await second.get_by_label("Attribute").select_option("sex")
+    await expect(page.locator(".predicate")).to_have_text("(age >= 65) AND (sex = 'F')")
+    await page.get_by_role("button", name="Ask", exact=True).first.click()
+    return page.get_by_role("region", name="Answer").first
+
+
+async def test_a_source_is_registered_as_it_was_previewed(open_page: OpenPage) -> None:
+    scene = Scene()
+    async with scene.served() as address:
+        page = await open_page(address, "sources", OPERATOR)
+        await page.get_by_role("link", name="Register a source…").click()
+        await page.get_by_label("Kind").first.select_option("values")
+        await page.get_by_label("Name").first.fill("vitals")
+        await page.get_by_label("Grid").fill("0.1")
+        await page.get_by_role("textbox", name="Maximum").fill("250")
+        await expect(page.locator(".declared")).to_contain_text("Values are rounded to multiples of 0.1")
+        await expect(page.locator(".declared")).to_contain_text("every value moves by at most 1")
+        await page.get_by_label("Grid").fill("0.000000001")
+        await expect(page.get_by_role("button", name="Register source…")).to_be_disabled()
+        await expect(page.locator(".outcome:visible")).to_contain_text("maximum")
+        await page.get_by_label("Grid").fill("0.1")
+        button = page.get_by_role("button", name="Register source…")
+        await expect(button).to_be_enabled()
+        await button.click()
+        await expect(page.locator(".outcome:visible")).to_contain_text("Tick the box")
+        await page.get_by_label("Its people are in no other source").check()
+        sent = await shown_json(page)
+        await button.click()
+        await confirmed(page, "Register source", "It is registered")
+        await expect(page).to_have_url(re.compile("#/sources/vitals$"))
+        await expect(page.get_by_role("region", name="What is declared")).to_contain_text("Budget ε 4")
+    (request,) = scene.requested
+    assert isinstance(request, RegisterSource)
+    assert request.request == sent["request"]
+    assert request == RegisterSource.model_validate(sent)
+
+
+async def test_every_kind_of_attribute_and_source_can_be_declared(open_page: OpenPage) -> None:
+    async with Scene().served() as address:
+        page = await open_page(address, "register", OPERATOR)
+        await declare_people(page, "/data/people.csv")
+        await page.get_by_role("button", name="Add attribute").click()
+        pay = page.get_by_role("group", name="Attribute", exact=True).nth(2)
+        await pay.get_by_label("Name").fill("pay")
+        await pay.get_by_label("Kind").select_option("bins")
+        await pay.get_by_label("Edges").fill("0, 10.5, 100")
+        await pay.get_by_label("A value outside goes").select_option("reject")
+        table = page.get_by_role("table", name="Declared attributes")
+        await expect(table.locator("tbody tr")).to_have_count(3)
+        await expect(page.locator(".declared")).to_contain_text("400 cells of all attributes together")
+        assert (await shown_json(page))["source"]["attributes"] == {
+            "age": {"kind": "integers", "minimum": 0, "maximum": 99, "outside": "clamp"},
+            "sex": {"kind": "categories", "values": ["F", "M"]},
+            "pay": {"kind": "bins", "edges": [0, 10.5, 100], "outside": "reject"},
+        }
+        await pay.get_by_label("Name").fill("sex")
+        await expect(page.locator(".outcome:visible")).to_have_text("two attributes are called 'sex'")
+        await pay.get_by_label("Name").fill("pay")
+        await page.get_by_label("Column of persons").fill("patient")
+        await page.get_by_label("Rows of one person").fill("3")
+        await expect(page.locator(".declared")).to_contain_text("all rows of that 'patient'")
+        await page.get_by_role("textbox", name="Population").fill("everybody")
+        await page.get_by_label("Budget renews every").fill("30d")
+        await expect(page.locator(".declared")).to_contain_text("renews every 30d")
+        await expect(page.locator(".declared")).to_contain_text("population 'everybody'")
+        await page.get_by_label("Kind").first.select_option("records")
+        await page.get_by_label("Events of one person").fill("5")
+        await expect(page.locator(".declared")).to_contain_text("one person sends up to 5 events")
+        assert (await shown_json(page))["source"]["contributions"] == 5
+
+
+async def test_a_plan_shows_its_cost_its_curve_and_what_is_vacuous(open_page: OpenPage) -> None:
+    scene = Scene()
+    scene.driver.register(values("feed", 2.0))
+    scene.driver.register(CENSUS | {"neighbors": "add-remove"}, {"age": [30] * 50, "sex": ["F"] * 50})
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "plan?source=feed", VIEWER)
+        await page.get_by_label("Name of the stream").fill("ward-7")
+        chart = page.get_by_role("img", name="Error against ε")
+        await expect(chart).to_have_attribute("aria-label", re.compile(r"^Error against ε\. Chosen: ε 0\.5: α \d"))
+        await expect(chart.locator(".chosen")).to_have_count(1)
+        await expect(page.locator(".verdict")).to_contain_text("The source can pay for it")
+        await page.get_by_label("What the curve varies").select_option("cutoff")
+        await expect(page.get_by_role("img", name="Error against charged answers")).to_be_visible()
+        await page.get_by_label("ε", exact=True).fill("9")
+        await expect(page.locator(".verdict")).to_contain_text("cannot pay")
+        await expect(page.get_by_role("button", name="Open stream…")).to_be_disabled()
+        await page.get_by_label("Source").select_option("census")
+        await page.get_by_label("Mechanism").select_option("pmw")
+        await page.get_by_label("Public number of rows").fill("50")
+        await page.get_by_label("What the curve varies").select_option("epsilon")
+        await page.get_by_label("ε", exact=True).fill("0.5")
+        await expect(page.locator(".verdict")).to_contain_text("vacuous")
+        await expect(page.locator(".curve .vacuous")).to_have_count(1)
+        await expect(page.get_by_role("img", name="Error against ε")).to_have_attribute(
+            "aria-label", re.compile("vacuous$")
+        )
+    assert scene.requested == []
+
+
+async def test_planned_opened_asked_charted_extended_closed(open_page: OpenPage) -> None:
+    scene = Scene()
+    people = {"age": [40] * 300 + [70] * 100, "sex": ["F", "M"] * 200}
+    scene.driver.register(
+        {**CENSUS, "accountant": "pure", "delta": 0.0, "source": "people", "epsilon": 8.0}, people
+    )
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "sources/people", OPERATOR)
+        await page.get_by_role("link", name="Plan a stream…").click()
+        await plan_model(page, "model", "2")
+        button = page.get_by_role("button", name="Open stream…")
+        await expect(button).to_be_enabled()
+        sent = await shown_json(page)
+        await button.click()
+        await confirmed(page, "Open stream", "It is open at")
+        await expect(page).to_have_url(re.compile("#/streams/model$"))
+
+        await page.get_by_role("link", name="Ask…").click()
+        answer = await ask_count_of_old_women(page)
+        await expect(answer.locator(".cost")).to_contain_text("It cost ε")
+        await expect(answer.locator(".error")).to_have_count(3)
+        await page.get_by_label("Ask", exact=True).select_option("groups")
+        await page.get_by_role("group", name="Groups of").get_by_label("age").uncheck()
+        await page.get_by_role("group", name="Groups of").get_by_label("sex").check()
+        await page.get_by_role("button", name="Ask", exact=True).first.click()
+        groups = page.get_by_role("region", name="Answer").first
+        await expect(groups.get_by_role("table", name="Answers").locator("tbody tr")).to_have_count(2)
+        await expect(groups.locator(".estimate")).to_have_count(2)
+        await expect(groups.get_by_role("img")).to_have_attribute(
+            "aria-label", re.compile(r"^F: .* ± .*; M: .* ± ")
+        )
+        await page.get_by_label("SELECT").fill(
+            "SELECT sex, COUNT(*) AS n, AVG(age) AS mean FROM model GROUP BY sex"
+        )
+        await page.get_by_role("button", name="Ask", exact=True).last.click()
+        table = page.get_by_role("region", name="Answer").first
+        await expect(table.get_by_role("heading")).to_have_text("3 questions to model")
+        await expect(table.locator(".estimate")).to_have_count(4)
+
+        await page.goto(f"{address}/#/streams/model")
+        await page.get_by_role("button", name="Extend stream…").click()
+        await page.get_by_role("dialog").get_by_label("ε to add").fill("1")
+        await confirmed(page, "Extend stream", "more charged answers for ε")
+        await page.get_by_role("button", name="Close stream…").click()
+        await confirmed(page, "Close stream", "closing")
+        await expect(page.locator(".head .badge")).to_contain_text("closed")
+        await expect(page.get_by_role("link", name="Ask…")).to_be_hidden()
+    kinds = [type(one) for one in scene.requested]
+    assert kinds == [OpenStream, ExtendStream, CloseStream]
+    assert scene.requested[0] == OpenStream.model_validate(sent)
+
+
+async def test_whoever_looks_is_asked_for_an_operators_token_and_a_quiet_monitor_says_so(
+    open_page: OpenPage,
+) -> None:
+    scene = Scene()
+    scene.driver.register(CENSUS, {"age": [30] * 50, "sex": ["F"] * 50})
+    scene.driver.open(
+        {
+            "stream": "cells",
+            "source": "census",
+            "epsilon": 0.5,
+            "delta": 1e-7,
+            "mechanism": {"kind": "histogram", "attributes": ["sex"]},
+        }
+    )
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=cells", VIEWER)
+        await page.get_by_role("button", name="Ask", exact=True).first.click()
+        await expect(page.get_by_role("alert")).to_have_text("Give an analyst's or operator's token.")
+        assert scene.asks == []
+        await page.get_by_label("Operator's token").fill(OPERATOR)
+        await page.get_by_role("button", name="Ask", exact=True).first.click()
+        await expect(page.get_by_role("region", name="Answer").first.locator(".cost")).to_contain_text(
+            "the release of all cells"
+        )
+        assert len(scene.asks) == 1
+        scene.monitor.asker = None
+        quiet = await open_page(address, "ask?stream=cells", OPERATOR)
+        await expect(quiet.get_by_text("This monitor does not ask")).to_be_visible()
+        await expect(quiet.get_by_role("button", name="Ask", exact=True).first).to_be_disabled()
+
+
+async def test_refused_questions_say_why_and_hostile_domains_stay_text(open_page: OpenPage) -> None:
+    scene = Scene()
+    hostile = "<img src=x onerror=alert(1)>"
+    attributes = {
+        hostile: {"kind": "categories", "values": ["it's", '"><script>']},
+        "age": {"kind": "integers", "minimum": 0, "maximum": 9},
+    }
+    scene.driver.register({**CENSUS, "attributes": attributes}, {hostile: ["it's"] * 40, "age": [3] * 40})
+    scene.driver.open(
+        {
+            "stream": "counts",
+            "source": "census",
+            "epsilon": 0.5,
+            "delta": 1e-7,
+            "mechanism": {"kind": "laplace", "answers": 9},
+        }
+    )
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        await page.get_by_role("button", name="Add condition").click()
+        await expect(page.locator(".predicate")).to_have_text(f"\"{hostile}\" = 'it''s'")
+        await page.get_by_role("button", name="Ask", exact=True).first.click()
+        await expect(page.get_by_role("region", name="Answer").first.locator(".estimate")).to_have_count(1)
+        assert await page.locator("#page img, #page script").count() == 0
+        await page.get_by_label("SELECT").fill("SELECT MEDIAN(age) FROM counts")
+        await page.get_by_role("button", name="Ask", exact=True).last.click()
+        await expect(page.get_by_role("alert").first).to_contain_text("MEDIAN")
+
+
+@pytest.mark.kafka
+async def test_the_whole_way_on_kafka(
+    settings: Settings, start: StartService, tmp_path: Path, open_page: OpenPage
+) -> None:
+    own = with_monitor(settings, tmp_path).model_copy(update={"monitor_asks": True})
+    start("budget")
+    start("worker")
+    table = Path(settings.table_roots.split(":")[0]) / "people.csv"
+    table.write_text("age,sex\n" + "40,F\n40,M\n" * 150 + "70,F\n70,M\n" * 50)
+    address = f"http://{own.monitor_host}:{own.monitor_port}"
+    operator = make_names(tmp_path)["operator"]
+    async with AsyncClient(settings) as client:
+        with Service("monitor", own, None, tmp_path / "monitor.log"):
+            await until_it_is_ready(address)
+            page = await open_page(address, "register", operator)
+            await declare_people(page, str(table))
+            await page.get_by_label("Its people are in no other source").check()
+            button = page.get_by_role("button", name="Register source…")
+            await expect(button).to_be_enabled()
+            await button.click()
+            await confirmed(page, "Register source", "It is registered")
+            await page.get_by_role("link", name="Plan a stream…").click()
+            await plan_model(page, "model", "2")
+            button = page.get_by_role("button", name="Open stream…")
+            await expect(button).to_be_enabled()
+            await button.click()
+            await confirmed(page, "Open stream", "It is open at")
+            await page.get_by_role("link", name="Ask…").click()
+            answer = await ask_count_of_old_women(page)
+            await expect(answer.locator(".error")).to_have_count(3)
+            await expect(answer.locator(".cost")).to_contain_text("It cost ε")
+            await page.goto(f"{address}/#/streams/model")
+            await page.get_by_role("button", name="Extend stream…").click()
+            await page.get_by_role("dialog").get_by_label("ε to add").fill("1")
+            await confirmed(page, "Extend stream", "more charged answers for ε")
+            await page.get_by_role("button", name="Close stream…").click()
+            await confirmed(page, "Close stream", "closing")
+            await expect(page.locator(".head .badge")).to_contain_text("closed")
+            await page.goto(f"{address}/#/workers")
+            worker = page.get_by_role("table", name="Processes").locator("tr", has_text="worker-").first
+            await expect(worker.locator(".cell-last-heartbeat")).to_have_text(re.compile("ago|just now"))
+            await expect(worker.locator(".cell-memory")).to_have_text(re.compile(r"\d MB"))
+        source = await client.budget("people")
+        assert source.refunded.epsilon > 0

@@ -1,0 +1,48 @@
+"""What the page's forms offer is what the contract has: no mechanism, field or source option is left out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+import stream.monitor
+from schemas import Mechanism, RecordsSource, TableSource, ValuesSource
+
+STATIC = Path(stream.monitor.__file__).parent / "static"
+MODELS: dict[str, Any] = {
+    get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(get_args(Mechanism)[0])
+}
+
+
+def offered() -> dict[str, set[str]]:
+    text = (STATIC / "mechanisms.js").read_text()
+    compares = re.search(r"const COMPARES = \[(.*?)\]", text)
+    assert compares
+    found = {}
+    for kind, fields in re.findall(
+        r"^  (\w+): \{ on: \[[^]]*\], fields: (COMPARES|\[[^]]*\])", text, re.MULTILINE
+    ):
+        names = fields.replace("...COMPARES", compares[1]).replace("COMPARES", compares[1])
+        found[kind] = set(re.findall(r'"(\w+)"', names))
+    return found
+
+
+def test_every_mechanism_is_offered_with_all_of_its_fields() -> None:
+    assert offered() == {kind: set(model.model_fields) - {"kind"} for kind, model in MODELS.items()}
+
+
+def test_every_field_of_a_mechanism_has_a_control() -> None:
+    text = (STATIC / "mechanisms.js").read_text().split("export const FIELDS")[1]
+    described = set(re.findall(r"^  (\w+): \{ text:", text, re.MULTILINE))
+    assert described >= {name for fields in offered().values() for name in fields}
+
+
+@pytest.mark.parametrize("model", [TableSource, ValuesSource, RecordsSource])
+def test_every_option_of_a_source_is_in_the_form(model: type[BaseModel]) -> None:
+    text = (STATIC / "views" / "register.js").read_text()
+    sent = text[text.index("function source()") : text.index("const body = ")]
+    assert set(model.model_fields) <= set(re.findall(r"(\w+):", sent))
