@@ -133,6 +133,7 @@ def told(value: float) -> Fraction:
     return Fraction(repr(value))
 
 
+@lru_cache(maxsize=4096)
 def affordable(value: float) -> float:
     """The largest double that is not above the decimal that the given one was written as."""
     return rounded_down(told(value))

@@ -41,6 +41,7 @@ class Parameters(TypedDict):
     answer_ratio: NotRequired[float]
 
 
+@lru_cache(maxsize=4096)
 def sensitivity_steps(sensitivity: float, grid: float) -> int:
     """⌈sensitivity / grid⌉, exact for the two as decimals: each double is the shortest that gives it.
 

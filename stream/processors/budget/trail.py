@@ -193,8 +193,7 @@ def _due(account: Account) -> int:
 
 def totals_of(account: Account) -> Totals:
     """An account's figures as the ledger's record shows them."""
-    record = account.record()
-    return Totals(granted=record.granted, spent=record.spent, refunded=record.refunded, left=record.left)
+    return Totals(**account.budget.amounts())
 
 
 def identities_digest(identities: Iterable[tuple[str, str]]) -> str:
