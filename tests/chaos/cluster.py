@@ -39,6 +39,7 @@ class Brokers:
 
     cluster: LocalCluster
     ground: Ground
+    chance: random.Random
 
     async def leader(self, topic: str, partition: int) -> int:
         """The node that leads a partition."""
@@ -124,7 +125,7 @@ async def controller_killed(now: Brokers) -> None:
 
 async def any_killed(now: Brokers) -> None:
     """SIGKILL any node."""
-    await now.killed(random.randrange(NODES) + 1, "broker")
+    await now.killed(now.chance.randrange(NODES) + 1, "broker")
 
 
 async def rolling_restart(now: Brokers) -> None:
@@ -135,7 +136,7 @@ async def rolling_restart(now: Brokers) -> None:
 
 async def disk_lost(now: Brokers) -> None:
     """A node comes back with an empty disk."""
-    await now.restarted(random.randrange(NODES) + 1, erased=True)
+    await now.restarted(now.chance.randrange(NODES) + 1, erased=True)
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -157,7 +158,7 @@ async def under_load(now: Brokers, fault: Fault) -> None:
 
 
 @asynccontextmanager
-async def three_brokers(cluster: LocalCluster, prefix: str, folder: Path) -> AsyncIterator[Brokers]:
+async def three_brokers(cluster: LocalCluster, prefix: str, folder: Path, seed: int = 0) -> AsyncIterator[Brokers]:
     """An installation on the cluster, with a budget service and two workers, and its streams open."""
     info = cluster.status()
     assert info is not None
@@ -169,7 +170,7 @@ async def three_brokers(cluster: LocalCluster, prefix: str, folder: Path) -> Asy
         ground.start("worker")
         ground.start("worker")
         await ground.open()
-        now = Brokers(cluster, ground)
+        now = Brokers(cluster, ground, random.Random(seed))
         await now.whole()
         yield now
 
@@ -182,11 +183,10 @@ async def cluster_campaign(folder: Path, seed: int, seconds: float, say: Callabl
     try:
         while time.monotonic() < deadline:
             say(f"round {seed} on {NODES} brokers (again: --nodes {NODES} --seed {seed})")
-            random.seed(seed)
             own = folder / f"round-{seed}"
             await asyncio.to_thread(own.mkdir, parents=True)
-            async with three_brokers(cluster, f"round-{seed}", own) as now:
-                for fault in random.choices(FAULTS, k=FAULTS_PER_ROUND):
+            async with three_brokers(cluster, f"round-{seed}", own, seed) as now:
+                for fault in now.chance.choices(FAULTS, k=FAULTS_PER_ROUND):
                     await under_load(now, fault)
                 await now.ground.answered(seconds=240)
                 await now.ground.verified()
