@@ -2,6 +2,7 @@
 
 from schemas.answers import Answer, Outcome
 from schemas.base import (
+    FIRST_VERSION,
     MAX_ANSWER_BYTES,
     MAX_DEFINITION_BYTES,
     MAX_EVENT_BYTES,
@@ -58,6 +59,7 @@ from schemas.requests import (
     HaltStream,
     JoinPopulation,
     OpenStream,
+    RefreshSource,
     RegisterPopulation,
     RegisterSource,
     Request,
@@ -79,6 +81,7 @@ from schemas.trail import (
 )
 
 __all__ = [
+    "FIRST_VERSION",
     "MAX_ANSWER_BYTES",
     "MAX_CATEGORIES",
     "MAX_DEFINITION_BYTES",
@@ -141,6 +144,7 @@ __all__ = [
     "RandomizedResponse",
     "Receipt",
     "RecordsSource",
+    "RefreshSource",
     "RegisterPopulation",
     "RegisterSource",
     "RejectedHeaders",

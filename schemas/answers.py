@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from schemas.base import Amount, Count, Event, Reason
+from schemas.base import Amount, Count, Event, Reason, Version
 
 Outcome = Literal["above", "below", "answer", "halted", "rejected"]
 
@@ -19,7 +19,8 @@ class Answer(Event):
     ``tops_left`` how many more charged answers (⊤s, updates, noisy answers) its grant pays for, null where one charge
     pays for all; both are null for ``rejected``, which never reaches its stream. ``price`` is the ε that an answer to a question
     with an ``alpha`` was charged, 0 where what it asks for was known; of one ``rejected`` for its price, the ε that is asked; null
-    where Gaussian noise was charged, which has no ε of its own.
+    where Gaussian noise was charged, which has no ε of its own. ``version`` is that of the data which the answer is about, null for the
+    first.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -37,3 +38,4 @@ class Answer(Event):
     choice: str | None = None
     alpha: float | None = None
     price: float | None = None
+    version: Version | None = None

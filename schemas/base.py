@@ -133,6 +133,10 @@ Incarnation = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """A table's fingerprint: a keyed digest of a table's rows and schema; without the key it tells nothing about them."""
 
+FIRST_VERSION = 1
+
+Version = Annotated[int, Field(ge=FIRST_VERSION, le=2**31)]
+"""Which version of a source's data: the first is what was registered, each refresh makes another."""
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """A 256-bit digest in hexadecimal."""

@@ -9,14 +9,14 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from schemas.base import ByKind, Fingerprint, Reason, SparingEvent
+from schemas.base import FIRST_VERSION, ByKind, Fingerprint, Reason, SparingEvent, Version
 from schemas.calibrations import Calibration
 from schemas.sources import Source
 from schemas.streams import Extensions, StreamIdentity, StreamSpec
 
 
 class _Definition(SparingEvent):
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"extensions"})
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"extensions", "version"})
 
     spec: StreamSpec
     source: Source
@@ -24,6 +24,7 @@ class _Definition(SparingEvent):
     fingerprint: Fingerprint | None
     calibration: Calibration
     extensions: Extensions = ()
+    version: Version = FIRST_VERSION
 
 
 class StreamOpened(_Definition):

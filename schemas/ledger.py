@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from schemas.base import (
+    FIRST_VERSION,
     Amount,
     Analysts,
     ByKind,
@@ -23,6 +24,7 @@ from schemas.base import (
     Reason,
     SparingEvent,
     Surplus,
+    Version,
 )
 from schemas.calibrations import Calibration
 from schemas.charges import StreamState
@@ -36,11 +38,11 @@ class SourceRecord(SparingEvent):
     """A source with its totals: ``granted`` less ``refunded`` is what counts against the budget.
 
     Where the budget renews, these are totals of all periods, ``period`` says what counts in the present one, and ``left`` is left
-    of it. ``noted`` is when the trail last had its totals, by the ledger's clock in milliseconds; ``unnoted`` says that something
+    of it. ``version`` is that of the data which ``fingerprint`` is of. ``noted`` is when the trail last had its totals, by the ledger's clock in milliseconds; ``unnoted`` says that something
     was spent since.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"noted", "unnoted", "population", "period"})
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"noted", "unnoted", "population", "period", "version"})
 
     kind: Literal["source"] = "source"
     source: Source
@@ -56,6 +58,7 @@ class SourceRecord(SparingEvent):
     unnoted: bool = False
     population: Identifier | None = None
     period: Period | None = None
+    version: Version = FIRST_VERSION
 
 
 class PopulationRecord(SparingEvent):
@@ -137,10 +140,11 @@ class Receipt(SparingEvent):
     the stream when a request that ends it was done; null elsewhere. A stream that was extended is ``opened`` for ``answers`` more
     charged answers, for which ``granted`` was taken from its source. A population that is made known, a source that joins one and an
     allotment are ``registered``; ``population`` is set where the request is about one, and ``source`` names it too if it is about
-    no source. ``meaning`` says what a budget that renews promises.
+    no source. ``meaning`` says what a budget that renews promises. A source that was refreshed is ``registered`` with the
+    data of ``version``.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"answers", "granted", "population", "meaning"})
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"answers", "granted", "population", "meaning", "version"})
 
     kind: Literal["receipt"] = "receipt"
     request: EventId
@@ -157,6 +161,7 @@ class Receipt(SparingEvent):
     granted: Amount | None = None
     population: Identifier | None = None
     meaning: Reason | None = None
+    version: Version | None = None
 
 
 class LedgerProgress(SparingEvent):

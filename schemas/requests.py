@@ -120,6 +120,21 @@ class HaltStream(_Request):
     reason: Reason = "halted on request"
 
 
+class RefreshSource(_Request):
+    """Take the data that a table source has now for its next version.
+
+    Streams that answer each question by noise of its own go on, over the new version. Those that keep a release, a hypothesis or an
+    estimate of the old one are closed, and with ``close`` all are. It is a new version even if not one row has changed.
+    """
+
+    wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"close"}
+
+    kind: Literal["refresh"] = "refresh"
+    request: EventId
+    source: Identifier
+    close: bool = False
+
+
 class HaltSource(_Request):
     """Stop every stream of a source and refuse new ones, for good."""
 
@@ -136,6 +151,7 @@ Request = Annotated[
     | CloseStream
     | HaltStream
     | HaltSource
+    | RefreshSource
     | RegisterPopulation
     | JoinPopulation
     | Allot,
@@ -158,5 +174,5 @@ def subject_of(request: Request) -> tuple[str, str | None]:
             return request.stream.source, request.stream.stream
         case ExtendStream() | CloseStream() | HaltStream():
             return request.source, request.stream
-        case HaltSource() | JoinPopulation():
+        case HaltSource() | RefreshSource() | JoinPopulation():
             return request.source, None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from schemas import (
+    FIRST_VERSION,
     AllotmentRecord,
     GrantRecord,
     Population,
@@ -68,6 +69,7 @@ class Account:
     noted: int | None = None
     """When the trail last had these totals, and whether something was spent since."""
     unnoted: bool = False
+    version: int = FIRST_VERSION
 
     @property
     def name(self) -> str:
@@ -118,6 +120,7 @@ class Account:
             unnoted=self.unnoted,
             population=None if self.people is None else self.people.name,
             period=self.budget.period(self.budget),
+            version=self.version,
         )
 
     def allotment_record(self, allotment: Allotment) -> AllotmentRecord:

@@ -67,7 +67,7 @@ def _budget(called: str, terms: Terms, period: Period | None) -> Budget:
 def _restore_source(ledger: Ledger, record: SourceRecord) -> None:
     budget = _budget(f"source '{record.source.source}'", record.source, record.period)
     account = Account(record.source, record.fingerprint, budget, record.state, record.reason)
-    account.noted, account.unnoted = record.noted, record.unnoted
+    account.noted, account.unnoted, account.version = record.noted, record.unnoted, record.version
     ledger.add(account)
     if record.population is not None:
         account.people = ledger.people(record.population)

@@ -58,6 +58,28 @@ def join(
         )
 
 
+@app.command("refresh")
+def refresh(
+    source: Annotated[str, typer.Argument(help="The source whose table has changed.")],
+    close: Annotated[
+        bool, typer.Option("--close", help="Close all of its streams, and refund what they did not spend.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take the data that a table source has now for its next version.
+
+    Put the new file in place on all machines first. Streams that draw new noise for each question go on with the new version; those that keep a
+    release, a hypothesis or an estimate of the old one are closed.
+    """
+    receipt, ended = asyncio.run(_refresh(source, close=close))
+    if as_json:
+        show_json({"receipt": receipt, "closed": ended})
+        return
+    say(
+        f"source {source} has version {receipt.version} of its data; {len(ended)} streams are closed{_named(ended)}"
+    )
+
+
 @app.command("list")
 def list_sources(as_json: AsJson = False) -> None:
     """List all sources with their budgets."""
@@ -143,6 +165,21 @@ async def _register(source: Source) -> Receipt:
 async def _join(source: str, population: str) -> Receipt:
     async with AsyncClient() as client:
         return await client.join(source, population)
+
+
+async def _refresh(source: str, *, close: bool) -> tuple[Receipt, list[str]]:
+    """The receipt, and which streams this has closed."""
+    async with AsyncClient() as client:
+        before = {one.spec.stream for one in await client.list_streams(source) if one.ending is None}
+        receipt = await client.refresh(source, close=close)
+        now = await client.list_streams(source)
+        return receipt, sorted(
+            one.spec.stream for one in now if one.spec.stream in before and one.ending == "closed"
+        )
+
+
+def _named(streams: list[str]) -> str:
+    return f": {', '.join(streams)}" if streams else ""
 
 
 async def _sources_now() -> list[SourceRecord]:

@@ -15,6 +15,7 @@ from schemas import (
     HaltStream,
     Query,
     Receipt,
+    RefreshSource,
     RegisterSource,
     Request,
     Source,
@@ -123,6 +124,13 @@ class AsyncClient(BudgetCalls):
         if stream is None:
             return await self.request(HaltSource(request=new_id(), source=source, reason=reason))
         return await self.request(HaltStream(request=new_id(), source=source, stream=stream, reason=reason))
+
+    async def refresh(self, source: str, *, close: bool = False) -> Receipt:
+        """Take the data that a table source has now for its next version; the receipt has the version's number.
+
+        Streams that keep what they computed of the old one are closed, with ``close`` all are. The others go on.
+        """
+        return await self.request(RefreshSource(request=new_id(), source=source, close=close))
 
     async def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:  # noqa: ASYNC109
         """Send a request and wait for its receipt. Sending the same id again is safe and gives the same receipt."""

@@ -114,6 +114,10 @@ class Client:
         """Halt a stream, or a source with all its streams."""
         return self._do(AsyncClient.halt, source, stream, reason)
 
+    def refresh(self, source: str, *, close: bool = False) -> Receipt:
+        """Take the data that a table source has now for its next version; the receipt has the version's number."""
+        return self._do(AsyncClient.refresh, source, close=close)
+
     def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:
         """Send a request and wait for its receipt. Sending the same id again is safe and gives the same receipt."""
         return self._do(AsyncClient.request, request, timeout)

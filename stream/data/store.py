@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Final
 
-from schemas import Domain, TableSource
+from schemas import FIRST_VERSION, Domain, TableSource
 from stream.data.cache import BoundedCache
 from stream.data.errors import DataError, PredicateError, UnreadableError, shown
 from stream.data.expressions import Predicate
@@ -81,10 +81,12 @@ class TableStore:
         with self._lock:
             self._frames[source_name] = (next(self._numbers), frame)
 
-    def get(self, source: TableSource, expected_fingerprint: str | None = None) -> Table:
+    def get(
+        self, source: TableSource, expected_fingerprint: str | None = None, version: int = FIRST_VERSION
+    ) -> Table:
         """The source's table.
 
-        With an expected fingerprint it is the table that has it, even if the file has changed since it was loaded;
+        With an expected fingerprint, of a version, it is the table that has it, even if the file has changed since it was loaded;
         DataError if the data is another. Without one it is the table as it is now.
         """
         if expected_fingerprint is not None:
@@ -94,23 +96,28 @@ class TableStore:
         with self._one_at_a_time(source):
             current = self._load(source)
             if expected_fingerprint is not None:
-                if (known := self._recognised(source, current, expected_fingerprint)) is not None:
+                if (known := self._recognised(source, current, expected_fingerprint, version)) is not None:
                     return known
                 raise DataError(
-                    f"source data differs from what was registered for {shown(source.source)}; "
-                    "restore that data, or register the new data under another name",
+                    f"source data differs from what was registered for {shown(source.source)}; restore that data, or take in the "
+                    "new with 'sotto source refresh'",
                 )
         return current.table
 
-    def matches(self, source: TableSource, expected_fingerprint: str) -> bool:
-        """Whether the source's data as it is now has this fingerprint, under any of the keys."""
+    def matches(self, source: TableSource, expected_fingerprint: str, version: int = FIRST_VERSION) -> bool:
+        """Whether the source's data as it is now has this fingerprint, as that version of it and under any of the keys."""
         with self._one_at_a_time(source):
-            return self._recognised(source, self._load(source), expected_fingerprint) is not None
+            return self._recognised(source, self._load(source), expected_fingerprint, version) is not None
 
-    def fingerprint(self, source: TableSource) -> str:
-        """The fingerprint of the source's table as it is now."""
+    def fingerprint(self, source: TableSource, version: int = FIRST_VERSION) -> str:
+        """The fingerprint of the source's table as it is now, as a version of it."""
         with self._one_at_a_time(source):
-            return self._load(source).fingerprint
+            current = self._load(source)
+            if version == FIRST_VERSION:
+                return current.fingerprint
+            made = fingerprint(current.table, source, self._keys[0], version)
+            self._tables[source.source, made] = current.table
+            return made
 
     def predicate(self, source: TableSource, text: str) -> Predicate:
         """Parse a predicate over the source's attributes, or recall it; PredicateError as from parsing."""
@@ -141,21 +148,16 @@ class TableStore:
                 self._parsers[source.source] = parser
         return parser
 
-    def _recognised(self, source: TableSource, current: _Current, expected: str) -> Table | None:
-        """The table as it is now, if it has this fingerprint under any of the keys."""
+    def _recognised(self, source: TableSource, current: _Current, expected: str, version: int) -> Table | None:
+        """The table as it is now, if it has this fingerprint as that version, under any of the keys."""
         table: Table | None = current.table
-        if current.fingerprint != expected:
-            older = (
+        if version != FIRST_VERSION or current.fingerprint != expected:
+            made = (
                 # Under another key other rows of a person count.
-                (
-                    current.table
-                    if current.table.everyone is None
-                    else Table.of(current.table.rows(), source, key),
-                    key,
-                )
-                for key in self._keys[1:]
+                (current.table if key == self._keys[0] else _chosen_by(key, current.table, source), key)
+                for key in self._keys
             )
-            table = next((one for one, key in older if fingerprint(one, source, key) == expected), None)
+            table = next((one for one, key in made if fingerprint(one, source, key, version) == expected), None)
         if table is not None:
             self._tables[source.source, expected] = table
         return table
@@ -192,6 +194,11 @@ class TableStore:
 def table_key(key: NoiseKey) -> bytes:
     """The subkey of a noise key by which tables are recognised, and by which their people's rows are chosen."""
     return key.subkey(_FINGERPRINT_PURPOSE)
+
+
+def _chosen_by(key: bytes, table: Table, source: TableSource) -> Table:
+    """The same rows, of which another key decides which count."""
+    return table if table.everyone is None else Table.of(table.rows(), source, key)
 
 
 def _file_stamp(path: Path) -> _Stamp:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from schemas import Domain, TableSource
+from schemas import FIRST_VERSION, Domain, TableSource
 from stream.data.cache import BoundedCache
 from stream.data.encoding import CodeArray
 from stream.data.errors import DataError, shown
@@ -302,11 +302,12 @@ def _ones(bitmap: Bitmap) -> int:
     return int(np.bitwise_count(bitmap).sum(dtype=np.int64))
 
 
-def fingerprint(table: Table, source: TableSource, key: bytes) -> str:
+def fingerprint(table: Table, source: TableSource, key: bytes, version: int = FIRST_VERSION) -> str:
     """A digest of the source's name and schema and of the table's rows in their order: 64 hexadecimal digits.
 
     Equal data gives an equal digest; without the 32-byte key the digest tells nothing about the rows. Where rows have
     persons it covers whose each row is and which of them count, and their order in the file makes no difference.
+    Equal data of two versions have two digests: whether anything changed is as private as what did.
     """
     if not table.is_of(source):
         raise DataError(f"the table was not encoded for source {shown(source.source)}; load it again")
@@ -332,4 +333,7 @@ def fingerprint(table: Table, source: TableSource, key: bytes) -> str:
         add(json.dumps([source.person, source.contribution, table.private_row_count]).encode())
         add_column(rows.people.private_numbers)
         add_column(rows.people.private_names)
+    if version != FIRST_VERSION:
+        add(b"version")
+        add(version.to_bytes(8, "little"))
     return digest.hexdigest()

@@ -17,6 +17,7 @@ from schemas import (
     OpenStream,
     Query,
     Receipt,
+    RefreshSource,
     RegisterPopulation,
     RegisterSource,
     Source,
@@ -278,5 +279,6 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/api/streams", "Open a stream", Receipt, _request, access="analyst", body=OpenStream),
     Route("POST", "/api/extensions", "Extend a stream", Receipt, _request, access="analyst", body=ExtendStream),
     Route("POST", "/api/halts", "Halt a stream or a source", Receipt, _request, access="operator", body=Halt),
+    Route("POST", "/api/refreshes", "Refresh a source", Receipt, _request, access="operator", body=RefreshSource),
     Route("POST", "/api/closes", "Close a stream", Receipt, _request, access="analyst", body=CloseStream),
 )

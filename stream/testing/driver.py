@@ -19,6 +19,7 @@ from schemas import (
     LedgerRecord,
     Query,
     Receipt,
+    RefreshSource,
     RegisterSource,
     Request,
     Source,
@@ -105,11 +106,22 @@ class Driver(Installation, BudgetCalls):
     def register(self, source: Source | Mapping[str, Any], table: Any = None) -> Receipt:
         """Register a source; ``table`` (a polars frame or a mapping of columns) stands in for its path."""
         source = as_source(source)
+        self._put(source.source, table)
+        return self.request(RegisterSource(request=self._new_id(), source=source))
+
+    def refresh(self, source: str, table: Any = None, *, close: bool = False) -> Receipt:
+        """Take the data that a source has now for its next version; ``table`` stands in for its path, as in ``register``.
+
+        Streams that keep what they computed of the old version are closed, with ``close`` all are.
+        """
+        self._put(source, table)
+        return self.request(RefreshSource(request=self._new_id(), source=source, close=close))
+
+    def _put(self, source: str, table: Any) -> None:
         if table is not None:
             frame = table if isinstance(table, pl.DataFrame) else pl.DataFrame(table)
-            self._frames[source.source] = frame
-            self._tables.put(source.source, frame)
-        return self.request(RegisterSource(request=self._new_id(), source=source))
+            self._frames[source] = frame
+            self._tables.put(source, frame)
 
     def open(self, stream: StreamSpec | Mapping[str, Any], *, analyst: str | None = None) -> Receipt:
         """Open a stream; Refused says what was asked and what is left."""

@@ -129,6 +129,14 @@ async def streams_extended(now: Round) -> None:
     await extending
 
 
+async def table_renewed(now: Round) -> None:
+    renewing = asyncio.create_task(now.ground.refresh())
+    await asyncio.sleep(now.chance.uniform(0.0, 1.0))
+    now.budget.kill()
+    now.budget = now.ground.start("budget")
+    await renewing
+
+
 async def openings_repeated(now: Round) -> None:
     await now.ground.repeat_openings([f"stream-{number}" for number in range(4)])
 
@@ -146,6 +154,7 @@ FAULTS: tuple[Fault, ...] = (
     broker_killed,
     changelog_compacted_eagerly,
     streams_extended,
+    table_renewed,
     openings_repeated,
 )
 

@@ -18,7 +18,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import GroupIdNotFound, NoError, for_code
 from aiokafka.protocol.admin import DeleteGroupsRequest
 
-from schemas import ExtendStream, OpenStream
+from schemas import ExtendStream, OpenStream, RefreshSource
 from sotto import AsyncClient
 from stream.kafka.names import worker_group
 from stream.kafka.processes import RoleName, Service
@@ -95,6 +95,14 @@ class Ground:
             receipts = await self.client.requests(requests, 60)
             assert {receipt.outcome for receipt in receipts} == {"opened"}, [one.reason for one in receipts]
         self.injected["stream extended"] += len(streams)
+
+    async def refresh(self) -> None:
+        """Renew the table, without a change to its rows, and send the request again."""
+        request = RefreshSource(request=f"refresh {self.injected['table renewed']}", source="people")
+        for _ in range(2):
+            [receipt] = await self.client.requests([request], 60)
+            assert receipt.outcome == "registered", receipt.reason
+        self.injected["table renewed"] += 1
 
     async def ask(self, count: int) -> None:
         """Publish the next questions; every fourth one comes from a greedy stream."""

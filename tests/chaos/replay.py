@@ -10,7 +10,16 @@ from functools import lru_cache
 from itertools import pairwise
 from operator import itemgetter
 
-from schemas import MAX_RECORD_BYTES, Answer, Control, GrantRecord, LedgerRecord, StreamOpened
+from schemas import (
+    MAX_RECORD_BYTES,
+    Answer,
+    Control,
+    GrantRecord,
+    LedgerRecord,
+    Source,
+    StreamOpened,
+    TableSource,
+)
 from schemas.wire import Codec
 from stream.accounting.costs import PARTS, losses
 from stream.data import TableStore
@@ -41,6 +50,10 @@ def as_read(logs: Logs, topics: Topics) -> Logs:
     }
 
 
+Fingerprint = Callable[[Source, int], str | None]
+"""What a version of a source's data has: of a load that renews them without changing a row."""
+
+
 @dataclass(frozen=True)
 class Installation:
     """What a replay needs beside the logs: the workers' key, tables and limits; ``poison`` tells what breaks them."""
@@ -50,6 +63,10 @@ class Installation:
     tables: TableStore
     poison: Callable[[bytes], bool] = lambda _: False
     limits: Limits = UNLIMITED
+
+    def fingerprint(self, source: Source, version: int) -> str | None:
+        """The fingerprint of a version of a source's data."""
+        return self.tables.fingerprint(source, version) if isinstance(source, TableSource) else None
 
     def processor(self, partition: int) -> QueryProcessor:
         """A worker's processor that knows nothing yet."""
@@ -69,11 +86,12 @@ def check_replay(installation: Installation, logs: Logs, partition: int) -> list
 
     Exhaustion comes out of the replay itself. When a request to halt or close took effect is not in the log of queries:
     from the first answer that says so on, the stream must have answered nothing else. Nor is when an extension did: the
-    first answer that has more charged answers left than before tells it, and the ledger how many they may be.
+    first answer that has more charged answers left than before tells it, and the ledger how many they may be. Nor is when the
+    data were renewed: answers tell their version.
     """
     topics = installation.topics
     ended = _ended(logs, topics)
-    taken, violations = extensions_taken(logs, topics, partition)
+    taken, violations = news_taken(logs, topics, partition, installation.fingerprint)
     replayed, outputs = _replay(installation, logs, partition, taken)
     again = [value or b"" for _, value, _ in outputs.messages.get((topics.answers, partition), [])]
     seen = [record.value or b"" for record in logs.get((topics.answers, partition), ())]
@@ -148,12 +166,16 @@ def _is_exhausted(reason: str | None) -> bool:
     return (reason or "").startswith("exhausted")
 
 
-def extensions_taken(logs: Logs, topics: Topics, partition: int) -> tuple[dict[int, list[Record]], list[str]]:
-    """Before which queries, by their number, workers had taken in which extensions, and answers that no grant pays for.
+def news_taken(
+    logs: Logs, topics: Topics, partition: int, fingerprint: Fingerprint
+) -> tuple[dict[int, list[Record]], list[str]]:
+    """Before which queries, by their number, workers had taken in which extensions and versions of their data.
+
+    Also answers that no grant pays for, and those of a version that is no later one.
 
     What no answer shows stands behind the last query.
     """
-    streams = _extensible(logs.get((topics.control, partition), ()))
+    streams = _extensible(logs.get((topics.control, partition), ()), fingerprint)
     queries = logs.get((topics.queries, partition), ())
     answers = iter(logs.get((topics.answers, partition), ()))
     taken: dict[int, list[Record]] = defaultdict(list)
@@ -164,7 +186,9 @@ def extensions_taken(logs: Logs, topics: Topics, partition: int) -> tuple[dict[i
         answer = answers_codec.decode(seen.value)
         if answer.tops_left is None or (stream := streams.get(answer.stream)) is None:
             continue
-        if not stream.shows(answer):
+        if answer.index is not None and not stream.is_of(answer):
+            violations.append(f"{answer.stream} answered {answer.id} of version {answer.version}")
+        elif not stream.shows(answer):
             violations.append(f"{answer.stream} has other charged answers left at {answer.id} than it was granted")
         elif stream.news is not None:
             taken[number].append(stream.news)
@@ -175,14 +199,29 @@ def extensions_taken(logs: Logs, topics: Topics, partition: int) -> tuple[dict[i
 class _Extensible:
     """A stream, how many charged answers it has left, and how many of its extensions its answers have shown."""
 
-    def __init__(self, record: RecordLike) -> None:
+    def __init__(self, record: RecordLike, fingerprint: Fingerprint) -> None:
         definition = read_control(record.value or b"")
+        self._fingerprint = fingerprint
+        self._latest = definition.version
+        self._version = 1
+        self._moved = False
         self._each = losses(definition.calibration).each
         self.extensions = definition.extensions
         self.news: Record | None = None
         self._record = record
         self._left = definition.calibration.cutoff * PARTS
         self._known = 0
+
+    @property
+    def rank(self) -> int:
+        """How often it was extended, and its data renewed."""
+        return len(self.extensions) + self._latest
+
+    def is_of(self, answer: Answer) -> bool:
+        """Take in which version of its data the next answer is about: whether it can be."""
+        before, self._version = self._version, answer.version or 1
+        self._moved |= self._version > before
+        return before <= self._version <= self._latest
 
     def shows(self, answer: Answer) -> bool:
         """Take in the next answer: whether what it has left can be; ``news`` is the definition that it follows from, if another."""
@@ -194,22 +233,26 @@ class _Extensible:
         while added > 0 and known < len(self.extensions):
             added -= self.extensions[known].answers
             known += 1
-        self.news = _extended(self._record, known) if known > self._known else None
+        news, self._moved = known > self._known or self._moved, False
+        self.news = self._as_of(known, self._version) if news else None
         self._known = known
         return added == 0
 
     def as_granted(self) -> Record:
-        """Its definition with all its extensions."""
-        return _extended(self._record, len(self.extensions))
+        """Its definition with all its extensions, and the latest version of its data."""
+        return self._as_of(len(self.extensions), self._latest)
+
+    def _as_of(self, extensions: int, version: int) -> Record:
+        return _extended(self._record, extensions, version, self._fingerprint)
 
 
-def _extensible(control: Sequence[RecordLike]) -> dict[str, _Extensible]:
-    """The streams of a partition, each by the control event with the most extensions."""
+def _extensible(control: Sequence[RecordLike], fingerprint: Fingerprint) -> dict[str, _Extensible]:
+    """The streams of a partition, each by the control event that tells of the most."""
     found: dict[str, _Extensible] = {}
     for record in control:
-        stream = _Extensible(record)
+        stream = _Extensible(record, fingerprint)
         name = (record.key or b"").decode()
-        if name not in found or len(stream.extensions) >= len(found[name].extensions):
+        if name not in found or stream.rank >= found[name].rank:
             found[name] = stream
     return found
 
@@ -231,7 +274,9 @@ def _replay(
 ) -> tuple[QueryProcessor, Outputs]:
     topics = installation.topics
     processor = installation.processor(partition)
-    processor.restore([_extended(record, 0) for record in logs.get((topics.control, partition), ())])
+    processor.restore(
+        [_extended(record, 0, 1, installation.fingerprint) for record in logs.get((topics.control, partition), ())]
+    )
     processor.restored()
     outputs = Outputs()
     queries = logs.get((topics.queries, partition), ())
@@ -252,14 +297,20 @@ def _replay(
     return processor, outputs
 
 
-def _extended(record: RecordLike, count: int) -> Record:
-    """A control event as it was at the stream's opening, or after so many extensions; compaction may have removed it since."""
-    value = _as_opened(record.value or b"", count)
+def _extended(record: RecordLike, count: int, version: int, fingerprint: Fingerprint) -> Record:
+    """A control event as it was at the stream's opening, or after so many extensions and with a version of its data.
+
+    Compaction may have removed it since.
+    """
+    value = _as_opened(record.value or b"", count, version, fingerprint)
     return Record(record.topic, record.partition, record.offset, 0, record.key, value)
 
 
 @lru_cache(maxsize=4096)
-def _as_opened(value: bytes, count: int) -> bytes:
+def _as_opened(value: bytes, count: int, version: int, fingerprint: Fingerprint) -> bytes:
     definition = read_control(value)
     fields = {name: getattr(definition, name) for name in StreamOpened.model_fields if name != "kind"}
-    return control_codec.encode(StreamOpened(**{**fields, "extensions": definition.extensions[:count]}))
+    fields["extensions"] = definition.extensions[:count]
+    if version != definition.version:
+        fields |= {"version": version, "fingerprint": fingerprint(definition.source, version)}
+    return control_codec.encode(StreamOpened(**fields))

@@ -96,6 +96,32 @@ def test_a_log_without_a_violation_is_found_to_have_none(driver: Driver, logs: L
     assert _violations(driver, logs) == []
 
 
+def test_answers_of_two_versions_are_replayed_and_none_goes_back_to_an_earlier_one() -> None:
+    driver = Driver(KEY, partitions=1)
+    for source in sources(Path("people.csv")):
+        driver.register(source, ROWS if source.source == "people" else None)
+    for spec in specs():
+        driver.open(spec)
+    questions = Questions(specs(), seed=4)
+    asked = []
+    for _ in range(3):
+        events = [questions.next() for _ in range(150)]
+        driver.ask_many([value for _, _, value in events])
+        driver.refresh("people")
+        asked += [identifier for identifier, _, _ in events]
+    found: Log = {}
+    topics = driver.topics
+    for topic in (topics.queries, topics.control, topics.answers, topics.state, topics.charges):
+        found[topic, 0] = driver.records(topic)
+    for topic in (topics.ledger, topics.trail, topics.requests):
+        found[topic, 0] = driver.records(topic)
+    assert _violations(driver, found, asked) == []
+    _change(found, ".answers", lambda one: one.get("version") == 3, version=2)
+    assert any("replay gave 1 answers that differ" in one for one in _violations(driver, found, asked))
+    _change(found, ".answers", lambda one: one.get("version") == 3, version=9)
+    assert any("of version 9" in one for one in _violations(driver, found, asked))
+
+
 def _last(
     logs: Log, topic: str, fits: Callable[[dict[str, Any]], bool]
 ) -> tuple[list[Record], int, dict[str, Any]]:

@@ -8,7 +8,17 @@ from collections.abc import Callable
 
 from aiokafka import TopicPartition
 
-from schemas import Allot, CloseStream, ExtendStream, HaltStream, JoinPopulation, OpenStream, Request, StreamSpec
+from schemas import (
+    Allot,
+    CloseStream,
+    ExtendStream,
+    HaltStream,
+    JoinPopulation,
+    OpenStream,
+    RefreshSource,
+    Request,
+    StreamSpec,
+)
 from stream.processors.base import Record
 from stream.processors.topics import partition_of
 from stream.processors.unread import Unread
@@ -16,6 +26,8 @@ from tests.chaos.load import Questions
 from tests.simulation.cast import EVERYBODY, PARTITIONS, group_of
 from tests.simulation.world import World
 
+_GOING_ON = {"numeric_sparse", "laplace", "noisy_max", "exponential"}
+"""The kinds of streams over the table that a refresh does not close."""
 _LIMITED = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential", "pmw", "sparse_pmw"}
 
 
@@ -51,6 +63,8 @@ async def load(world: World, questions: Questions) -> None:
             await _open(world, questions, pace)
         if burst in {1, 3, 4} and pace.random() < 0.5:
             _extend(world, questions, pace, f"extend-{burst}")
+        if burst in {2, 3} and pace.random() < 0.25:
+            await _refresh(world, questions, pace, f"refresh-{burst}")
         if burst == 4 and pace.random() < 0.5:
             await _stop_a_stream(world, pace)
 
@@ -125,6 +139,34 @@ def _extend(world: World, questions: Questions, pace: random.Random, name: str) 
     world.injected["extension"] += 1
 
 
+async def _refresh(world: World, questions: Questions, pace: random.Random, name: str) -> None:
+    """Renew the table, without a change to its rows, and ask its streams on; the opening of one may come once more behind that."""
+    request = RefreshSource(request=name, source="people", close=pace.random() < 0.1)
+    for _ in range(pace.randint(1, 2)):
+        world.loop.call_later(pace.uniform(0.0, 1.0), world.request, request)
+    world.injected["refresh"] += 1
+    going_on = [spec for spec in world.streams if spec.source == "people" and spec.mechanism.kind in _GOING_ON]
+    for spec in going_on[:3]:
+        world.loop.call_later(pace.uniform(0.0, 3.0), _ask_on, world, questions, spec)
+    if going_on and pace.random() < 0.5:
+        while not world.has_receipt(name):
+            await world.broker.arrival(1.0)
+        spec = pace.choice(going_on)
+        opened = _opening_of(world, spec)
+        world.ask(*questions.next(spec))
+        await asyncio.sleep(pace.choice((0.5, 2.0)))
+        world.repeat_control(opened)
+        world.injected["opening repeated after a refresh"] += 1
+        world.loop.call_later(pace.uniform(0.0, 1.0), _ask_on, world, questions, spec)
+
+
+def _opening_of(world: World, spec: StreamSpec) -> Record:
+    """The first that control told of a stream, as far as compaction has left it."""
+    key = spec.stream.encode()
+    log = world.broker.logs[TopicPartition(world.topics.control, partition_of(key, PARTITIONS))]
+    return next(record for record in log.committed() if record.key == key)
+
+
 def _ask_on(world: World, questions: Questions, spec: StreamSpec) -> None:
     for _ in range(3):
         world.ask(*questions.next(spec))
@@ -139,13 +181,7 @@ async def _stop_a_stream(world: World, pace: random.Random) -> None:
     if pace.random() < 0.5:
         while not world.has_receipt("stop"):
             await world.broker.arrival(1.0)
-        key = spec.stream.encode()
-        number = partition_of(key, PARTITIONS)
-        opened = next(
-            record
-            for record in world.broker.logs[TopicPartition(world.topics.control, number)].committed()
-            if record.key == key
-        )
+        opened = _opening_of(world, spec)
         await asyncio.sleep(pace.choice((0.0, 1.0)))
         world.repeat_control(opened)
         world.injected["opening repeated after a halt"] += 1

@@ -349,6 +349,21 @@ def extensions_of_a_latest_definition_only() -> Iterator[None]:
 
 
 @contextmanager
+def versions_of_a_latest_definition_only() -> Iterator[None]:
+    """An opening that comes once more brings an earlier version of the data back."""
+    host = HostedStreams.host
+
+    def latest(self: HostedStreams, definitions: Sequence[Definition]) -> list[int]:
+        slots = host(self, definitions)
+        for slot, definition in zip(slots, definitions, strict=True):
+            self.columns.terms_of[slot] = definition.terms
+        return slots
+
+    with patch.object(HostedStreams, "host", latest):
+        yield
+
+
+@contextmanager
 def streams_that_ran_dry_stay_so() -> Iterator[None]:
     """A worker that has used up what it knew of does not go on when it hears of an extension."""
     with patch.object(LifeCycle, "revive", lambda *_: None):
@@ -448,6 +463,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     shares_forgotten,
     a_late_opening_undoes_a_halt,
     extensions_of_a_latest_definition_only,
+    versions_of_a_latest_definition_only,
     streams_that_ran_dry_stay_so,
     waits_that_an_order_to_stop_does_not_end,
     refused_times_written_again,

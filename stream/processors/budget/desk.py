@@ -14,6 +14,7 @@ from schemas import (
     JoinPopulation,
     OpenStream,
     Receipt,
+    RefreshSource,
     RegisterPopulation,
     RegisterSource,
     Request,
@@ -29,6 +30,7 @@ from stream.accounting.ledger import Ledger
 from stream.accounting.planner import PlanError
 from stream.accounting.refusals import RefusedError
 from stream.accounting.renewal import meaning
+from stream.accounting.versions import refresh, require_refreshable
 from stream.data import DataError, TableStore
 from stream.noise import NoiseScaleError
 from stream.processors.base import Outputs, RecordLike
@@ -97,6 +99,8 @@ class Desk:
                 outcome = self._end(request, "halted", outputs)
             case HaltSource():
                 told, outcome = self._halt_source(request, outputs), "halted"
+            case RefreshSource():
+                told, outcome = self._refresh(request, outputs), "registered"
         return self._receipt(request, digest, outcome).model_copy(update=told)
 
     def _of_budgets(
@@ -127,9 +131,11 @@ class Desk:
         if not isinstance(source, TableSource):
             return None
         known = self._ledger.accounts.get(source.source)
-        if known is not None and known.fingerprint is not None and self._tables.matches(source, known.fingerprint):
+        if known is None or known.fingerprint is None:
+            return self._tables.fingerprint(source)
+        if self._tables.matches(source, known.fingerprint, known.version):
             return known.fingerprint
-        return self._tables.fingerprint(source)
+        return self._tables.fingerprint(source, known.version)
 
     def _allot(self, request: Allot) -> None:
         ledger = self._ledger
@@ -172,7 +178,7 @@ class Desk:
         """The number of rows of an account's file, public where neighbours replace a row."""
         if not isinstance(account.source, TableSource):
             raise RefusedError("mechanism.rows: the source has no rows; remove it")
-        return self._tables.get(account.source, account.fingerprint).public_size
+        return self._tables.get(account.source, account.fingerprint, account.version).public_size
 
     def _end(
         self,
@@ -190,6 +196,19 @@ class Desk:
         for grant in self._ledger.halt_source(request.source, request.reason):
             self._workers.tell(account, grant, outputs)
         return {}
+
+    def _refresh(self, request: RefreshSource, outputs: Outputs) -> dict[str, Any]:
+        """Take in a table's next version, tell the workers, and give its number.
+
+        It is another even if no row has changed: whether one has is private.
+        """
+        account = self._ledger.account(request.source)
+        require_refreshable(account)
+        if isinstance(account.source, TableSource):
+            found = self._tables.fingerprint(account.source, account.version + 1)
+            for grant in refresh(self._ledger, account, found, close=request.close):
+                self._workers.tell(account, grant, outputs)
+        return {"version": account.version}
 
     def _receipt(self, request: Request, digest: str, outcome: Outcome) -> Receipt:
         source, stream = subject_of(request)

@@ -195,6 +195,7 @@ def control_event(account: Account, grant: Grant) -> Control:
         fingerprint=account.fingerprint,
         calibration=grant.calibration,
         extensions=grant.extensions,
+        version=account.version,
     )
     if grant.ending is None and grant.state == "open":
         return opened

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import replace
 
 from schemas.wire import encode
 from stream.mechanisms.above_threshold import ABOVE, HALTED
@@ -46,12 +47,25 @@ class ColumnPublisher:
             elif code == ABOVE and place in numbers:
                 spent = terms[terms_of].spent(number + 1, shown, 0, extensions_of(slot, ()))
                 estimate, basis, alpha = numbers[place]
+                version = terms[terms_of].shown_version
                 answer = WireAnswer(
-                    query_id, name, "above", number, estimate, basis, None, spent, rest, alpha=alpha
+                    query_id,
+                    name,
+                    "above",
+                    number,
+                    estimate,
+                    basis,
+                    None,
+                    spent,
+                    rest,
+                    alpha=alpha,
+                    version=version,
                 )
             else:
                 spent = terms[terms_of].spent(number + 1, shown, 0, extensions_of(slot, ()))
                 answer = WireAnswer(query_id, name, _OUTCOMES[code], number, None, None, None, spent, rest)
+                if (version := terms[terms_of].shown_version) is not None:
+                    answer = replace(answer, version=version)
             answers[place] = (keys[slot], encode(answer), ())
 
     def _count(self, rows: Rows, verdicts: Verdicts, outputs: Outputs) -> None:

@@ -76,20 +76,21 @@ class Control:
         return slots
 
     def _is_current(self, slot: int, definition: Definition) -> bool:
-        """Whether this was told of the stream as it is: nothing that was said before it was extended counts any more."""
-        known = self._streams.extensions.get(slot, ())
-        return definition.incarnation == self._streams.incarnations[slot] and len(definition.extensions) >= len(
-            known
-        )
+        """Whether this was told of the stream as it is: nothing that was said before it was extended or renewed counts any more."""
+        streams = self._streams
+        known = len(streams.extensions.get(slot, ())) + streams.terms_at(slot).version
+        return definition.incarnation == streams.incarnations[slot] and definition.rank >= known
 
     @property
     def repeatable(self) -> bool:
         """Whether all streams that answer would give the same answers once more, from nothing but control and queries.
 
-        When a stream was extended its log does not say: what it answered ``halted`` before that it would answer now.
+        When a stream was extended its log does not say: what it answered ``halted`` before that it would answer now. Nor does
+        it say when its data were renewed.
         """
-        state = self._streams.columns.state
-        return not any(state[slot] == OPEN for slot in self._streams.extensions.keys() - self._pending.keys())
+        streams, state = self._streams, self._streams.columns.state
+        changed = streams.extensions.keys() | streams.noise.renewed
+        return not any(state[slot] == OPEN for slot in changed - self._pending.keys())
 
     def _is_unclaimed(self, definition: Definition) -> bool:
         return self._unclaimed.get(definition.stream) == definition.incarnation
@@ -106,7 +107,7 @@ class Control:
             if not isinstance(source, TableSource):
                 continue
             try:
-                self._tables.get(source, streams.terms[index].fingerprint)
+                self._tables.get(source, streams.terms[index].fingerprint, streams.terms[index].version)
             except ValueError as error:
                 for slot in slots[terms_of == index].tolist():
                     if slot not in keyless:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args
 import msgspec
 from pydantic import BaseModel, StringConstraints
 
-from schemas import MAX_RECORD_BYTES, Control, Extensions, Mechanism, StreamIdentity, StreamSpec
+from schemas import FIRST_VERSION, MAX_RECORD_BYTES, Control, Extensions, Mechanism, StreamIdentity, StreamSpec
 from schemas.base import Identifier, Reason
 from schemas.wire import Codec, MalformedEventError, struct
 from stream.processors.queries.terms import TermsTable
@@ -70,6 +70,7 @@ class _Wire(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     calibration: msgspec.Raw
     kind: Literal["opened", "halted", "closed"]
     extensions: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    version: int = FIRST_VERSION
     reason: Annotated[str, msgspec.Meta(max_length=_constraints(Reason).max_length)] | msgspec.UnsetType = (
         msgspec.UNSET
     )
@@ -97,6 +98,12 @@ class Definition(msgspec.Struct, frozen=True, gc=False):
     kind: Literal["opened", "halted", "closed"]
     reason: str | None
     extensions: Extensions = ()
+    version: int = FIRST_VERSION
+
+    @property
+    def rank(self) -> int:
+        """How much was told of this incarnation before: it is extended, and its data renewed, and none of that is taken back."""
+        return len(self.extensions) + self.version
 
 
 class DefinitionReader:
@@ -163,6 +170,7 @@ def _shared(wire: Any) -> tuple[Any, ...]:
         bytes(wire.source),
         bytes(wire.calibration),
         wire.fingerprint,
+        wire.version,
         wire.identity.key_id,
     )
 
@@ -179,6 +187,7 @@ def _definition(wire: Any, terms: int, extensions: Extensions = ()) -> Definitio
         wire.kind,
         None if wire.reason is msgspec.UNSET else wire.reason,
         extensions,
+        wire.version,
     )
 
 

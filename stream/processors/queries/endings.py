@@ -16,11 +16,15 @@ class _Brief(msgspec.Struct):
     kind: str
     identity: _Identity
     extensions: tuple[msgspec.Raw, ...] = ()
+    version: int = 1
 
     @property
     def rank(self) -> tuple[int, bool]:
-        """In which order the budget service tells of a stream: it extends what is open, or what has run dry and was halted."""
-        return len(self.extensions), self.kind != "opened"
+        """In which order the budget service tells of a stream: it extends what is open, or what has run dry and was halted.
+
+        Extensions and versions of the data only ever grow, and nothing grows behind an ending.
+        """
+        return len(self.extensions) + self.version, self.kind != "opened"
 
 
 _decode = msgspec.json.Decoder(_Brief).decode

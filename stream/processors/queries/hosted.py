@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from schemas import Extensions, TableSource
+from schemas import FIRST_VERSION, Extensions, TableSource
 from stream.accounting.charged import charged_answers
 from stream.accounting.costs import PARTS, whole_left
 from stream.noise import NoiseKey, Role
@@ -66,6 +66,7 @@ class HostedStreams:
         slots = []
         fresh: dict[int, Definition] = {}
         extended: dict[int, Definition] = {}
+        renewed: dict[int, Definition] = {}
         for definition in definitions:
             slot = self.slots.get(definition.stream)
             if slot is None:
@@ -74,12 +75,17 @@ class HostedStreams:
                 self.incarnations[slot] = definition.incarnation
                 fresh[slot] = definition
                 extended.pop(slot, None)
+                renewed.pop(slot, None)
                 self.extensions.pop(slot, None)
             if definition.extensions:
                 extended[slot] = max(definition, extended.get(slot, definition), key=_extent)
+            if definition.version > FIRST_VERSION:
+                renewed[slot] = max(definition, renewed.get(slot, definition), key=_version)
             slots.append(slot)
         if fresh:
             self._begin(fresh)
+        for slot, definition in renewed.items():
+            self._renew(slot, definition)
         for slot, definition in extended.items():
             self._extend(slot, definition.extensions)
         return slots
@@ -92,6 +98,19 @@ class HostedStreams:
         self.columns.cutoff[slot] = charged_answers(self.terms_at(slot).calibration, extensions)
         self.columns.changed[slot] = True
         self.life.revive(np.array([slot], dtype=np.intp))
+
+    def _renew(self, slot: int, definition: Definition) -> None:
+        """Have a stream answer from a later version of its data; one that was refused for the old may be fit for the new."""
+        columns, version = self.columns, self.terms[definition.terms].version
+        if version > self.terms_at(slot).version:
+            self._beginnings += 1
+            columns.begun[slot] = self._beginnings
+            columns.terms_of[slot] = definition.terms
+        if columns.refused[slot] and version == self.terms_at(slot).version:
+            columns.refused[slot] = False
+            self.life.reasons.pop(slot, None)
+        self.noise.renew(slot, self.terms_at(slot).version)
+        columns.changed[slot] = True
 
     def _begin(self, fresh: dict[int, Definition]) -> None:
         """Start streams as their definitions have them."""
@@ -197,6 +216,10 @@ class HostedStreams:
 def _facts(terms: Terms) -> tuple[str, bool, int]:
     """The kind, whether it is plain, and the cutoff of a stream that begins on these terms."""
     return terms.mechanism.kind, terms.plain, terms.calibration.cutoff or UNLIMITED
+
+
+def _version(definition: Definition) -> int:
+    return definition.version
 
 
 def _extent(definition: Definition) -> int:

@@ -66,6 +66,7 @@ class _Shown:
     left: int | None
     answered: int
     offset: int
+    version: int | None
 
 
 def _answer(streams: HostedStreams, shown: dict[int, _Shown], one: Asked, reply: Reply) -> Message:
@@ -76,7 +77,10 @@ def _answer(streams: HostedStreams, shown: dict[int, _Shown], one: Asked, reply:
             streams.charge(slot, reply.parts)
         streams.columns.answered[slot] = index + 1
         spent, left = streams.spent(slot), streams.shown_left(slot)
-        known = shown[slot] = _Shown(streams.names[slot], streams.keys[slot], spent, left, index, one.offset)
+        version = streams.terms_at(slot).shown_version
+        known = shown[slot] = _Shown(
+            streams.names[slot], streams.keys[slot], spent, left, index, one.offset, version
+        )
     known.answered, known.offset = index + 1, one.offset
     answer = WireAnswer(
         one.id,
@@ -92,6 +96,7 @@ def _answer(streams: HostedStreams, shown: dict[int, _Shown], one: Asked, reply:
         reply.choice,
         reply.alpha,
         reply.price,
+        known.version,
     )
     return (known.key, encode(answer), ())
 

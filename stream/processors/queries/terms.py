@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import (
+    FIRST_VERSION,
     AboveThreshold,
     Amount,
     Calibration,
@@ -42,9 +43,15 @@ class Terms:
     mechanism: Mechanism
     calibration: Calibration
     fingerprint: str | None
+    version: int = FIRST_VERSION
     _amounts: dict[tuple[bool, int, int, Extensions], Any] = field(default_factory=dict)
     _samplers: dict[str, Sampler] = field(default_factory=dict)
     _grid: Grid | None = None
+
+    @property
+    def shown_version(self) -> int | None:
+        """The version of the data as answers tell it: the first is not named."""
+        return None if self.version == FIRST_VERSION else self.version
 
     @property
     def is_sparse_vector(self) -> bool:
@@ -132,15 +139,17 @@ class TermsTable:
 
     def __init__(self) -> None:
         self.all: list[Terms] = []
-        self._index: dict[tuple[str, Mechanism, Calibration, str | None], int] = {}
+        self._index: dict[tuple[str, Mechanism, Calibration, str | None, int], int] = {}
 
     def index_of(self, definition: Control) -> int:
         """The number of a definition's terms."""
         mechanism = definition.spec.mechanism
         if isinstance(mechanism, AboveThreshold | NumericSparse):
             mechanism = mechanism.model_copy(update={"threshold": 0.0})
-        key = (definition.source.model_dump_json(), mechanism, definition.calibration, definition.fingerprint)
+        source, calibration = definition.source, definition.calibration
+        data = (definition.fingerprint, definition.version)
+        key = (source.model_dump_json(), mechanism, calibration, *data)
         if (index := self._index.get(key)) is None:
             index = self._index[key] = len(self.all)
-            self.all.append(Terms(definition.source, mechanism, definition.calibration, definition.fingerprint))
+            self.all.append(Terms(source, mechanism, calibration, *data))
         return index

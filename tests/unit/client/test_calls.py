@@ -21,7 +21,7 @@ def parameters(kind: type[Any], name: str) -> list[tuple[str, Any, Any]]:
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "topics"])
 def test_every_call_of_the_asynchronous_client_is_one_of_the_other_and_of_the_driver(name: str) -> None:
     assert parameters(Client, name) == parameters(AsyncClient, name)
-    own = {"register": ["table"]}.get(name, [])
+    own = {"register": ["table"], "refresh": ["table"]}.get(name, [])
     assert [one for one in parameters(Driver, name) if one[0] not in own] == parameters(AsyncClient, name)
 
 

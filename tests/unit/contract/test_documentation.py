@@ -42,7 +42,7 @@ def test_every_form_of_question_every_request_and_every_outcome_has_an_example()
     assert forms == set(get_args(Form))
     kinds = {one["kind"] for one in examples if "request" in one}
     assert kinds == {
-        *("register", "open", "extend", "halt", "close", "halt_source"),
+        *("register", "open", "extend", "halt", "close", "halt_source", "refresh"),
         *("register_population", "join", "allot"),
     }
     outcomes = {one["outcome"] for one in examples if "outcome" in one}

@@ -70,6 +70,22 @@ async def test_a_stream_is_extended_from_the_api_when_it_has_run_dry() -> None:
         assert (row["tops"], row["tops_left"]) == (3, 1)
 
 
+async def test_a_table_is_refreshed_from_the_api() -> None:
+    installation = Installation()
+    table = {"kind": "table", "source": "people", "neighbors": "add-remove", "epsilon": 9.0, "path": "-"}
+    installation.driver.register({**table, "attributes": {"sex": ["F", "M"]}}, {"sex": ["F", "M"]})
+    for kind in ("histogram", "laplace"):
+        mechanism = {"kind": kind, **({"attributes": ["sex"]} if kind == "histogram" else {})}
+        installation.driver.open({"stream": kind, "source": "people", "mechanism": mechanism, "epsilon": 1.0})
+    installation.flow()
+    async with installation.web() as client:
+        receipt = await post(client, "/api/refreshes", {"request": "1", "source": "people"})
+        assert (receipt["outcome"], receipt["version"]) == ("registered", 2)
+        rows = {name: (await get(client, f"/api/streams/{name}"))["row"] for name in ("histogram", "laplace")}
+    assert (rows["histogram"]["state"], rows["laplace"]["state"]) == ("closed", "open")
+    assert "closed by the refresh to version 2" in rows["histogram"]["reason"]
+
+
 async def test_a_source_is_halted_with_its_streams() -> None:
     installation = Installation()
     installation.open(spec("one"), spec("two"))

@@ -109,7 +109,7 @@ class Context:
         """The private table behind a stream."""
         terms = self.streams.terms_at(slot)
         try:
-            return self.tables.get(self.source_table(slot), terms.fingerprint)
+            return self.tables.get(self.source_table(slot), terms.fingerprint, terms.version)
         except ValueError as error:
             raise Rejection("table", f"stream: {error}") from None
 

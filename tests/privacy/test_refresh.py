@@ -1,0 +1,107 @@
+"""One person in all versions of a table: what a stream that goes on may lose, and what it would by another rule."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import combinations_with_replacement, product
+from typing import Any
+
+import pytest
+
+from schemas import SparseVectorCalibration
+from sotto import Driver
+from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
+from stream.noise import DELTA_PER_DRAW, NoiseKey
+from tests.privacy.exact import BELOW, Machine, Move, law_of, outcomes, worst_delta
+
+SEXES = "FM"
+OTHERS = [own for size in range(3) for own in combinations_with_replacement(SEXES, size)]
+SOURCE: dict[str, Any] = {
+    "kind": "table",
+    "source": "people",
+    "neighbors": "add-remove",
+    "epsilon": 1000.0,
+    "path": "-",
+    "attributes": {"sex": ["F", "M"]},
+}
+VERSIONS = 3
+
+
+def histories() -> list[list[Move]]:
+    """The counts of men in all versions, with one person and without, who may have another sex in each."""
+    found = []
+    for others in product(OTHERS, repeat=VERSIONS):
+        for own in product(SEXES, repeat=VERSIONS):
+            counts = [
+                (version.count("M") + (sex == "M"), version.count("M"))
+                for version, sex in zip(others, own, strict=True)
+            ]
+            found.append(counts)
+    return found
+
+
+def opened(**mechanism: Any) -> SparseVectorCalibration:
+    driver = Driver(NoiseKey(bytes(32)), partitions=1)
+    driver.register(SOURCE, {"sex": ["F"]})
+    driver.open(
+        {
+            "stream": "s",
+            "source": "people",
+            "epsilon": 1.0,
+            "expected_queries": VERSIONS,
+            "mechanism": {"kind": "above_threshold", "threshold": 1.0, **mechanism},
+        }
+    )
+    calibration = driver.grant("people", "s").calibration
+    assert isinstance(calibration, SparseVectorCalibration)
+    return calibration
+
+
+@pytest.mark.parametrize("monotone", [False, True])
+def test_a_threshold_over_all_versions_is_private_for_a_person_in_all_of_them(monotone: bool) -> None:
+    calibration = opened(monotone=monotone)
+    margins = range(calibration.shift - 1, calibration.shift + 3)
+    # One question a version: whatever the sequence, each is moved by what one table allows, and all the same way.
+    moved = {(with_one - without) for counts in histories() for with_one, without in counts}
+    assert moved == {0, 1}
+    found = outcomes(Machine.shipped(calibration), margins, VERSIONS)
+    for sign in (1, -1):
+        moves = [(one, one + sign * step) for one in margins for step in moved if one + sign * step in margins]
+        assert worst_delta(found, moves, lambda _: Fraction(1)) <= Fraction(40 * DELTA_PER_DRAW)
+
+
+def test_a_threshold_that_each_version_drew_anew_would_lose_more() -> None:
+    calibration = opened()
+    margins = range(calibration.shift - 1, calibration.shift + 3)
+    drawn_anew = Machine(
+        threshold=law_of(threshold_sampler(calibration)),
+        query=law_of(query_sampler(calibration)),
+        shift=calibration.shift,
+        renewed="each query",
+    )
+    seen = outcomes(drawn_anew, margins, 1)
+    # ⊥ in each of twelve versions, which are then independent: one more row each time makes it less likely.
+    lost = max(
+        12 * math.log(seen.probability((BELOW,), [one]) / seen.probability((BELOW,), [one + 1]))
+        for one in margins
+        if one + 1 in margins
+    )
+    assert lost > 1.5
+
+
+def test_noise_of_questions_is_bound_to_the_version_that_they_are_answered_of() -> None:
+    """An answer that was never committed, and the committed one of other data, do not tell how the data differ."""
+    differences = set()
+    for number in range(20):
+        answers = []
+        for rows in ("F" * 10, "F" * 13):
+            driver = Driver(NoiseKey(number.to_bytes(32, "big")), partitions=1)
+            driver.register(SOURCE, {"sex": ["F"] * 10})
+            driver.open({"stream": "s", "source": "people", "epsilon": 0.5, "mechanism": {"kind": "laplace"}})
+            if len(rows) != 10:
+                driver.refresh("people", {"sex": list(rows)})
+            # The same event at the same place: once answered of the old version, once of the new.
+            answers.append(driver.ask("s", where="TRUE", id="1").estimate or 0.0)
+        differences.add(answers[1] - answers[0])
+    assert len(differences) > 5

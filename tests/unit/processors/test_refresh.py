@@ -1,0 +1,292 @@
+"""New versions of a table: who goes on and who ends, what answers tell, and what is the same after crashes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from schemas import Control, RefreshSource
+from schemas.wire import Codec
+from sotto import Driver, Refused, Result
+from stream.data import DataError, TableStore
+from stream.noise import NoiseKey, Role
+from stream.processors.base import Record
+from stream.processors.queries import QueryProcessor
+from tests.unit.processors.installation import KEY
+
+OLD = {"sex": ["F"] * 30 + ["M"] * 10}
+NEW = {"sex": ["F"] * 70 + ["M"] * 20}
+SOURCE = {
+    "kind": "table",
+    "source": "people",
+    "neighbors": "add-remove",
+    "epsilon": 500.0,
+    "path": "-",
+    "attributes": {"sex": ["F", "M"]},
+}
+GOING_ON: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "laplace": ({"kind": "laplace", "answers": 9}, {"where": "sex = 'F'"}),
+    "above_threshold": ({"kind": "above_threshold", "threshold": 50.0, "cutoff": 5}, {"where": "sex = 'F'"}),
+    "numeric_sparse": ({"kind": "numeric_sparse", "threshold": 50.0, "cutoff": 5}, {"where": "sex = 'F'"}),
+    "noisy_max": (
+        {"kind": "noisy_max", "answers": 9},
+        {"candidates": [{"name": "F", "where": "sex = 'F'"}, {"name": "M", "where": "sex = 'M'"}]},
+    ),
+    "exponential": (
+        {"kind": "exponential", "answers": 9},
+        {"candidates": [{"name": "F", "where": "sex = 'F'"}, {"name": "M", "where": "sex = 'M'"}]},
+    ),
+}
+KEEPING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "pmw": ({"kind": "pmw", "attributes": ["sex"]}, {"where": "sex = 'F'"}),
+    "sparse_pmw": ({"kind": "sparse_pmw", "attributes": ["sex"], "rows": 90}, {"cells": [{"at": {"sex": "F"}}]}),
+    "histogram": ({"kind": "histogram", "attributes": ["sex"]}, {"group_by": ["sex"]}),
+    "lazy_histogram": ({"kind": "lazy_histogram", "attributes": ["sex"]}, {"cells": [{"at": {"sex": "F"}}]}),
+    "sparse_project": (
+        {"kind": "sparse_project", "attributes": ["sex"], "projections": 8},
+        {"cells": [{"at": {"sex": "F"}}]},
+    ),
+}
+QUESTIONS = {kind: question for kind, (_, question) in (GOING_ON | KEEPING).items()}
+
+_control: Codec[Control] = Codec(Control, limit=1 << 20)
+
+
+def service(*kinds: str, epsilon: float = 20.0) -> Driver:
+    driver = Driver(KEY, partitions=2)
+    driver.register(SOURCE, OLD)
+    for kind in kinds:
+        driver.open(spec(kind, epsilon))
+    return driver
+
+
+def spec(kind: str, epsilon: float = 20.0) -> dict[str, Any]:
+    mechanism = (GOING_ON | KEEPING)[kind][0]
+    return {"stream": kind, "source": "people", "mechanism": mechanism, "epsilon": epsilon, "expected_queries": 9}
+
+
+def ask(driver: Driver, kind: str) -> Result:
+    return driver.ask(kind, outcomes=True, **QUESTIONS[kind])
+
+
+def test_streams_that_draw_new_noise_go_on_with_the_new_rows_and_answers_tell_the_version() -> None:
+    driver = service(*GOING_ON)
+    before = {kind: ask(driver, kind) for kind in GOING_ON}
+    assert {one.version for one in before.values()} == {None}
+    receipt = driver.refresh("people", NEW)
+    assert (receipt.outcome, receipt.version) == ("registered", 2)
+    for kind in GOING_ON:
+        answer = ask(driver, kind)
+        assert (answer.version, answer.index) == (2, 1), kind
+        assert answer.spent is not None
+        assert driver.grant("people", kind).state == "open"
+    # ε = 20 for nine answers: noise of a few rows.
+    laplace = ask(driver, "laplace").estimate
+    assert laplace is not None
+    assert abs(laplace - 70) < 20
+    assert (before["above_threshold"].outcome, ask(driver, "above_threshold").outcome) == ("below", "above")
+    assert driver.refresh("people", OLD).version == 3
+    assert (ask(driver, "above_threshold").outcome, ask(driver, "laplace").version) == ("below", 3)
+
+
+def test_streams_that_keep_what_they_computed_are_closed_with_the_reason_and_refunded() -> None:
+    driver = service(*KEEPING)
+    ask(driver, "pmw")
+    driver.refresh("people", NEW)
+    for kind in KEEPING:
+        grant = driver.grant("people", kind)
+        assert (grant.state, grant.ending) == ("closed", "closed"), kind
+        assert grant.reason is not None
+        assert grant.reason.startswith("closed by the refresh to version 2; what it "), grant.reason
+        assert "of version 1" in grant.reason
+        answer = ask(driver, kind)
+        assert (answer.outcome, answer.reason) == ("halted", grant.reason)
+        assert grant.refunded.epsilon > 0.0
+    assert driver.grant("people", "histogram").refunded.epsilon == 20.0, "it had answered nothing"
+
+
+def test_one_that_has_run_dry_and_keeps_what_it_computed_cannot_be_extended_into_the_new_version() -> None:
+    driver = service("laplace")
+    mechanism = {**KEEPING["sparse_pmw"][0], "updates": 1, "gap": 0.001}
+    driver.open({**spec("sparse_pmw", 100.0), "mechanism": mechanism})
+    for _ in range(9):
+        ask(driver, "laplace")
+    ask(driver, "sparse_pmw")
+    assert {driver.grant("people", kind).state for kind in ("laplace", "sparse_pmw")} == {"exhausted"}
+    driver.refresh("people", NEW)
+    with pytest.raises(Refused, match="cannot be extended"):
+        driver.extend("people", "sparse_pmw", 5.0)
+    driver.extend("people", "laplace", 5.0)
+    assert ask(driver, "laplace").version == 2
+
+
+def test_all_are_closed_where_that_is_asked() -> None:
+    driver = service("laplace", "histogram", "above_threshold")
+    driver.refresh("people", NEW, close=True)
+    reasons = {driver.grant("people", kind).reason for kind in ("laplace", "above_threshold")}
+    assert reasons == {"closed by the refresh to version 2, as asked"}
+    driver.open({**spec("laplace"), "stream": "next"})
+    assert driver.ask("next", where="TRUE").version == 2
+
+
+def test_a_version_is_new_even_if_nothing_changed_and_its_fingerprint_does_not_say_so() -> None:
+    driver = service("laplace")
+    seen = []
+    for table in (OLD, NEW, NEW):
+        driver.refresh("people", table)
+        seen.append(driver.budget("people"))
+    assert [one.version for one in seen] == [2, 3, 4]
+    assert len({one.fingerprint for one in seen}) == 3
+    assert driver.register(SOURCE).outcome == "registered", "the same definition, over data that are on record"
+
+
+def test_a_file_that_changed_without_a_refresh_halts_and_the_message_names_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    pl.DataFrame(OLD).write_csv(path)
+    driver = Driver(KEY, partitions=2)
+    driver.register({**SOURCE, "path": str(path)})
+    driver.open(spec("laplace"))
+    ask(driver, "laplace")
+    pl.DataFrame(NEW).write_csv(path)
+    driver.restart(KEY)
+    refused = ask(driver, "laplace")
+    assert refused.outcome == "halted"
+    assert "sotto source refresh" in (refused.reason or "")
+    assert driver.refresh("people").version == 2
+    answer = ask(driver, "laplace")
+    assert (answer.outcome, answer.version, answer.index) == ("answer", 2, 1)
+
+
+def test_the_same_bytes_come_after_crashes_and_redelivery_on_either_side_of_a_refresh() -> None:
+    driver = service(*GOING_ON)
+    driver.ask_many([{"id": kind, "stream": kind, **QUESTIONS[kind]} for kind in GOING_ON])
+    driver.refresh("people", NEW)
+    driver.ask_many([{"id": kind, "stream": kind, **QUESTIONS[kind]} for kind in GOING_ON])
+    figures = driver.figures()
+    driver.redeliver()
+    driver.crash()
+    assert driver.figures() == figures
+    assert [one.version for one in driver.answers(from_beginning=True)].count(2) == len(GOING_ON)
+
+
+def test_what_was_answered_of_an_old_version_is_not_answered_again_of_the_new() -> None:
+    driver = service("laplace")
+    ask(driver, "laplace")
+    first = driver.records(driver.topics.answers)
+    driver.refresh("people", NEW)
+    driver.crash()
+    assert driver.records(driver.topics.answers) == first
+
+
+def test_a_threshold_is_that_of_all_versions_and_the_noise_of_questions_is_not() -> None:
+    driver = service("above_threshold")
+
+    def noise() -> tuple[bytes, ...]:
+        [streams] = [one.streams for one in driver._workers if "above_threshold" in one.streams.slots]
+        slot = streams.slots["above_threshold"]
+        return tuple(streams.noise.subkey(slot, role) for role in (Role.THRESHOLD, Role.QUERY, Role.ANSWER))
+
+    ask(driver, "above_threshold")
+    before = noise()
+    driver.refresh("people", NEW)
+    after = noise()
+    assert after[0] == before[0]
+    assert not {*after[1:]} & {*before[1:]}
+    barrier = driver.figures()["above_threshold"][4]
+    driver.crash()
+    assert noise() == after
+    assert driver.figures()["above_threshold"][4] == barrier
+
+
+def test_what_was_told_before_a_refresh_takes_nothing_back() -> None:
+    driver = service("laplace", "histogram")
+    old = driver.records(driver.topics.control)
+    driver.refresh("people", NEW)
+    for worker, partition in zip(driver._workers, range(2), strict=True):
+        worker.follow([one for one in old if one.partition == partition])
+    assert ask(driver, "laplace").version == 2
+    assert ask(driver, "histogram").outcome == "halted"
+    # And in a restore, where an older event stands behind the later one.
+    new = driver.records(driver.topics.control)
+    place = next(one.partition for one in old if one.key == b"laplace")
+    processor = QueryProcessor(driver.topics, place, KEY, driver._tables)
+    processor.restore([one for one in (*new, *old) if one.partition == place])
+    processor.restored()
+    assert processor.streams.terms_at(processor.streams.slots["laplace"]).version == 2
+    assert not processor.repeatable
+
+
+def test_a_worker_whose_file_is_still_the_old_one_does_not_answer() -> None:
+    driver = service("laplace")
+    driver.refresh("people", NEW)
+    record = [one for one in driver.records(driver.topics.control) if one.key == b"laplace"][-1]
+    tables = TableStore.keyed_by(KEY)
+    tables.put("people", OLD)
+    processor = QueryProcessor(driver.topics, record.partition, KEY, tables)
+    processor.restore([record])
+    processor.restored()
+    query = b'{"id":"1","stream":"laplace","where":"TRUE"}'
+    outputs = processor.process([Record(driver.topics.queries, record.partition, 0, 0, b"laplace", query)])
+    [(_, value, _)] = outputs.messages[driver.topics.answers, record.partition]
+    assert b"differs from what was registered" in (value or b"")
+
+
+def test_a_version_is_known_under_an_older_key() -> None:
+    older, newer = NoiseKey(bytes(range(32))), NoiseKey(bytes(range(1, 33)), (NoiseKey(bytes(range(32))),))
+    stores = [TableStore.keyed_by(key) for key in (older, newer)]
+    source = service().budget("people").source
+    for store in stores:
+        store.put("people", NEW)
+    second = stores[0].fingerprint(source, 2)  # type: ignore[arg-type]
+    assert stores[1].get(source, second, 2).private_row_count == 90  # type: ignore[arg-type]
+    fresh = TableStore.keyed_by(newer)
+    fresh.put("people", NEW)
+    with pytest.raises(DataError, match="differs"):
+        fresh.get(source, second, 3)  # type: ignore[arg-type]
+
+
+def test_a_request_sent_again_makes_no_other_version_and_refusals_change_nothing() -> None:
+    driver = service("laplace")
+    request = RefreshSource(request="r", source="people")
+    assert [one.version for one in driver.requests([request, request])] == [2, 2]
+    assert driver.budget("people").version == 2
+    driver.register(
+        {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 1.0, "sensitivity": 1.0}
+    )
+    with pytest.raises(Refused, match="nothing to refresh"):
+        driver.refresh("feed")
+    with pytest.raises(Refused, match="not registered"):
+        driver.refresh("nobody")
+    with pytest.raises(Refused, match="column 'sex'"):
+        driver.refresh("people", {"age": [1]})
+    driver._tables.put("people", OLD)
+    driver.halt("people")
+    with pytest.raises(Refused, match="is halted"):
+        driver.refresh("people")
+    assert driver.budget("people").version == 2
+
+
+def test_people_and_their_rows_go_on_by_the_same_choice() -> None:
+    rows = {
+        "who": [f"p{number % 20}" for number in range(80)],
+        "sex": ["FM"[number % 3 == 0] for number in range(80)],
+    }
+    driver = Driver(KEY, partitions=1)
+    driver.register({**SOURCE, "person": "who", "contribution": 2}, rows)
+    driver.open({**spec("laplace", 400.0)})
+    first = ask(driver, "laplace").estimate
+    driver.refresh("people", {name: column[::-1] for name, column in rows.items()})
+    assert ask(driver, "laplace").estimate == first
+    assert driver.ask("laplace", people=True).estimate == 20
+
+
+def test_earlier_control_events_are_written_as_they_were() -> None:
+    driver = service("laplace")
+    assert all(b'"version"' not in (one.value or b"") for one in driver.records(driver.topics.control))
+    assert all(b'"version"' not in (one.value or b"") for one in driver.records(driver.topics.ledger))
+    driver.refresh("people", NEW)
+    [definition] = [_control.decode(one.value) for one in driver.records(driver.topics.control)[-1:]]
+    assert definition.version == 2

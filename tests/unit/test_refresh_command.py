@@ -1,0 +1,54 @@
+"""``sotto source refresh`` says which version there is now, and which streams it has closed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Self
+
+import pytest
+from typer.testing import CliRunner
+
+from sotto import Driver
+from stream.cli import sources
+from stream.cli.app import app
+
+SOURCE = {
+    "kind": "table",
+    "source": "visits",
+    "neighbors": "add-remove",
+    "epsilon": 9.0,
+    "path": "-",
+    "attributes": {"sex": ["F", "M"]},
+}
+
+
+class InMemory:
+    """The client's calls, on a driver."""
+
+    driver: Driver
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    async def list_streams(self, source: str | None = None) -> list[Any]:
+        return self.driver.list_streams(source)
+
+    async def refresh(self, source: str, *, close: bool = False) -> Any:
+        return self.driver.refresh(source, close=close)
+
+
+def test_a_refresh_says_what_became_of_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    InMemory.driver = Driver(bytes(32))
+    InMemory.driver.register(SOURCE, {"sex": ["F", "M"]})
+    for kind in ("histogram", "laplace"):
+        mechanism = {"kind": kind, **({"attributes": ["sex"]} if kind == "histogram" else {})}
+        InMemory.driver.open({"stream": kind, "source": "visits", "mechanism": mechanism, "epsilon": 1.0})
+    monkeypatch.setattr(sources, "AsyncClient", InMemory)
+    said = CliRunner().invoke(app, ["source", "refresh", "visits"], env={"COLUMNS": "200"})
+    assert "source visits has version 2 of its data; 1 streams are closed: histogram" in said.stdout
+    told = CliRunner().invoke(app, ["source", "refresh", "visits", "--close", "--json"])
+    found = json.loads(told.stdout)
+    assert (found["receipt"]["version"], found["closed"]) == (3, ["laplace"])
