@@ -9,13 +9,16 @@ import { shell } from "./shell.js";
 import { askView } from "./views/ask.js";
 import { loginView } from "./views/login.js";
 import { overviewView } from "./views/overview.js";
+import { peopleView } from "./views/people.js";
 import { planView } from "./views/plan.js";
+import { populationView } from "./views/population.js";
 import { registerView } from "./views/register.js";
 import { rejectedView } from "./views/rejected.js";
 import { sourceView } from "./views/source.js";
 import { sourcesView } from "./views/sources.js";
 import { streamView } from "./views/stream.js";
 import { streamsView } from "./views/streams.js";
+import { trailView } from "./views/trail.js";
 import { workersView } from "./views/workers.js";
 
 const HIDDEN_MS = 60_000; // a tab out of sight gives its connections back after this long
@@ -25,10 +28,12 @@ const VIEWS = {
   streams: [streamsView, streamView],
   sources: [sourcesView, sourceView],
   register: [registerView],
+  people: [peopleView, populationView],
   plan: [planView],
   ask: [askView],
   workers: [workersView],
   rejected: [rejectedView],
+  trail: [trailView],
 };
 
 const page = document.getElementById("page");

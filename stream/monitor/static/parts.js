@@ -33,7 +33,7 @@ export function burnBar() {
       const unit = unitOf(row);
       const total = row.total[unit] || 1;
       const left = Math.max(row.left[unit], 0);
-      const spent = Math.min(row.spent[unit], total);
+      const spent = Math.min(row.spent[unit], Math.max(total - left, 0)); // where it renews, more was spent in earlier periods
       const held = Math.max(total - left - spent, 0);
       const refunded = Math.min(row.refunded[unit], left);
       const shares = [spent, held, refunded, left - refunded].map((part) => part / total);

@@ -5,6 +5,7 @@ import { send } from "../api.js";
 import { Chart } from "../chart.js";
 import { make, setText } from "../dom.js";
 import { jsonBlock } from "../forms.js";
+import { forecastCard, promiseLine, spendingCard } from "../forecasts.js";
 import { amount, mainAmount, number, percent, time, unitOf } from "../format.js";
 import { burnBar, burnLegend, card, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
@@ -28,6 +29,9 @@ export function sourceView({ names: [name], session }) {
   const bar = burnBar();
   const figures = facts(PARTS);
   const chart = new Chart({ title: "Budget over time", format: (value) => number(value), stepped: true, height: 220 });
+  const promise = promiseLine();
+  const forecast = forecastCard();
+  const spending = spendingCard();
   const table = streamTable({ withSource: false });
   const none = emptyState("No stream on this source", "Open one:", OPEN_STREAM);
   none.hidden = halt.hidden = true;
@@ -36,14 +40,19 @@ export function sourceView({ names: [name], session }) {
     { class: "view" },
     make("div", { class: "head" }, make("h1", { class: "name" }, name), state.element, make("div", { class: "head-actions" }, plan, halt)),
     about,
+    promise.element,
     reason,
     card("Budget", share, bar.element, burnLegend(), figures.element),
     card("Burn-down", chart.element),
+    forecast.element,
+    spending.element,
     card("What is declared", declared),
     card("Streams", table.element, none, make("p", {}, make("a", { href: route("streams", [], { source: name }) }, "All streams of this source"))),
   );
 
-  function showBudget({ source: row, points }) {
+  function showBudget({ source: row, points, forecasts }) {
+    promise.update(row);
+    forecast.update(forecasts);
     state.update(row);
     halt.hidden = plan.hidden = row.state === "halted";
     setText(about, `${describe(row)}; neighbours ${row.neighbors === "replace" ? "replace one row" : "add or remove one row"}; last change ${time(row.updated)}`);
@@ -78,10 +87,12 @@ export function sourceView({ names: [name], session }) {
     title: name,
     back: { route: route("sources"), text: "All sources" },
     subject: "budget",
-    connections: [{ views: ["overview", "budget", "streams"], query: { source: name, sort: "tops_left", limit: SHOWN } }],
+    connections: [{ views: ["overview", "budget", "streams", "spending"], query: { source: name, sort: "tops_left", limit: SHOWN } }],
     show(view, data) {
       if (view === "budget") {
         showBudget(data);
+      } else if (view === "spending") {
+        spending.update(data);
       } else if (view === "streams") {
         table.update(data.items);
         table.element.hidden = data.items.length === 0;

@@ -1,0 +1,175 @@
+// Parts of budgets: who has them, and the forms that register populations, let sources join, and allot. Each asks before it acts.
+
+import { send } from "./api.js";
+import { confirm, receiptLine } from "./confirm.js";
+import { KeyedList, link, make, setText } from "./dom.js";
+import { capital, heads } from "./forecasts.js";
+import { given, labelled, listed, numberInput, select, textInput, typed } from "./forms.js";
+import { amount, count, percent } from "./format.js";
+import { emptyState } from "./parts.js";
+import { route } from "./routes.js";
+
+function allotmentRow() {
+  const head = make("th", { scope: "row", class: "name" });
+  const of = make("td", { "data-label": "Of" });
+  const who = make("td", { "data-label": "Analysts" });
+  const figures = ["Allotted", "Granted", "Left"].map((name) => make("td", { "data-label": name }));
+  const streams = make("td", { class: "figure", "data-label": "Streams" });
+  const meaning = make("td", { class: "quiet cell-meaning", "data-label": "What it promises" });
+  return {
+    element: make("tr", {}, head, of, who, figures, streams, meaning),
+    update(row) {
+      setText(head, row.allotment);
+      const place = row.source === null ? route("people", [row.population]) : route("sources", [row.source]);
+      of.replaceChildren(row.source === null ? "population " : "source ", link(place, row.source ?? row.population));
+      setText(who, row.analysts.join(", "));
+      setText(figures[0], amount(row.total));
+      setText(figures[1], amount(row.granted));
+      setText(figures[2], `${amount(row.left)} (${percent(row.left_share)})`);
+      figures[2].toggleAttribute("data-low", row.left_share < 0.1);
+      setText(streams, count(row.streams));
+      setText(meaning, capital(row.meaning));
+    },
+  };
+}
+
+/** A table of allotments. */
+export function allotmentTable() {
+  const body = make("tbody");
+  const list = new KeyedList(body, allotmentRow);
+  const table = make("table", { class: "plain people-table", "aria-label": "Allotments" }, heads("Allotment", "Of", "Analysts", "Allotted", "Granted", "Left", "Streams", "What it promises"), body);
+  const none = emptyState("Nothing is allotted", "Analysts open streams within a part of a source's or a population's budget. Until a budget has such parts, operators alone open streams on it through this page.");
+  return {
+    element: make("div", {}, table, none),
+    update(items) {
+      table.hidden = items.length === 0;
+      none.hidden = items.length > 0;
+      list.show(items, (row) => `${row.source ?? ""}|${row.population ?? ""}|${row.allotment}`);
+    },
+  };
+}
+
+/** Open a dialog that sends one request under one id. */
+function act(session, { verb, subject, name, effect, path, body, done }) {
+  const request = crypto.randomUUID();
+  return confirm({
+    session,
+    verb,
+    subject,
+    name,
+    effect,
+    async perform(token) {
+      const receipt = await send(path, token, { method: "POST", body: { request, ...body } });
+      return `${done}${receipt.meaning ? ` Know that ${receipt.meaning}.` : ""}\n${receiptLine(receipt)}`;
+    },
+  });
+}
+
+function form(button, onsubmit, ...fields) {
+  const wrong = make("p", { class: "outcome", role: "alert", "data-level": "refused", hidden: true });
+  const element = make("form", { class: "sheet", novalidate: true }, fields, wrong, make("div", { class: "buttons" }, make("button", { type: "submit" }, button)));
+  element.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const problem = onsubmit();
+    wrong.hidden = !problem;
+    setText(wrong, problem ?? "");
+  });
+  return element;
+}
+
+/** The form that makes a population known. */
+export function populationForm(session) {
+  const name = textInput({ maxlength: "128", placeholder: "patients" });
+  const epsilon = numberInput({ placeholder: "10" });
+  const delta = numberInput({ placeholder: "0" });
+  const accountant = select([["pure", "ε and δ added up"], ["zcdp", "zCDP: ρ, for Gaussian noise"]]);
+  const renews = textInput({ maxlength: "5", placeholder: "never" });
+  return form(
+    "Register population…",
+    () => {
+      if (!name.value.trim() || !(Number(epsilon.value) > 0)) {
+        return "Give a name and an ε above 0.";
+      }
+      const period = renews.value.trim();
+      const population = given({ population: name.value.trim(), epsilon: Number(epsilon.value), delta: typed(delta), accountant: accountant.value, renews: period || undefined });
+      act(session, {
+        verb: "Register",
+        subject: "population",
+        name: population.population,
+        effect: `Whatever is granted on its sources counts against ${amount({ epsilon: population.epsilon, delta: typed(delta) || 0, rho: null })} as well, ${period ? `anew every ${period}: privacy is then per period, not for ever` : "for ever"}. It cannot be changed or taken back.`,
+        path: "/api/populations",
+        body: { population },
+        done: "The population is registered; let its sources join.",
+      });
+      return null;
+    },
+    labelled("Name", name),
+    labelled("Budget ε", epsilon, "what all its sources together may lose"),
+    labelled("Budget δ", delta, "above 0 with zCDP"),
+    labelled("Counted by", accountant),
+    labelled("Renews every", renews, "as in 30d or 12h; empty for one budget for ever"),
+  );
+}
+
+/** The form that lets a source belong to a population. */
+export function joinForm(session, { source = "", population = "" } = {}) {
+  const from = textInput({ maxlength: "128", value: source, placeholder: "source" });
+  const to = textInput({ maxlength: "128", value: population, placeholder: "population" });
+  return form(
+    "Join population…",
+    () => {
+      const body = { source: from.value.trim(), population: to.value.trim() };
+      if (!body.source || !body.population) {
+        return "Name a source and a population.";
+      }
+      act(session, {
+        verb: "Join",
+        subject: "population",
+        name: body.population,
+        effect: `Source ${body.source} belongs to it from now on, for good. What it has granted counts there at once, and is refused if it does not fit.`,
+        path: "/api/joins",
+        body,
+        done: "The source belongs to the population.",
+      });
+      return null;
+    },
+    labelled("Source", from),
+    labelled("Population", to),
+  );
+}
+
+/** The form that lets analysts have a part of a budget. */
+export function allotForm(session, { kind = "source", of = "" } = {}) {
+  const name = textInput({ maxlength: "128", placeholder: "ana" });
+  const owner = select([["source", "a source"], ["population", "a population"]], kind);
+  const whose = textInput({ maxlength: "128", value: of, placeholder: "its name" });
+  const analysts = textInput({ maxlength: "4096", placeholder: "ana, ben" });
+  const epsilon = numberInput({ placeholder: "2" });
+  const delta = numberInput({ placeholder: "the budget's" });
+  return form(
+    "Allot…",
+    () => {
+      if (!name.value.trim() || !whose.value.trim() || !(Number(epsilon.value) > 0)) {
+        return "Give a name, whose budget it is a part of, and an ε above 0.";
+      }
+      const team = listed(analysts);
+      const body = given({ allotment: name.value.trim(), [owner.value]: whose.value.trim(), analysts: team.length ? team : undefined, epsilon: Number(epsilon.value), delta: typed(delta) });
+      act(session, {
+        verb: "Allot",
+        subject: "to",
+        name: body.allotment,
+        effect: `${team.length ? `${team.join(", ")} share` : `${body.allotment} has`} ${amount({ epsilon: body.epsilon, delta: body.delta || 0, rho: null })} of ${owner.value} ${whose.value.trim()} from now on, in place of what this allotment had before. Nobody without an allotment opens a stream there as an analyst any more.`,
+        path: "/api/allotments",
+        body,
+        done: "It is allotted.",
+      });
+      return null;
+    },
+    labelled("Name of the allotment", name, "the analyst's own, or a team's"),
+    labelled("Part of the budget of", owner),
+    labelled("Named", whose),
+    labelled("Analysts", analysts, "who share it, separated by commas; empty for the analyst that it is named after"),
+    labelled("ε", epsilon),
+    labelled("δ", delta),
+  );
+}

@@ -1,0 +1,128 @@
+// The audit trail: what was asked and decided, by whom, and what followed; and whether the chain of its entries is whole.
+
+import { explain, open, parameters } from "../api.js";
+import { KeyedList, link, make, setAttribute, setText } from "../dom.js";
+import { heads } from "../forecasts.js";
+import { amount, count, time } from "../format.js";
+import { afterPause, card, emptyState } from "../parts.js";
+import { route } from "../routes.js";
+import { choice, searchField } from "./filters.js";
+import { pager } from "./pager.js";
+
+const LIMIT = 50;
+const HEADS = ["No.", "Time", "What", "About", "Asked by", "Analyst", "Outcome", "Left", "Request"];
+const ACTIONS = ["register", "register_population", "join", "allot", "open", "extend", "close", "halt", "halt_source", "exhausted", "halted", "closed", "renewed", "beginning", "standing", "restored"];
+const OUTCOMES = ["registered", "opened", "closing", "halted", "refused"];
+const FIELDS = ["search", "source", "stream", "population", "analyst", "by", "action", "outcome"];
+
+function entryRow() {
+  const cells = HEADS.map((name) => make("td", { "data-label": name }));
+  return {
+    element: make("tr", {}, cells),
+    update(row) {
+      setText(cells[0], count(row.number));
+      setText(cells[1], time(row.time));
+      setText(cells[2], row.mechanism ? `${row.action} (${row.mechanism})` : row.action);
+      cells[3].replaceChildren(...about(row));
+      setText(cells[4], row.by ?? "–");
+      setText(cells[5], row.analyst ?? "–");
+      setText(cells[6], outcome(row));
+      setAttribute(cells[6], "data-low", row.outcome === "refused");
+      setText(cells[7], row.left ? amount(row.left) : "–");
+      setText(cells[8], row.request ?? "–");
+      cells.forEach((cell) => cell.toggleAttribute("data-empty", cell.textContent === "–"));
+    },
+  };
+}
+
+function about({ stream, source, population }) {
+  const parts = [
+    stream && link(route("streams", [stream]), stream),
+    source && link(route("sources", [source]), source),
+    population && link(route("people", [population]), population),
+  ].filter(Boolean);
+  return parts.length ? parts.flatMap((part, index) => (index ? [" · ", part] : [part])) : ["–"];
+}
+
+function outcome(row) {
+  const figures = [
+    row.granted && `granted ${amount(row.granted)}`,
+    row.answers && `${count(row.answers)} more answers`,
+    row.spent && `spent ${amount(row.spent)}`,
+    row.refunded && (row.refunded.epsilon || row.refunded.rho) && `${amount(row.refunded)} back`,
+    row.asked && !row.granted && `asked ${amount(row.asked)}`,
+  ].filter(Boolean);
+  return [row.outcome, ...figures, row.reason].filter(Boolean).join("; ") || "–";
+}
+
+export function trailView({ query, remember, session }) {
+  const chosen = Object.fromEntries(FIELDS.map((name) => [name, query[name] ?? ""]));
+  let offset = Number(query.offset) || 0;
+  const connections = () => [{ views: ["overview", "trail"], query: { ...chosen, offset, limit: LIMIT } }];
+  const change = (changes, to = 0) => {
+    Object.assign(chosen, changes);
+    offset = to;
+    remember({ ...chosen, offset: offset || "" }, connections());
+  };
+  const search = searchField("Search names and request ids", chosen.search, afterPause(() => change({ search: search.input.value })));
+  const named = [["source", "Source"], ["stream", "Stream"], ["population", "Population"], ["by", "Asked by"], ["analyst", "Analyst"]].map(([name, label]) => {
+    const field = searchField(label, chosen[name], afterPause(() => change({ [name]: field.input.value.trim() })));
+    field.input.name = name;
+    return field.element;
+  });
+  const options = (names, any) => [["", any], ...names.map((name) => [name, name.replace("_", " ")])];
+  const body = make("tbody");
+  const list = new KeyedList(body, entryRow);
+  const pages = pager(LIMIT, (to) => change({}, to));
+  const chain = make("p", { class: "outcome", role: "status" });
+  const told = make("p", { class: "quiet" });
+  const failure = make("p", { class: "outcome", role: "alert", "data-level": "refused", hidden: true });
+  const none = emptyState("No entry matches", "Every request to the budget service stands here, with its decision.");
+  none.hidden = true;
+  const save = make("button", { type: "button", onclick: () => download() }, "Save as CSV");
+
+  async function download() {
+    failure.hidden = true;
+    save.disabled = true;
+    try {
+      const response = await open(`/api/trail.csv?${parameters(chosen)}`, session.token);
+      const address = URL.createObjectURL(await response.blob());
+      make("a", { href: address, download: "trail.csv" }).click();
+      URL.revokeObjectURL(address);
+    } catch (error) {
+      failure.hidden = false;
+      setText(failure, error.problem ? explain(error.problem, amount) : error.message);
+    } finally {
+      save.disabled = false;
+    }
+  }
+
+  const filters = make(
+    "div",
+    { class: "filters", role: "search" },
+    search.element,
+    named,
+    choice("Action", options(ACTIONS, "any action"), chosen.action, (value) => change({ action: value })),
+    choice("Outcome", options(OUTCOMES, "any outcome"), chosen.outcome, (value) => change({ outcome: value })),
+    save,
+  );
+  const table = make("table", { class: "plain people-table trail", "aria-label": "Entries" }, heads(...HEADS), body);
+  return {
+    element: make("div", { class: "view" }, make("h1", {}, "Audit trail"), chain, card("Entries", filters, failure, pages.element, table, none, told)),
+    title: "Audit trail",
+    connections: connections(),
+    show(name, data) {
+      if (name !== "trail") {
+        return;
+      }
+      setText(chain, data.broken ? `The chain is broken: ${data.broken}. This is not the trail that was written.` : `The chain of ${count(data.entries)} entries is whole, as far as it goes.`);
+      chain.dataset.level = data.broken ? "refused" : "done";
+      none.hidden = data.matching > 0;
+      table.hidden = data.matching === 0;
+      list.show(data.items, (row) => row.number);
+      pages.update({ ...data, total: data.matching }, "entries");
+      setText(told, `The latest ${count(data.held)} entries are listed, without those that only note what was spent. “sotto ledger trail --export” writes the whole trail, as CSV or Parquet, and “sotto ledger verify” checks it against the ledger.`);
+    },
+    close() {},
+  };
+}

@@ -1,0 +1,206 @@
+"""Populations, allotments, forecasts and the trail on the page: what is shown, and what is changed once and asked twice."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Locator, Page, expect
+
+from schemas import Allot, JoinPopulation, RegisterPopulation
+from tests.browser.conftest import OpenPage
+from tests.browser.scene import OPERATOR, VIEWER, Scene, above, values
+from tests.browser.test_pictures import SCREENS
+from tests.unit.monitor.installation import ANALYST
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+DAY = 86_400.0
+
+
+def shared() -> Scene:
+    """Two sources over the same people, of which ana and a team have parts; a fortnight's openings, some refused."""
+    scene = Scene()
+    end = scene.now
+    scene.now = end - 14 * DAY
+    scene.driver.register_population({"population": "patients", "epsilon": 14.0, "renews": "30d"})
+    for source in ("vitals", "alarms"):
+        scene.driver.register({**values(source, 9.0), "population": "patients"})
+    scene.driver.register(values("energy", 3.0))
+    scene.driver.allot("ana", 3.0, source="vitals")
+    scene.driver.allot("night-shift", 5.0, population="patients", analysts=["ana", "ben"])
+    for day in range(7):
+        scene.now = end - (13 - day) * DAY
+        scene.driver.open(above(f"ward-{day}/heart-rate", "vitals", 0.7, 6), analyst="ana" if day % 2 else None)
+        scene.driver.ask_many([{"id": f"{day}", "stream": f"ward-{day}/heart-rate", "value": 1e6}])
+    scene.driver.open(above("alarms/night", "alarms", 1.0, 6), analyst="ben")
+    scene.driver.close("vitals", "ward-0/heart-rate")
+    scene.now = end - 3600.0
+    scene.driver.open(above("ward-9/heart-rate", "vitals", 0.5, 6))
+    scene.now = end
+    scene.flow()
+    scene.monitor.clock = lambda: scene.now
+    return scene
+
+
+def keep(name: str, picture: bytes) -> None:
+    if folder := os.environ.get("SOTTO_SCREENSHOTS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(folder, name).write_bytes(picture)
+
+
+def row_of(page: Page, table: str, text: str) -> Locator:
+    return page.get_by_role("table", name=table).locator("tbody tr", has_text=text)
+
+
+async def confirmed(page: Page, verb: str, *, told: str) -> None:
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("button", name=verb).click()
+    await expect(dialog.get_by_role("alert")).to_contain_text(told)
+    await dialog.get_by_role("button", name="Done").click()
+
+
+async def opened_form(page: Page, title: str) -> Locator:
+    form = page.locator("details", has=page.get_by_text(title, exact=True))
+    await form.locator("summary").click()
+    return form
+
+
+async def test_populations_join_and_parts_are_confirmed_sent_once_and_shown(open_page: OpenPage) -> None:
+    scene = shared()
+    async with scene.served() as address:
+        page = await open_page(address, "people", OPERATOR)
+        form = await opened_form(page, "Register a population")
+        await form.get_by_role("button", name="Register population…").click()
+        await expect(form.get_by_role("alert")).to_contain_text("Give a name")
+        await form.get_by_label("Name").fill("consumers")
+        await form.get_by_label("Budget ε").fill("5")
+        await form.get_by_label("Renews every").fill("7d")
+        await form.get_by_role("button", name="Register population…").click()
+        await expect(page.get_by_role("dialog")).to_contain_text("privacy is then per period, not for ever")
+        assert scene.requested == []
+        await confirmed(page, "Register population", told="privacy is per period, not for ever")
+        await expect(page.locator("li.source", has_text="consumers")).to_contain_text("Privacy is per period")
+
+        form = await opened_form(page, "Let a source join a population")
+        await form.get_by_label("Source").fill("energy")
+        await form.get_by_label("Population").fill("consumers")
+        await form.get_by_role("button", name="Join population…").click()
+        await confirmed(page, "Join population", told="belongs to the population")
+        await expect(page.locator("li.source", has_text="consumers")).to_contain_text("1 source")
+
+        form = await opened_form(page, "Allot a part of a budget")
+        await form.get_by_label("Name of the allotment").fill("grid-team")
+        await form.get_by_label("Part of the budget of").select_option("population")
+        await form.get_by_label("Named").fill("consumers")
+        await form.get_by_label("Analysts").fill("carl, dora")
+        await form.get_by_label("ε", exact=True).fill("2")
+        await form.get_by_role("button", name="Allot…").click()
+        await expect(page.get_by_role("dialog")).to_contain_text("carl, dora share ε 2 of population consumers")
+        await confirmed(page, "Allot to", told="It is allotted")
+        await expect(row_of(page, "Allotments", "grid-team")).to_contain_text("carl, dora")
+    kinds = [type(one) for one in scene.requested]
+    assert kinds == [RegisterPopulation, JoinPopulation, Allot]
+
+
+async def test_an_outcome_nobody_knows_is_sent_again_under_the_same_id(
+    open_page: OpenPage, complaints: list[str]
+) -> None:
+    scene = shared()
+    async with scene.served() as address:
+        page = await open_page(address, "people/patients", OPERATOR)
+        lost: list[Any] = []
+
+        async def lose(route: Any) -> None:
+            if lost:
+                await route.continue_()
+                return
+            lost.append(await route.fetch())
+            await route.abort()
+
+        await page.route("**/api/allotments", lose)
+        form = await opened_form(page, "Allot a part of this budget")
+        await form.get_by_label("Name of the allotment").fill("eva")
+        await form.get_by_label("ε", exact=True).fill("1")
+        await form.get_by_role("button", name="Allot…").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_role("button", name="Allot to").click()
+        await expect(dialog.get_by_role("alert")).to_contain_text("does not answer")
+        await dialog.get_by_role("button", name="Send again").click()
+        await expect(dialog.get_by_role("alert")).to_contain_text("It is allotted")
+        await dialog.get_by_role("button", name="Done").click()
+        await expect(row_of(page, "Allotments", "eva")).to_have_count(1)
+    assert len({one.request for one in scene.requested}) == 1
+    assert len(scene.requested) == 2
+    complaints.clear()
+
+
+@pytest.mark.parametrize("token", [VIEWER, ANALYST])
+async def test_only_operators_are_offered_changes(open_page: OpenPage, token: str) -> None:
+    async with shared().served() as address:
+        for place in ("people", "people/patients"):
+            page = await open_page(address, place, token)
+            await expect(row_of(page, "Allotments", "night-shift")).to_contain_text("ana, ben")
+            await expect(page.locator("details", has_text="Allot")).to_have_count(0)
+
+
+async def test_a_source_says_what_its_budget_means_how_long_it_lasts_and_who_spent_it(open_page: OpenPage) -> None:
+    scene = shared()
+    async with scene.served() as address:
+        page = await open_page(address, "sources/vitals")
+        await expect(page.locator(".promise-line")).to_contain_text("Privacy is for ever")
+        await expect(page.locator(".promise-line").get_by_role("link", name="patients")).to_be_visible()
+        for window, told in (("last day", "left in"), ("last 7 days", "left in"), ("last 30 days", "left in")):
+            await expect(row_of(page, "How long it lasts", window)).to_contain_text(told)
+        await expect(row_of(page, "How long it lasts", "last 30 days")).to_contain_text("since")
+        await expect(row_of(page, "By analyst", "ana")).to_contain_text("3")
+        await expect(row_of(page, "By analyst", "nobody named")).to_be_visible()
+        await expect(row_of(page, "By stream", "ward-1/heart-rate")).to_contain_text("ana")
+        await page.goto(f"{address}/#/sources/energy")
+        await expect(row_of(page, "How long it lasts", "last 7 days")).to_contain_text("never at this pace")
+        await page.goto(f"{address}/#/people/patients")
+        await expect(page.locator(".promise-line")).to_contain_text("Privacy is per period, not for ever")
+        await expect(row_of(page, "How long it lasts", "last 30 days")).to_contain_text("lasts until it renews")
+
+
+async def test_the_trail_is_filtered_by_address_and_saved(open_page: OpenPage, tmp_path: Path) -> None:
+    scene = shared()
+    async with scene.served() as address:
+        page = await open_page(address, "trail")
+        await expect(page.get_by_text("is whole, as far as it goes")).to_be_visible()
+        await expect(row_of(page, "Entries", "ward-3/heart-rate")).to_contain_text("ana")
+        await page.get_by_label("Analyst").fill("ben")
+        await expect(page.get_by_role("table", name="Entries").locator("tbody tr")).to_have_count(1)
+        await expect(row_of(page, "Entries", "alarms/night")).to_contain_text("opened")
+        assert "analyst=ben" in page.url
+        async with page.expect_download() as saving:
+            await page.get_by_role("button", name="Save as CSV").click()
+        await (await saving.value).save_as(tmp_path / "trail.csv")
+        with (tmp_path / "trail.csv").open() as file:
+            assert [row["stream"] for row in csv.DictReader(file)] == ["alarms/night"]
+        await page.goto(f"{address}/#/trail?action=closed")
+        await expect(page.get_by_role("table", name="Entries").locator("tbody tr")).to_have_count(1)
+        scene.tables.trail.broken = "entry 7 does not follow the one before it as that stands there"
+        scene.tables.changes["trail"] += 1
+        await expect(page.get_by_text("The chain is broken: entry 7")).to_be_visible()
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+async def test_pictures_of_people_and_their_budgets(open_page: OpenPage, screen: str) -> None:
+    async with shared().served() as address:
+        page = await open_page(address, token=OPERATOR, reduced_motion="reduce", **SCREENS[screen])
+        for name, place in (
+            ("people", "people"),
+            ("population", "people/patients"),
+            ("trail", "trail"),
+            ("forecast", "sources/vitals"),
+        ):
+            await page.goto(f"{address}/#/{place}")
+            await expect(page.locator("tbody tr:visible").first).to_be_visible()
+            wide = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert wide <= 0, name
+            picture = await page.screenshot(full_page=True)
+            keep(f"{name}-{screen}.png", picture)
