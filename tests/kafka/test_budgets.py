@@ -1,0 +1,60 @@
+"""Populations, allotments and a budget that renews on a real installation, across a budget service that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sotto import Client, Refused, Settings, Unknown
+from tests.conftest import StartService
+from tests.kafka.test_clients import FEED, WARD
+
+pytestmark = pytest.mark.kafka
+
+
+def share(settings: Settings) -> None:
+    """Two sources over the same people, and an analyst with a part of what they have."""
+    with Client(settings) as client:
+        receipt = client.register_population({"population": "patients", "epsilon": 3.0, "renews": "30d"})
+        assert "privacy is per period, not for ever" in (receipt.meaning or "")
+        client.register({**FEED, "population": "patients"})
+        client.register({**FEED, "source": "visits"})
+        client.open({**WARD, "stream": "early", "source": "visits"})
+        client.join("visits", "patients")
+        client.allot("study", 1.5, population="patients", analysts=["ada", "bob"])
+        client.open(WARD, analyst="ada")
+        with pytest.raises(Refused, match="allotment 'study' on population 'patients' cannot pay"):
+            client.open({**WARD, "stream": "more", "source": "visits"}, analyst="bob")
+
+
+def go_on(settings: Settings) -> None:
+    """What another budget service finds: nothing is forgotten."""
+    with Client(settings) as client:
+        with pytest.raises(Refused, match=r"population 'patients' cannot pay: ε = 2 asked, ε = 1 left"):
+            client.open({**WARD, "stream": "dear", "epsilon": 2.0})
+        with pytest.raises(Refused, match="analyst 'eve' has no allotment on population 'patients'"):
+            client.open({**WARD, "stream": "of-eve", "epsilon": 0.1}, analyst="eve")
+        client.open({**WARD, "stream": "last"})
+        people = client.population("patients")
+        assert (people.granted.epsilon, people.left.epsilon, people.sources, people.streams) == (3.0, 0.0, 2, 3)
+        assert people.period is not None
+        assert people.period.number == 1
+        # The brokers' stamp of the registration, and thirty days.
+        assert people.period.ends - people.period.starts == 30 * 24 * 3_600_000
+        assert people.period.starts > 1_600_000_000_000
+        [allotment] = client.list_allotments(population="patients")
+        assert (allotment.analysts, allotment.left.epsilon) == (("ada", "bob"), 0.5)
+        assert client.grant("feed", "ward").analyst == "ada"
+        assert [one.population.population for one in client.list_populations()] == ["patients"]
+        assert {one.population for one in client.list_sources()} == {"patients"}
+        with pytest.raises(Unknown, match="population 'nobody' is not registered"):
+            client.population("nobody")
+
+
+async def test_what_is_shared_holds_across_services(settings: Settings, start: StartService) -> None:
+    first = start("budget")
+    await asyncio.to_thread(share, settings)
+    first.kill()
+    start("budget")
+    await asyncio.to_thread(go_on, settings)
