@@ -15,7 +15,7 @@ from schemas import Amount
 from stream.monitor.models import Readiness
 from stream.monitor.views import source_row
 from tests.browser.conftest import OpenPage
-from tests.browser.scene import Scene, above, values
+from tests.browser.scene import OPERATOR, Scene, above, values
 from tests.unit.monitor.installation import HIGH, LOW, spec
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -363,6 +363,36 @@ async def test_everything_fits_a_phone_and_can_be_read(scene: Scene, open_page: 
             await expect(page.locator(".figure:visible, .chart:visible, tbody tr").first).to_be_visible()
             assert await page.evaluate("document.documentElement.scrollWidth") <= 360, place
             assert await page.evaluate(FAINT) == [], place
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_every_form_fits_a_phone_has_labels_and_can_be_read(
+    scene: Scene, open_page: OpenPage, scheme: str
+) -> None:
+    async with scene.served() as address:
+        page = await open_page(
+            address, token=OPERATOR, viewport={"width": 360, "height": 740}, color_scheme=scheme
+        )
+        for place, shown in FORMS.items():
+            await page.goto(f"{address}/#/{place}")
+            await expect(page.locator(shown).first).to_be_visible()
+            assert await page.evaluate("document.documentElement.scrollWidth") <= 360, place
+            assert await page.evaluate(FAINT) == [], place
+            assert await page.evaluate(NAMELESS) == [], place
+
+
+FORMS = {
+    "register": ".attribute",
+    "plan?source=census": ".chosen-text",
+    "ask?stream=households": "fieldset.where",
+    "ask?stream=seniors%2Fcounts": "fieldset.where",
+}
+
+# Every visible control that nothing names.
+NAMELESS = """() => [...document.querySelectorAll("input, select, textarea, button")]
+  .filter(control => control.checkVisibility())
+  .filter(control => !control.labels?.length && !control.ariaLabel && !control.textContent.trim())
+  .map(control => control.outerHTML)"""
 
 
 # Every visible text with its contrast to the nearest painted ground, as WCAG 2 defines it; those below 4.5 are returned.
