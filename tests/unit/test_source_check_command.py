@@ -69,7 +69,7 @@ def test_a_table_that_does_not_has_status_1_and_every_misfit_is_told() -> None:
         "sex │ undeclared │ 1 │ 25 % │ left out │ 'x' 1×",
         "bmi │ below │ 1 │ 25 % │ left out │ as far as 9",
         "clamping what is above the range moves the sum of age by -20",
-        "by who: 3 people, 1 of them with more than one row, 2 at most; 0 rows name nobody",
+        "by who: 3 people, 1 of them with more than one row, 2 at most; 1 rows are beyond the 1 of a person that count, 0 name nobody",
         "columns that are not declared, and not read: 'who'",
         "the table does not fit its declaration",
     ):
@@ -104,7 +104,8 @@ def test_json_has_all_of_it_and_the_same_status() -> None:
         ("sex", "undeclared", 1),
         ("bmi", "below", 1),
     }
-    assert told["people"] == {"column": "who", "people": 3, "most_rows": 2, "with_several": 1, "rows_without": 0}
+    figures = {"people": 3, "most_rows": 2, "with_several": 1, "rows_without": 0}
+    assert told["people"] == {"column": "who", **figures, "contribution": 1, "rows_beyond": 1}
     assert told["fits"] is False
 
 
