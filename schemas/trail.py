@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
-from schemas.base import Amount, ByKind, Count, Digest, Event, EventId, Identifier, Reason, SparingEvent
+from schemas.base import Amount, Analysts, ByKind, Count, Digest, Event, EventId, Identifier, Reason, SparingEvent
 
 BEFORE_THE_FIRST = "0" * 64
 """What the first entry has in place of the digest of one before it."""
@@ -68,9 +68,10 @@ class TrailStanding(TrailEntry):
 class TrailRequest(TrailEntry):
     """A request and its decision. One that is sent again, and changes nothing, has no entry of its own.
 
-    ``request`` and ``digest`` are those of its receipt; ``by`` is who asked, as the request says. ``epsilon`` and ``delta`` are what was asked for: a source's budget, or
-    a stream's price; ``granted`` is what was taken for it, and ``totals`` are the source's behind it. ``stream_digest`` is that
-    of the definition which a stream was opened with.
+    ``request`` and ``digest`` are those of its receipt; ``by`` is who asked, as the request says. ``epsilon`` and ``delta`` are
+    what was asked for: a source's budget, a stream's price, or the part of a budget that an ``allotment`` gives to ``analysts``;
+    ``granted`` is what was taken for it, and ``totals`` are the source's behind it. ``stream_digest`` is that of the definition
+    which a stream was opened with.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
@@ -80,6 +81,8 @@ class TrailRequest(TrailEntry):
                 "stream",
                 "population",
                 "analyst",
+                "allotment",
+                "analysts",
                 "by",
                 "mechanism",
                 "epsilon",
@@ -101,6 +104,8 @@ class TrailRequest(TrailEntry):
     stream: Identifier | None = None
     population: Identifier | None = None
     analyst: Identifier | None = None
+    allotment: Identifier | None = None
+    analysts: Analysts = ()
     by: Identifier | None = None
     mechanism: Word | None = None
     epsilon: float | None = None

@@ -28,6 +28,8 @@ _WORDS: Final = (
         "population",
         "stream",
         "analyst",
+        "allotment",
+        "analysts",
         "by",
         "mechanism",
         "reason",
@@ -48,6 +50,7 @@ def row_of(entry: TrailRecord, value: bytes) -> Row:
     """One line of a table: every figure in a column of its own, and the entry byte for byte in the last."""
     row: Row = {"number": entry.number, "time": datetime.fromtimestamp(entry.time / 1000, UTC).isoformat()}
     row |= {name: getattr(entry, name, None) for name in (*_WORDS, *_NUMBERS, *_COUNTS)}
+    row["analysts"] = " ".join(row["analysts"] or ()) or None
     for name in _AMOUNTS:
         row |= _parts(name, getattr(entry, name, None))
     totals = getattr(entry, "totals", None)
@@ -172,7 +175,8 @@ def told(entry: TrailRecord) -> list[str]:
         case "request":
             granted = f" {amount(entry.granted)}" if entry.granted is not None else ""
             reason = f": {entry.reason}" if entry.reason else ""
-            return [*head, entry.action, about or "", f"{entry.outcome}{granted}{reason}", left]
+            part = f"{entry.allotment}: ε {entry.epsilon:g} of {about}" if entry.allotment is not None else about
+            return [*head, entry.action, part or "", f"{entry.outcome}{granted}{reason}", left]
         case "event":
             back = (
                 f", {amount(entry.refunded)} back"

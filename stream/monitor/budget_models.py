@@ -152,10 +152,13 @@ class TrailRow(View):
     stream: str | None
     population: str | None
     analyst: str | None
+    allotment: str | None
+    analysts: Annotated[tuple[str, ...], Field(description="Who shares the allotment.")]
     by: Annotated[str | None, Field(description="Who asked through the monitor; null for what came over Kafka.")]
     mechanism: str | None
     request: str | None
     reason: str | None
+    epsilon: Annotated[float | None, Field(description="The ε that was asked for.")]
     asked: Amount | None
     granted: Amount | None
     spent: Amount | None

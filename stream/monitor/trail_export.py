@@ -29,10 +29,12 @@ _WORDS: Final = (
         "stream",
         "population",
         "analyst",
+        "allotment",
+        "analysts",
         "by",
         "mechanism",
     ),
-    *("request", "reason", "answers"),
+    *("request", "reason", "answers", "epsilon"),
 )
 _AMOUNTS: Final = ("asked", "granted", "spent", "refunded", "left")
 _PARTS: Final = ("epsilon", "delta", "rho")
@@ -75,6 +77,7 @@ def _cells(entry: Held) -> list[Any]:
     told: dict[str, Any] = {
         **{name: getattr(row, name) for name in _WORDS},
         "time": datetime.fromtimestamp(row.time, UTC).isoformat(),
+        "analysts": " ".join(row.analysts) or None,
     }
     amounts = [part for name in _AMOUNTS for part in _parts(row, name)]
     return [*(_safe(told[name]) for name in _WORDS), *amounts, entry.raw.decode(errors="replace")]

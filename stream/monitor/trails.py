@@ -45,6 +45,8 @@ class TrailShape(msgspec.Struct, frozen=True, gc=False):
     stream: str | None = None
     population: str | None = None
     analyst: str | None = None
+    allotment: str | None = None
+    analysts: tuple[str, ...] = ()
     by: str | None = None
     mechanism: str | None = None
     request: str | None = None

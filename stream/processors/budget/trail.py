@@ -203,7 +203,7 @@ def identities_digest(identities: Iterable[tuple[str, str]]) -> str:
 
 
 def _asked_for(request: Request) -> dict[str, Any]:
-    """What a request asks for, in figures."""
+    """What a request asks for, and for whom."""
     match request:
         case RegisterSource():
             return {"epsilon": request.source.epsilon, "delta": request.source.delta}
@@ -212,8 +212,11 @@ def _asked_for(request: Request) -> dict[str, Any]:
             return {"epsilon": spec.epsilon, "delta": spec.delta, "mechanism": spec.mechanism.kind}
         case RegisterPopulation():
             return {"epsilon": request.population.epsilon, "delta": request.population.delta}
-        case ExtendStream() | Allot():
+        case ExtendStream():
             return {"epsilon": request.epsilon, "delta": request.delta}
+        case Allot():
+            given = {"allotment": request.allotment, "analysts": request.analysts or (request.allotment,)}
+            return {**given, "epsilon": request.epsilon, "delta": request.delta}
         case _:
             return {}
 

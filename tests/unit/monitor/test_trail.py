@@ -163,6 +163,19 @@ def test_every_request_and_what_followed_is_listed_the_latest_first() -> None:
     assert page.entries >= len(page.items)
 
 
+async def test_allotments_are_listed_and_exported_with_whom_they_are_for() -> None:
+    installation = lived()
+    installation.driver.allot("study", 0.5, source="feed", analysts=["ada", "bob"])
+    installation.flow()
+    async with installation.web() as client:
+        page = await get(client, "/api/trail", action="allot")
+        async with client.get("/api/trail.csv?action=allot", headers=bearer(VIEWER)) as response:
+            [cells] = csv.DictReader(io.StringIO(await response.text()))
+    [row] = page["items"]
+    assert (row["allotment"], row["analysts"], row["epsilon"]) == ("study", ["ada", "bob"], 0.5)
+    assert (cells["allotment"], cells["analysts"], cells["epsilon"]) == ("study", "ada bob", "0.5")
+
+
 @pytest.mark.parametrize(
     ("query", "streams"),
     [

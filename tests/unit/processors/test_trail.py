@@ -17,6 +17,7 @@ from schemas import (
     TrailRequest,
     TrailStanding,
 )
+from stream.cli.trails import told
 from stream.processors.base import PROGRESS_KEY, Outputs, Record
 from stream.processors.budget.trail import POINT_MS, QUIET_SECONDS
 from stream.processors.trails import EMPTY, BrokenTrailError, follow_chain
@@ -114,6 +115,22 @@ def test_each_request_has_one_entry_with_what_was_asked_and_decided() -> None:
     assert second.totals.granted == second.granted
     assert (third.outcome, third.epsilon, third.granted) == ("refused", 999.0, None)
     assert all(one.time == service.now for one in entries)
+
+
+def test_an_allotment_is_noted_with_its_part_and_with_whom_it_is_for() -> None:
+    service = Watched()
+    service.send(register())
+    asked = {"kind": "allot", "source": "feed", "epsilon": 0.5}
+    for other in (
+        {"request": "a-1", "allotment": "study", "analysts": ["ada", "bob"], "by": "olga"},
+        {"request": "a-2", "allotment": "ada"},
+    ):
+        service.send(json.dumps({**asked, **other}).encode())
+    team, alone = (one for one in service.entries() if isinstance(one, TrailRequest) and one.action == "allot")
+    assert (team.allotment, team.analysts, team.epsilon, team.source) == ("study", ("ada", "bob"), 0.5, "feed")
+    assert (team.by, team.outcome) == ("olga", "registered")
+    assert (alone.allotment, alone.analysts, alone.by) == ("ada", ("ada",), None)
+    assert told(alone)[4] == "ada: ε 0.5 of feed"
 
 
 def test_a_request_sent_again_has_no_second_entry_and_one_under_anothers_id_is_noted() -> None:

@@ -11,7 +11,7 @@ import { pager } from "./pager.js";
 
 const LIMIT = 50;
 const HEADS = ["No.", "Time", "What", "About", "Asked by", "Analyst", "Outcome", "Left", "Request"];
-const ACTIONS = ["register", "register_population", "join", "allot", "open", "extend", "close", "halt", "halt_source", "exhausted", "halted", "closed", "renewed", "beginning", "standing", "restored"];
+const ACTIONS = ["register", "register_population", "join", "allot", "open", "extend", "close", "halt", "halt_source", "refresh", "exhausted", "halted", "closed", "renewed", "beginning", "standing", "restored"];
 const OUTCOMES = ["registered", "opened", "closing", "halted", "refused"];
 const FIELDS = ["search", "source", "stream", "population", "analyst", "by", "action", "outcome"];
 
@@ -35,8 +35,9 @@ function entryRow() {
   };
 }
 
-function about({ stream, source, population }) {
+function about({ allotment, stream, source, population }) {
   const parts = [
+    allotment,
     stream && link(route("streams", [stream]), stream),
     source && link(route("sources", [source]), source),
     population && link(route("people", [population]), population),
@@ -46,6 +47,7 @@ function about({ stream, source, population }) {
 
 function outcome(row) {
   const figures = [
+    row.allotment && `ε ${row.epsilon} for ${row.analysts.join(", ")}`,
     row.granted && `granted ${amount(row.granted)}`,
     row.answers && `${count(row.answers)} more answers`,
     row.spent && `spent ${amount(row.spent)}`,
