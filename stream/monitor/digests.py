@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from schemas import Amount, StreamState
+from schemas import FIRST_VERSION, Amount, StreamState
 from schemas.rejected import HEADER_PREFIX
 from stream.processors.base import Headers
 from stream.processors.rejections import address_of
@@ -73,6 +73,7 @@ class SourceRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind",
     reason: str | None = None
     population: str | None = None
     period: PeriodShape | None = None
+    version: int = FIRST_VERSION
 
 
 class MechanismShape(msgspec.Struct, frozen=True, gc=False):

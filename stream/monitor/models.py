@@ -137,6 +137,7 @@ class SourceRow(View):
 
     source: str
     kind: str
+    version: Annotated[int | None, Field(description="Version of its data; null for what is no table.")]
     neighbors: Literal["add-remove", "replace"]
     accountant: Literal["pure", "zcdp"]
     state: Literal["open", "halted"]
@@ -194,6 +195,12 @@ class StreamRow(View):
     refused: Annotated[
         str | None,
         Field(description="Why its worker does not answer for it, though it is open; as of ``updated``."),
+    ]
+    at_refresh: Annotated[
+        Literal["continues", "closes"] | None,
+        Field(
+            description="What becomes of it when its source, if that is a table, is refreshed; null where it has ended or is to."
+        ),
     ]
     answered: int
     tops: Annotated[int, Field(description="Charged answers so far.")]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from typing import Literal
 
 from schemas import MAX_RECORD_BYTES, Amount, GrantRecord, LedgerRecord, Position, Source, SourceRecord
 from schemas.wire import Codec, MalformedEventError
 from stream.accounting.promises import promises
+from stream.accounting.versions import KEPT_OF_A_VERSION
 from stream.monitor.budget_models import BurnDown, BurnPoint, Forecast
 from stream.monitor.entries import RATE_WINDOWS, SourceEntry, StreamEntry
 from stream.monitor.history import History, Pace, PeriodEnd, amount_of
@@ -73,6 +75,7 @@ def source_row(entry: SourceEntry) -> SourceRow:
     return SourceRow(
         source=record.source.source,
         kind=record.source.kind,
+        version=record.version if record.source.kind == "table" else None,
         neighbors=record.source.neighbors,
         accountant=record.source.accountant,
         state=record.state,
@@ -207,6 +210,7 @@ def stream_row(entry: StreamEntry, now: float) -> StreamRow:
         ending=entry.ending,
         reason=entry.reason,
         refused=entry.refused if entry.state == "open" else None,
+        at_refresh=_at_refresh(entry),
         answered=entry.answered,
         tops=entry.tops,
         cutoff=entry.cutoff,
@@ -225,6 +229,13 @@ def stream_row(entry: StreamEntry, now: float) -> StreamRow:
         opened=entry.opened,
         updated=entry.updated,
     )
+
+
+def _at_refresh(entry: StreamEntry) -> Literal["continues", "closes"] | None:
+    """What the ledger would do with it; one that has run dry counts, for it may be extended."""
+    if entry.grant is None or entry.ending is not None or entry.state not in {"open", "exhausted"}:
+        return None
+    return "closes" if entry.grant.spec.mechanism.kind in KEPT_OF_A_VERSION else "continues"
 
 
 def _promises(entry: StreamEntry) -> list[PromiseParts]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from schemas import CloseStream, ExtendStream, HaltStream, Receipt, Request
+from schemas import CloseStream, ExtendStream, HaltStream, Receipt, RefreshSource, Request
 from sotto import Refused
 from tests.browser.conftest import OpenPage
-from tests.browser.scene import OPERATOR, VIEWER, Scene, above, values
+from tests.browser.scene import CENSUS, OPERATOR, VIEWER, Scene, above, values
 from tests.unit.monitor.installation import HIGH, LOW
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -91,6 +91,88 @@ async def test_an_operator_extends_a_stream_that_has_run_dry(open_page: OpenPage
     assert isinstance(request, ExtendStream)
     assert (request.source, request.stream, request.epsilon) == ("feed", "ward/7", 1.0)
     assert scene.driver.ask_many([{"id": "later", "stream": "ward/7", "value": 1e9}])[0].outcome == "above"
+
+
+def with_census(scene: Scene) -> Scene:
+    scene.driver.register(values("feed", 4.0))
+    scene.driver.register(CENSUS, {"age": [30] * 50, "sex": ["F"] * 50})
+    for stream, mechanism in (
+        ("counts", {"kind": "laplace", "answers": 9}),
+        ("choices", {"kind": "noisy_max", "answers": 9}),
+        ("cells", {"kind": "histogram", "attributes": ["sex"]}),
+        ("ended", {"kind": "laplace", "answers": 9}),
+    ):
+        scene.driver.open(
+            {"stream": stream, "source": "census", "epsilon": 0.3, "delta": 1e-7, "mechanism": mechanism}
+        )
+    scene.driver.halt("census", "ended", "audit")
+    scene.flow()
+    return scene
+
+
+GOES_ON, ENDS = "Goes on, over the new version", "Is closed, and what it did not spend goes back to the source"
+
+
+async def test_a_refresh_says_what_it_ends_and_is_one_version_however_often_it_is_sent(
+    open_page: OpenPage,
+) -> None:
+    scene = with_census(Slow())
+    async with scene.served() as address:
+        page = await open_page(address, "sources/census", VIEWER)
+        await expect(page.get_by_text("version 1 of its data")).to_be_visible()
+        await page.get_by_role("button", name="Refresh source…").click()
+        shown = page.get_by_role("dialog")
+        go_on = shown.get_by_role("list", name=GOES_ON).get_by_role("listitem")
+        end = shown.get_by_role("list", name=ENDS).get_by_role("listitem")
+        await expect(go_on).to_have_text(["choices", "counts"])
+        await expect(end).to_have_text(["cells"])
+        every = shown.get_by_label("Close all of its streams")
+        await every.check()
+        await expect(end).to_have_text(["cells", "choices", "counts"])
+        await expect(shown).to_contain_text("No stream goes on.")
+        await every.uncheck()
+        await shown.get_by_role("button", name="Refresh source").click()
+        await expect(shown.get_by_role("alert")).to_have_text("Give the operator's token.")
+        assert scene.requested == []
+        await shown.get_by_label("Operator's token").fill(OPERATOR)
+        await shown.get_by_role("button", name="Refresh source").click()
+        await expect(every).to_be_disabled()
+        await shown.get_by_role("button", name="Send again").click()
+        await expect(shown.get_by_role("alert")).to_contain_text("has version 2 of its data")
+        await shown.get_by_role("button", name="Done").click()
+        await expect(page.get_by_text("version 2 of its data")).to_be_visible()
+        first, again = scene.requested
+        assert first == again
+        assert isinstance(first, RefreshSource)
+        assert (first.source, first.close) == ("census", False)
+        states = {name: entry.state for name, entry in scene.tables.streams.items()}
+        assert states == {"counts": "open", "choices": "open", "cells": "closed", "ended": "halted"}
+
+        feed = await open_page(address, "sources/feed", OPERATOR)
+        await expect(feed.get_by_role("button", name="Halt source…")).to_be_visible()
+        await expect(feed.get_by_role("button", name="Refresh source…")).to_be_hidden()
+
+        asking = await open_page(address, "ask?stream=counts", OPERATOR)
+        await asking.get_by_label("SELECT").fill("SELECT COUNT(*) AS n FROM counts WHERE age > 200")
+        await asking.get_by_role("button", name="Ask", exact=True).last.click()
+        answer = asking.get_by_role("region", name="Answer").first
+        await expect(answer.locator(".reason")).to_contain_text("Warning: where: age > 200 holds for no row")
+        table = answer.get_by_role("table", name="Answers")
+        await expect(table.locator("th")).to_have_text(["n", "n ±", "version"])
+        await expect(table.locator("td").last).to_have_text("2")
+
+
+async def test_a_refresh_may_close_all_streams(open_page: OpenPage) -> None:
+    scene = with_census(Scene())
+    async with scene.served() as address:
+        page = await open_page(address, "sources/census", OPERATOR)
+        await page.get_by_role("button", name="Refresh source…").click()
+        shown = page.get_by_role("dialog")
+        await shown.get_by_label("Close all of its streams").check()
+        await expect(shown.get_by_role("list", name=ENDS).get_by_role("listitem")).to_have_count(3)
+        await shown.get_by_role("button", name="Refresh source").click()
+        await expect(shown.get_by_role("alert")).to_contain_text("has version 2 of its data")
+    assert {entry.state for name, entry in scene.tables.streams.items() if name != "ended"} == {"closed"}
 
 
 async def test_closing_gives_back_what_was_not_spent(open_page: OpenPage) -> None:

@@ -8,7 +8,7 @@ import { may } from "./session.js";
 /**
  * Open a dialog; it removes itself when it is done with.
  *
- * `fields` are controls with their labels, `prepare()` says what is wrong with them or gives null, `perform(token)` does it and
+ * `fields` are controls with their labels (`element` where both are one), `prepare()` says what is wrong with them or gives null, `perform(token)` does it and
  * gives what to tell. `danger` is for what cannot be taken back; `onDone()` is called once it is done.
  */
 export function confirm({ session, verb, subject, name, effect, details = [], fields = [], danger = false, needs = "operator", prepare = () => null, perform, onDone = () => {} }) {
@@ -23,7 +23,7 @@ export function confirm({ session, verb, subject, name, effect, details = [], fi
     make("h2", { id: "action-title" }, `${verb} ${subject} `, make("span", { class: "name" }, name), "?"),
     make("p", {}, effect),
     details,
-    fields.map(({ id, text, hint, control }) => [make("label", { for: id }, text, make("span", { class: "hint" }, hint)), control]).flat(),
+    fields.map(({ id, text, hint, control, element }) => element ?? [make("label", { for: id }, text, make("span", { class: "hint" }, hint)), control]).flat(),
     !allowed && make("label", { for: "action-token" }, tokenOf(needs), make("span", { class: "hint" }, " (used once, not kept)")),
     !allowed && token,
     outcome,
@@ -46,7 +46,7 @@ export function confirm({ session, verb, subject, name, effect, details = [], fi
 
   function freeze(frozen) {
     for (const { control } of fields) {
-      control.readOnly = frozen;
+      control[control.type === "checkbox" ? "disabled" : "readOnly"] = frozen;
     }
   }
 

@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from schemas import Receipt, Request
 from stream.monitor.models import Plan
-from tests.unit.monitor.installation import FEED, HIGH, LOW, Installation, get, post, spec
+from tests.unit.monitor.installation import FEED, HIGH, LOW, Installation, WebClient, get, post, spec
 
 PEOPLE = {
     "kind": "table",
@@ -77,13 +77,26 @@ async def test_a_table_is_refreshed_from_the_api() -> None:
     for kind in ("histogram", "laplace"):
         mechanism = {"kind": kind, **({"attributes": ["sex"]} if kind == "histogram" else {})}
         installation.driver.open({"stream": kind, "source": "people", "mechanism": mechanism, "epsilon": 1.0})
-    installation.flow()
+    installation.open()
     async with installation.web() as client:
+        assert await versions(client) == {"feed": None, "people": 1}
+        assert await at_refresh(client) == {"histogram": "closes", "laplace": "continues"}
         receipt = await post(client, "/api/refreshes", {"request": "1", "source": "people"})
         assert (receipt["outcome"], receipt["version"]) == ("registered", 2)
+        assert await post(client, "/api/refreshes", {"request": "1", "source": "people"}) == receipt
+        assert await versions(client) == {"feed": None, "people": 2}
+        assert await at_refresh(client) == {"histogram": None, "laplace": "continues"}
         rows = {name: (await get(client, f"/api/streams/{name}"))["row"] for name in ("histogram", "laplace")}
     assert (rows["histogram"]["state"], rows["laplace"]["state"]) == ("closed", "open")
     assert "closed by the refresh to version 2" in rows["histogram"]["reason"]
+
+
+async def versions(client: WebClient) -> dict[str, int | None]:
+    return {row["source"]: row["version"] for row in (await get(client, "/api/sources"))["items"]}
+
+
+async def at_refresh(client: WebClient) -> dict[str, str | None]:
+    return {row["stream"]: row["at_refresh"] for row in (await get(client, "/api/streams"))["items"]}
 
 
 async def test_a_source_is_halted_with_its_streams() -> None:

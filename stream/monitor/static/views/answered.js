@@ -13,8 +13,9 @@ export function questionAnswered(title, { answer, rows, cost, charged, warnings 
   const names = Object.keys(rows[0] ?? {}).filter((name) => !["estimate", "alpha", "choice", "position"].includes(name));
   const labels = numbers.map((row) => ({ name: names.length ? names.map((name) => row[name]).join(", ") : title, estimate: row.estimate, alpha: row.alpha }));
   const head = answer.choice ? `${OUTCOMES.answer}: ${answer.choice}` : OUTCOMES[answer.outcome];
-  const table = numbers.length ? tableOf([...names, "estimate", "±"], numbers.map((row) => [...names.map((name) => row[name]), number(row.estimate), row.alpha === null ? "–" : number(row.alpha)])) : null;
-  return card(head, answer, { cost, charged }, answer.basis ? [`It rests on ${BASES[answer.basis] ?? answer.basis}.`] : [], warnings, labels, table);
+  const of = versionsOf([answer]);
+  const table = numbers.length ? tableOf([...names, "estimate", "±"], numbers.map((row) => [...names.map((name) => row[name]), number(row.estimate), row.alpha === null ? "–" : number(row.alpha)]), of) : null;
+  return card(head, answer, { cost, charged }, [...(answer.basis ? [`It rests on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...about(table ? [] : of)], warnings, labels, table);
 }
 
 /** The rows of a statement. */
@@ -25,11 +26,12 @@ export function statementAnswered({ stream, columns, rows, cost, charged, questi
     rows.map((row) => ({ name: [...names.map((name) => row[name]), measures.length > 1 || !names.length ? measure : null].filter((one) => one !== null).join(", "), estimate: row[measure], alpha: row[`${measure} ±`] })),
   );
   const cell = (row, name) => (typeof row[name] === "number" && !names.includes(name) ? number(row[name]) : (row[name] ?? "–"));
-  const table = tableOf(columns, rows.map((row) => columns.map((name) => cell(row, name))));
+  const of = versionsOf(answers);
+  const table = tableOf(columns, rows.map((row) => columns.map((name) => cell(row, name))), of);
   const wrong = answers.find((one) => one.outcome === "rejected" || one.outcome === "halted");
   const bases = [...new Set(answers.map((one) => one.basis).filter(Boolean))].map((one) => BASES[one] ?? one);
   const last = wrong ?? answers[answers.length - 1];
-  return card(`${questions === 1 ? "1 question" : `${count(questions)} questions`} to ${stream}`, last, { cost, charged }, bases.length ? [`They rest on ${bases.join("; ")}.`] : [], warnings, labels, table);
+  return card(`${questions === 1 ? "1 question" : `${count(questions)} questions`} to ${stream}`, last, { cost, charged }, [...(bases.length ? [`They rest on ${bases.join("; ")}.`] : []), ...about(of.length > 1 ? of : [])], warnings, labels, table);
 }
 
 function card(title, answer, price, sentences, warnings, labels, table) {
@@ -55,8 +57,22 @@ function costOf({ cost, charged }) {
   return charged ? `It used up ${plural(charged, "charged answer")}; such a stream counts as spent in full from its first answer on.` : "It cost nothing.";
 }
 
-function tableOf(columns, rows) {
-  const heads = columns.map((text) => make("th", { scope: "col" }, text));
-  const lines = rows.map((cells) => make("tr", {}, cells.map((text) => make("td", {}, String(text)))));
+/** The versions of the data that answers are about; none where all are about the first, which they do not name. */
+function versionsOf(answers) {
+  const answered = answers.filter(({ outcome }) => outcome !== "rejected" && outcome !== "halted");
+  const found = [...new Set(answered.map(({ version }) => version ?? 1))].sort((one, other) => one - other);
+  return found.some((one) => one > 1) ? found : [];
+}
+
+function about(versions) {
+  return versions.length ? [`About version ${versions.join(" and ")} of the data.`] : [];
+}
+
+/** Rows; where all are about one later version than the first, with a column that says so. */
+function tableOf(columns, rows, versions) {
+  const [version, ...others] = versions;
+  const isTold = version !== undefined && !others.length;
+  const heads = [...columns, ...(isTold ? ["version"] : [])].map((text) => make("th", { scope: "col" }, text));
+  const lines = rows.map((cells) => make("tr", {}, [...cells, ...(isTold ? [version] : [])].map((text) => make("td", {}, String(text)))));
   return make("div", { class: "table-frame tall", tabindex: "0" }, make("table", { class: "plain", "aria-label": "Answers" }, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, lines)));
 }

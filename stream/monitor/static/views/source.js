@@ -7,6 +7,7 @@ import { make, setText } from "../dom.js";
 import { jsonBlock } from "../forms.js";
 import { forecastCard, promiseLine, spendingCard } from "../forecasts.js";
 import { amount, mainAmount, number, percent, time, unitOf } from "../format.js";
+import { refreshButton } from "../refresh.js";
 import { burnBar, burnLegend, card, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { OPEN_STREAM } from "./commands.js";
@@ -21,6 +22,7 @@ const SERIES = [["left", "left", true], ["granted", "granted", false], ["spent",
 export function sourceView({ names: [name], session }) {
   const state = stateBadge();
   const halt = actionButton("halt_source", () => ({ source: name }), session);
+  const refresh = refreshButton(name, session);
   const plan = make("a", { class: "button", href: route("plan", [], { source: name }) }, "Plan a stream…");
   const declared = make("div", { class: "declared" });
   const about = make("p", { class: "quiet" });
@@ -34,11 +36,11 @@ export function sourceView({ names: [name], session }) {
   const spending = spendingCard();
   const table = streamTable({ withSource: false });
   const none = emptyState("No stream on this source", "Open one:", OPEN_STREAM);
-  none.hidden = halt.hidden = true;
+  none.hidden = halt.hidden = refresh.hidden = true;
   const element = make(
     "div",
     { class: "view" },
-    make("div", { class: "head" }, make("h1", { class: "name" }, name), state.element, make("div", { class: "head-actions" }, plan, halt)),
+    make("div", { class: "head" }, make("h1", { class: "name" }, name), state.element, make("div", { class: "head-actions" }, plan, refresh, halt)),
     about,
     promise.element,
     reason,
@@ -55,7 +57,8 @@ export function sourceView({ names: [name], session }) {
     forecast.update(forecasts);
     state.update(row);
     halt.hidden = plan.hidden = row.state === "halted";
-    setText(about, `${describe(row)}; neighbours ${row.neighbors === "replace" ? "replace one row" : "add or remove one row"}; last change ${time(row.updated)}`);
+    refresh.hidden = halt.hidden || row.version === null;
+    setText(about, `${describe(row)}; neighbours ${row.neighbors === "replace" ? "replace one row" : "add or remove one row"}${row.version === null ? "" : `; version ${row.version} of its data`}; last change ${time(row.updated)}`);
     setText(reason, row.reason ? `Halted: ${row.reason}` : "");
     reason.hidden = !row.reason;
     setText(share, `${percent(row.left_share)} left of ${amount(row.total)}`);

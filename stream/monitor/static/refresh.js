@@ -1,0 +1,80 @@
+// Taking in a new version of a table: which of its streams go on and which are closed is said before it is asked for.
+
+import { send } from "./api.js";
+import { confirm, receiptLine } from "./confirm.js";
+import { make } from "./dom.js";
+import { flag } from "./forms.js";
+import { plural } from "./format.js";
+
+const EFFECT =
+  "What is in the table's file now becomes the next version of its data. Put the new file in place on all machines first: a worker that has another answers halted. Answers that were given stay as they are.";
+const CONTINUES = ["Goes on, over the new version", "No stream goes on"];
+const CLOSES = ["Is closed, and what it did not spend goes back to the source", "No stream is closed"];
+const PAGE = 500;
+
+/** A button that asks before it refreshes a source. */
+export function refreshButton(source, session) {
+  return make("button", { type: "button", onclick: () => ask(source, session) }, "Refresh source…");
+}
+
+function ask(source, session) {
+  const request = crypto.randomUUID();
+  const affected = make("div", { class: "affected", "aria-live": "polite" }, make("p", { class: "quiet" }, "Reading which streams this is about…"));
+  const all = flag("Close all of its streams");
+  let streams = null;
+  let unread = "Which streams this is about is not known yet: wait for the list.";
+
+  function show() {
+    const closes = (one) => all.control.checked || one.at_refresh === "closes";
+    affected.replaceChildren(...part(CONTINUES, streams.filter((one) => !closes(one))), ...part(CLOSES, streams.filter(closes)));
+  }
+
+  const dialog = confirm({
+    session,
+    verb: "Refresh",
+    subject: "source",
+    name: source,
+    effect: EFFECT,
+    details: [affected],
+    fields: [all],
+    danger: true,
+    prepare: () => (streams === null ? unread : null),
+    async perform(token) {
+      const body = { kind: "refresh", request, source, close: all.control.checked };
+      const receipt = await send("/api/refreshes", token, { method: "POST", body });
+      return `The source has version ${receipt.version} of its data; the workers of its streams follow within moments.\n${receiptLine(receipt)}`;
+    },
+  });
+  all.control.addEventListener("change", () => streams && show());
+  streamsOf(source, session).then(
+    (found) => {
+      streams = found;
+      show();
+    },
+    (error) => {
+      unread = `Which streams this is about could not be read: ${error.message} Cancel, and try again.`;
+      affected.replaceChildren(make("p", { class: "outcome", "data-level": "refused" }, unread));
+    },
+  );
+  return dialog;
+}
+
+/** The streams of a source to which a refresh does something. */
+async function streamsOf(source, session) {
+  const found = [];
+  let page;
+  do {
+    const query = new URLSearchParams({ source, limit: PAGE, offset: found.length });
+    page = await send(`/api/streams?${query}`, session.token);
+    found.push(...page.items);
+  } while (page.items.length && found.length < page.matching);
+  return found.filter((one) => one.at_refresh !== null);
+}
+
+function part([title, none], streams) {
+  if (!streams.length) {
+    return [make("p", { class: "quiet" }, `${none}.`)];
+  }
+  const head = make("p", {}, `${title}: `, make("span", { class: "quiet" }, plural(streams.length, "stream")));
+  return [head, make("ul", { tabindex: "0", "aria-label": title }, streams.map(({ stream }) => make("li", { class: "name" }, stream)))];
+}
