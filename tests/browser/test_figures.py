@@ -6,6 +6,7 @@ import itertools
 import re
 import sys
 import time
+from datetime import UTC, datetime
 from urllib.parse import quote
 
 import pytest
@@ -202,7 +203,9 @@ async def test_workers_are_shown_with_partitions_lag_and_how_far_a_restore_has_c
     scene: Scene, open_page: OpenPage
 ) -> None:
     async with scene.served() as address:
-        page = await open_page(address, "workers")
+        page = await open_page(address)
+        await page.clock.set_fixed_time(datetime.fromtimestamp(scene.now, UTC))
+        await page.goto(f"{address}/#/workers")
         worker = page.get_by_role("table", name="Processes").locator("tr", has_text="sotto-worker-91ab")
         assert (await worker.inner_text()).split()[:11] == [
             "sotto-worker-91ab",
