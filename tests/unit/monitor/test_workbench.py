@@ -231,10 +231,18 @@ async def test_gaussian_noise_costs_its_rho_with_the_first_answer_and_answers_by
     assert (first["charged"], second["charged"]) == (1, 1)
 
 
-async def test_a_constant_outside_the_domain_is_told() -> None:
+async def test_a_constant_outside_the_domain_is_told_of_questions_and_of_statements() -> None:
+    told = ["where: age >= 200 holds for no row; 'age' is declared as whole numbers from 0 to 99"]
     async with surveyed().web() as client:
-        [warning] = (await ask(client, "counts", where="age >= 200"))["warnings"]
-        assert "200" in warning
+        assert (await ask(client, "counts", where="age >= 200"))["warnings"] == told
+        assert (await ask(client, "model", where="age >= 20"))["warnings"] == []
+        select = "SELECT COUNT(*), AVG(age) FROM model WHERE age >= "
+        for constant, warnings in (("200", told), ("20", [])):
+            table = await post(client, "/api/statements", {"id": f"s-{constant}", "statement": select + constant})
+            assert (table["questions"], table["warnings"]) == (2, warnings)
+        schemas = (await get(client, "/openapi.json"))["components"]["schemas"]
+    for name in ("QuestionAnswered", "StatementAnswered"):
+        assert schemas[name]["properties"]["warnings"]["items"] == {"type": "string"}
 
 
 async def test_rejected_and_halted_questions_are_answers_that_cost_nothing() -> None:
