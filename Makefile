@@ -2,7 +2,8 @@
 
 PYTHON ?= python3
 ARGS ?=
-JOBS ?= auto
+# Most tests on Kafka wait for it: two processes a core keep a core busy.
+JOBS ?= $(shell echo $$(( 2 * $$(getconf _NPROCESSORS_ONLN) )))
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,7 +21,7 @@ install: $(VENV)/.runtime ## Set up what runs, without the developers' tools
 demo: $(VENV)/.runtime ## Run the demo on a real local Kafka
 	@$(BIN)/sotto demo $(ARGS)
 
-test: $(VENV)/.developer ## Run all tests, in as many processes as there are cores: make test JOBS=0 for one
+test: $(VENV)/.developer ## Run all tests, in two processes a core: make test JOBS=0 for one in all
 	@$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 bench: $(VENV)/.runtime ## Measure throughput beside other stream processors
