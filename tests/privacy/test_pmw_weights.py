@@ -14,6 +14,7 @@ import pytest
 
 from schemas import HypothesisCalibration, SparseVectorCalibration
 from stream.accounting.costs import losses
+from stream.accounting.hypotheses import WEIGHT_STEPS
 from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.mechanisms.multiplicative_weights import Step, Strength, TensorHypothesis, run
 from stream.noise import DELTA_PER_DRAW
@@ -262,7 +263,7 @@ def calibrated(rows_epsilon: float) -> HypothesisCalibration:
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
 def test_the_noisy_number_of_rows_loses_its_share_of_epsilon_and_is_charged_for_it(epsilon: float) -> None:
-    calibration = calibrated(epsilon)
+    calibration = calibrated(epsilon).model_copy(update={"sensitivity_steps": WEIGHT_STEPS})
     assert losses(calibration).first == Fraction(epsilon) + losses(calibration.sparse_vector).first
     law = law_of(rows_sampler(calibration))
     factor = exponential_below(Fraction(epsilon))

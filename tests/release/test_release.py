@@ -169,7 +169,9 @@ def test_a_client_alone_is_small_and_works(built: Distributions) -> None:
 
 def test_the_command_works_from_an_empty_environment(installed: Environment) -> None:
     assert installed.run("sotto", "--help").returncode == 0
-    planned = installed.run("sotto", "plan", "--epsilon", "1", "--cutoff", "20", "--json")
+    planned = installed.run(
+        "sotto", "plan", "--mechanism", "above_threshold", "--epsilon", "1", "--cutoff", "20", "--json"
+    )
     assert planned.returncode == 0, planned.stderr
     assert json.loads(planned.stdout)["choice"] == "one_sided"
     key = installed.folder / "noise.key"

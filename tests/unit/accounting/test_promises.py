@@ -137,8 +137,8 @@ def test_every_surface_says_the_same(kind: str, monkeypatch: pytest.MonkeyPatch)
     _, grant = opened(kind)
     sentences = [str(one) for one in promises(grant.spec, grant.calibration)]
 
-    async def granted(spec: StreamSpec) -> GrantRecord:
-        del spec
+    async def granted(spec: StreamSpec, analyst: str | None) -> GrantRecord:
+        del spec, analyst
         return grant
 
     monkeypatch.setattr(stream_commands, "_open", granted)
