@@ -148,7 +148,11 @@ async def test_a_plan_shows_its_cost_its_curve_and_what_is_vacuous(open_page: Op
         await expect(page.locator(".verdict")).to_contain_text("The source can pay for it")
         await page.get_by_label("What the curve varies").select_option("cutoff")
         await expect(page.get_by_role("img", name="Error against charged answers")).to_be_visible()
+        await expect(page.locator(".curve[data-stale]")).to_have_count(0)
+        await expect(page.get_by_role("button", name="Open stream…")).to_be_enabled()
         await page.get_by_label("ε", exact=True).fill("9")
+        # At once: nothing is opened by a plan that the form has left.
+        assert await page.get_by_role("button", name="Open stream…").is_disabled()
         await expect(page.locator(".verdict")).to_contain_text("cannot pay")
         await expect(page.get_by_role("button", name="Open stream…")).to_be_disabled()
         await page.get_by_label("Source").select_option("census")

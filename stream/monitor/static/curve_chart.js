@@ -28,7 +28,7 @@ export class CurveChart {
 
   update(data) {
     this.data = data;
-    this.keys.replaceChildren(...data.lines.map(({ method }, index) => make("span", { class: `key curve-${index % 5}` }, `${method}${method === data.method ? " (chosen)" : ""}`)));
+    this.keys.replaceChildren(...data.lines.map(({ method }, index) => key(method, index, method === data.method)));
     this.draw();
   }
 
@@ -114,6 +114,16 @@ export class CurveChart {
   }
 }
 
+/** What a line is of, beside a piece of it. */
+function key(method, index, isChosen) {
+  const piece = makeSvg("line", { class: lineClass(index, isChosen), x1: 0, x2: 28, y1: 5, y2: 5 });
+  return make("span", { class: "curve-key" }, makeSvg("svg", { width: 28, height: 10, "aria-hidden": "true" }, piece), `${method}${isChosen ? " (chosen)" : ""}`);
+}
+
+function lineClass(index, isChosen) {
+  return `line curve-${index % 5}${isChosen ? " is-chosen" : ""}`;
+}
+
 function bounds(values) {
   const low = Math.min(...values);
   const high = Math.max(...values);
@@ -124,5 +134,5 @@ function draw({ points }, index, isChosen, { x, y }) {
   const drawn = points.filter(({ alpha }) => Number.isFinite(alpha) && alpha > 0);
   const path = drawn.map(({ value, alpha }, place) => `${place ? "L" : "M"}${x(value).toFixed(1)},${y(alpha).toFixed(1)}`).join("");
   const dots = drawn.map(({ value, alpha, vacuous }) => makeSvg("circle", { class: `curve-dot curve-${index % 5}${vacuous ? " hollow" : ""}`, cx: x(value), cy: y(alpha), r: 2.5 }));
-  return [makeSvg("path", { class: `line curve-${index % 5}${isChosen ? " is-chosen" : ""}`, d: path }), ...dots];
+  return [makeSvg("path", { class: lineClass(index, isChosen), d: path }), ...dots];
 }

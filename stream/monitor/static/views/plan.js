@@ -21,7 +21,7 @@ export function planView({ query, session }) {
   let request = crypto.randomUUID();
   let affordable = false;
   let cost = null;
-  const changed = afterPause(() => plan());
+  const planned = afterPause(() => plan());
   const source = select([]);
   const stream = textInput({ maxlength: "128", placeholder: "ward-7/heart-rate" });
   const kind = select([]);
@@ -41,7 +41,7 @@ export function planView({ query, session }) {
   const act = make("button", { type: "submit", class: "solid", disabled: true }, "Open stream…");
   const form = make(
     "form",
-    { class: "sheet", novalidate: true, oninput: () => changed(), onchange: () => changed() },
+    { class: "sheet", novalidate: true, oninput: () => changed() },
     labelled("Source", source),
     labelled("Name of the stream", stream),
     labelled("Mechanism", kind),
@@ -60,6 +60,13 @@ export function planView({ query, session }) {
   source.addEventListener("change", choose);
   kind.addEventListener("change", () => own.show(kind.value, declared));
   against.addEventListener("change", () => plan());
+
+  // What is on the page is of what stood in the form before: nothing is opened by it.
+  function changed() {
+    act.disabled = true;
+    chart.element.toggleAttribute("data-stale", true);
+    planned();
+  }
 
   const spec = () =>
     given({
@@ -81,6 +88,7 @@ export function planView({ query, session }) {
     }
     json.show(body());
     act.disabled = true;
+    chart.element.toggleAttribute("data-stale", true);
     try {
       const found = await send("/api/plan", session.token, { method: "POST", body: spec() });
       if (!isLatest()) {
@@ -94,6 +102,9 @@ export function planView({ query, session }) {
         problem.hidden = false;
         setText(problem, explain(error.problem ?? { message: error.message }, amount));
         setText(verdict, "");
+        setText(curveProblem, "");
+        about.update(FACTS.map(() => "–"));
+        chart.element.hidden = true;
       }
     }
   });
@@ -105,6 +116,7 @@ export function planView({ query, session }) {
       if (isLatest()) {
         setText(curveProblem, "");
         chart.element.hidden = false;
+        chart.element.toggleAttribute("data-stale", false);
         chart.update(curve);
       }
     } catch (error) {
