@@ -116,7 +116,7 @@ async def test_pictures_show_every_place_with_its_figures(
             await page.goto(f"{address}/#/{place}")
             await STEPS.get(name, seen)(page)
             for chart in await page.locator(".chart:visible").all():
-                await expect(chart.locator(".line, .estimate").first).to_be_visible()
+                await expect(chart.locator("path.line, .estimate").first).to_be_visible()
             await page.evaluate("scrollTo(0, 0)")
             # The front page is one screen; of the others one sees all.
             picture = await page.screenshot(full_page=name != "monitor" or screen.startswith("phone"))
