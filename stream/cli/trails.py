@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from schemas import Amount, TrailRecord
+from stream.asking.spreadsheets import cell
 from stream.cli.output import CommandError, amount
 from stream.extras import needed
 from stream.processors.trails import entry_digest, trail_codec
@@ -38,8 +39,6 @@ _WORDS: Final = (
 )
 _NUMBERS: Final = ("epsilon", "delta")
 _COUNTS: Final = ("answers", "sources", "streams", "lost")
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes a cell for a formula by, which somebody else may have written."""
 
 ROWS_AT_ONCE: Final = 10_000
 
@@ -122,11 +121,7 @@ def _write_csv(file: IO[bytes], batches: Iterable[Sequence[tuple[TrailRecord, by
     writer = csv.DictWriter(_Encoded(file), list(_types()), lineterminator="\n")
     writer.writeheader()
     for batch in batches:
-        writer.writerows({name: _cell(value) for name, value in row_of(*one).items()} for one in batch)
-
-
-def _cell(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+        writer.writerows({name: cell(value) for name, value in row_of(*one).items()} for one in batch)
 
 
 def _types() -> dict[str, str]:

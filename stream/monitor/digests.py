@@ -7,6 +7,7 @@ an older monitor goes on showing the figures of newer services.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from schemas.rejected import HEADER_PREFIX
 from stream.processors.base import Headers
 from stream.processors.rejections import address_of
 
-_Shape = TypeVar("_Shape")
+_Shape = TypeVar("_Shape", bound=msgspec.Struct)
 
 
 class AmountShape(msgspec.Struct, frozen=True, gc=False):
@@ -182,20 +183,15 @@ class UnreadableError(ValueError):
     """A record that this version cannot read; says nothing of its content."""
 
 
+@cache
 def _decoder(shape: Any) -> Any:
     return msgspec.json.Decoder(shape).decode
-
-
-_decoders: dict[Any, Any] = {
-    shape: _decoder(shape)
-    for shape in (SourceRecordShape, GrantRecordShape, TotalsShape, ControlShape, RestoreShape, MemberShape)
-}
 
 
 def read(shape: type[_Shape], value: bytes) -> _Shape:
     """Read a record's value; UnreadableError if it lacks what is shown."""
     try:
-        record: _Shape = _decoders[shape](value)
+        record: _Shape = _decoder(shape)(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnreadableError(type(error).__name__) from None
     return record

@@ -10,7 +10,7 @@ from schemas import Amount
 from stream.accounting.budgets import AllottedTerms
 from stream.accounting.costs import to_amount, total_budget
 from stream.accounting.renewal import meaning
-from stream.monitor.digests import AmountShape, PeriodShape, UnreadableError
+from stream.monitor.digests import AmountShape, PeriodShape, read
 
 
 class PopulationShape(msgspec.Struct, frozen=True, gc=False):
@@ -69,12 +69,12 @@ class SharedBudgets:
 
     def take_population(self, value: bytes, time: float) -> None:
         """Take a population's record."""
-        record = _read_population(value)
+        record = read(PopulationRecordShape, value)
         self.populations[record.population.population] = (record, time)
 
     def take_allotment(self, value: bytes) -> None:
         """Take an allotment's record."""
-        record = _read_allotment(value)
+        record = read(AllotmentRecordShape, value)
         self.allotments[Owner(record.source, record.population), record.allotment] = record
 
     def are_parted(self, source: str, population: str | None) -> bool:
@@ -94,21 +94,3 @@ def whole(epsilon: float, delta: float, accountant: str, renews: str | None = No
 def meaning_of(period: PeriodShape | None) -> str:
     """What a budget promises, in plain words."""
     return period.meaning if period is not None else meaning(AllottedTerms(1.0, 0.0, "pure", None), 0)
-
-
-_populations = msgspec.json.Decoder(PopulationRecordShape)
-_allotments = msgspec.json.Decoder(AllotmentRecordShape)
-
-
-def _read_population(value: bytes) -> PopulationRecordShape:
-    try:
-        return _populations.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableError(type(error).__name__) from None
-
-
-def _read_allotment(value: bytes) -> AllotmentRecordShape:
-    try:
-        return _allotments.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableError(type(error).__name__) from None

@@ -12,6 +12,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from schemas import Amount
+from stream.asking.spreadsheets import cell
 from stream.monitor.budget_models import TrailFilter, TrailRow
 from stream.monitor.connections import WRITE_SECONDS
 from stream.monitor.trail_listing import matches, trail_row
@@ -40,9 +41,6 @@ _AMOUNTS: Final = ("asked", "granted", "spent", "refunded", "left")
 _PARTS: Final = ("epsilon", "delta", "rho")
 COLUMNS: Final = (*_WORDS, *(f"{name}_{part}" for name in _AMOUNTS for part in _PARTS), "record")
 """Every figure has a column of its own; the last one is the entry byte for byte."""
-
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes a text for a formula by, which somebody else may have written: such a text is told to be one."""
 
 
 async def send_trail(request: web.Request, trail: Trail, wanted: TrailFilter) -> web.StreamResponse:
@@ -80,13 +78,9 @@ def _cells(entry: Held) -> list[Any]:
         "analysts": " ".join(row.analysts) or None,
     }
     amounts = [part for name in _AMOUNTS for part in _parts(row, name)]
-    return [*(_safe(told[name]) for name in _WORDS), *amounts, entry.raw.decode(errors="replace")]
+    return [*(cell(told[name]) for name in _WORDS), *amounts, entry.raw.decode(errors="replace")]
 
 
 def _parts(row: TrailRow, name: str) -> tuple[float | None, ...]:
     amount: Amount | None = getattr(row, name)
     return tuple(None if amount is None else getattr(amount, part) for part in _PARTS)
-
-
-def _safe(cell: Any) -> Any:
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell

@@ -6,8 +6,8 @@ from itertools import islice
 
 from schemas import Amount
 from stream.monitor.budget_models import TrailFilter, TrailPage, TrailQuery, TrailRow
-from stream.monitor.digests import AmountShape
-from stream.monitor.trails import HELD_ENTRIES, Held, Trail, read_entry
+from stream.monitor.digests import AmountShape, read
+from stream.monitor.trails import HELD_ENTRIES, Held, Trail, TrailShape
 
 
 def list_trail(trail: Trail, query: TrailQuery) -> TrailPage:
@@ -43,7 +43,7 @@ def matches(entry: Held, query: TrailFilter) -> bool:
 
 def trail_row(entry: Held) -> TrailRow:
     """An entry as it is told."""
-    told = read_entry(entry.raw)
+    told = read(TrailShape, entry.raw)
     left = told.left if told.totals is None else told.totals.left
     return TrailRow(
         number=entry.number,

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from stream.monitor.digests import AmountShape, UnreadableError
+from stream.monitor.digests import AmountShape, read
 from stream.monitor.history import History
 from stream.processors.trails import EMPTY, entry_digest
 
@@ -62,9 +62,6 @@ class TrailShape(msgspec.Struct, frozen=True, gc=False):
     totals: TotalsShape | None = None
 
 
-_decode = msgspec.json.Decoder(TrailShape).decode
-
-
 class Held(NamedTuple):
     """An entry by what it is looked for, and its bytes."""
 
@@ -108,7 +105,7 @@ class Trail:
         """Take the next entry. What is no entry breaks the chain."""
         entry = None
         try:
-            entry = read_entry(value)
+            entry = read(TrailShape, value)
         finally:
             self._follow(entry, value)
         if entry.totals is not None:
@@ -138,14 +135,6 @@ class Trail:
                 totals.refunded.model(),
                 totals.left.model(),
             )
-
-
-def read_entry(value: bytes) -> TrailShape:
-    """Read an entry; UnreadableError if it is none."""
-    try:
-        return _decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableError(type(error).__name__) from None
 
 
 def held(entry: TrailShape, value: bytes) -> Held:
