@@ -49,7 +49,7 @@ from schemas.mechanisms import (
     SparseProject,
 )
 from schemas.populations import EdgeTotals, Period, Population, Standing
-from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Query, Term, form_of
+from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Group, Query, Term, form_of
 from schemas.rejected import RejectedHeaders
 from schemas.requests import (
     Allot,
@@ -65,9 +65,19 @@ from schemas.requests import (
     Request,
     subject_of,
 )
-from schemas.sources import Bins, Categories, Domain, Integers, RecordsSource, Source, TableSource, ValuesSource
+from schemas.sources import (
+    Bins,
+    Categories,
+    Domain,
+    EventsSource,
+    Integers,
+    RecordsSource,
+    Source,
+    TableSource,
+    ValuesSource,
+)
 from schemas.status import MemberStatus, PartitionStatus, StreamStatus
-from schemas.streams import Extension, Extensions, StreamIdentity, StreamSpec
+from schemas.streams import MAX_GROUPS, Extension, Extensions, StandingQuery, StreamIdentity, StreamSpec, SumOf
 from schemas.trail import (
     Totals,
     TrailBeginning,
@@ -79,6 +89,7 @@ from schemas.trail import (
     TrailRestored,
     TrailStanding,
 )
+from schemas.windows import Window, Windows, moment_ms, span_ms, written_moment
 
 __all__ = [
     "FIRST_VERSION",
@@ -86,6 +97,7 @@ __all__ = [
     "MAX_CATEGORIES",
     "MAX_DEFINITION_BYTES",
     "MAX_EVENT_BYTES",
+    "MAX_GROUPS",
     "MAX_PREDICATE_LENGTH",
     "MAX_RECORD_BYTES",
     "MAX_UNIVERSE",
@@ -108,12 +120,14 @@ __all__ = [
     "EdgeTotals",
     "EstimateCalibration",
     "Event",
+    "EventsSource",
     "Exponential",
     "ExtendStream",
     "Extension",
     "Extensions",
     "Form",
     "GrantRecord",
+    "Group",
     "HaltSource",
     "HaltStream",
     "Histogram",
@@ -156,6 +170,7 @@ __all__ = [
     "SparseProject",
     "SparseVectorCalibration",
     "Standing",
+    "StandingQuery",
     "StreamClosed",
     "StreamHalted",
     "StreamIdentity",
@@ -163,6 +178,7 @@ __all__ = [
     "StreamSpec",
     "StreamState",
     "StreamStatus",
+    "SumOf",
     "TableSource",
     "Term",
     "Totals",
@@ -175,6 +191,11 @@ __all__ = [
     "TrailRestored",
     "TrailStanding",
     "ValuesSource",
+    "Window",
+    "Windows",
     "form_of",
+    "moment_ms",
+    "span_ms",
     "subject_of",
+    "written_moment",
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from schemas.base import Amount, Count, Event, Reason, Version
+from schemas.queries import Group
+from schemas.windows import Window
 
 Outcome = Literal["above", "below", "answer", "halted", "rejected"]
 
@@ -20,7 +22,7 @@ class Answer(Event):
     pays for all; both are null for ``rejected``, which never reaches its stream. ``price`` is the ε that an answer to a question
     with an ``alpha`` was charged, 0 where what it asks for was known; of one ``rejected`` for its price, the ε that is asked; null
     where Gaussian noise was charged, which has no ε of its own. ``version`` is that of the data which the answer is about, null for the
-    first.
+    first. ``window`` and ``group`` say what an answer of a standing stream is about.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -39,3 +41,5 @@ class Answer(Event):
     alpha: float | None = None
     price: float | None = None
     version: Version | None = None
+    window: Window | None = None
+    group: Group | None = None

@@ -111,11 +111,17 @@ class RandomizedResponse(Event):
         return self
 
 
-class Histogram(Event):
-    """The noisy counts of all cells of the ``attributes``, released once; every question to the release is free."""
+class Histogram(SparingEvent):
+    """The noisy counts of all cells of the ``attributes``, released once; every question to the release is free.
+
+    A standing stream's are those of each of ``answers`` windows.
+    """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"answers"})
 
     kind: Literal["histogram"]
     attributes: Attributes
+    answers: Cutoff = 1
 
 
 class NoisyMax(_Compared):

@@ -8,6 +8,10 @@ from pydantic import Field, StringConstraints, model_validator
 
 from schemas.base import MAX_MAGNITUDE, Event, EventId, Number, PrivateNumber
 from schemas.sources import AttributeName
+from schemas.windows import Window
+
+Group = dict[AttributeName, str | int]
+"""One group of a standing stream: the value of each attribute; of a binned one its bin, as ``[0, 10)``."""
 
 MAX_PREDICATE_LENGTH = 2048
 """Longest predicate in characters."""
@@ -94,6 +98,8 @@ class Query(Event):
     cells: Annotated[tuple[Cell, ...], Field(min_length=1, max_length=MAX_CANDIDATES, strict=False)] | None = None
     alpha: WantedAlpha | None = None
     people: bool = False
+    window: Window | None = None
+    group: Group | None = None
 
     @model_validator(mode="after")
     def _one_question(self) -> Query:

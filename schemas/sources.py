@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from schemas.base import ByKind, Delta, Epsilon, Event, Identifier, Number, Renewal, SparingEvent
+from schemas.windows import Span, span_ms
 
 AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Category = Annotated[str, StringConstraints(max_length=256)]
@@ -202,5 +203,74 @@ class TableSource(_Source):
         return self
 
 
-Source = Annotated[ValuesSource | RecordsSource | TableSource, Field(discriminator="kind"), ByKind()]
-"""What has a budget: a feed of trusted values, a feed of people's own records, or a table."""
+TopicName = Annotated[str, StringConstraints(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._\-]+$")]
+FieldPath = Annotated[
+    str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^.\x00-\x1f]+(\.[^.\x00-\x1f]+){0,7}$")
+]
+"""Where a field stands in a JSON event: its name or, for a nested one, the names on the way to it, as in ``user.id``."""
+
+
+class EventsSource(_Source):
+    """A Kafka topic of people's events, as JSON; standing streams count what is in its windows.
+
+    ``person`` says where the event names whose it is, ``time`` where it says when it was: in ISO 8601 with a zone, or in
+    milliseconds since 1970. The topic is keyed by the person. ``attributes`` are those that predicates, groups and sums may name;
+    each stands in the event under its own name, or where ``fields`` says. Of each person at most ``contribution`` events count in
+    one window of one stream, those that came first; ``total`` bounds what counts of a person in all windows of a stream of
+    ``running_count``.
+
+    What is protected is all that a person ever does (``unit``: ``person``) or what a person does in one ``period``; the budget is then
+    one for each period. Windows close by the ``clock``: that of the broker, which stamps each event, or the time that marks in the
+    topic tell, as for events that are replayed. No event's own time moves it. An event that is more than ``ahead`` of the clock is
+    refused. A partition that is silent follows the clock of the feed, behind by ``idle``.
+    """
+
+    wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {
+        "fields",
+        "total",
+        "unit",
+        "period",
+        "clock",
+        "ahead",
+        "idle",
+    }
+
+    kind: Literal["events"]
+    topic: TopicName
+    person: FieldPath
+    time: FieldPath
+    attributes: Annotated[dict[AttributeName, Domain], Field(max_length=64, default_factory=dict)]
+    fields: Annotated[dict[AttributeName, FieldPath], Field(max_length=64, default_factory=dict)]
+    contribution: Annotated[int, Field(ge=1, le=MAX_CONTRIBUTION)] = 1
+    total: Annotated[int, Field(ge=1, le=MAX_CONTRIBUTION)] | None = None
+    unit: Literal["person", "person-period"] = "person"
+    period: Span | None = None
+    clock: Literal["broker", "marks"] = "broker"
+    ahead: Span = "5m"
+    idle: Span = "5s"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> EventsSource:
+        if (self.unit == "person-period") is not (self.period is not None):
+            raise ValueError("unit, period: a period goes with unit 'person-period' alone; give both, or neither")
+        if self.period is not None and not HOUR_MS <= span_ms(self.period) <= 366 * 24 * HOUR_MS:
+            raise ValueError("period: must be between an hour and 366 days; give another")
+        if self.period is not None and self.renews is not None:
+            raise ValueError("renews: the budget is one for each period already; leave it out")
+        if unknown := self.fields.keys() - self.attributes.keys():
+            raise ValueError(f"fields: {len(unknown)} of them are no attributes; declare them in attributes")
+        if self.total is not None and self.total < self.contribution:
+            raise ValueError("total: must not be below contribution; raise it, or lower contribution")
+        return self
+
+    def path_of(self, attribute: str) -> str:
+        """Where an attribute stands in an event."""
+        return self.fields.get(attribute, attribute)
+
+
+HOUR_MS = 3_600_000
+
+Source = Annotated[
+    ValuesSource | RecordsSource | TableSource | EventsSource, Field(discriminator="kind"), ByKind()
+]
+"""What has a budget: a feed of trusted values, a feed of people's own records, a table, or a live topic of people's events."""

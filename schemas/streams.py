@@ -2,16 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from schemas.base import Delta, Digest, Epsilon, Event, Identifier, Incarnation, KeyId, Probability
+from schemas.base import (
+    Delta,
+    Digest,
+    Epsilon,
+    Event,
+    Identifier,
+    Incarnation,
+    KeyId,
+    Probability,
+    SparingEvent,
+)
 from schemas.mechanisms import MAX_ANSWERS, Mechanism
+from schemas.queries import Where
+from schemas.sources import AttributeName
+from schemas.windows import Moment, Span, Windows
+
+MAX_GROUPS = 10_000
+"""Most groups of a standing stream."""
 
 
-class StreamSpec(Event):
-    """What an operator asks for: a mechanism on a source, at a privacy cost, for so many queries."""
+class SumOf(Event):
+    """The sum of an integer attribute, each event's clamped to the declared range."""
+
+    sum: AttributeName
+
+
+class StandingQuery(Event):
+    """What a standing stream asks of each window of its source, by itself.
+
+    ``count`` says what of the events that satisfy ``where``: how many events, how many people, or the sum of an attribute. With ``by``
+    it is asked for each cell of these attributes, whether there are events of it or not. A window is asked when the source's clock
+    is ``lateness`` beyond its end; an event that comes later does not count. The first window begins at ``begins`` or
+    after it: by default, when the stream was opened.
+    """
+
+    wire_omits_defaults: ClassVar[bool] = True
+
+    window: Windows
+    count: Literal["events", "people"] | SumOf = "events"
+    where: Where | None = None
+    by: Annotated[tuple[AttributeName, ...], Field(max_length=8, strict=False)] = ()
+    lateness: Span = "0s"
+    begins: Moment | None = None
+
+
+class StreamSpec(SparingEvent):
+    """What an operator asks for: a mechanism on a source, at a privacy cost, for so many queries.
+
+    A stream on a live topic is ``standing``: its windows ask it.
+    """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"standing"})
 
     stream: Identifier
     source: Identifier
@@ -21,6 +67,7 @@ class StreamSpec(Event):
     expected_queries: Annotated[int, Field(ge=1, le=10**12)] = 1000
     beta: Probability = 0.05
     calibration: Literal["best", "textbook"] = "best"
+    standing: StandingQuery | None = None
 
 
 class StreamIdentity(Event):
