@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from stream.accounting.counting_trees import CountingTree, Node, dyadic
+
+HORIZONS = (1, 2, 3, 4, 5, 7, 8, 9, 20, 21, 63, 64, 65, 127, 200)
+
+
+def trees(steps: int) -> list[CountingTree]:
+    return [dyadic(steps), *(CountingTree(steps, levels) for levels in range(1, 10))]
+
+
+def windows_in_nodes(tree: CountingTree) -> Counter[int]:
+    """How many different nodes each window is in, over all answers."""
+    nodes = {node for windows in range(1, tree.steps + 1) for node in tree.nodes(windows)}
+    return Counter(window for node in nodes for window in range(node.start, node.end))
+
+
+@pytest.mark.parametrize("steps", HORIZONS)
+def test_the_nodes_of_an_answer_hold_each_of_its_windows_once(steps: int) -> None:
+    for tree in trees(steps):
+        for windows in range(1, steps + 1):
+            nodes = tree.nodes(windows)
+            assert nodes[0].start == 0
+            assert nodes[-1].end == windows
+            assert all(one.end == other.start for one, other in pairwise(nodes))
+        assert tree.nodes(0) == ()
+
+
+@pytest.mark.parametrize("steps", HORIZONS)
+def test_no_window_is_in_more_nodes_than_there_are_levels(steps: int) -> None:
+    for tree in trees(steps):
+        assert max(windows_in_nodes(tree).values()) <= tree.levels
+    assert max(windows_in_nodes(dyadic(steps)).values()) == steps.bit_length()
+
+
+@pytest.mark.parametrize("steps", HORIZONS)
+def test_the_answers_are_counted_by_their_nodes(steps: int) -> None:
+    for tree in trees(steps):
+        found = Counter(len(tree.nodes(windows)) for windows in range(1, steps + 1))
+        assert dict(sorted(found.items())) == tree.answers_by_nodes
+        assert tree.most == max(found)
+
+
+@pytest.mark.parametrize("steps", HORIZONS)
+def test_what_is_kept_are_nodes_of_one_window_fewer(steps: int) -> None:
+    for tree in trees(steps):
+        for windows in range(1, steps + 1):
+            kept = tree.kept(windows)
+            assert tree.nodes(windows)[:kept] == tree.nodes(windows - 1)[:kept]
+            assert len(tree.nodes(windows)) == kept + 1
+
+
+@pytest.mark.parametrize("windows", [1, 6, 7, 8, 200, 1000])
+def test_the_dyadic_nodes_are_the_binary_digits(windows: int) -> None:
+    sizes = [node.end - node.start for node in dyadic(1000).nodes(windows)]
+    assert sizes == [1 << digit for digit in reversed(range(10)) if windows >> digit & 1]
+
+
+def test_one_level_has_a_node_for_each_window() -> None:
+    assert CountingTree(5, 1).nodes(3) == (Node(0, 1), Node(1, 2), Node(2, 3))
+
+
+@pytest.mark.parametrize(("levels", "most"), [(1, 6), (2, 5), (3, 17), (6, 7)])
+def test_a_full_tree_counts_as_many_windows_as_there_are_ways(levels: int, most: int) -> None:
+    full = math.comb(levels + most, levels) - 1
+    assert CountingTree(full, levels).most == most
+    assert CountingTree(full + 1, levels).most == most + 1
+
+
+def test_a_tree_of_a_million_windows_is_never_laid_out() -> None:
+    tree = CountingTree(1 << 20, 5)
+    assert sum(tree.answers_by_nodes.values()) == 1 << 20
+    assert len(tree.nodes((1 << 20) - 1)) <= tree.most
+
+
+@pytest.mark.parametrize(("steps", "levels"), [(0, 1), (5, 0)])
+def test_an_empty_tree_is_refused(steps: int, levels: int) -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        CountingTree(steps, levels)
+
+
+def test_the_levels_of_the_dyadic_tree_follow_from_its_horizon() -> None:
+    with pytest.raises(ValueError, match="has 4 levels"):
+        CountingTree(8, 3, "dyadic")
+
+
+def test_no_answer_is_beyond_the_horizon() -> None:
+    with pytest.raises(ValueError, match="horizon is 8 windows, not 9"):
+        dyadic(8).nodes(9)

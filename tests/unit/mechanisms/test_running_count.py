@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stream.accounting.counting_trees import CountingTree, dyadic
+from stream.mechanisms.running_count import following, window_number
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 8, 33, 200])
+def test_sums_kept_from_window_to_window_are_those_of_the_nodes(steps: int) -> None:
+    draw = random.Random(steps)
+    for tree in (dyadic(steps), *(CountingTree(steps, levels) for levels in range(1, 8))):
+        counts = [draw.randrange(-3, 9) for _ in range(steps)]
+        sums: list[int] = []
+        for windows in range(1, steps + 1):
+            sums = following(sums, tree.kept(windows), counts[windows - 1])
+            assert sums == [sum(counts[node.start : node.end]) for node in tree.nodes(windows)]
+
+
+def test_sums_that_were_lost_are_not_made_up() -> None:
+    with pytest.raises(ValueError, match="2 sums should stay, and there are 1"):
+        following([3], 2, 1)
+
+
+@pytest.mark.parametrize(("start", "number"), [(1000, 1), (1250, 2), (2000, 5), (1100, 0), (750, 0)])
+def test_windows_are_numbered_from_the_first_one_on(start: int, number: int) -> None:
+    assert window_number(start, 1000, 250) == number
