@@ -48,6 +48,7 @@ from schemas.mechanisms import (
     SparsePmw,
     SparseProject,
 )
+from schemas.partials import MergedStream, Partial
 from schemas.populations import EdgeTotals, Period, Population, Standing
 from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Group, Query, Term, form_of
 from schemas.rejected import RejectedHeaders
@@ -142,11 +143,13 @@ __all__ = [
     "Measurement",
     "Mechanism",
     "MemberStatus",
+    "MergedStream",
     "Method",
     "NoisyMax",
     "NumericSparse",
     "OpenStream",
     "Outcome",
+    "Partial",
     "PartitionStatus",
     "Period",
     "Pmw",

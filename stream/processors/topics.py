@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
 from aiokafka.partitioner import murmur2
+from blake3 import blake3
 
 LEDGER_PARTITIONS = 1
 """Requests, charges, ledger and trail have one partition: stream names are unique across all sources, and a privacy ledger
@@ -40,6 +42,25 @@ class Topics:
         return f"{self.prefix}.state"
 
     @property
+    def partials(self) -> str:
+        """What partitions of live topics have in closed windows, by stream; private."""
+        return f"{self.prefix}.partials"
+
+    @property
+    def merges(self) -> str:
+        """Merging's changelog, by stream; compacted, private."""
+        return f"{self.prefix}.merges"
+
+    def feed_state(self, source: str) -> str:
+        """The changelog of a live topic's tasks, with as many partitions as that topic; compacted, private."""
+        return f"{self.feed_states}{_escaped(source)}"
+
+    @property
+    def feed_states(self) -> str:
+        """How the names of all live topics' changelogs begin."""
+        return f"{self.prefix}.feed."
+
+    @property
     def requests(self) -> str:
         """Requests from operators, by source."""
         return f"{self.prefix}.requests"
@@ -68,6 +89,19 @@ class Topics:
     def status(self) -> str:
         """Digests per stream, by stream; compacted."""
         return f"{self.prefix}.status"
+
+
+_LONGEST_ESCAPED = 180
+_UNSAFE = re.compile(rb"[^A-Za-z0-9.]")
+
+
+@lru_cache(maxsize=4096)
+def _escaped(name: str) -> str:
+    """A name in characters that Kafka's topics may have: no underscores, which it takes for dots now and then."""
+    written = _UNSAFE.sub(lambda match: b"-%02X" % match[0][0], name.encode()).decode()
+    if len(written) <= _LONGEST_ESCAPED:
+        return written
+    return f"{written[: _LONGEST_ESCAPED - 34]}--{blake3(name.encode()).hexdigest(16)}"
 
 
 MAX_NAME_BYTES = 128
