@@ -81,7 +81,9 @@ class SparingEvent(Event):
 
 @cache
 def _omitted(kind: type[SparingEvent]) -> tuple[tuple[str, Any], ...]:
-    return tuple((name, kind.model_fields[name].get_default(call_default_factory=True)) for name in kind.wire_omits)
+    return tuple(
+        (name, kind.model_fields[name].get_default(call_default_factory=True)) for name in kind.wire_omits
+    )
 
 
 Identifier = Annotated[

@@ -9,7 +9,7 @@ from schemas import MAX_RECORD_BYTES, Control, EventsSource
 from schemas.streams import StandingQuery, StreamSpec
 from schemas.wire import Codec, MalformedEventError
 from stream.processors.base import RecordLike
-from stream.processors.queries.endings import undoes
+from stream.processors.endings import undoes
 
 _codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
 

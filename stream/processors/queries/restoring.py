@@ -11,8 +11,8 @@ import numpy as np
 from schemas import Checkpoint, Progress
 from schemas.wire import struct
 from stream.processors.base import PROGRESS_KEY, LaterVersionError, RecordLike
+from stream.processors.endings import undoes
 from stream.processors.queries.control import Control
-from stream.processors.queries.endings import undoes
 from stream.processors.queries.families import Families
 from stream.processors.queries.hosted import HostedStreams
 from stream.processors.queries.updates import UPDATE_PREFIX, UpdateLog

@@ -1,0 +1,285 @@
+"""Merging: the partial counts of all partitions in, one question for each window and group out, for one partition of streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+
+from schemas import MAX_GROUPS, MergedStream, Partial, Progress
+from schemas.wire import struct
+from stream.processors.base import PROGRESS_KEY, LaterVersionError, Outputs, RecordLike
+from stream.processors.feeds.asking import groups_in, questions
+from stream.processors.feeds.merged import Merged, Partials
+from stream.processors.feeds.told import Told, told_of
+from stream.processors.letters import dead_letter
+from stream.processors.rejections import INTERNAL, Rejection
+from stream.processors.topics import Topics
+from stream.processors.unread import Unread
+
+QUESTIONS_AT_ONCE: Final = MAX_GROUPS
+"""A step ends with the window that brings its questions to this."""
+
+_PARTIAL: Final = "@partial"
+
+_MALFORMED = Rejection("malformed", "partial: is none; see that nobody but the feeds may write this topic")
+_UNFIT = Rejection(
+    "malformed", "partial: does not fit its stream; see that nobody but the feeds may write this topic"
+)
+_UNKNOWN = Rejection("unknown-stream", "stream: control tells of no standing stream of this name")
+_RECUT = Rejection(
+    "malformed", "partitions: the topic of the source has another number than when the stream began; open another"
+)
+
+_WireStream: Any = struct(MergedStream)
+_WireProgress: Any = struct(Progress)
+_encode = msgspec.json.Encoder().encode
+_decode_partial: Any = msgspec.json.Decoder(struct(Partial)).decode
+_decode_stream: Any = msgspec.json.Decoder(_WireStream).decode
+_decode_progress: Any = msgspec.json.Decoder(_WireProgress).decode
+
+
+class MergeProcessor:
+    """Every standing stream of one partition.
+
+    The windows of a stream are asked in their order, each once, and only when every partition of its source has told of it. Of a
+    stream that control has ended nothing is asked, and nothing is kept but, where it may be extended, how far it was.
+    """
+
+    heavy = False
+    repeatable = False
+    """A window that is asked again stands at another place in the queries, and would be answered with other noise."""
+
+    def __init__(self, topics: Topics, partition: int) -> None:
+        self.inputs = (topics.partials,)
+        self.tables = (topics.control,)
+        self.changelog = topics.merges
+        self._topics = topics
+        self._partition = partition
+        self._told: dict[str, Told] = {}
+        self._streams: dict[str, Merged] = {}
+        self._offset = 0
+        self._kept: dict[bytes, RecordLike] = {}
+        self._ended: set[str] = set()
+        """Streams of which something may be left to drop."""
+
+    def restore(self, records: Iterable[RecordLike]) -> None:
+        """Collect what control tells and what was kept; the two topics may take turns."""
+        for record in records:
+            if record.topic == self._topics.control:
+                self._hear(record)
+            else:
+                self._kept[record.key or b""] = record
+
+    def restored(self) -> Mapping[str, int]:
+        """End the restore and give the next offset of the partials that the changelog holds."""
+        kept, self._kept = self._kept, {}
+        partials: list[Any] = []
+        for key, record in kept.items():
+            if record.value is None:
+                continue
+            kind = key.decode().partition("|")[0]
+            if key == PROGRESS_KEY:
+                self._offset = _read(record, _decode_progress).offset
+            elif kind == _PARTIAL:
+                partials.append(_read(record, _decode_partial))
+            else:
+                found = _read(record, _decode_stream)
+                self._streams[kind] = Merged(found.incarnation, found.partitions, found.reached, found.windows)
+        for partial in sorted(partials, key=lambda one: one.start):
+            self._stream_of(partial).take(partial)
+        self._ended = {name for name, told in self._told.items() if not told.asks and name in self._streams}
+        return {self._topics.partials: self._offset}
+
+    def follow(self, records: Sequence[RecordLike]) -> Outputs:
+        """Take in definitions; what is kept of streams that have ended is dropped."""
+        for record in records:
+            self._hear(record)
+        outputs = Outputs()
+        self._settle(outputs)
+        return outputs
+
+    def needs_tables(self, records: Sequence[RecordLike]) -> bool:
+        """Whether a partial is of a stream that control has not told of yet."""
+        partials = map(_partial_of, records)
+        return any(one is not None and self._definition_of(one) is None for one in partials)
+
+    def portion(self, records: Sequence[RecordLike]) -> int:
+        """As many partials as complete windows of few enough groups."""
+        asked, waiting = 0, set[tuple[str, int, int]]()
+        for count, record in enumerate(records, 1):
+            partial = _partial_of(record)
+            told = None if partial is None else self._definition_of(partial)
+            if told is None or partial is None or not told.asks:
+                continue
+            waiting.add((partial.stream, partial.start, partial.partition))
+            merged = self._streams.get(partial.stream)
+            there = merged.open.get(partial.start, {}) if merged is not None else {}
+            if all(
+                number in there or (partial.stream, partial.start, number) in waiting
+                for number in range(partial.partitions)
+            ):
+                asked += groups_in(told)
+                if asked >= QUESTIONS_AT_ONCE:
+                    return count
+        return len(records)
+
+    def idle(self, now: float) -> Outputs:
+        """Drop what control ended."""
+        del now
+        outputs = Outputs()
+        self._settle(outputs)
+        return outputs
+
+    def process(self, records: Sequence[RecordLike]) -> Outputs:
+        """Take in partials in order, and ask each window once the last of them is there."""
+        outputs = Outputs()
+        self._settle(outputs)
+        for record in records:
+            try:
+                self._take(outputs, record)
+            except Rejection as rejection:
+                self._reject(outputs, record, rejection)
+        if records:
+            self._reach(outputs, records[-1])
+        return outputs
+
+    def refuse(self, record: RecordLike) -> Outputs:
+        """Set aside a partial that breaks ``process``."""
+        outputs = Outputs()
+        self._reject(outputs, record, INTERNAL)
+        self._reach(outputs, record)
+        return outputs
+
+    def _hear(self, record: RecordLike) -> None:
+        name = (record.key or b"").decode(errors="replace")
+        told = told_of(record, self._told.get(name))
+        if told is None or told.spec.stream != name:
+            return
+        self._told[name] = told
+        if not told.asks:
+            self._ended.add(name)
+
+    def _definition_of(self, partial: Any) -> Told | None:
+        told = self._told.get(partial.stream)
+        return told if told is not None and told.incarnation == partial.incarnation else None
+
+    def _take(self, outputs: Outputs, record: RecordLike) -> None:
+        partial, told = self._read(record)
+        if not told.asks:
+            return
+        merged = self._stream_of(partial)
+        if partial.partitions != merged.partitions:
+            raise _RECUT
+        if not merged.is_news(partial):
+            return
+        merged.take(partial)
+        written: dict[bytes, bytes | None] = {
+            _key_of(partial.stream, partial.start, partial.partition): record.value
+        }
+        before = merged.reached
+        for start, partials in merged.due():
+            written |= {_key_of(partial.stream, start, number): None for number in partials}
+            if len(partials) == merged.partitions:
+                self._ask(outputs, told, merged, start, partials)
+        if merged.reached != before:
+            kept = _WireStream(merged.incarnation, merged.partitions, merged.reached, merged.windows)
+            written[partial.stream.encode()] = _encode(kept)
+        self._keep(outputs, written)
+
+    def _read(self, record: RecordLike) -> tuple[Any, Told]:
+        """A partial and its stream's definition, or a Rejection."""
+        if isinstance(record.value, Unread):
+            raise record.value.rejection
+        partial = _partial_of(record)
+        if partial is None:
+            raise _MALFORMED
+        told = self._definition_of(partial)
+        if told is None:
+            raise _UNKNOWN
+        if not _fits(partial, told):
+            raise _UNFIT
+        return partial, told
+
+    def _ask(self, outputs: Outputs, told: Told, merged: Merged, start: int, partials: Partials) -> None:
+        """Ask a window of all its groups."""
+        counts = [0] * groups_in(told)
+        for partial in partials.values():
+            for cell, count in zip(partial.cells, partial.counts, strict=True):
+                counts[cell] += count
+        merged.windows += 1
+        key = told.spec.stream.encode()
+        asked = questions(told, start, counts)
+        outputs.extend(self._topics.queries, self._partition, ((key, value, ()) for value in asked))
+
+    def _stream_of(self, partial: Any) -> Merged:
+        merged = self._streams.get(partial.stream)
+        if merged is None or merged.incarnation != partial.incarnation:
+            merged = self._streams[partial.stream] = Merged(partial.incarnation, partial.partitions)
+        return merged
+
+    def _settle(self, outputs: Outputs) -> None:
+        """Drop what is kept of streams that have ended, but how far those are that may be extended."""
+        ended, self._ended = self._ended, set()
+        for name in sorted(ended):
+            told, merged = self._told[name], self._streams.get(name)
+            if told.asks or merged is None:
+                continue
+            written: dict[bytes, bytes | None] = {
+                _key_of(name, start, number): None
+                for start, partials in merged.open.items()
+                for number in partials
+            }
+            merged.forget()
+            if told.kind == "closed":
+                written[name.encode()] = None
+                del self._streams[name]
+            self._keep(outputs, written)
+
+    def _keep(self, outputs: Outputs, written: Mapping[bytes, bytes | None]) -> None:
+        outputs.extend(self._topics.merges, self._partition, ((key, value, ()) for key, value in written.items()))
+
+    def _reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> None:
+        outputs.add(self._topics.rejected, self._partition, dead_letter(record, rejection))
+
+    def _reach(self, outputs: Outputs, last: RecordLike) -> None:
+        self._offset = last.offset + 1
+        self._keep(outputs, {PROGRESS_KEY: _encode(_WireProgress(self._offset))})
+
+
+def _key_of(stream: str, start: int, partition: int) -> bytes:
+    return f"{_PARTIAL}|{stream}|{start}|{partition}".encode()
+
+
+def _partial_of(record: RecordLike) -> Any | None:
+    """The partial that a record holds; None if it is none that this version can read."""
+    value = record.value
+    if value is None or isinstance(value, Unread):
+        return None
+    try:
+        partial = _decode_partial(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return partial if record.key == partial.stream.encode() else None
+
+
+def _fits(partial: Any, told: Told) -> bool:
+    """Whether a partial is of a window and of groups that its stream has."""
+    cells = partial.cells
+    return (
+        partial.source == told.source.source
+        and partial.partition < partial.partitions
+        and partial.start % told.standing.window.every_ms == 0
+        and len(cells) == len(partial.counts)
+        and all(before < after for before, after in pairwise(cells))
+        and (not cells or cells[-1] < groups_in(told))
+    )
+
+
+def _read(record: RecordLike, decode: Any) -> Any:
+    try:
+        return decode(record.value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise LaterVersionError(record) from None

@@ -1,0 +1,102 @@
+"""Standing streams as control tells of them, without a ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schemas import (
+    AboveThreshold,
+    Categories,
+    Control,
+    EventsSource,
+    Extension,
+    Histogram,
+    Integers,
+    SparseVectorCalibration,
+    StandingQuery,
+    StreamClosed,
+    StreamHalted,
+    StreamIdentity,
+    StreamOpened,
+    StreamSpec,
+    Windows,
+)
+from stream.processors.base import Record
+from stream.processors.topics import Topics, partition_of
+
+TOPICS = Topics(partitions=1)
+SOURCE = EventsSource(
+    kind="events",
+    source="flights",
+    topic="ops.departures",
+    neighbors="add-remove",
+    epsilon=4.0,
+    person="tailnum",
+    time="scheduled",
+    attributes={
+        "origin": Categories(values=("EWR", "JFK", "LGA")),
+        "late": Integers(minimum=0, maximum=1),
+    },
+    fields={},
+)
+CALIBRATION = SparseVectorCalibration(
+    epsilon=1.0,
+    delta=0.0,
+    grid=1.0,
+    sensitivity_steps=1,
+    cutoff=5,
+    expected_queries=1000,
+    beta=0.05,
+    alpha=10.0,
+    method="one_sided",
+    shift=0,
+    monotone=False,
+    noise="one_sided",
+    fresh_threshold=True,
+    epsilon_threshold=0.5,
+    epsilon_query=0.5,
+    epsilon_answer=0.0,
+    answer_alpha=0.0,
+)
+
+
+def spec_of(name: str, by: tuple[str, ...] = (), *, whole: bool = False, **standing: Any) -> StreamSpec:
+    """A standing stream of five-minute windows, every so often."""
+    windows = Windows(size="5m", every=standing.pop("every", None))
+    mechanism = (
+        Histogram(kind="histogram", attributes=by)
+        if whole
+        else AboveThreshold(kind="above_threshold", threshold=25.0, cutoff=5)
+    )
+    query = StandingQuery(window=windows, by=by, begins="2026-01-01T00:00:00Z", **standing)
+    return StreamSpec(stream=name, source=SOURCE.source, mechanism=mechanism, epsilon=1.0, standing=query)
+
+
+def incarnation_of(name: str) -> str:
+    """The identity that a stream of this name was opened with."""
+    return name.encode().hex().ljust(32, "0")[:32]
+
+
+def told(
+    spec: StreamSpec, kind: str = "opened", offset: int = 0, topics: Topics = TOPICS, *, extended: bool = False
+) -> Record:
+    """The control event of a stream."""
+    definition: dict[str, Any] = {
+        "spec": spec,
+        "source": SOURCE,
+        "identity": StreamIdentity(incarnation=incarnation_of(spec.stream), digest="ab" * 32, key_id="cd" * 8),
+        "fingerprint": None,
+        "calibration": CALIBRATION,
+        "extensions": (Extension(request="ab" * 32, answers=1, epsilon=1.0),) if extended else (),
+    }
+    made: Control
+    if kind == "opened":
+        made = StreamOpened(**definition)
+    elif kind == "halted":
+        made = StreamHalted(**definition, reason="exhausted")
+    else:
+        made = StreamClosed(**definition, reason="on request")
+    key = spec.stream.encode()
+    return Record(
+        topics.control, partition_of(key, topics.partitions), offset, 0, key, made.model_dump_json().encode()
+    )

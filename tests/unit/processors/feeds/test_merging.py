@@ -1,0 +1,291 @@
+"""Merging: each window of each stream asked once, in order, with the same bytes, whatever befalls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import MAX_EVENT_BYTES, Partial, Query, written_moment
+from schemas.wire import Codec
+from stream.processors.base import LaterVersionError, Message, Outputs, Record
+from stream.processors.feeds import merging
+from stream.processors.feeds.merging import MergeProcessor
+from tests.unit.processors.feeds.streams import SOURCE, TOPICS, incarnation_of, spec_of, told
+
+MINUTE = 60_000
+FIRST = 1_767_225_600_000
+"""2026-01-01T00:00:00Z."""
+EVERY = 5 * MINUTE
+SPECS = [
+    spec_of("all"),
+    spec_of("origins", ("origin",)),
+    spec_of("both", ("origin", "late")),
+    spec_of("whole", ("origin",), whole=True),
+]
+GROUPS = {"all": 1, "origins": 3, "both": 6, "whole": 3}
+
+_queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
+_partials: Codec[Partial] = Codec(Partial, limit=MAX_EVENT_BYTES)
+
+
+def partial(stream: str, number: int, start: int, counts: dict[int, int], partitions: int) -> Message:
+    """What a partition of the topic has in one window."""
+    event = Partial(
+        source=SOURCE.source,
+        stream=stream,
+        incarnation=incarnation_of(stream),
+        partition=number,
+        partitions=partitions,
+        start=start,
+        cells=tuple(sorted(counts)),
+        counts=tuple(counts[cell] for cell in sorted(counts)),
+    )
+    return stream.encode(), _partials.encode(event), ()
+
+
+def logged(messages: Iterable[Message]) -> list[Record]:
+    """The partials as they stand in their topic."""
+    return [Record(TOPICS.partials, 0, at, 0, key, value) for at, (key, value, _) in enumerate(messages)]
+
+
+class Bench:
+    """A merging task on topics in memory; what a crash takes back was never written."""
+
+    def __init__(self, control: Sequence[Record], partials: Sequence[Record]) -> None:
+        self.control = list(control)
+        self.partials = partials
+        self.logs: dict[str, list[Message]] = {TOPICS.queries: [], TOPICS.merges: [], TOPICS.rejected: []}
+        self.start()
+
+    def start(self) -> None:
+        """Restore from what is committed, as compaction may have left it."""
+        self.task = MergeProcessor(TOPICS, 0)
+        self.task.restore(self.control)
+        kept = {key: (at, value) for at, (key, value, _) in enumerate(self.logs[TOPICS.merges])}
+        kept_records = [Record(TOPICS.merges, 0, at, 0, key, value) for key, (at, value) in kept.items()]
+        self.task.restore(sorted(kept_records, key=lambda one: one.offset))
+        self.at = self.task.restored()[TOPICS.partials]
+
+    def step(self, limit: int = 500, *, lost: bool = False) -> None:
+        """Take a batch; with ``lost`` its transaction is aborted."""
+        batch = list(self.partials[self.at : self.at + limit])
+        batch = batch[: self.task.portion(batch)]
+        assert not self.task.needs_tables(batch)
+        outputs = self.task.process(batch)
+        if lost:
+            self.start()
+        else:
+            self.write(outputs)
+            self.at += len(batch)
+
+    def write(self, outputs: Outputs) -> None:
+        """Commit."""
+        for topic, partition, messages in outputs:
+            assert partition == 0
+            self.logs[topic] += messages
+
+    def hear(self, record: Record) -> None:
+        """Let control tell of something."""
+        self.control.append(record)
+        self.write(self.task.follow([record]))
+
+    def run(self, limit: int = 500) -> None:
+        """Take in all that is left."""
+        while self.at < len(self.partials):
+            self.step(limit)
+
+    @property
+    def asked(self) -> list[Query]:
+        """The questions."""
+        return [_queries.decode(value) for _, value, _ in self.logs[TOPICS.queries]]
+
+    @property
+    def kept(self) -> dict[bytes, bytes]:
+        """What the changelog holds."""
+        latest = {key or b"": value for key, value, _ in self.logs[TOPICS.merges]}
+        return {key: value for key, value in latest.items() if value is not None}
+
+
+@st.composite
+def flows(draw: st.DrawFn) -> tuple[list[Message], dict[tuple[str, int], list[int]], dict[str, int]]:
+    """Partials in any interleaving of partitions that each keep their order, and the sums of the windows."""
+    partitions, windows = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    sums: dict[tuple[str, int], list[int]] = {}
+    queues: list[list[Message]] = []
+    whole: dict[str, int] = {}
+    for spec in SPECS:
+        groups = GROUPS[spec.stream]
+        for number in range(partitions):
+            queue = []
+            for window in range(draw(st.integers(0, windows))):
+                start = FIRST + window * EVERY
+                counts = draw(st.dictionaries(st.integers(0, groups - 1), st.integers(-5, 2**60).filter(bool)))
+                total = sums.setdefault((spec.stream, start), [0] * groups)
+                for cell, count in counts.items():
+                    total[cell] += count
+                queue.append(partial(spec.stream, number, start, counts, partitions))
+            whole[spec.stream] = min(whole.get(spec.stream, windows), len(queue))
+            queues.append(queue)
+    mixed = []
+    while left := [queue for queue in queues if queue]:
+        mixed.append(draw(st.sampled_from(left)).pop(0))
+    return mixed, sums, whole
+
+
+@given(flow=flows(), data=st.data())
+def test_each_window_is_asked_once_in_order_and_with_the_same_bytes(flow: Any, data: st.DataObject) -> None:
+    messages, sums, whole = flow
+    partials = logged(messages)
+    control = [told(spec, offset=at) for at, spec in enumerate(SPECS)]
+    plain = Bench(control, partials)
+    plain.run()
+    upset = Bench(control, partials)
+    while upset.at < len(partials):
+        fate = data.draw(st.sampled_from(["go on", "lost", "crash"]))
+        upset.step(data.draw(st.integers(1, 5)), lost=fate == "lost")
+        if fate == "crash":
+            upset.start()
+    by_stream = [
+        {name: [value for key, value, _ in one.logs[TOPICS.queries] if key == name.encode()] for name in GROUPS}
+        for one in (plain, upset)
+    ]
+    assert by_stream[0] == by_stream[1]
+    assert plain.kept == upset.kept
+    for name, groups in GROUPS.items():
+        asked = [one for one in plain.asked if one.stream == name]
+        starts = [FIRST + window * EVERY for window in range(whole[name])]
+        numbers = [
+            json.loads(value or b"") for key, value, _ in plain.logs[TOPICS.queries] if key == name.encode()
+        ]
+        if name == "whole":
+            assert [(one["id"], one["values"]) for one in numbers] == [
+                (written_moment(start), sums[name, start]) for start in starts
+            ]
+        else:
+            assert [(one["id"], one["value"]) for one in numbers] == [
+                (f"{written_moment(start)}/{cell}", sums[name, start][cell])
+                for start in starts
+                for cell in range(groups)
+            ]
+        assert all(one.window and one.window.start in one.id for one in asked)
+    assert not plain.logs[TOPICS.rejected]
+
+
+def window(
+    stream: str, number: int, *, partitions: int = 2, counts: dict[int, int] | None = None
+) -> list[Message]:
+    """One window, as all partitions have it."""
+    start = FIRST + number * EVERY
+    return [
+        partial(stream, one, start, {0: 1} if counts is None else counts, partitions) for one in range(partitions)
+    ]
+
+
+def bench(*messages: Message) -> Bench:
+    """A task with some partials before it, and all streams open."""
+    return Bench([told(spec, offset=at) for at, spec in enumerate(SPECS)], logged(messages))
+
+
+def test_a_window_is_asked_when_the_last_partition_has_told_of_it_and_not_before() -> None:
+    [first, second] = window("all", 0)
+    task = bench(first, second)
+    task.step(1)
+    assert not task.asked
+    task.step(1)
+    assert [(one.id, one.value) for one in task.asked] == [("2026-01-01T00:00:00Z/0", 2.0)]
+    assert not [key for key in task.kept if key.startswith(b"@partial")]
+
+
+def test_a_partial_that_comes_again_counts_once() -> None:
+    [first, second] = window("all", 0)
+    task = bench(first, first, second, second, *window("all", 0))
+    task.run(1)
+    assert [one.value for one in task.asked] == [2.0]
+
+
+def test_groups_are_named_in_row_major_order_seen_or_not() -> None:
+    task = bench(*window("both", 0, counts={}))
+    task.run()
+    assert [(one.group, one.value) for one in task.asked] == [
+        ({"origin": origin, "late": late}, 0.0) for origin in ("EWR", "JFK", "LGA") for late in (0, 1)
+    ]
+
+
+def test_a_step_asks_no_more_than_its_bound_and_one_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "QUESTIONS_AT_ONCE", 7)
+    messages = [one for number in range(5) for one in window("both", number)]
+    task = bench(*messages)
+    assert task.task.portion(logged(messages)) == 4  # twelve questions: the second window brings them beyond seven
+    task.run()
+    assert len(task.asked) == 30
+
+
+@pytest.mark.parametrize("kind", ["halted", "closed"])
+@pytest.mark.parametrize("crash", [False, True])
+def test_of_a_stream_that_has_ended_nothing_is_asked_or_kept_but_how_far_it_was(kind: str, crash: bool) -> None:
+    task = bench(*window("all", 0), *window("all", 1)[:1], *window("all", 1)[1:], *window("all", 2))
+    task.step(3)
+    ending = told(SPECS[0], kind, offset=9)
+    if crash:
+        task.control.append(ending)
+        task.start()
+        task.write(task.task.idle(0.0))
+    else:
+        task.hear(ending)
+    task.run()
+    assert [one.value for one in task.asked] == [2.0]
+    assert set(task.kept) == ({b"@progress", b"all"} if kind == "halted" else {b"@progress"})
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_stream_that_goes_on_after_its_end_passes_over_what_was_dropped_and_repeats_nothing(crash: bool) -> None:
+    [before, after] = window("all", 1)
+    again = [*window("all", 0), after, *window("all", 2)]
+    task = bench(*window("all", 0), before, *again)
+    task.step(3)
+    task.hear(told(SPECS[0], "halted", offset=9))
+    task.hear(told(SPECS[0], offset=10, extended=True))
+    if crash:
+        task.start()
+    task.run(1)
+    assert [one.id for one in task.asked] == ["2026-01-01T00:00:00Z/0", "2026-01-01T00:10:00Z/0"]
+
+
+def test_what_is_no_partial_of_its_stream_is_set_aside_and_stops_nobody() -> None:
+    key, value, _ = window("origins", 0)[0]
+    wrong = [
+        (key, b"{", ()),
+        (key, None, ()),
+        (b"else", value, ()),
+        partial("never-opened", 0, FIRST, {0: 1}, 2),
+        partial("origins", 0, FIRST + 1, {0: 1}, 2),
+        partial("origins", 0, FIRST, {3: 1}, 2),
+        partial("origins", 2, FIRST, {0: 1}, 2),
+        (key, (value or b"").replace(incarnation_of("origins").encode(), b"ab" * 16), ()),
+        (key, (value or b"").replace(b'"counts":[1]', b'"counts":[1,1]'), ()),
+    ]
+    task = Bench([told(spec) for spec in SPECS], logged([*wrong, *window("origins", 0)]))
+    while task.at < len(task.partials):
+        task.write(task.task.process([task.partials[task.at]]))
+        task.at += 1
+    assert len(task.logs[TOPICS.rejected]) == len(wrong)
+    assert [one.value for one in task.asked] == [2.0, 0.0, 0.0]
+
+
+def test_a_topic_that_was_recut_is_not_merged_with_what_it_was() -> None:
+    task = bench(window("all", 0)[0], partial("all", 1, FIRST, {0: 1}, 3))
+    task.run()
+    assert not task.asked
+    assert len(task.logs[TOPICS.rejected]) == 1
+
+
+def test_a_later_versions_changelog_is_not_read() -> None:
+    task = bench()
+    task.task.restore([Record(TOPICS.merges, 0, 0, 0, b"all", b'{"later":1}')])
+    with pytest.raises(LaterVersionError):
+        task.task.restored()
