@@ -18,6 +18,7 @@ from schemas.calibrations import (
     HypothesisCalibration,
     Method,
     ReleaseCalibration,
+    RunningCountCalibration,
     SparseVectorCalibration,
 )
 from schemas.charges import Charge, StreamState
@@ -45,6 +46,7 @@ from schemas.mechanisms import (
     NumericSparse,
     Pmw,
     RandomizedResponse,
+    RunningCount,
     SparsePmw,
     SparseProject,
 )
@@ -167,6 +169,8 @@ __all__ = [
     "RejectedHeaders",
     "ReleaseCalibration",
     "Request",
+    "RunningCount",
+    "RunningCountCalibration",
     "Source",
     "SourceRecord",
     "SparsePmw",

@@ -147,12 +147,35 @@ class EstimateCalibration(_Calibration):
     contribution: Steps = 1
 
 
+class RunningCountCalibration(_Calibration):
+    """The noise of the sums that running counts are made of: running_count.
+
+    Sums of windows are the nodes of a ``tree`` over the horizon of ``steps`` windows: each window is in at most ``levels`` of
+    them, and an answer adds up at most ``nodes``. All noise has one law: Laplace noise of the scale ``levels`` ·
+    ``sensitivity_steps`` / ε, or, with ``gaussian``, noise of this ``deviation``. One person moves the nodes of a level by
+    ``sensitivity_steps`` together, over all windows and ``groups``, at most ``moved`` of them, and in the ℓ₂ norm by that over the root of ``spread``.
+    ``alpha`` is that of the answers of the most nodes; ``cutoff`` and ``expected_queries`` are how many answers there are: one a window and group.
+    """
+
+    kind: Literal["running_count"] = "running_count"
+    method: Literal["basic", "textbook", "gaussian"]
+    tree: Literal["dyadic", "balanced"]
+    steps: Steps
+    groups: Steps
+    levels: Steps
+    nodes: Steps
+    moved: Steps = 1
+    spread: Steps = 1
+    deviation: float = 0.0
+
+
 Calibration = Annotated[
     SparseVectorCalibration
     | AnswersCalibration
     | ReleaseCalibration
     | HypothesisCalibration
-    | EstimateCalibration,
+    | EstimateCalibration
+    | RunningCountCalibration,
     Field(discriminator="kind"),
     ByKind(),
 ]

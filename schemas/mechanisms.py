@@ -24,6 +24,9 @@ MAX_PROJECTIONS = 1 << 16
 MAX_SPARSITY = 256
 """Most cells that one sparse query names."""
 
+MAX_HORIZON = 1 << 20
+"""Most windows of a running count."""
+
 Cutoff = Annotated[int, Field(ge=1, le=MAX_ANSWERS)]
 Gap = Annotated[float, Field(ge=1e-6, le=1.0)]
 Attributes = Annotated[tuple[AttributeName, ...], Field(min_length=1, max_length=64, strict=False)]
@@ -211,6 +214,16 @@ class LazyHistogram(Event):
     sparsity: Annotated[int, Field(ge=1, le=MAX_SPARSITY)] = 16
 
 
+class RunningCount(Event):
+    """The noisy number so far after each of ``steps`` windows of a standing stream, for each group.
+
+    All answers of this horizon are charged once, with the first. A person counts no more often than the source's ``total`` says.
+    """
+
+    kind: Literal["running_count"]
+    steps: Annotated[int, Field(ge=1, le=MAX_HORIZON)]
+
+
 Mechanism = Annotated[
     AboveThreshold
     | NumericSparse
@@ -222,7 +235,8 @@ Mechanism = Annotated[
     | Pmw
     | SparsePmw
     | SparseProject
-    | LazyHistogram,
+    | LazyHistogram
+    | RunningCount,
     Field(discriminator="kind"),
     ByKind(),
 ]

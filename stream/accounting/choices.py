@@ -15,6 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from schemas import (
     AboveThreshold,
+    AnswersCalibration,
     Calibration,
     EstimateCalibration,
     Exponential,
@@ -27,23 +28,27 @@ from schemas import (
     Pmw,
     RandomizedResponse,
     ReleaseCalibration,
+    RunningCount,
+    RunningCountCalibration,
     SparsePmw,
     SparseProject,
     StreamSpec,
 )
 from schemas.queries import Form as QuestionForm
 from schemas.wire import describe
+from stream.accounting.answers import answer_law
 from stream.accounting.inverse import needed_epsilon, promised_alpha
+from stream.accounting.laws import sum_alpha
 from stream.accounting.methods import PlanError
 from stream.accounting.plans import TIE, choose
 from stream.accounting.promises import vacuous
 from stream.accounting.release_accuracy import histogram_alpha
 from stream.accounting.setting import Setting
 
-Form = QuestionForm | Literal["alarm"]
-"""The forms of a question, and ``alarm``: whether a value or a count is above a threshold."""
+Form = QuestionForm | Literal["alarm", "running"]
+"""The forms of a question, ``alarm``: whether a value or a count is above a threshold, and ``running``: the number so far."""
 
-FORMS: Final[tuple[Form, ...]] = (*get_args(QuestionForm), "alarm")
+FORMS: Final[tuple[Form, ...]] = (*get_args(QuestionForm), "alarm", "running")
 
 MODELS: Final[dict[str, type[BaseModel]]] = {
     get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(get_args(Mechanism)[0])
@@ -51,7 +56,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
 """The model of each kind of mechanism."""
 
 _TAKES: Final[dict[str, tuple[Form, ...]]] = {
-    "laplace": ("count", "people", "fraction", "sum", "mean", "groups", "value", "values", "alarm"),
+    "laplace": ("count", "people", "fraction", "sum", "mean", "groups", "value", "values", "alarm", "running"),
     "histogram": ("count", "fraction", "groups", "cells", "alarm"),
     "pmw": ("count", "fraction", "sum", "mean", "groups", "terms", "alarm"),
     "above_threshold": ("alarm",),
@@ -62,6 +67,7 @@ _TAKES: Final[dict[str, tuple[Form, ...]]] = {
     "sparse_pmw": ("cells",),
     "sparse_project": ("cells",),
     "randomized_response": ("category",),
+    "running_count": ("running",),
 }
 """The forms that a mechanism answers well enough to be compared; the simplest first, which is taken of two that do as well."""
 
@@ -75,6 +81,7 @@ _ONLY: Final[dict[str, str]] = {
     "sparse_pmw": "answers sums of a few cells",
     "sparse_project": "answers sums of a few cells",
     "randomized_response": "takes one person's category",
+    "running_count": "answers the number so far after each window of a live topic",
     "laplace": "answers values, counts of rows and people, sums, means and groups",
     "pmw": "answers counts, weighted counts, sums, means and groups of a table",
 }
@@ -85,7 +92,7 @@ _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """``queries`` questions of one form, at ``epsilon`` or within ``alpha``; one of the two at least.
+    """``queries`` questions of one form, or windows of one stream, at ``epsilon`` or within ``alpha``; one of the two at least.
 
     ``fields`` are those of mechanisms that are given beside, each for the mechanisms that have it.
     """
@@ -182,7 +189,8 @@ def _spec(kind: str, wanted: Wanted) -> StreamSpec:
     }
     fields |= {"threshold": 0.0} if "threshold" in known else {}
     fields |= {"attributes": ["any"]} if "attributes" in known else {}
-    fields |= {"answers": wanted.queries} if "answers" in known else {}
+    fields |= {"answers": _charged(wanted)} if "answers" in known else {}
+    fields |= {"steps": wanted.queries} if "steps" in known else {}
     fields |= {"cutoff": wanted.cutoff} if "cutoff" in known else {}
     if kind == "laplace" and wanted.form == "groups":
         if wanted.setting.universe is None:
@@ -194,9 +202,14 @@ def _spec(kind: str, wanted: Wanted) -> StreamSpec:
         mechanism=_mechanisms.validate_python({"kind": kind, **fields}),
         epsilon=wanted.epsilon or 1.0,
         delta=wanted.delta,
-        expected_queries=wanted.queries,
+        expected_queries=_charged(wanted),
         beta=wanted.beta,
     )
+
+
+def _charged(wanted: Wanted) -> int:
+    """How many answers are charged where each is: one for each group of a window."""
+    return wanted.queries * (wanted.setting.universe or 1) if wanted.form == "running" else wanted.queries
 
 
 def _needed(spec: StreamSpec, wanted: Wanted, alpha: float) -> float | None:
@@ -212,8 +225,13 @@ def _needed(spec: StreamSpec, wanted: Wanted, alpha: float) -> float | None:
 def _alpha(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> float:
     """The error of each answer to a question of the form; that of a count where a sum or a mean is asked for.
 
-    A histogram promises its cells, and a count adds cells up: up to all of them.
+    A histogram promises its cells, and a count adds cells up: up to all of them. Of windows that are each counted by themselves the
+    number so far adds up all.
     """
+    if wanted.form == "running" and isinstance(calibration, AnswersCalibration):
+        law = answer_law(calibration, calibration.sensitivity_steps, 1)
+        sums = wanted.queries * (wanted.setting.universe or 1)
+        return sum_alpha(law, wanted.queries, sums, calibration.beta, whole=True) * calibration.grid
     counts = isinstance(mechanism, Histogram) and wanted.form != "groups"
     if not counts or not isinstance(calibration, ReleaseCalibration):
         return promised_alpha(calibration)
@@ -223,11 +241,17 @@ def _alpha(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> fl
     return histogram_alpha(calibration, universe, cells, whole=not few)
 
 
-def _why(chosen: Calibration, mechanism: Mechanism, wanted: Wanted) -> str:  # noqa: C901, PLR0911 - one for each mechanism
+def _why(chosen: Calibration, mechanism: Mechanism, wanted: Wanted) -> str:  # noqa: C901, PLR0911, PLR0912 - one for each mechanism
     """What ε goes to, in words that tell it from the others."""
     gaussian = ", with Gaussian noise" if "gaussian" in {chosen.method, getattr(chosen, "noise", None)} else ""
-    charged = f"each of {wanted.queries:,} answers is charged" if wanted.queries > 1 else "one answer is charged"
+    answers = _charged(wanted)
+    charged = f"each of {answers:,} answers is charged" if answers > 1 else "one answer is charged"
     match mechanism:
+        case RunningCount():
+            most = chosen.nodes if isinstance(chosen, RunningCountCalibration) else 1
+            return f"charged once; the number so far adds up {_several(most, 'noisy sum')} at most{gaussian}"
+        case Laplace() if wanted.form == "running":
+            return f"{charged}, and the number so far adds up all of their noise{gaussian}"
         case Laplace():
             return f"{charged}{gaussian}"
         case Histogram() if wanted.form in {"groups", "cells"}:

@@ -22,6 +22,7 @@ from schemas import (
     Extensions,
     HypothesisCalibration,
     ReleaseCalibration,
+    RunningCountCalibration,
     SparseVectorCalibration,
 )
 from stream.accounting.composition import rounded_down, rounded_up
@@ -187,7 +188,7 @@ class Losses:
 
 
 @lru_cache(maxsize=4096)
-def losses(calibration: Calibration) -> Losses:  # noqa: PLR0911 - one for each kind of calibration
+def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for each kind of calibration
     """What a calibration composes; the proof notes of the mechanisms say why."""
     match calibration:
         case SparseVectorCalibration():
@@ -212,6 +213,16 @@ def losses(calibration: Calibration) -> Losses:  # noqa: PLR0911 - one for each 
         case ReleaseCalibration():
             part = Fraction(calibration.epsilon_part)
             return Losses(((calibration.parts, part),), calibration.parts * part, Fraction(0))
+        case RunningCountCalibration(method="gaussian"):
+            # Each level's nodes hold the counts once: their squares are largest together where all lie in few of them.
+            levels, variance = calibration.levels, Fraction(calibration.deviation) ** 2
+            squared = calibration.sensitivity_steps**2 // calibration.spread
+            together = Moved(levels, squared, variance)
+            apart = Moved(levels * (calibration.moved - 1), 0, variance)
+            return Losses((), Fraction(0), Fraction(0), gaussian_first=(together, apart))
+        case RunningCountCalibration():
+            whole = Fraction(calibration.epsilon)
+            return Losses(((1, whole),), whole, Fraction(0))
         case HypothesisCalibration():
             inner = losses(calibration.sparse_vector)
             rows = Fraction(calibration.epsilon_rows)
@@ -378,6 +389,8 @@ def are_independent(calibration: Calibration) -> bool:
             return calibration.fresh_threshold
         case HypothesisCalibration() | EstimateCalibration():
             return calibration.sparse_vector.fresh_threshold
+        case RunningCountCalibration():
+            return False
         case _:
             return True
 

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import math
 
-from schemas import Calibration, Extension, Extensions, HypothesisCalibration, SparsePmw, StreamSpec
+from schemas import (
+    Calibration,
+    Extension,
+    Extensions,
+    HypothesisCalibration,
+    RunningCountCalibration,
+    SparsePmw,
+    StreamSpec,
+)
 from schemas.mechanisms import MAX_ANSWERS
 from stream.accounting.charged import charged_answers
 from stream.accounting.composition import optimal_delta, optimal_epsilon, rounded_up
@@ -58,6 +66,11 @@ def _require_extensible(spec: StreamSpec, calibration: Calibration, extensions: 
         raise PlanError(
             f"stream: {spec.mechanism.kind} is charged once, for all answers there may be; nothing can be added to it, "
             "open another stream"
+        )
+    if isinstance(calibration, RunningCountCalibration):
+        raise PlanError(
+            f"stream: its noise was planned for a horizon of {calibration.steps:,} windows, all of them charged once; none can be "
+            "added, open another stream"
         )
     if losses(calibration).gaussian:
         raise PlanError(

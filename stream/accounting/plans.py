@@ -20,6 +20,7 @@ from schemas import (
     NumericSparse,
     Pmw,
     RandomizedResponse,
+    RunningCount,
     SparsePmw,
     SparseProject,
     SparseVectorCalibration,
@@ -33,6 +34,7 @@ from stream.accounting import (
     planner,
     randomized_response,
     releases,
+    running_counts,
 )
 from stream.accounting.accuracy import exact_alpha
 from stream.accounting.costs import affordable
@@ -105,7 +107,7 @@ def _candidates(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
     return tuple(one.model_copy(update={"vacuous": vacuous(spec, one, setting.rows)}) for one in found)
 
 
-def _planned(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
+def _planned(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:  # noqa: PLR0911 - one for each planner
     match spec.mechanism:
         case AboveThreshold() | NumericSparse():
             found = planner.candidates(
@@ -124,6 +126,8 @@ def _planned(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
             return randomized_response.candidates(spec, setting)
         case Histogram() | LazyHistogram() | SparseProject():
             return releases.candidates(spec, setting)
+        case RunningCount():
+            return running_counts.candidates(spec, setting)
         case Pmw(worst_case=True) | SparsePmw():
             return hypotheses.candidates(spec, setting)
         case Pmw():

@@ -23,6 +23,8 @@ from schemas import (
     Pmw,
     RandomizedResponse,
     ReleaseCalibration,
+    RunningCount,
+    RunningCountCalibration,
     SparsePmw,
     SparseProject,
     SparseVectorCalibration,
@@ -112,6 +114,12 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
                 remark = "each answer carries its whole error, which depends on the table"
                 return (_promise(calibration, f"the noise in each {cells} is within ±", "", asked, remark),)
             return (_promise(calibration, f"each {cells} is within ±", "", asked),)
+        case RunningCount(steps=steps):
+            groups = calibration.groups if isinstance(calibration, RunningCountCalibration) else 1
+            over = f"over all {steps:,} windows" if steps > 1 else "over the one window"
+            over += f" and {groups:,} groups" if groups > 1 else ""
+            remark = "an answer made of fewer sums carries a smaller alpha"
+            return (_promise(calibration, "each number so far is within ±", "", over, remark),)
         case Pmw() if isinstance(calibration, EstimateCalibration):
             remark = "while its measurements last; sums, means, shares and groups carry their own"
             return (_promise(calibration, "each count is within ±", "", "over all answers", remark),)

@@ -7,6 +7,19 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
+class Movement:
+    """``each`` is how far one person moves the number of one group, ``together`` those of all groups, added up.
+
+    ``numbers`` is how many of these may move at all. Their ℓ₂ norm is ``together`` over the root of ``spread`` at most.
+    """
+
+    each: int
+    together: int
+    spread: int
+    numbers: int
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """The public facts of a source, as far as a mechanism's plan depends on them.
 
@@ -16,6 +29,7 @@ class Setting:
     a stream one person may send; ``rounding`` is how far rounding to the grid moves a value at most: half a step of a feed's,
     while a table's numbers are whole steps.
     ``contribution`` is how many rows of one person count, where rows have persons; what one row moves by Δ a person moves by as many Δ.
+    ``horizon`` is how far one person moves the numbers of all windows of a running count; ``universe`` is then the number of its groups.
     ``disjoint`` says that the numbers of one answer are counts of disjoint groups, as those of a table are: one row is in
     one of them only.
     """
@@ -30,6 +44,7 @@ class Setting:
     disjoint: bool = False
     rounding: float = 0.0
     contribution: int = 1
+    horizon: Movement | None = None
 
     @property
     def rows_public(self) -> bool:

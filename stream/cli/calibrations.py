@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from schemas import Calibration, EstimateCalibration, HypothesisCalibration, SparseVectorCalibration
+from schemas import (
+    Calibration,
+    EstimateCalibration,
+    HypothesisCalibration,
+    RunningCountCalibration,
+    SparseVectorCalibration,
+)
 
 
-def noise_in_words(calibration: Calibration) -> str:
+def noise_in_words(calibration: Calibration) -> str:  # noqa: PLR0911 - one for each kind of calibration
     """How a calibration spends its ε, and how wide its Gaussian noise is."""
     match calibration:
         case SparseVectorCalibration():
@@ -18,6 +24,8 @@ def noise_in_words(calibration: Calibration) -> str:
             return f"{calibration.cutoff} updates, η {calibration.learning_rate:.3g}{rows}; {inner}"
         case EstimateCalibration():
             return _estimate_in_words(calibration)
+        case RunningCountCalibration():
+            return _running_count_in_words(calibration)
         case _ if calibration.method == "gaussian":
             per = "answer" if calibration.kind == "answers" else "number"
             return f"Gaussian noise, σ {calibration.deviation:.4g} per {per}"
@@ -25,6 +33,14 @@ def noise_in_words(calibration: Calibration) -> str:
             return f"ε {calibration.epsilon_answer:.4g} per answer"
         case _:
             return f"{calibration.parts} × ε {calibration.epsilon_part:.4g}, once"
+
+
+def _running_count_in_words(calibration: RunningCountCalibration) -> str:
+    if calibration.method == "gaussian":
+        noise = f"Gaussian noise, σ {calibration.deviation:.4g} per sum"
+    else:
+        noise = f"ε {calibration.epsilon / calibration.levels:.4g} per level"
+    return f"{noise}; a {calibration.tree} tree of {calibration.levels} levels, up to {calibration.nodes} sums an answer; charged once"
 
 
 def _estimate_in_words(calibration: EstimateCalibration) -> str:

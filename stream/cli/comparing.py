@@ -6,22 +6,23 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from schemas import RecordsSource, Source, TableSource, ValuesSource
+from schemas import EventsSource, RecordsSource, Source, TableSource, ValuesSource
 from stream.accounting.choices import FORMS, Choice, Form, Wanted, compare
 from stream.accounting.planner import sensitivity_steps
 from stream.accounting.promises import VACUOUS
-from stream.accounting.setting import Setting
+from stream.accounting.setting import Movement, Setting
 from stream.cli.output import CommandError, console, read_document, show_json, show_table
 
 FormName = StrEnum("FormName", {form.upper(): form for form in FORMS})  # type: ignore[misc]
 
 _OF_VALUES = {"value", "values"}
 _OF_EITHER = {"alarm", "candidates"}
+_OF_WINDOWS: Final = "running"
 
 _sources: TypeAdapter[Source] = TypeAdapter(Source)
 
@@ -38,6 +39,7 @@ class Facts:
     sensitivity: float
     grid: float
     contributions: int
+    total: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,10 @@ def _form(given: Form | None, source: Source | None) -> Form:
             usual, others = "value", _OF_VALUES | _OF_EITHER
         case RecordsSource():
             usual, others = "category", {"category"}
+        case EventsSource():
+            usual, others = _OF_WINDOWS, {_OF_WINDOWS}
         case _:
-            usual, others = "count", set(FORMS) - _OF_VALUES - {"category"}
+            usual, others = "count", set(FORMS) - _OF_VALUES - {"category", _OF_WINDOWS}
     form = given or usual
     if source is not None and form not in others:
         raise CommandError(
@@ -106,6 +110,8 @@ def _setting(form: Form, source: Source | None, facts: Facts) -> Setting:
             return _of_values(steps, source.grid, source.neighbors)
         case RecordsSource():
             return Setting(neighbors=source.neighbors, contributions=source.contributions)
+        case EventsSource():
+            return _of_events(source, facts)
         case TableSource():
             sizes = facts.sizes or tuple(domain.size for domain in source.attributes.values())
             # One person moves a count of people by one, however many rows of theirs count.
@@ -113,6 +119,14 @@ def _setting(form: Form, source: Source | None, facts: Facts) -> Setting:
             return _of_table(source.neighbors, sizes, math.prod(sizes), facts.rows, each)
     if form == "category":
         return Setting(neighbors="replace", contributions=facts.contributions)
+    return _of_options(form, facts)
+
+
+def _of_options(form: Form, facts: Facts) -> Setting:
+    """What is said of the source option by option."""
+    if form == _OF_WINDOWS:
+        each = sensitivity_steps(facts.sensitivity, 1.0)
+        return of_windows(each, facts.total or each, facts.universe or 1, facts.neighbors)
     sizes = facts.sizes
     universe = math.prod(sizes) if sizes else facts.universe
     if form in _OF_VALUES or (form in _OF_EITHER and universe is None and facts.rows is None):
@@ -122,6 +136,21 @@ def _setting(form: Form, source: Source | None, facts: Facts) -> Setting:
 
 def _of_values(steps: int, grid: float, neighbors: Any) -> Setting:
     return Setting(sensitivity_steps=steps, grid=grid, neighbors=neighbors, rounding=0.5 * grid)
+
+
+def _of_events(source: EventsSource, facts: Facts) -> Setting:
+    if source.total is None:
+        raise CommandError(
+            "--source: a running count needs a bound on how often a person counts in all windows; declare the source's total"
+        )
+    return of_windows(source.contribution, source.total, facts.universe or 1, source.neighbors)
+
+
+def of_windows(each: int, total: int, groups: int, neighbors: Any) -> Setting:
+    """What one person moves of so many groups' counts: of one window by ``each``, of all windows together by ``total``."""
+    people = 2 if neighbors == "replace" else 1
+    moved = Movement(each=total, together=people * total, spread=people, numbers=people * total)
+    return Setting(sensitivity_steps=each, neighbors=neighbors, universe=groups, horizon=moved)
 
 
 def _of_table(
@@ -243,6 +272,7 @@ def _command(best: Choice, wanted: Wanted) -> str:
         "--rows": mechanism.get("rows"),
         "--sparsity": mechanism.get("sparsity"),
         "--dimensions": mechanism.get("dimensions"),
+        "--total": setting.horizon.each if setting.horizon is not None else None,
         "--neighbors": setting.neighbors if setting.neighbors != "add-remove" else None,
     }
     words = [f"{name} {value}" for name, value in options.items() if value is not None]

@@ -16,6 +16,7 @@ from schemas import (
     Calibration,
     LazyHistogram,
     Mechanism,
+    RunningCountCalibration,
     SparsePmw,
     SparseProject,
     StreamSpec,
@@ -29,7 +30,7 @@ from stream.accounting.promises import promises
 from stream.accounting.releases import theorem_projections
 from stream.accounting.setting import Setting
 from stream.cli.calibrations import noise_in_words
-from stream.cli.comparing import Facts, FormName, Goal, show_choices
+from stream.cli.comparing import Facts, FormName, Goal, of_windows, show_choices
 from stream.cli.output import AsJson, CommandError, console, show_json, show_table
 from stream.cli.plotting import plot_error
 from stream.cli.question_charges import charge_of
@@ -42,6 +43,8 @@ _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 MechanismKind = StrEnum("MechanismKind", {kind.upper(): kind for kind in MODELS})  # type: ignore[misc]
 
 _UNIVERSE = 1024
+
+RUNNING_COUNT = "running_count"
 
 _OVER_VALUES = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
 
@@ -88,7 +91,9 @@ def plan(
         int | None,
         typer.Option(help="How many charged answers: aboves, noisy answers, measurements or updates.", min=1),
     ] = None,
-    queries: Annotated[int, typer.Option(help="How many queries are expected.", min=1)] = 1000,
+    queries: Annotated[
+        int, typer.Option(help="How many queries are expected; of a running count, how many windows.", min=1)
+    ] = 1000,
     beta: Annotated[float, typer.Option(help="Probability that any answer is off by more than α.")] = 0.05,
     delta: Annotated[float, typer.Option(help="Privacy parameter δ.", min=0.0)] = 0.0,
     monotone: Annotated[bool, typer.Option(help="All queries move in the same direction.")] = False,
@@ -98,6 +103,13 @@ def plan(
     numbers: Annotated[str, typer.Option(help="numeric_sparse: fresh or gap.")] = "fresh",
     dimensions: Annotated[int, typer.Option(help="laplace: most values per query.", min=1)] = 1,
     categories: Annotated[int, typer.Option(help="randomized_response: how many categories.", min=2)] = 2,
+    total: Annotated[
+        int | None,
+        typer.Option(
+            help="running_count: how often one person counts in all windows together; --sensitivity if not given.",
+            min=1,
+        ),
+    ] = None,
     contributions: Annotated[int, typer.Option(help="randomized_response: events per person.", min=1)] = 1,
     universe: Annotated[
         int | None,
@@ -144,11 +156,12 @@ def plan(
         "gap": gap,
         "warm_start": "auto" if warm_start is WarmStart.AUTO else int(warm_start.value),
         "worst_case": worst_case or None,
+        "steps": queries,
     }
     own_sizes = _sizes(sizes)
     if mechanism is None:
         _require_no_plot(plot)
-        facts = Facts(source, neighbors.value, own_sizes, universe, rows, sensitivity, grid, contributions)
+        facts = Facts(source, neighbors.value, own_sizes, universe, rows, sensitivity, grid, contributions, total)
         goal = Goal(queries, cutoff, epsilon, delta, alpha, beta)
         show_choices(cast("Form | None", form and form.value), facts, goal, fields, as_json=as_json)
         return
@@ -165,6 +178,9 @@ def plan(
         disjoint=not over_values,
         rounding=0.5 * grid if over_values else 0.0,
     )
+    if mechanism.value == RUNNING_COUNT:
+        each = sensitivity_steps(sensitivity, 1.0)
+        setting = of_windows(each, total or each, universe or 1, neighbors.value)
     spec = StreamSpec(
         stream="plan",
         source="plan",
@@ -282,7 +298,8 @@ def _needs(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]:
 
 def _print(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibration) -> None:
     mechanism = spec.mechanism.kind
-    cutoff = f"cutoff {chosen.cutoff}" if chosen.cutoff else "charged once"
+    once = not chosen.cutoff or isinstance(chosen, RunningCountCalibration)
+    cutoff = "charged once" if once else f"cutoff {chosen.cutoff}"
     show_table(
         f"{mechanism}: ε {spec.epsilon:g}, δ {spec.delta:g}, {cutoff}, β {spec.beta:g}",
         ["", "calibration", "α", "exact α", "noise"],

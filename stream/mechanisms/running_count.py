@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stream.accounting.counting_trees import Node
+
 
 def following(sums: Sequence[int], kept: int, count: int) -> list[int]:
     """The sums of the nodes of t windows, from those of t − 1 and the count of the t-th; ``kept`` is ``tree.kept(t)``.
@@ -25,3 +27,8 @@ def window_number(start_ms: int, first_ms: int, every_ms: int) -> int:
     """
     number, rest = divmod(start_ms - first_ms, every_ms)
     return number + 1 if rest == 0 and number >= 0 else 0
+
+
+def node_name(group: int, node: Node) -> bytes:
+    """The canonical bytes of a group's node: all that its noise hangs on beside the stream."""
+    return b"".join(number.to_bytes(8, "big") for number in (group, node.start, node.end))

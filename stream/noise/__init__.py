@@ -3,7 +3,7 @@
 from stream.noise.discrete_gaussian import Gaussian
 from stream.noise.geometric import DELTA_PER_DRAW, MAX_DIGITS, Geometric, NoiseScaleError, TwoSidedGeometric
 from stream.noise.keys import NoiseKey, NoiseKeyError
-from stream.noise.samplers import Sampler, Symmetric, gaussian, sampler
+from stream.noise.samplers import Sampler, Symmetric, cell_noise, gaussian, sampler
 from stream.noise.words import Role, block_words, cell_words, event_words, round_words, stream_subkey
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Symmetric",
     "TwoSidedGeometric",
     "block_words",
+    "cell_noise",
     "cell_words",
     "event_words",
     "gaussian",

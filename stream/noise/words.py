@@ -30,6 +30,7 @@ class Role(StrEnum):
     ANSWER = "answer"
     RELEASE = "release"
     ROWS = "rows"
+    NODES = "nodes"
 
 
 def _prefixed(*parts: bytes) -> bytes:

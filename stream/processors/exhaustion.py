@@ -14,6 +14,8 @@ def exhausted_reason(calibration: Calibration, cutoff: int) -> str:
             return f"exhausted: all {cutoff} updates of the hypothesis are used"
         case "estimate":
             return f"exhausted: all {cutoff} measurements of the estimate are made"
+        case "running_count":
+            return f"exhausted: the counts of all {calibration.steps} windows of the horizon are out"
         case _:
             return f"exhausted: all {cutoff} answers of the grant are given"
 

@@ -20,6 +20,7 @@ from schemas import (
     NumericSparse,
     Source,
     SparseVectorCalibration,
+    StandingQuery,
     ValuesSource,
 )
 from schemas.wire import struct
@@ -34,7 +35,7 @@ WireAmount: Any = struct(Amount)
 
 @dataclass(slots=True, eq=False)
 class Terms:
-    """Everything that streams of equal mechanism, source and calibration share.
+    """Everything that streams of equal mechanism, source, calibration and, on live topics, standing query share.
 
     The mechanism of a sparse vector stands here without its threshold, which is each stream's own.
     """
@@ -44,6 +45,7 @@ class Terms:
     calibration: Calibration
     fingerprint: str | None
     version: int = FIRST_VERSION
+    standing: StandingQuery | None = None
     _amounts: dict[tuple[bool, int, int, Extensions], Any] = field(default_factory=dict)
     _samplers: dict[str, Sampler] = field(default_factory=dict)
     _grid: Grid | None = None
@@ -139,7 +141,7 @@ class TermsTable:
 
     def __init__(self) -> None:
         self.all: list[Terms] = []
-        self._index: dict[tuple[str, Mechanism, Calibration, str | None, int], int] = {}
+        self._index: dict[tuple[str, Mechanism, Calibration, str | None, int, StandingQuery | None], int] = {}
 
     def index_of(self, definition: Control) -> int:
         """The number of a definition's terms."""
@@ -147,7 +149,7 @@ class TermsTable:
         if isinstance(mechanism, AboveThreshold | NumericSparse):
             mechanism = mechanism.model_copy(update={"threshold": 0.0})
         source, calibration = definition.source, definition.calibration
-        data = (definition.fingerprint, definition.version)
+        data = (definition.fingerprint, definition.version, definition.spec.standing)
         key = (source.model_dump_json(), mechanism, calibration, *data)
         if (index := self._index.get(key)) is None:
             index = self._index[key] = len(self.all)

@@ -12,6 +12,7 @@ from stream.processors.queries.families.pmw import PmwFamily
 from stream.processors.queries.families.randomized_response import RandomizedResponseFamily
 from stream.processors.queries.families.release import HistogramFamily, LazyHistogramFamily, SparseProjectFamily
 from stream.processors.queries.families.rows import ColumnFamily
+from stream.processors.queries.families.running_count import RunningCountFamily
 from stream.processors.queries.families.selection import ExponentialFamily, NoisyMaxFamily
 from stream.processors.queries.families.sparse_vector import SparseVectorFamily
 
@@ -41,6 +42,7 @@ def families(context: Context) -> Families:
             "histogram": HistogramFamily(context),
             "lazy_histogram": LazyHistogramFamily(context),
             "sparse_project": SparseProjectFamily(context),
+            "running_count": RunningCountFamily(context),
             "pmw": PmwFamily(context),
             "sparse_pmw": SparsePmwFamily(context),
         },

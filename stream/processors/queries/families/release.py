@@ -30,7 +30,7 @@ from stream.data.cache import BoundedCache
 from stream.mechanisms.projection import columns, inner_products, matrix_seed, project
 from stream.mechanisms.releases import cell_names, marginal, weighted_sum
 from stream.mechanisms.sparse_weights import CellQuestion
-from stream.noise import Role, cell_words
+from stream.noise import Role, cell_noise
 from stream.processors.queries.families.base import Asked, Context, Reply, Stateless, form_for, stream_by_stream
 from stream.processors.queries.families.sparse_cells import Cells
 from stream.processors.rejections import Rejection
@@ -39,8 +39,6 @@ RELEASE_CACHE_BYTES: Final = 128 << 20
 """Releases that a partition keeps in memory; one that was dropped is computed again."""
 
 BASIS: Final = "release"
-
-_CELLS_AT_ONCE: Final = 1 << 15
 
 Integers = npt.NDArray[np.int64]
 MechanismKind = TypeVar("MechanismKind", Histogram, LazyHistogram, SparseProject)
@@ -75,13 +73,8 @@ class _Release(Stateless):
 
     def _noise(self, slot: int, names: Sequence[bytes]) -> Integers:
         """The noise that belongs to cells, or rows, of these names."""
-        law = release_law(self._calibration(slot))
         subkey = self._context.streams.noise.subkey(slot, Role.RELEASE)
-        parts = [np.zeros(0, dtype=np.int64)]
-        remaining = iter(names)
-        while some := list(islice(remaining, _CELLS_AT_ONCE)):
-            parts.append(law.draw(*cell_words(subkey, some, law.words)))
-        return np.concatenate(parts)
+        return cell_noise(release_law(self._calibration(slot)), subkey, names)
 
 
 @dataclass(frozen=True, slots=True)
