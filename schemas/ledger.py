@@ -32,6 +32,7 @@ from schemas.populations import Period, Population, Standing
 from schemas.sources import Source
 from schemas.streams import Extensions, StreamIdentity, StreamSpec
 from schemas.trail import TrailHead
+from schemas.windows import Moment
 
 
 class SourceRecord(SparingEvent):
@@ -141,10 +142,13 @@ class Receipt(SparingEvent):
     charged answers, for which ``granted`` was taken from its source. A population that is made known, a source that joins one and an
     allotment are ``registered``; ``population`` is set where the request is about one, and ``source`` names it too if it is about
     no source. ``meaning`` says what a budget that renews promises. A source that was refreshed is ``registered`` with the
-    data of ``version``.
+    data of ``version``. Of a standing stream, ``begins`` is the moment from which its windows are asked, and ``windows`` over how
+    many of them its α holds.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"answers", "granted", "population", "meaning", "version"})
+    wire_omits: ClassVar[frozenset[str]] = frozenset(
+        {"answers", "granted", "population", "meaning", "version", "begins", "windows"}
+    )
 
     kind: Literal["receipt"] = "receipt"
     request: EventId
@@ -162,6 +166,8 @@ class Receipt(SparingEvent):
     population: Identifier | None = None
     meaning: Reason | None = None
     version: Version | None = None
+    begins: Moment | None = None
+    windows: Count | None = None
 
 
 class LedgerProgress(SparingEvent):

@@ -32,7 +32,7 @@ class SumOf(Event):
     sum: AttributeName
 
 
-class StandingQuery(Event):
+class StandingQuery(SparingEvent):
     """What a standing stream asks of each window of its source, by itself.
 
     ``count`` says what of the events that satisfy ``where``: how many events, how many people, or the sum of an attribute. With ``by``
@@ -41,7 +41,7 @@ class StandingQuery(Event):
     after it: by default, when the stream was opened.
     """
 
-    wire_omits_defaults: ClassVar[bool] = True
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"count", "where", "by", "lateness", "begins"})
 
     window: Windows
     count: Literal["events", "people"] | SumOf = "events"

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from schemas.base import Event
+from schemas.base import Event, SparingEvent
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SHORT: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
@@ -93,13 +93,13 @@ Moment = Annotated[str, StringConstraints(max_length=40), AfterValidator(_is_mom
 """A moment in ISO 8601 with a zone; kept in UTC."""
 
 
-class Windows(Event):
+class Windows(SparingEvent):
     """Windows of one ``size``, of which one begins ``every`` so often: each moment lies in ``size / every`` of them.
 
     Without ``every`` they follow upon each other. The k-th is [k·every, k·every + size) since 1970 in UTC.
     """
 
-    wire_omits_defaults: ClassVar[bool] = True
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"every"})
 
     size: Span
     every: Span | None = None

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
-from schemas import AnswersCalibration, Exponential, Laplace, NoisyMax, StreamSpec
+from schemas import AnswersCalibration, Exponential, Histogram, Laplace, NoisyMax, StreamSpec
 from schemas.mechanisms import MAX_CATEGORIES
 from schemas.queries import MAX_CANDIDATES
 from stream.accounting.composition import optimal_delta, optimal_round_epsilon
@@ -32,14 +32,14 @@ _TWO_NUMBERS = 2
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[AnswersCalibration, ...]:
     """Every calibration that applies: the notes' own constants, adding up, with δ > 0 optimal composition and Gaussian noise.
 
-    ``alpha`` is that of the widest answer that the stream may give: ``dimensions`` numbers, or a choice among
-    ``MAX_CANDIDATES``. The textbook's is its theorem's, or the exact one where the grid makes that larger.
+    ``alpha`` is that of the widest answer that the stream may give: ``dimensions`` numbers, the numbers of all groups of a window, or a
+    choice among ``MAX_CANDIDATES``. The textbook's is its theorem's, or the exact one where the grid makes that larger.
 
     Raises:
         PlanError: the noise does not fit the grid's integers; the message names the parameter to change.
     """
     mechanism = spec.mechanism
-    if not isinstance(mechanism, Laplace | NoisyMax | Exponential):
+    if not isinstance(mechanism, Laplace | Histogram | NoisyMax | Exponential):
         raise TypeError(f"{mechanism.kind} does not charge each answer")
     answers = mechanism.answers
     stated, stated_delta = stated_epsilon(spec.epsilon, spec.delta, answers)
@@ -50,19 +50,19 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[AnswersCalibration, 
     if spec.delta > 0.0:
         found.append(("optimal", optimal_round_epsilon(spec.epsilon, spec.delta, answers), spec.delta))
     laplace = tuple(_finished(spec, mechanism, setting, *one) for one in found)
-    if not isinstance(mechanism, Laplace):
+    if isinstance(mechanism, NoisyMax | Exponential):
         return laplace
     return (*laplace, *_gaussian(spec, mechanism, setting, laplace[-1]))
 
 
 def _gaussian(
-    spec: StreamSpec, mechanism: Laplace, setting: Setting, known: AnswersCalibration
+    spec: StreamSpec, mechanism: Laplace | Histogram, setting: Setting, known: AnswersCalibration
 ) -> tuple[AnswersCalibration, ...]:
     """The calibration with Gaussian noise, if δ allows it and it fits the grid's integers."""
-    moved = max(_TWO_NUMBERS, mechanism.dimensions, min(setting.groups_steps, MAX_CATEGORIES))
+    moved = _most_moved(mechanism, setting)
     shape = (Moved(known.cutoff, 1, Fraction(1)), Moved(known.cutoff * (moved - 1), 0, Fraction(1)))
     deviation = least_multiple(shape, Fraction(known.epsilon), Fraction(spec.delta))
-    values = mechanism.dimensions
+    values = _values(mechanism, setting)
     width = vector_sensitivity(setting.sensitivity_steps, values, setting)
     if not HEADROOM * deviation * width <= LARGEST_NOISE:
         return ()
@@ -90,9 +90,9 @@ def vector_sensitivity(sensitivity_steps: int, values: int, setting: Setting) ->
     """How far one person moves so many numbers of one answer, added up, in steps.
 
     Trusted values move all at once. Of disjoint groups one row is in one: adding or removing it moves one count, replacing it
-    may move two. ``sensitivity_steps`` is as many as one person has rows.
+    may move two. ``sensitivity_steps`` is as many as one person has rows; of a standing stream it is that of the whole answer.
     """
-    if values == 1:
+    if values == 1 or setting.movement is not None:
         return sensitivity_steps
     if setting.disjoint:
         return sensitivity_steps * (2 if setting.neighbors == "replace" else 1)
@@ -104,9 +104,23 @@ def numbers_moved(values: int, setting: Setting) -> int:
 
     All rows of a person in one group, or in two where others stand in their place.
     """
+    if setting.movement is not None:
+        return setting.movement.spread
     if values > 1 and setting.disjoint:
         return 2 if setting.neighbors == "replace" else 1
     return values
+
+
+def _values(mechanism: Laplace | Histogram, setting: Setting) -> int:
+    """How many numbers one answer has at most: a histogram's are those of all groups of a window."""
+    return mechanism.dimensions if isinstance(mechanism, Laplace) else setting.universe or 1
+
+
+def _most_moved(mechanism: Laplace | Histogram, setting: Setting) -> int:
+    """How many numbers of one answer a person may move at all."""
+    if setting.movement is not None:
+        return setting.movement.numbers
+    return max(_TWO_NUMBERS, _values(mechanism, setting), min(setting.groups_steps, MAX_CATEGORIES))
 
 
 def answer_law(calibration: AnswersCalibration, sensitivity_steps: int, moved: int) -> Symmetric:
@@ -191,7 +205,7 @@ def ratio_interval(
 
 def _finished(
     spec: StreamSpec,
-    mechanism: Laplace | NoisyMax | Exponential,
+    mechanism: Laplace | Histogram | NoisyMax | Exponential,
     setting: Setting,
     method: _Method,
     epsilon_answer: float,
@@ -200,7 +214,7 @@ def _finished(
     draft = AnswersCalibration(
         method=method,
         epsilon_answer=epsilon_answer,
-        monotone=not isinstance(mechanism, Laplace) and mechanism.monotone,
+        monotone=isinstance(mechanism, NoisyMax | Exponential) and mechanism.monotone,
         sensitivity_steps=setting.sensitivity_steps,
         grid=setting.grid,
         cutoff=mechanism.answers,
@@ -212,8 +226,8 @@ def _finished(
         rounding=setting.rounding,
     )
     answers, beta = promised_answers(draft), draft.beta
-    if isinstance(mechanism, Laplace):
-        values = mechanism.dimensions
+    if isinstance(mechanism, Laplace | Histogram):
+        values = _values(mechanism, setting)
         sensitivity = vector_sensitivity(setting.sensitivity_steps, values, setting)
         scale = sensitivity / epsilon_answer
         _check_scale(scale, setting.grid)
@@ -228,7 +242,7 @@ def _finished(
         theorem = scale * math.log(answers * MAX_CANDIDATES / beta)
         theorem *= 2.0 if isinstance(mechanism, NoisyMax) else 1.0
     if method == "textbook":
-        rounded = setting.rounding * (1.0 if isinstance(mechanism, Laplace) else 2.0)
+        rounded = setting.rounding * (2.0 if isinstance(mechanism, NoisyMax | Exponential) else 1.0)
         alpha = max(alpha, theorem * setting.grid + rounded)
     return draft.model_copy(update={"alpha": alpha})
 

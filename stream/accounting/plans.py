@@ -122,6 +122,8 @@ def _planned(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:  # 
             return tuple(_with_rounding(one, setting.rounding) for one in found)
         case Laplace() | NoisyMax() | Exponential():
             return answers.candidates(spec, setting)
+        case Histogram() if setting.movement is not None:
+            return answers.candidates(spec, setting)
         case RandomizedResponse():
             return randomized_response.candidates(spec, setting)
         case Histogram() | LazyHistogram() | SparseProject():
@@ -155,9 +157,10 @@ def _with_rounding(calibration: SparseVectorCalibration, rounding: float) -> Spa
 
 
 def _anonymous(spec: StreamSpec) -> StreamSpec:
-    """The specification without what no plan depends on, and with ε and δ at or below the decimals that were asked for."""
+    """The specification without what no plan depends on (of a standing query its setting tells), and with ε and δ at or below the decimals that were asked for."""
     mechanism = spec.mechanism
     if isinstance(mechanism, AboveThreshold | NumericSparse):
         mechanism = mechanism.model_copy(update={"threshold": 0.0})
     price = {"epsilon": affordable(spec.epsilon), "delta": affordable(spec.delta)}
-    return spec.model_copy(update={"stream": "any", "source": "any", "mechanism": mechanism, **price})
+    anybody = {"stream": "any", "source": "any", "standing": None}
+    return spec.model_copy(update={**anybody, "mechanism": mechanism, **price})

@@ -29,7 +29,8 @@ class Setting:
     a stream one person may send; ``rounding`` is how far rounding to the grid moves a value at most: half a step of a feed's,
     while a table's numbers are whole steps.
     ``contribution`` is how many rows of one person count, where rows have persons; what one row moves by Δ a person moves by as many Δ.
-    ``horizon`` is how far one person moves the numbers of all windows of a running count; ``universe`` is then the number of its groups.
+    ``movement`` is how far one person moves the numbers of a window of a standing stream, ``horizon`` those of all windows of a running
+    count; ``universe`` is then the number of groups.
     ``disjoint`` says that the numbers of one answer are counts of disjoint groups, as those of a table are: one row is in
     one of them only.
     """
@@ -45,6 +46,7 @@ class Setting:
     rounding: float = 0.0
     contribution: int = 1
     horizon: Movement | None = None
+    movement: Movement | None = None
 
     @property
     def rows_public(self) -> bool:

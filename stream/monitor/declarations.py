@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
-from schemas import Bins, Categories, Domain, Integers, RecordsSource, Source, TableSource, ValuesSource
+from schemas import (
+    Bins,
+    Categories,
+    Domain,
+    EventsSource,
+    Integers,
+    RecordsSource,
+    Source,
+    TableSource,
+    ValuesSource,
+)
 from schemas.mechanisms import MAX_UNIVERSE
 from stream.accounting.costs import to_amount, total_budget
 from stream.monitor.workbench import AttributeView, Declaration
 from stream.processors.budget.openings import require_reach
+from stream.processors.budget.standing import require_served
 
 
 def declaration(source: Source) -> Declaration:
     """What a source declares; RefusedError if the ledger would refuse it for that alone."""
     require_reach(source)
-    attributes = source.attributes if isinstance(source, TableSource) else {}
+    require_served(source)
+    attributes = source.attributes if isinstance(source, TableSource | EventsSource) else {}
     return Declaration(
         source=source,
         attributes=[
@@ -42,7 +55,7 @@ def _outside(domain: Domain) -> str:
             return "rows with a value outside are left out"
 
 
-def _neighbors(source: Source) -> str:
+def _neighbors(source: Source) -> str:  # noqa: PLR0911 - one for each kind of source
     match source:
         case TableSource(person=str(person), contribution=most):
             differ = "one person more" if source.neighbors == "add-remove" else "another person in one's place"
@@ -57,10 +70,29 @@ def _neighbors(source: Source) -> str:
         case RecordsSource(contributions=contributions):
             events = "one event" if contributions == 1 else f"up to {contributions:,} events"
             return f"one person sends {events} to a stream; neighbours differ in what that person sends"
+        case EventsSource(contribution=most):
+            differ = "one person more" if source.neighbors == "add-remove" else "another person in one's place"
+            events = "one event counts" if most == 1 else f"at most {most:,} events count"
+            return (
+                f"two topics are neighbours if one has {differ}, with all events of that '{source.person}', of which {events} in each "
+                "window of a stream"
+            )
         case ValuesSource(neighbors="add-remove"):
             return f"with or without one person, every value moves by at most {source.sensitivity:g}"
-        case _:
+        case ValuesSource():
             return f"with another person in one's place, every value moves by at most {source.sensitivity:g}"
+
+
+def _of_a_topic(source: EventsSource) -> Iterator[str]:
+    yield f"its streams are standing: they ask of the windows of topic '{source.topic}', which must be keyed by '{source.person}'"
+    if source.clock == "broker":
+        yield (
+            f"windows close by the broker's stamps: topic '{source.topic}' needs message.timestamp.type=LogAppendTime; a silent partition "
+            f"follows the clock {source.idle} behind"
+        )
+    else:
+        yield "windows close by the marks in the topic alone: whoever replays events writes them to every partition"
+    yield f"an event whose '{source.time}' is more than {source.ahead} ahead of the clock is refused"
 
 
 def _remarks(source: Source) -> list[str]:
@@ -76,6 +108,8 @@ def _remarks(source: Source) -> list[str]:
         low = "no least" if source.minimum is None else f"{source.minimum:g} as the least"
         high = "no largest" if source.maximum is None else f"{source.maximum:g} as the largest"
         remarks.append(f"values are rounded to multiples of {source.grid:g}, with {low} and {high}")
+    if isinstance(source, EventsSource):
+        remarks += _of_a_topic(source)
     if source.population is not None:
         remarks.append(
             f"what is granted counts against the budget of population '{source.population}' as well, which must be registered"

@@ -48,7 +48,7 @@ async def plan_curve(spec: StreamSpec, source: Source, against: Against) -> Curv
 
 
 def _curve(spec: StreamSpec, source: Source, against: Against) -> Curve:
-    setting = setting_of(spec.mechanism, source)
+    setting = setting_of(spec, source)
     ends = time.monotonic() + CURVE_SECONDS
     lines: dict[str, list[CurvePoint]] = {}
     complete = True

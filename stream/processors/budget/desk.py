@@ -35,6 +35,7 @@ from stream.data import DataError, TableStore
 from stream.noise import NoiseScaleError
 from stream.processors.base import Outputs, RecordLike
 from stream.processors.budget.openings import definition_digest, plan_for, require_reach
+from stream.processors.budget.standing import completed, promised_windows, require_served
 from stream.processors.budget.telling import Workers
 from stream.processors.receipts import Receipts, Write, receipt_key, request_digest
 from stream.processors.written import require_kept_digits
@@ -124,6 +125,7 @@ class Desk:
         source = request.source
         if source.source not in self._ledger.accounts:
             require_reach(source)
+            require_served(source)
         return self._ledger.register(source, self._fingerprint_of(source))
 
     def _fingerprint_of(self, source: Source) -> str | None:
@@ -147,14 +149,16 @@ class Desk:
         ledger.allot(owner, request.allotment, request.analysts, request.epsilon, request.delta)
 
     def _open(self, record: RecordLike, request: OpenStream, outputs: Outputs) -> dict[str, Any]:
-        spec = request.stream
-        account = self._ledger.account(spec.source)
+        account = self._ledger.account(request.stream.source)
+        spec = completed(request.stream, account.source, clock=self._ledger.clock)
         calibration = plan_for(spec, account.source, lambda: self._rows_of(account))
         digest = definition_digest(spec, account, calibration)
         identity = StreamIdentity(incarnation=self._mint(record).hex(), digest=digest, key_id=self._key_id)
         grant = self._ledger.reserve(spec, calibration, identity, request.analyst)
         self._workers.tell(account, grant, outputs)
-        return {}
+        if spec.standing is None:
+            return {}
+        return {"begins": spec.standing.begins, "windows": promised_windows(spec, account.source)}
 
     def _extend(self, request: ExtendStream, digest: str, outputs: Outputs) -> dict[str, Any]:
         """Grant further charged answers, tell the worker, and give what the receipt says of it.

@@ -12,6 +12,8 @@ from schemas import (
     AboveThreshold,
     Calibration,
     Control,
+    EventsSource,
+    Histogram,
     Integers,
     Mechanism,
     NumericSparse,
@@ -32,12 +34,14 @@ from stream.accounting.refusals import RefusedError
 from stream.accounting.setting import Setting
 from stream.data import count_sensitivity, rows_are_public, total_sensitivity
 from stream.mechanisms.ranges import LEAST_REACH, MAX_STEPS, range_of, reach_of, written
+from stream.processors.budget.standing import completed, setting_of_events
 
 _BOTH: Final = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
 _KINDS_OF: Final[dict[str, set[str]]] = {
     "values": _BOTH,
     "table": _BOTH | {"histogram", "pmw", "sparse_pmw", "sparse_project", "lazy_histogram"},
     "records": {"randomized_response"},
+    "events": {"above_threshold", "numeric_sparse", "laplace", "histogram"},
 }
 """Which mechanisms run on which kind of source."""
 
@@ -51,21 +55,26 @@ def plan_for(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | N
         RefusedError: the mechanism does not fit the source; the message names the field and the remedy.
         PlanError: no calibration fits.
     """
-    setting = setting_of(spec.mechanism, source, table_rows)
+    setting = setting_of(spec, source, table_rows)
     calibration = choose(spec, setting)
     if not math.isfinite(calibration.alpha):
         raise RefusedError("no finite accuracy can be promised; raise epsilon or beta, or lower the cutoff")
     return calibration
 
 
-def setting_of(mechanism: Mechanism, source: Source, table_rows: Callable[[], int] | None = None) -> Setting:
-    """The public facts of a source that a mechanism's plan depends on; RefusedError if the two do not go together."""
-    kind = mechanism.kind
+def setting_of(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> Setting:
+    """The public facts of a source that a stream's plan depends on; RefusedError if the two do not go together."""
+    mechanism, kind = spec.mechanism, spec.mechanism.kind
     if kind not in _KINDS_OF[source.kind]:
-        fitting = next(name for name, kinds in _KINDS_OF.items() if kind in kinds)
+        fitting = next((name for name, kinds in _KINDS_OF.items() if kind in kinds), "none")
         raise RefusedError(
             f"mechanism.kind: {kind} does not run on a source of kind '{source.kind}'; use '{fitting}'"
         )
+    spec = completed(spec, source, clock=0)
+    if isinstance(source, EventsSource):
+        return setting_of_events(spec, source)
+    if isinstance(mechanism, Histogram) and mechanism.answers != 1:
+        raise RefusedError("mechanism.answers: a table's histogram is released once; leave it out")
     if isinstance(source, ValuesSource):
         require_reach(source)
         _require_threshold_in_range(mechanism, source)

@@ -8,35 +8,29 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-import msgspec
-import numpy as np
-
-from schemas import MAX_EVENT_BYTES, Query
-from schemas.repeats import REPEATED, may_repeat_a_field, repeats_a_field
-from schemas.wire import Codec, MalformedEventError, struct
+from schemas import MAX_EVENT_BYTES
 from stream.processors.base import RecordLike
+from stream.processors.queries.decoding import (
+    FIRST,
+    UNREADABLE,
+    Row,
+    as_taken,
+    each_once,
+    in_full,
+    malformed,
+    taken_by,
+    unfit,
+    without_repeats,
+)
 from stream.processors.queries.families import Families
 from stream.processors.queries.families.base import Asked, Context
 from stream.processors.queries.families.rows import Rows
 from stream.processors.queries.hosted import CONTROL_UNREAD
 from stream.processors.queries.shares import Shares
+from stream.processors.queries.windows import about_of
 from stream.processors.queries.work import Workload
 from stream.processors.rejections import Rejection
 from stream.processors.topics import Topics, partition_of
-from stream.processors.unread import Unread
-from stream.processors.written import readable
-
-_PLAIN_FIELDS = frozenset({"id", "stream", "value", "threshold"})
-_PlainQuery: Any = struct(Query, only=_PLAIN_FIELDS)
-_decode_plain: Any = msgspec.json.Decoder(_PlainQuery).decode
-_decode_query: Any = msgspec.json.Decoder(struct(Query)).decode
-_query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-_REPEATED = Rejection("malformed", REPEATED)
-
-Row = tuple[int, str, int, float, float | None, int, bytes]
-"""A query to a family that answers in columns: an entry of each column of ``Rows``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,36 +83,37 @@ class Admission:
         shares = self.shares.copy()
         rejected: list[tuple[int, Rejection]] = []
         streams = self._context.streams
-        slot_of, plain = streams.slots.get, streams.plain
-        unknown, decode = False, _decode_plain
+        slot_of, plain, standing = streams.slots.get, streams.plain, streams.standing
+        unknown, like = False, FIRST
         for place, record in enumerate(records):
             value = record.value
             if value.__class__ is not bytes or len(value) > MAX_EVENT_BYTES:
-                rejected.append((place, _unfit(value)))
+                rejected.append((place, unfit(value)))
                 continue
             try:
-                query = decode(value)
-            except _UNREADABLE:
+                query = like.decode(value)
+            except UNREADABLE:
                 query = None
             try:
-                query = query or _decoded(value)
+                query = query or in_full(value)
                 slot = slot_of(query.stream)
                 if slot is None:
                     unknown = unknown or query.stream not in streams.unread
                     raise self._unknown(query.stream)
-                if query.__class__ is not _PlainQuery and plain[slot]:
-                    query = _plainly(value) or query
-                if query.__class__ is _PlainQuery and plain[slot] and query.value is not None:
-                    decode = _decode_plain
-                    rows.append((place, query.id, slot, query.value, query.threshold, record.offset, value))
-                    continue
                 # The next query is probably to a stream of the same sort.
-                decode = _decode_plain if plain[slot] else _decode_query
-                query = _each_once(value, query)
+                like = taken_by(plain=plain[slot], standing=standing[slot])
+                if query.__class__ is not like.kind:
+                    query = as_taken(like, value, query)
+                about = about_of(query) if standing[slot] else None
+                if query.__class__ is like.kind and plain[slot] and query.value is not None:
+                    row = (place, query.id, slot, query.value, query.threshold, record.offset, value, about)
+                    rows.append(row)
+                    continue
+                query = each_once(value, query)
                 work = self._workload.of(slot, query)
                 shares.take(slot, work, record.timestamp)
-            except _UNREADABLE:
-                rejected.append((place, _malformed(value)))
+            except UNREADABLE:
+                rejected.append((place, malformed(value)))
                 continue
             except Rejection as rejection:
                 rejected.append((place, rejection))
@@ -128,13 +123,14 @@ class Admission:
             if budget <= 0:
                 records = records[: place + 1]
                 break
-        return Reading(records, rejected, unknown, _without_repeats(rows, rejected), waiting, shares)
+        return Reading(records, rejected, unknown, without_repeats(rows, rejected), waiting, shares)
 
     def admit(self, reading: Reading) -> Batch:
         """Do the work that questions ask for, in order."""
         rejected, rows = reading.rejected.copy(), reading.rows.copy()
         asked: list[Asked] = []
-        kinds, one_by_one = self._context.streams.kinds, self._families.one_by_one
+        streams, one_by_one = self._context.streams, self._families.one_by_one
+        kinds, standing = streams.kinds, streams.standing
         for place, slot, query in reading.waiting:
             record = reading.records[place]
             payload = record.value or b""
@@ -143,10 +139,11 @@ class Admission:
             except Rejection as rejection:
                 rejected.append((place, rejection))
                 continue
+            about = about_of(query) if standing[slot] else None
             if kinds[slot] in one_by_one:
-                asked.append(Asked(place, query.id, slot, record.offset, payload, content))
+                asked.append(Asked(place, query.id, slot, record.offset, payload, content, about))
             else:
-                rows.append((place, query.id, slot, content, query.threshold, record.offset, payload))
+                rows.append((place, query.id, slot, content, query.threshold, record.offset, payload, about))
         if reading.waiting:
             rejected.sort(key=itemgetter(0))
             rows.sort(key=itemgetter(0))
@@ -159,6 +156,8 @@ class Admission:
         A stream that this worker must not answer for is not looked up: its table may not be the right one.
         """
         streams = self._context.streams
+        if not streams.standing[slot] and (query.window is not None or query.group is not None):
+            raise Rejection("malformed", "window, group: this stream is no standing one; remove them")
         if streams.columns.refused[slot]:
             return 0.0
         if query.threshold is not None and not streams.terms_at(slot).is_sparse_vector:
@@ -176,75 +175,3 @@ class Admission:
         if stream in self._context.streams.unread:
             return Rejection("unknown-stream", f"stream: {CONTROL_UNREAD}")
         return Rejection("unknown-stream", "stream: no such stream is open; open it first")
-
-
-def _decoded(value: bytes) -> Any:
-    """A query of any form, whose numbers may be of any size."""
-    try:
-        return _decode_query(value)
-    except msgspec.ValidationError:
-        return _decode_query(readable(value))
-
-
-def _plainly(value: bytes) -> Any:
-    """A query with a trusted value and nothing else that there may be; None if it is another, or none."""
-    try:
-        return _decode_plain(value)
-    except _UNREADABLE:
-        return None
-
-
-def read_query(value: bytes) -> Any:
-    """A query of any form, which gives each field once."""
-    return _each_once(value, _decoded(value))
-
-
-def _each_once(value: bytes, query: Any) -> Any:
-    """The query of any form that was read, if only plainly, from a text that gives each field once."""
-    if query.__class__ is _PlainQuery:
-        query = _decoded(value)
-    # Candidates are the one part of a query that is not written without its defaults.
-    unsure = query.candidates is not None or may_repeat_a_field(value, query)
-    if unsure and repeats_a_field(value):
-        raise _REPEATED
-    return query
-
-
-def _unfit(value: bytes | None) -> Rejection:
-    """What is wrong with what is no event: nothing, more than an event may hold, or what could not be read."""
-    return value.rejection if isinstance(value, Unread) else _malformed(value)
-
-
-def _malformed(value: bytes | None) -> Rejection:
-    """What the contract's own model says is wrong with an event that the fast path refused."""
-    try:
-        _query_codec.decode(readable(value) if value is not None and len(value) <= MAX_EVENT_BYTES else value)
-    except MalformedEventError as error:
-        code = "too-large" if value is not None and len(value) > MAX_EVENT_BYTES else "malformed"
-        return Rejection(code, str(error))
-    return Rejection("malformed", "event: the text is not UTF-8; send UTF-8")
-
-
-def _quotes_of_plain(threshold: float | None) -> int:
-    """Quotation marks in a plain query that has each field once, and none in its id: two a name and two a text."""
-    return 10 if threshold is None else 12
-
-
-def _without_repeats(rows: list[Row], rejected: list[tuple[int, Rejection]]) -> list[Row]:
-    """Plain queries without those that give a field twice.
-
-    Few batches have any, so that quotation marks are counted over all of a batch at once: none of its plain queries can
-    have fewer than it must.
-    """
-    joined = np.frombuffer(b"".join([row[6] for row in rows]), dtype=np.uint8)
-    least = 12 * len(rows) - 2 * [row[4] for row in rows].count(None)
-    if np.count_nonzero(joined == ord('"')) == least:
-        return rows
-    kept = []
-    for row in rows:
-        if row[6].count(b'"') != _quotes_of_plain(row[4]) and repeats_a_field(row[6]):
-            rejected.append((row[0], _REPEATED))
-        else:
-            kept.append(row)
-    rejected.sort(key=itemgetter(0))
-    return kept

@@ -37,8 +37,8 @@ class ColumnPublisher:
         told = (decisions.codes, index, tops, left, columns.terms_of[slots][stream_of])
         keys, names, terms, numbers = streams.keys, streams.names, streams.terms, verdicts.numbers
         extensions_of = streams.extensions.get
-        for place, query_id, slot, code, number, shown, rest, terms_of in zip(
-            rows.places, rows.ids, rows.slots, *(column.tolist() for column in told), strict=True
+        for place, query_id, slot, about, code, number, shown, rest, terms_of in zip(
+            rows.places, rows.ids, rows.slots, rows.abouts, *(column.tolist() for column in told), strict=True
         ):
             name = names[slot]
             if code == HALTED:
@@ -66,6 +66,9 @@ class ColumnPublisher:
                 answer = WireAnswer(query_id, name, _OUTCOMES[code], number, None, None, None, spent, rest)
                 if (version := terms[terms_of].shown_version) is not None:
                     answer = replace(answer, version=version)
+            if about is not None:
+                window, group = about
+                answer = replace(answer, window=window, group=group)
             answers[place] = (keys[slot], encode(answer), ())
 
     def _count(self, rows: Rows, verdicts: Verdicts, outputs: Outputs) -> None:

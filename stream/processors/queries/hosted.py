@@ -29,8 +29,8 @@ CONTROL_UNREAD: Final = "this worker cannot read the stream's control event; upg
 class HostedStreams:
     """Slots, one per stream: ``columns`` has the streams' figures, ``noise`` their keys, ``life`` their states.
 
-    ``names[slot]`` is the stream of a slot, ``keys[slot]`` the key of its records, ``kinds[slot]`` its mechanism's kind, and
-    ``plain[slot]`` says that it is a sparse vector over trusted values. ``extensions`` has those of the few streams that were
+    ``names[slot]`` is the stream of a slot, ``keys[slot]`` the key of its records, ``kinds[slot]`` the name of its family;
+    ``plain[slot]`` says that it is a sparse vector over trusted values, and ``standing[slot]`` that windows ask it. ``extensions`` has those of the few streams that were
     extended. ``unread`` names streams that have no slot, since no definition of theirs can be read here.
     """
 
@@ -42,6 +42,7 @@ class HostedStreams:
         self.incarnations: list[str] = []
         self.kinds: list[str] = []
         self.plain: list[bool] = []
+        self.standing: list[bool] = []
         self.columns = StreamColumns()
         self.noise = StreamKeys(key, self.incarnations)
         self.life = LifeCycle(self.columns)
@@ -118,14 +119,14 @@ class HostedStreams:
         facts = {index: _facts(self.terms[index]) for index in set(terms_of)}
         for (slot, definition), index in zip(fresh.items(), terms_of, strict=True):
             self.noise.begin(slot, definition.digest, definition.key_id)
-            self.kinds[slot], self.plain[slot], _ = facts[index]
+            self.kinds[slot], self.plain[slot], self.standing[slot], _ = facts[index]
         columns.grow(len(self))
         self._beginnings += 1
         slots = np.fromiter(fresh, dtype=np.intp, count=len(fresh))
         columns.begun[slots] = self._beginnings
         columns.terms_of[slots] = terms_of
         columns.threshold[slots] = [definition.threshold for definition in fresh.values()]
-        columns.cutoff[slots] = [facts[index][2] for index in terms_of]
+        columns.cutoff[slots] = [facts[index][3] for index in terms_of]
         self.life.begin(slots)
 
     def _new_slot(self, name: str) -> int:
@@ -137,6 +138,7 @@ class HostedStreams:
         self.incarnations.append("")
         self.kinds.append("")
         self.plain.append(False)
+        self.standing.append(False)
         self.noise.add()
         return slot
 
@@ -213,9 +215,9 @@ class HostedStreams:
         return self.barrier_of_round(slot, int(self.columns.tops[slot]))
 
 
-def _facts(terms: Terms) -> tuple[str, bool, int]:
-    """The kind, whether it is plain, and the cutoff of a stream that begins on these terms."""
-    return terms.mechanism.kind, terms.plain, terms.calibration.cutoff or UNLIMITED
+def _facts(terms: Terms) -> tuple[str, bool, bool, int]:
+    """The family, whether it is plain, whether it is standing, and the cutoff of a stream that begins on these terms."""
+    return terms.family, terms.plain, terms.standing is not None, terms.calibration.cutoff or UNLIMITED
 
 
 def _version(definition: Definition) -> int:

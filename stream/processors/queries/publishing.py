@@ -97,18 +97,29 @@ def _answer(streams: HostedStreams, shown: dict[int, _Shown], one: Asked, reply:
         reply.alpha,
         reply.price,
         known.version,
+        *(one.about or ()),
     )
     return (known.key, encode(answer), ())
 
 
 def _refused(streams: HostedStreams, one: Asked, reply: Reply, refusal: Rejection) -> Message:
     """There is no dead letter: nothing is wrong with the question, and its asker is told."""
-    answer = WireAnswer(one.id, streams.names[one.slot], "rejected", reason=refusal.reason, price=reply.price)
+    window, group = one.about or (None, None)
+    answer = WireAnswer(
+        one.id,
+        streams.names[one.slot],
+        "rejected",
+        reason=refusal.reason,
+        price=reply.price,
+        window=window,
+        group=group,
+    )
     return (streams.keys[one.slot], encode(answer), ())
 
 
 def _halted(streams: HostedStreams, one: Asked) -> Message:
     slot = one.slot
+    window, group = one.about or (None, None)
     answer = WireAnswer(
         one.id,
         streams.names[slot],
@@ -116,5 +127,7 @@ def _halted(streams: HostedStreams, one: Asked) -> Message:
         reason=streams.reason(slot),
         spent=streams.spent(slot),
         tops_left=streams.shown_left(slot),
+        window=window,
+        group=group,
     )
     return (streams.keys[slot], encode(answer), ())

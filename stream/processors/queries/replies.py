@@ -14,6 +14,7 @@ from stream.processors.letters import dead_letter
 from stream.processors.queries.hosted import HostedStreams
 from stream.processors.queries.life import STATES
 from stream.processors.queries.updates import Update, encode_update, update_key
+from stream.processors.queries.windows import about_of_event
 from stream.processors.rejections import BUSY, Rejection, address_of
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from stream.processors.unread import Unread
@@ -133,5 +134,6 @@ class Replies:
         if (isinstance(value, Unread) and value.batch is not None) or (address := address_of(value)) is None:
             return None
         query_id, name = address
-        answer = WireAnswer(query_id, name, "rejected", reason=rejection.reason)
+        window, group = about_of_event(value)
+        answer = WireAnswer(query_id, name, "rejected", reason=rejection.reason, window=window, group=group)
         return (name.encode(), encode(answer), ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from schemas import (
     Calibration,
     Control,
     Extensions,
+    Histogram,
     Mechanism,
     NumericSparse,
     Source,
@@ -31,6 +32,9 @@ from stream.mechanisms.ranges import written
 from stream.noise import Sampler, round_words
 
 WireAmount: Any = struct(Amount)
+
+STANDING_HISTOGRAM: Final = "standing_histogram"
+"""The family of histograms of each window of a live topic."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,9 +65,20 @@ class Terms:
         return isinstance(self.mechanism, AboveThreshold | NumericSparse)
 
     @property
+    def trusts_values(self) -> bool:
+        """Whether questions carry the private numbers: those of a feed, or what was counted in the windows of a live topic."""
+        return self.source.kind in {"values", "events"}
+
+    @property
     def plain(self) -> bool:
         """Whether questions are trusted values that are compared with a threshold: nothing else need be known of them."""
-        return self.is_sparse_vector and self.source.kind == "values"
+        return self.is_sparse_vector and self.trusts_values
+
+    @property
+    def family(self) -> str:
+        """Which family answers: its name is the mechanism's kind, but for a histogram of each window of a live topic."""
+        standing_histogram = self.standing is not None and isinstance(self.mechanism, Histogram)
+        return STANDING_HISTOGRAM if standing_histogram else self.mechanism.kind
 
     @property
     def ends_at_cutoff(self) -> bool:
@@ -141,7 +156,7 @@ class TermsTable:
 
     def __init__(self) -> None:
         self.all: list[Terms] = []
-        self._index: dict[tuple[str, Mechanism, Calibration, str | None, int, StandingQuery | None], int] = {}
+        self._index: dict[tuple[Any, ...], int] = {}
 
     def index_of(self, definition: Control) -> int:
         """The number of a definition's terms."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from schemas import MAX_EVENT_BYTES, Query
 from schemas.wire import Codec, MalformedEventError
-from stream.processors.queries.admission import read_query
+from stream.processors.queries.decoding import read_query
 from stream.processors.rejections import Rejection
 from stream.processors.written import readable
 from tests.unit.schemas.json_events import FIELDS, mutilated, queries, repeats_a_name

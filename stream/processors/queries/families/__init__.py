@@ -15,19 +15,21 @@ from stream.processors.queries.families.rows import ColumnFamily
 from stream.processors.queries.families.running_count import RunningCountFamily
 from stream.processors.queries.families.selection import ExponentialFamily, NoisyMaxFamily
 from stream.processors.queries.families.sparse_vector import SparseVectorFamily
+from stream.processors.queries.families.standing_histogram import StandingHistogramFamily
+from stream.processors.queries.terms import STANDING_HISTOGRAM
 
 
 @dataclass(frozen=True, slots=True)
 class Families:
-    """The families of a partition's streams: by mechanism kind those that answer questions one by one, and ``in_columns``
-    that of all other kinds.
+    """The families of a partition's streams: by name those that answer questions one by one, and ``in_columns``
+    that of all other kinds of mechanism.
     """
 
     one_by_one: Mapping[str, Family]
     in_columns: ColumnFamily
 
     def of(self, kind: str) -> Family | ColumnFamily:
-        """The family of a kind of mechanism."""
+        """The family of this name."""
         return self.one_by_one.get(kind, self.in_columns)
 
 
@@ -40,6 +42,7 @@ def families(context: Context) -> Families:
             "noisy_max": NoisyMaxFamily(context),
             "exponential": ExponentialFamily(context),
             "histogram": HistogramFamily(context),
+            STANDING_HISTOGRAM: StandingHistogramFamily(context),
             "lazy_histogram": LazyHistogramFamily(context),
             "sparse_project": SparseProjectFamily(context),
             "running_count": RunningCountFamily(context),

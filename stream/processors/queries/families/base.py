@@ -16,12 +16,16 @@ from stream.accounting.prices import epsilon_left, epsilon_of
 from stream.data import Predicate, Table, TableStore, rows_are_public
 from stream.processors.queries.hosted import HostedStreams
 from stream.processors.queries.updates import Update
+from stream.processors.queries.windows import About
 from stream.processors.rejections import PRICE, Rejection
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One admitted question: its record's place in the batch, its stream's slot, and what the family made of it."""
+    """One admitted question: its record's place in the batch, its stream's slot, and what the family made of it.
+
+    ``about`` is which window and group asks, of a standing stream.
+    """
 
     place: int
     id: str
@@ -29,6 +33,7 @@ class Asked:
     offset: int
     payload: bytes
     content: Any
+    about: About | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +223,7 @@ def too_dear(calibration: Calibration, parts: int, left: int, *, alpha: bool) ->
 
 def on_values(streams: HostedStreams, slot: int) -> bool:
     """Whether a stream's queries carry trusted values."""
-    return streams.terms_at(slot).source.kind == "values"
+    return streams.terms_at(slot).trusts_values
 
 
 def within_grants(streams: HostedStreams, questions: Sequence[Asked]) -> list[bool]:

@@ -150,8 +150,8 @@ class LaplaceFamily(Stateless):
         return replace(question, alpha=alpha, price=price)
 
     def _trusted(self, slot: int, query: Any) -> _Question:
-        form = form_for(query, "value", "values")
         terms = self._context.streams.terms_at(slot)
+        form = form_for(query, "value") if terms.standing is not None else form_for(query, "value", "values")
         values = (query.value,) if form == "value" else query.values
         mechanism = terms.mechanism
         if isinstance(mechanism, Laplace) and len(values) > mechanism.dimensions:

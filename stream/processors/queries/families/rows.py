@@ -9,12 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from stream.mechanisms.above_threshold import Decisions
+from stream.processors.queries.windows import About
 
 
 class Rows(NamedTuple):
     """Admitted questions in the order of their records, whose numbers in the batch are ``places``.
 
-    ``values`` are private numbers; ``thresholds`` are the questions' own, None where the stream's counts.
+    ``values`` are private numbers; ``thresholds`` are the questions' own, None where the stream's counts. ``abouts`` says of each what
+    it is about, None where the stream is no standing one.
     """
 
     places: Sequence[int] = ()
@@ -24,6 +26,7 @@ class Rows(NamedTuple):
     thresholds: Sequence[float | None] = ()
     offsets: Sequence[int] = ()
     payloads: Sequence[bytes] = ()
+    abouts: Sequence[About | None] = ()
 
 
 class Number(NamedTuple):

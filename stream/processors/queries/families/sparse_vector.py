@@ -145,7 +145,7 @@ class SparseVectorFamily:
 
 def _as_written(terms: Terms, rows: Rows, members: Places) -> Callable[[int], Decimal]:
     """The exact number of each of some rows: a trusted value stands in its event, a count is whole."""
-    if terms.source.kind == "values":
+    if terms.trusts_values:
         return lambda place: value_of(rows.payloads[members[place]])
     return lambda place: written(rows.values[members[place]])
 

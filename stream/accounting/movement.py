@@ -1,0 +1,47 @@
+"""How far one person moves the numbers that a standing stream asks about one window.
+
+Of each person at most ``contribution`` events count in a window, over all groups together. Neighbours differ in all events of one
+person: these come or go, or (``replace``) another person's stand in their place. A stream's noise rests on these figures as long as it is
+open: what is said here of a source and a standing query never changes.
+"""
+
+from __future__ import annotations
+
+from schemas import EventsSource, Integers, StandingQuery, SumOf
+from stream.accounting.refusals import RefusedError
+from stream.accounting.setting import Movement
+
+
+def movement(source: EventsSource, standing: StandingQuery, groups: int) -> Movement:
+    """What one person moves of a window's numbers, one for each of so many groups.
+
+    All of a person's events may lie in one group, which moves it as far as all; in a count of people a person moves
+    each group by 1, and as many groups as events count. One who stands in another's place moves no number by more than the distance from
+    the least to the greatest that one person adds to it, and all of them by what both add.
+    """
+    most, replaced = source.contribution, source.neighbors == "replace"
+    people = 2 if replaced else 1
+    if standing.count == "people":
+        moved = min(groups, people * most)
+        return Movement(1, moved, moved, moved)
+    low, high = (1, 1) if standing.count == "events" else ends_of(source, standing.count)
+    low, high = min(low, 0), max(high, 0)
+    # A constant 0 moves nothing, yet noise needs a scale.
+    farthest = max(1, high, -low)
+    each = most * max(1, high - low) if replaced else most * farthest
+    numbers = min(groups, people * most)
+    if not replaced or groups == 1:
+        return Movement(each, each, 1, numbers)
+    # Of opposite signs both people's numbers may meet in one group and add up there; of one sign they take from each other.
+    spread = 1 if low < 0 < high else 2
+    return Movement(each, 2 * most * farthest, spread, numbers)
+
+
+def ends_of(source: EventsSource, count: SumOf) -> tuple[int, int]:
+    """The declared range of the attribute that is summed up; RefusedError if it has none."""
+    domain = source.attributes.get(count.sum)
+    if not isinstance(domain, Integers):
+        raise RefusedError(
+            "standing.count.sum: the source has no integer attribute of this name; name one that is, or count events"
+        )
+    return domain.minimum, domain.maximum

@@ -1,0 +1,202 @@
+"""Streams on live topics: what is taken, what is filled in when they open, and what their plans depend on."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from schemas import (
+    MAX_GROUPS,
+    AboveThreshold,
+    EventsSource,
+    Histogram,
+    Laplace,
+    Mechanism,
+    NumericSparse,
+    Source,
+    StandingQuery,
+    StreamSpec,
+    span_ms,
+    written_moment,
+)
+from schemas.queries import MAX_CANDIDATES
+from stream.accounting.movement import ends_of, movement
+from stream.accounting.refusals import RefusedError
+from stream.accounting.setting import Movement, Setting
+from stream.data import PredicateError, PredicateParser
+from stream.mechanisms.ranges import LARGEST_NUMBER
+
+_DAY_MS: Final = 86_400_000
+_LONGEST_LATENESS_DAYS: Final = 31
+_LONGEST_WINDOW_DAYS: Final = 366
+
+
+def require_served(source: Source) -> None:
+    """Refuse a source of events that is declared for what is not served."""
+    if isinstance(source, EventsSource) and source.unit != "person":
+        raise RefusedError(
+            f"unit: '{source.unit}' is not served; leave it out, and a person's whole life is protected"
+        )
+
+
+def completed(spec: StreamSpec, source: Source, *, clock: int) -> StreamSpec:
+    """The specification of a standing stream with what was left out: when its windows begin, and a histogram's groups.
+
+    ``clock`` is the ledger's, in milliseconds since 1970. RefusedError if a stream stands where it must not, or does not where it must.
+    """
+    if isinstance(source, EventsSource) is not (spec.standing is not None):
+        raise RefusedError(
+            f"standing: goes with a source of kind 'events', and '{source.source}' is of kind '{source.kind}'; remove it"
+            if spec.standing is not None
+            else f"standing: source '{source.source}' is a live topic, and its windows ask its streams; say what, and in which windows"
+        )
+    if spec.standing is None:
+        return spec
+    filled: dict[str, object] = {}
+    if spec.standing.begins is None:
+        filled["begins"] = written_moment(clock)
+    if isinstance(spec.mechanism, Histogram) and not spec.standing.by:
+        filled["by"] = spec.mechanism.attributes
+    return spec.model_copy(update={"standing": spec.standing.model_copy(update=filled)}) if filled else spec
+
+
+def groups_of(spec: StreamSpec, source: Source) -> int | None:
+    """How many groups each window of a standing stream has; None of any other stream."""
+    if spec.standing is None or not isinstance(source, EventsSource):
+        return None
+    return _groups(spec.standing, source)
+
+
+def promised_windows(spec: StreamSpec, source: Source) -> int | None:
+    """Over how many windows a standing stream's α holds, if none of its grant is used up before; None of any other stream."""
+    groups = groups_of(spec, source)
+    if groups is None:
+        return None
+    promised = min(spec.expected_queries, getattr(spec.mechanism, "answers", spec.expected_queries))
+    return promised if isinstance(spec.mechanism, Histogram) else promised // groups
+
+
+def setting_of_events(spec: StreamSpec, source: EventsSource) -> Setting:
+    """What the plan of a standing stream depends on, of a ``completed`` specification; RefusedError if its parts do not go together."""
+    mechanism, standing = spec.mechanism, spec.standing
+    if standing is None:
+        raise TypeError("the specification is not completed")
+    _require_windows(standing)
+    _require_predicate(standing, source)
+    groups = _groups(standing, source)
+    moved = movement(source, standing, groups)
+    _require_fitting(mechanism, standing)
+    _require_monotone(mechanism, standing, source)
+    _require_threshold(mechanism, standing, source)
+    if isinstance(mechanism, Histogram):
+        if groups > MAX_CANDIDATES:
+            raise RefusedError(
+                f"standing.by: its {groups:,} groups exceed the {MAX_CANDIDATES} of a histogram's answer; group by fewer or smaller "
+                "attributes, or use laplace"
+            )
+    else:
+        _require_one_window(spec, groups)
+        moved = Movement(moved.each, moved.each, 1, 1)
+    return Setting(
+        sensitivity_steps=moved.together,
+        neighbors=source.neighbors,
+        universe=groups if isinstance(mechanism, Histogram) else None,
+        movement=moved,
+    )
+
+
+def _require_windows(standing: StandingQuery) -> None:
+    if standing.window.size_ms > _LONGEST_WINDOW_DAYS * _DAY_MS:
+        raise RefusedError(
+            f"standing.window.size: must not be longer than {_LONGEST_WINDOW_DAYS} days; give a shorter one"
+        )
+    if span_ms(standing.lateness) > _LONGEST_LATENESS_DAYS * _DAY_MS:
+        raise RefusedError(
+            f"standing.lateness: must not be longer than {_LONGEST_LATENESS_DAYS} days; give a shorter one"
+        )
+
+
+def _require_predicate(standing: StandingQuery, source: EventsSource) -> None:
+    if standing.where is None:
+        return
+    try:
+        PredicateParser(source.attributes).parse(standing.where)
+    except PredicateError as error:
+        raise RefusedError(f"standing.where: {error}") from None
+
+
+def _groups(standing: StandingQuery, source: EventsSource) -> int:
+    """How many groups a window has: the cells of the attributes, whether there are events of them or not."""
+    for place, name in enumerate(standing.by):
+        if name not in source.attributes:
+            raise RefusedError(
+                f"standing.by.{place}: the source has no attribute of this name; name one of its own"
+            )
+    if len(set(standing.by)) < len(standing.by):
+        raise RefusedError("standing.by: an attribute stands there twice; remove the repeat")
+    groups = math.prod(source.attributes[name].size for name in standing.by)
+    if groups > MAX_GROUPS:
+        raise RefusedError(
+            f"standing.by: its {groups:,} groups exceed {MAX_GROUPS:,}; group by fewer or smaller attributes"
+        )
+    return groups
+
+
+def _require_fitting(mechanism: Mechanism, standing: StandingQuery) -> None:
+    """Refuse what a mechanism says of questions that a standing query says itself."""
+    for name in ("sums", "people"):
+        if getattr(mechanism, name, None):
+            raise RefusedError(
+                f"mechanism.{name}: what a standing stream counts is said in standing.count; remove it"
+            )
+    if isinstance(mechanism, Laplace) and mechanism.dimensions > 1:
+        raise RefusedError(
+            "mechanism.dimensions: a standing stream's answer is one number; remove it, or use histogram for all groups in one"
+        )
+    if isinstance(mechanism, Histogram) and mechanism.attributes != standing.by:
+        raise RefusedError(
+            "mechanism.attributes: must be those of standing.by, in the same order; leave standing.by out"
+        )
+
+
+def _require_monotone(mechanism: Mechanism, standing: StandingQuery, source: EventsSource) -> None:
+    if not getattr(mechanism, "monotone", False):
+        return
+    if source.neighbors == "replace":
+        raise RefusedError(
+            "mechanism.monotone: counts are not monotone when neighbours replace a person; leave it false, or register "
+            "the source with neighbors 'add-remove'"
+        )
+    if not isinstance(standing.count, str) and ends_of(source, standing.count)[0] < 0:
+        raise RefusedError(
+            f"mechanism.monotone: sums of '{standing.count.sum}' can fall when a person is added; leave it false, or declare the "
+            "attribute with a minimum of at least 0"
+        )
+
+
+def _require_threshold(mechanism: Mechanism, standing: StandingQuery, source: EventsSource) -> None:
+    if not isinstance(mechanism, AboveThreshold | NumericSparse):
+        return
+    least, most = (0, 1) if isinstance(standing.count, str) else ends_of(source, standing.count)
+    low = -LARGEST_NUMBER if least < 0 else 0
+    high = LARGEST_NUMBER if most > 0 else 0
+    if not low <= mechanism.threshold <= high:
+        raise RefusedError(
+            f"mechanism.threshold: {mechanism.threshold:g} lies outside what a window's number can be, {float(low):g} to "
+            f"{float(high):g}; choose one inside"
+        )
+
+
+def _require_one_window(spec: StreamSpec, groups: int) -> None:
+    """Refuse a stream whose promise or grant does not last for one window."""
+    if spec.expected_queries < groups:
+        raise RefusedError(
+            f"expected_queries: each window asks {groups:,} times, once for each group, and alpha would not hold for one; give the "
+            "number of windows times that of groups"
+        )
+    answers = getattr(spec.mechanism, "answers", groups)
+    if answers < groups:
+        raise RefusedError(
+            f"mechanism.answers: {answers:,} would not last for one window, which asks {groups:,} times, once for each group; give the "
+            "number of windows times that of groups, or use histogram"
+        )

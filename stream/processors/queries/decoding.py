@@ -1,0 +1,125 @@
+"""Reading queries: first as queries of the sort that came last are written, then in full; and what is wrong with those that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from schemas import MAX_EVENT_BYTES, Query
+from schemas.repeats import REPEATED, may_repeat_a_field, repeats_a_field
+from schemas.wire import Codec, MalformedEventError, struct
+from stream.processors.queries.windows import About, quotes_of
+from stream.processors.rejections import Rejection
+from stream.processors.unread import Unread
+from stream.processors.written import readable
+
+
+class Taken(NamedTuple):
+    """How streams of one sort take queries: the struct that holds them, and what reads it."""
+
+    kind: Any
+    decode: Callable[[bytes], Any]
+
+
+def _taken(kind: Any) -> Taken:
+    return Taken(kind, msgspec.json.Decoder(kind).decode)
+
+
+_PLAIN_FIELDS = frozenset({"id", "stream", "value", "threshold"})
+_any: Final = _taken(struct(Query))
+FIRST: Final = _taken(struct(Query, only=_PLAIN_FIELDS))
+"""A query with a trusted value, and nothing else that there may be."""
+_of_a_window: Final = _taken(struct(Query, only=_PLAIN_FIELDS | {"window", "group"}))
+_BY_SORT: Final = (_any, FIRST, _any, _of_a_window)
+
+_query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_REPEATED = Rejection("malformed", REPEATED)
+Row = tuple[int, str, int, float, float | None, int, bytes, About | None]
+"""A query to a family that answers in columns: an entry of each column of ``Rows``."""
+
+
+def taken_by(*, plain: bool, standing: bool) -> Taken:
+    """How a stream takes its queries: ``plain`` if they are trusted values alone, ``standing`` if each names its window."""
+    return _BY_SORT[plain + 2 * standing]
+
+
+def as_taken(like: Taken, value: bytes, query: Any) -> Any:
+    """A query that was read otherwise as such streams take it; as it is if it has more fields."""
+    if like is _any:
+        return in_full(value)
+    try:
+        return like.decode(value)
+    except UNREADABLE:
+        return query
+
+
+def in_full(value: bytes) -> Any:
+    """A query of any form, whose numbers may be of any size."""
+    try:
+        return _any.decode(value)
+    except msgspec.ValidationError:
+        return _any.decode(readable(value))
+
+
+def read_query(value: bytes) -> Any:
+    """A query of any form, which gives each field once."""
+    return each_once(value, in_full(value))
+
+
+def each_once(value: bytes, query: Any) -> Any:
+    """The query of any form that was read, if only plainly, from a text that gives each field once."""
+    if query.__class__ is not _any.kind:
+        query = in_full(value)
+    # Candidates are the one part of a query that is not written without its defaults.
+    unsure = query.candidates is not None or may_repeat_a_field(value, query)
+    if unsure and repeats_a_field(value):
+        raise _REPEATED
+    return query
+
+
+def unfit(value: bytes | None) -> Rejection:
+    """What is wrong with what is no event: nothing, more than an event may hold, or what could not be read."""
+    return value.rejection if isinstance(value, Unread) else malformed(value)
+
+
+def malformed(value: bytes | None) -> Rejection:
+    """What the contract's own model says is wrong with an event that the fast path refused."""
+    try:
+        _query_codec.decode(readable(value) if value is not None and len(value) <= MAX_EVENT_BYTES else value)
+    except MalformedEventError as error:
+        code = "too-large" if value is not None and len(value) > MAX_EVENT_BYTES else "malformed"
+        return Rejection(code, str(error))
+    return Rejection("malformed", "event: the text is not UTF-8; send UTF-8")
+
+
+def _quotes_of_plain(row: Row) -> int:
+    """Quotation marks in a plain query that has each field once, and none in its texts: two a name and two a text."""
+    about = row[7]
+    return (10 if row[4] is None else 12) + (0 if about is None else quotes_of(about))
+
+
+def without_repeats(rows: list[Row], rejected: list[tuple[int, Rejection]]) -> list[Row]:
+    """Plain queries without those that give a field twice.
+
+    Few batches have any, so that quotation marks are counted over all of a batch at once: none of its plain queries can
+    have fewer than it must.
+    """
+    joined = np.frombuffer(b"".join([row[6] for row in rows]), dtype=np.uint8)
+    least = 12 * len(rows) - 2 * [row[4] for row in rows].count(None)
+    least += sum(quotes_of(row[7]) for row in rows if row[7] is not None)
+    if np.count_nonzero(joined == ord('"')) == least:
+        return rows
+    kept = []
+    for row in rows:
+        if row[6].count(b'"') != _quotes_of_plain(row) and repeats_a_field(row[6]):
+            rejected.append((row[0], _REPEATED))
+        else:
+            kept.append(row)
+    rejected.sort(key=itemgetter(0))
+    return kept

@@ -1,0 +1,350 @@
+"""Standing streams: what opens, what is filled in, and what their workers answer to windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from schemas import Answer, AnswersCalibration, OpenStream, Receipt
+from sotto import Driver, Refused
+from stream.asking.questions import as_spec
+from tests.privacy.service import KEY, definition_of, feed
+
+WINDOW = {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
+GROUP = {"origin": "EWR"}
+
+
+def flights(**changed: Any) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        "origin": ["EWR", "JFK", "LGA"],
+        "delay": {"kind": "integers", "minimum": -60, "maximum": 1500},
+        "wait": {"kind": "integers", "minimum": 0, "maximum": 1500},
+        "speed": {"kind": "bins", "edges": [0, 10, 20]},
+        "gate": 4000,
+    }
+    return {
+        "source": "flights",
+        "kind": "events",
+        "topic": "ops.departures",
+        "neighbors": "add-remove",
+        "epsilon": 1000,
+        "delta": 0.1,
+        "person": "tailnum",
+        "time": "scheduled",
+        "attributes": attributes,
+        "contribution": 2,
+        **changed,
+    }
+
+
+def standing(name: str = "late", mechanism: dict[str, Any] | None = None, **changed: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        name: changed.pop(name) for name in ("epsilon", "delta", "expected_queries") if name in changed
+    }
+    return {
+        "stream": name,
+        "source": "flights",
+        "epsilon": 1,
+        "expected_queries": 30_000,
+        "mechanism": mechanism or {"kind": "above_threshold", "threshold": 25, "cutoff": 3, "monotone": True},
+        "standing": {
+            "where": "delay >= 60",
+            "by": ["origin"],
+            "window": {"size": "1h", "every": "15m"},
+            "lateness": "10m",
+            **changed,
+        },
+        **fields,
+    }
+
+
+@pytest.fixture
+def driver() -> Driver:
+    made = Driver(KEY, partitions=2)
+    made.register(flights())
+    return made
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "where": (standing(where="colour = 1"), "standing.where: "),
+    "by": (standing(by=["origin", "colour"]), "standing.by.1: "),
+    "by twice": (standing(by=["origin", "origin"]), "standing.by: an attribute stands there twice"),
+    "sum": (standing(count={"sum": "origin"}), "standing.count.sum: "),
+    "unknown sum": (standing(count={"sum": "colour"}), "standing.count.sum: "),
+    "groups": (standing(by=["origin", "gate"]), "standing.by: its 12,000 groups exceed 10,000"),
+    "histogram's groups": (
+        standing(mechanism={"kind": "histogram", "attributes": ["gate"]}, by=[]),
+        "standing.by: its 4,000 groups exceed the 256",
+    ),
+    "histogram's attributes": (
+        standing(mechanism={"kind": "histogram", "attributes": ["speed"]}),
+        "mechanism.attributes: must be those of standing.by",
+    ),
+    "lateness": (standing(lateness="32d"), "standing.lateness: "),
+    "window": (standing(window={"size": "367d"}), "standing.window.size: "),
+    "monotone": (standing(count={"sum": "delay"}), "mechanism.monotone: sums of 'delay' can fall"),
+    "threshold below": (
+        standing(mechanism={"kind": "above_threshold", "threshold": -1, "cutoff": 1}),
+        "mechanism.threshold: -1 lies outside",
+    ),
+    "sums": (
+        standing(mechanism={"kind": "above_threshold", "threshold": 1, "sums": ["wait"]}),
+        "mechanism.sums: ",
+    ),
+    "people": (
+        standing(mechanism={"kind": "above_threshold", "threshold": 1, "people": True}),
+        "mechanism.people: ",
+    ),
+    "dimensions": (standing(mechanism={"kind": "laplace", "dimensions": 3}), "mechanism.dimensions: "),
+    "answers": (standing(mechanism={"kind": "laplace", "answers": 2}), "mechanism.answers: 2 would not last"),
+    "queries": (standing(expected_queries=2), "expected_queries: each window asks 3 times"),
+    "kind": (standing(mechanism={"kind": "noisy_max"}), "mechanism.kind: noisy_max does not run"),
+    "nothing standing": (
+        {name: part for name, part in standing().items() if name != "standing"},
+        "standing: source 'flights' is a live topic",
+    ),
+    "elsewhere": (standing() | {"source": "feed"}, "standing: goes with a source of kind 'events'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_go_together_is_refused_with_its_field(driver: Driver, case: str) -> None:
+    driver.register(feed())
+    spec, told = REFUSED[case]
+    with pytest.raises(Refused) as refused:
+        driver.open(spec)
+    assert str(refused.value).startswith(told)
+    assert driver.list_streams() == []
+
+
+def test_a_unit_that_is_not_served_is_refused() -> None:
+    driver = Driver(KEY)
+    with pytest.raises(Refused, match="unit: 'person-period' is not served"):
+        driver.register(flights(unit="person-period", period="1d"))
+    assert driver.list_sources() == []
+
+
+def test_a_tables_histogram_is_released_once() -> None:
+    driver = Driver(KEY)
+    table = {"source": "t", "kind": "table", "path": "-", "neighbors": "add-remove", "epsilon": 9}
+    driver.register(table | {"attributes": {"x": 2}}, {"x": [0, 1]})
+    histogram = {"kind": "histogram", "attributes": ["x"], "answers": 2}
+    with pytest.raises(Refused, match=r"mechanism\.answers: a table's histogram is released once"):
+        driver.open({"stream": "h", "source": "t", "epsilon": 1, "mechanism": histogram})
+
+
+def test_monotone_is_refused_where_people_are_replaced() -> None:
+    driver = Driver(KEY)
+    driver.register(flights(neighbors="replace"))
+    with pytest.raises(Refused, match=r"mechanism\.monotone: counts are not monotone"):
+        driver.open(standing())
+
+
+def test_the_ledgers_clock_begins_a_stream_that_says_nothing_else(driver: Driver) -> None:
+    request = OpenStream(request="one", stream=as_spec(standing()))
+    [receipt] = driver.requests([request])
+    ledger = driver._budget.ledger
+    definition = definition_of(driver, "late")
+    assert definition.spec.standing is not None
+    assert receipt.begins == definition.spec.standing.begins == "1970-01-01T00:00:00Z"
+    assert driver.grant("flights", "late").spec == definition.spec
+    ledger.tell_time(1_767_225_600_123)
+    [again] = driver.requests([request])
+    assert again == receipt
+    later = driver.open(standing("later"))
+    assert later.begins == "2026-01-01T00:00:00.123Z"
+    given = driver.open(standing("given", begins="2013-01-01T00:00:00+01:00"))
+    assert given.begins == "2012-12-31T23:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "windows"),
+    [
+        ({"kind": "above_threshold", "threshold": 25, "cutoff": 3}, 10_000),
+        ({"kind": "laplace", "answers": 99}, 33),
+        ({"kind": "histogram", "attributes": ["origin"], "answers": 99}, 99),
+    ],
+)
+def test_a_receipt_tells_over_how_many_windows_alpha_holds(
+    driver: Driver, mechanism: dict[str, Any], windows: int
+) -> None:
+    receipt = driver.open(standing(mechanism=mechanism))
+    assert isinstance(receipt, Receipt)
+    assert receipt.windows == windows
+
+
+def test_a_histogram_fills_in_what_its_windows_are_grouped_by(driver: Driver) -> None:
+    driver.open(standing(mechanism={"kind": "histogram", "attributes": ["speed", "origin"]}, by=[]))
+    query = definition_of(driver, "late").spec.standing
+    assert query is not None
+    assert query.by == ("speed", "origin")
+
+
+def sensitivity(source: dict[str, Any], mechanism: dict[str, Any], **changed: Any) -> int:
+    driver = Driver(KEY)
+    driver.register(flights(**source))
+    driver.open(standing(mechanism=mechanism, **changed))
+    return definition_of(driver, "late").calibration.sensitivity_steps
+
+
+REPLACE = {"neighbors": "replace"}
+ONE: dict[str, Any] = {"kind": "above_threshold", "threshold": 25, "cutoff": 3}
+ALL: dict[str, Any] = {"kind": "histogram", "attributes": ["origin"]}
+
+
+@pytest.mark.parametrize(
+    ("source", "mechanism", "count", "steps"),
+    [
+        ({}, ONE, "events", 2),
+        (REPLACE, ONE, "events", 2),
+        ({}, ONE, "people", 1),
+        (REPLACE, ONE, "people", 1),
+        ({}, ONE, {"sum": "delay"}, 3000),
+        (REPLACE, ONE, {"sum": "delay"}, 3120),
+        (REPLACE, ONE, {"sum": "wait"}, 3000),
+        ({}, ALL, "events", 2),
+        (REPLACE, ALL, "events", 4),
+        ({}, ALL, "people", 2),
+        (REPLACE, ALL, "people", 3),
+        ({"contribution": 9}, ALL, "people", 3),
+        ({}, ALL, {"sum": "delay"}, 3000),
+        (REPLACE, ALL, {"sum": "delay"}, 6000),
+    ],
+)
+def test_the_plans_sensitivity_is_what_one_persons_events_move(
+    source: dict[str, Any], mechanism: dict[str, Any], count: Any, steps: int
+) -> None:
+    assert sensitivity(source, mechanism, count=count) == steps
+
+
+def question(stream: str, number: int, **fields: Any) -> dict[str, Any]:
+    return {"id": f"{number}", "stream": stream, "window": WINDOW, "group": GROUP, **fields}
+
+
+def about(answer: Answer) -> tuple[Any, Any]:
+    return None if answer.window is None else answer.window.model_dump(), answer.group
+
+
+def test_every_answer_tells_its_window_and_group(driver: Driver) -> None:
+    driver.open(standing())
+    driver.open(standing("numbers", {"kind": "laplace", "answers": 3}))
+    driver.open(standing("all", {"kind": "histogram", "attributes": ["origin"]}, by=[]))
+    answers = driver.ask_many(
+        [
+            *[question("late", number, value=1e6) for number in range(3)],
+            question("late", 3, value=0),
+            question("late", 4, category="no"),
+            question("numbers", 5, value=3),
+            question("numbers", 6, values=[3, 4]),
+            question("nobody", 7, value=3),
+            {"id": "8", "stream": "all", "values": [1, 2, 3], "window": WINDOW},
+            {"id": "9", "stream": "all", "values": [1, 2, 3], "window": WINDOW},
+            {"id": "10", "stream": "all", "values": [1, 2], "window": WINDOW},
+        ]
+    )
+    outcomes = ["above"] * 3 + [
+        "halted",
+        "rejected",
+        "answer",
+        "rejected",
+        "rejected",
+        "answer",
+        "halted",
+        "rejected",
+    ]
+    assert [answer.outcome for answer in answers] == outcomes
+    assert [about(answer) for answer in answers] == [(WINDOW, GROUP)] * 8 + [(WINDOW, None)] * 3
+    told = answers[8].estimates
+    assert told is not None
+    assert len(told) == 3
+    assert answers[8].tops_left == 0
+
+
+def test_a_query_without_a_window_is_refused(driver: Driver) -> None:
+    driver.open(standing())
+    driver.open(standing("numbers", {"kind": "laplace", "answers": 3}))
+    queries = [{"id": "1", "stream": name, "value": 3} for name in ("late", "numbers")]
+    for answer in driver.ask_many([*queries, question("late", 2, value=1), *queries]):
+        assert (answer.outcome == "rejected") is (answer.id == "1")
+        if answer.outcome == "rejected":
+            assert answer.reason is not None
+            assert answer.reason.startswith("malformed: window: ")
+
+
+def test_a_stream_that_is_not_standing_takes_no_window(driver: Driver) -> None:
+    driver.register(feed())
+    mechanism = {"kind": "above_threshold", "threshold": 25, "cutoff": 3}
+    driver.open({"stream": "plain", "source": "feed", "epsilon": 1, "mechanism": mechanism})
+    driver.open(standing())
+    answers = driver.ask_many(
+        [question("late", 1, value=1), question("plain", 2, value=1), {"id": "3", "stream": "plain", "value": 1}]
+    )
+    assert [answer.outcome for answer in answers] == ["below", "rejected", "below"]
+    assert answers[1].reason == "malformed: window, group: this stream is no standing one; remove them"
+    assert (answers[2].window, answers[2].group) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "repeated",
+    [
+        b'{"id":"1","stream":"late","value":1,"window":{"start":"a","end":"b"},"group":{"a":"x","a":"y"}}',
+        b'{"id":"1","stream":"late","value":1,"window":{"start":"a","start":"c","end":"b"}}',
+        b'{"id":"1","stream":"late","value":1,"window":{"start":"a","end":"b"},"value":2}',
+    ],
+)
+def test_a_field_given_twice_is_refused(driver: Driver, repeated: bytes) -> None:
+    driver.open(standing())
+    once = (
+        b'{"id":"\\"1\\"","stream":"late","value":1,"window":{"start":"a","end":"b"},"group":{"a":1,"b":"\\"y"}}'
+    )
+    answers = driver.ask_many([once, repeated, once])
+    assert [answer.outcome for answer in answers] == ["below", "rejected", "below"]
+    assert answers[1].reason is not None
+    assert "is given twice" in answers[1].reason
+
+
+def test_windows_are_answered_alike_in_any_batches(driver: Driver) -> None:
+    driver.open(standing())
+    driver.open(standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 9}, by=[]))
+    queries = [question("late", number, value=24 + number % 3) for number in range(20)]
+    queries += [
+        {"id": f"a{number}", "stream": "all", "values": [number, 2, 3], "window": WINDOW} for number in range(5)
+    ]
+    answers = driver.ask_many(queries)
+    assert driver.redeliver() == answers
+    driver.crash()
+    other = Driver(KEY, partitions=2)
+    other.register(flights())
+    other.open(standing())
+    other.open(standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 9}, by=[]))
+    assert [other.ask(query, outcomes=True) for query in queries] == list(answers)
+
+
+def test_a_standing_stream_is_extended_closed_and_refunded_as_others(driver: Driver) -> None:
+    driver.open(standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 2}, by=[]))
+    window = {"stream": "all", "values": [1, 2, 3], "window": WINDOW}
+    driver.ask(window)
+    extended = driver.extend("flights", "all", 1.0)
+    assert extended.answers == 2
+    driver.ask(window)
+    assert driver.ask(window).tops_left == 1
+    driver.close("flights", "all")
+    assert driver.grant("flights", "all").refunded.epsilon == pytest.approx(0.5)
+
+
+def test_gaussian_noise_of_a_window_fits_the_euclidean_norm() -> None:
+    """At δ > 0, and with as many windows, Gaussian noise is narrower; people are spread over groups, events need not be."""
+    deviations = {}
+    for count in ("events", "people"):
+        driver = Driver(KEY)
+        driver.register(flights(contribution=8))
+        mechanism = {"kind": "histogram", "attributes": ["origin", "speed"], "answers": 1000}
+        driver.open(standing(mechanism=mechanism, by=[], count=count, delta=1e-6))
+        calibration = definition_of(driver, "late").calibration
+        assert isinstance(calibration, AnswersCalibration)
+        assert calibration.method == "gaussian"
+        assert calibration.moved == 6
+        deviations[count] = calibration.alpha
+    # A person moves 8 in one group, or 1 in each of six.
+    assert deviations["events"] / deviations["people"] == pytest.approx(8 / 6**0.5, rel=0.01)
