@@ -86,9 +86,14 @@ def worker_of(
 
 def restarted(driver: Driver, outputs: Sequence[Outputs]) -> QueryProcessor:
     """A new worker that has read the control events and what its predecessors wrote to the changelog."""
-    successor = QueryProcessor(driver.topics, 0, KEY, table_store())
-    successor.restore(driver.records(driver.topics.control))
-    successor.restore(changelog(driver.topics, outputs))
+    return restarted_from(driver.records(driver.topics.control), driver.topics, outputs)
+
+
+def restarted_from(control: Iterable[Record], topics: Topics, outputs: Sequence[Outputs]) -> QueryProcessor:
+    """The same from these control events."""
+    successor = QueryProcessor(topics, 0, KEY, table_store())
+    successor.restore(control)
+    successor.restore(changelog(topics, outputs))
     successor.restored()
     return successor
 

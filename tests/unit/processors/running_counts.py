@@ -1,0 +1,146 @@
+"""Streams of running_count as control tells of them, and the questions that their windows ask, from people's events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas import (
+    Answer,
+    Categories,
+    EventsSource,
+    RunningCount,
+    RunningCountCalibration,
+    StandingQuery,
+    StreamIdentity,
+    StreamOpened,
+    StreamSpec,
+    Windows,
+    written_moment,
+)
+from stream.accounting.running_counts import candidates, tree_of
+from stream.accounting.setting import Movement, Setting
+from stream.data.labels import cells_of
+from stream.mechanisms.running_count import following
+from stream.processors.base import Record
+from stream.processors.queries import QueryProcessor
+from stream.processors.topics import Topics
+from tests.unit.processors.installation import KEY, answers_in, records, table_store
+
+TOPICS = Topics(partitions=1)
+SOURCE = EventsSource(
+    kind="events",
+    source="rides",
+    topic="ops.rides",
+    neighbors="add-remove",
+    epsilon=10.0,
+    person="who",
+    time="at",
+    attributes={
+        "side": Categories(values=("left", "right")),
+        "ward": Categories(values=("a", "b", "c")),
+    },
+    total=2,
+)
+BEGINS, EVERY = 1_000_000_000_000, 3_600_000
+"""The beginning is in the middle of a window: the first that counts is the next."""
+FIRST = -(-BEGINS // EVERY) * EVERY
+
+TWICE = Movement(each=2, together=2, spread=1, numbers=2)
+"""A person counts twice."""
+
+Person = Sequence[tuple[int, int]]
+"""The windows and groups, by place, that a person's events lie in."""
+
+
+def calibration_of(spec: StreamSpec, method: str = "basic", **setting: Any) -> RunningCountCalibration:
+    """One of the plans of a stream."""
+    return next(one for one in candidates(spec, Setting(**setting)) if one.method == method)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream of so many windows, by these attributes; ``moved`` is how far one person moves all of its counts."""
+
+    name: str = "running"
+    steps: int = 6
+    by: tuple[str, ...] = ()
+    method: str = "basic"
+    epsilon: float = 1.0
+    delta: float = 0.0
+    moved: Movement = TWICE
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    """What of its calibration is otherwise."""
+
+    @property
+    def spec(self) -> StreamSpec:
+        return StreamSpec(
+            stream=self.name,
+            source=SOURCE.source,
+            mechanism=RunningCount(kind="running_count", steps=self.steps),
+            epsilon=self.epsilon,
+            delta=self.delta,
+            standing=StandingQuery(window=Windows(size="1h"), by=self.by, begins=written_moment(BEGINS)),
+        )
+
+    @property
+    def groups(self) -> tuple[Mapping[str, str | int], ...]:
+        return cells_of(SOURCE.attributes, self.by)
+
+    @property
+    def calibration(self) -> RunningCountCalibration:
+        setting = {"universe": len(self.groups), "horizon": self.moved}
+        return calibration_of(self.spec, self.method, **setting).model_copy(update=dict(self.changed))
+
+    def told(self, incarnation: str = "ab" * 16) -> Record:
+        """Its control event."""
+        opened = StreamOpened(
+            spec=self.spec,
+            source=SOURCE,
+            identity=StreamIdentity(incarnation=incarnation, digest="cd" * 32, key_id=KEY.key_id),
+            fingerprint=None,
+            calibration=self.calibration,
+        )
+        key = self.name.encode()
+        return Record(TOPICS.control, 0, 0, 0, key, opened.model_dump_json().encode())
+
+    def questions(self, counts: Sequence[Sequence[int]]) -> Iterator[bytes]:
+        """What is asked of each window in turn, from the counts of each window's groups."""
+        tree = tree_of(self.calibration)
+        sums: list[list[int]] = [[] for _ in self.groups]
+        for window, counted in enumerate(counts):
+            kept = tree.kept(window + 1)
+            for place, count in enumerate(counted):
+                sums[place] = following(sums[place], kept, count)
+                yield self.question(window, place, sums[place])
+
+    def question(self, number: int, place: int, sums: Sequence[float], /, **otherwise: Any) -> bytes:
+        """The question of one window and group; the first window is 0."""
+        begins = FIRST + number * EVERY
+        start, end = written_moment(begins), written_moment(begins + EVERY)
+        about = {"window": {"start": start, "end": end}, **({"group": self.groups[place]} if self.by else {})}
+        asked = {"id": f"{start}/{place}", "stream": self.name, "values": list(sums), **about, **otherwise}
+        return json.dumps({name: one for name, one in asked.items() if one is not None}).encode()
+
+
+def counts_of(stream: Stream, people: Iterable[Person]) -> list[list[int]]:
+    """How many events each window and group has."""
+    counts = [[0] * len(stream.groups) for _ in range(stream.steps)]
+    for person in people:
+        for window, group in person:
+            counts[window][group] += 1
+    return counts
+
+
+def worker_of(*streams: Stream) -> QueryProcessor:
+    """A worker that control has told of these streams."""
+    worker = QueryProcessor(TOPICS, 0, KEY, table_store())
+    worker.follow([one.told(f"{place:032x}") for place, one in enumerate(streams)])
+    return worker
+
+
+def asked(worker: QueryProcessor, questions: Iterable[bytes], start: int = 0) -> list[Answer]:
+    """The answers to questions that come in one batch."""
+    return answers_in(worker.process(records(list(questions), start=start)), TOPICS)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from schemas import written_moment
+from stream.accounting.counting_trees import Node
+from stream.accounting.running_counts import answer_alpha, node_law, tree_of
+from stream.mechanisms.running_count import node_name
+from stream.noise import Role, cell_noise
+from stream.processors.queries import QueryProcessor
+from tests.unit.processors.installation import KEY, charges_in, checkpoints_in, records, restarted_from
+from tests.unit.processors.running_counts import EVERY, FIRST, TOPICS, Stream, asked, counts_of, worker_of
+
+PLAIN = Stream()
+GROUPED = Stream(by=("side", "ward"))
+PEOPLE = [((0, 0), (3, 0)), ((1, 0),), ((1, 0), (2, 0)), ((5, 0),)]
+
+
+def noise_of(worker: QueryProcessor, stream: Stream, group: int, node: Node) -> int:
+    subkey = worker.streams.noise.subkey(worker.streams.slots[stream.name], Role.NODES)
+    return int(cell_noise(node_law(stream.calibration), subkey, [node_name(group, node)])[0])
+
+
+@pytest.mark.parametrize("method", ["basic", "textbook", "gaussian"])
+def test_an_answer_is_the_number_so_far_with_the_noise_of_its_nodes(method: str) -> None:
+    stream = replace(GROUPED, method=method, delta=1e-3)
+    people = [((window, (window * number) % 6),) for number in range(9) for window in range(stream.steps)]
+    counts = counts_of(stream, people)
+    worker = worker_of(stream)
+    answers = asked(worker, stream.questions(counts))
+    assert len(answers) == stream.steps * 6
+    tree = tree_of(stream.calibration)
+    for place, answer in enumerate(answers):
+        window, group = divmod(place, 6)
+        nodes = tree.nodes(window + 1)
+        so_far = sum(counted[group] for counted in counts[: window + 1])
+        noise = sum(noise_of(worker, stream, group, node) for node in nodes)
+        assert (answer.outcome, answer.basis, answer.index) == ("answer", "noisy", place)
+        assert answer.estimate == so_far + noise
+        assert answer.alpha == answer_alpha(stream.calibration, len(nodes))
+
+
+def test_alpha_is_that_of_as_many_nodes_as_a_step_has() -> None:
+    stream = replace(PLAIN, steps=7, method="textbook")
+    answers = asked(worker_of(stream), stream.questions(counts_of(stream, PEOPLE)))
+    alphas = [answer.alpha or 0.0 for answer in answers]
+    by_ones = {(step + 1).bit_count(): alphas[step] for step in range(7)}
+    assert alphas == [by_ones[(step + 1).bit_count()] for step in range(7)]
+    assert by_ones[1] < by_ones[2] < by_ones[3] <= stream.calibration.alpha
+
+
+def test_groups_and_streams_and_openings_have_noise_of_their_own() -> None:
+    stream, other = replace(PLAIN, by=("side",)), replace(PLAIN, name="other", by=("side",))
+    zeros = [[0, 0]] * stream.steps
+    answers = asked(worker_of(stream, other), [*stream.questions(zeros), *other.questions(zeros)])
+    runs = [tuple(one.estimate for one in answers[start : start + 12 : 2]) for start in (0, 1, 12, 13)]
+    anew = QueryProcessor(TOPICS, 0, KEY, worker_of()._admission._context.tables)
+    anew.follow([stream.told("ef" * 16)])
+    runs.append(tuple(one.estimate for one in asked(anew, stream.questions(zeros))[::2]))
+    assert len(set(runs)) == 5
+
+
+def test_a_question_that_is_asked_once_more_is_answered_alike_wherever_it_stands() -> None:
+    questions = list(PLAIN.questions(counts_of(PLAIN, PEOPLE)))
+    worker = worker_of(PLAIN)
+    once = asked(worker, questions[:3])
+    again = asked(worker, questions[1:3], start=100)
+    assert [(one.estimate, one.alpha) for one in again] == [(one.estimate, one.alpha) for one in once[1:]]
+
+
+def test_after_a_crash_the_same_is_answered_byte_for_byte() -> None:
+    questions = list(PLAIN.questions(counts_of(PLAIN, PEOPLE)))
+    whole = worker_of(PLAIN).process(records(questions))
+    worker = worker_of(PLAIN)
+    before = worker.process(records(questions[:4]))
+    successor = restarted_from([PLAIN.told("0" * 32)], TOPICS, [before])
+    after = successor.process(records(questions[4:], start=4))
+    parts = [message for outputs in (before, after) for message in outputs.messages[TOPICS.answers, 0]]
+    assert parts == whole.messages[TOPICS.answers, 0]
+    assert checkpoints_in(after, TOPICS) == checkpoints_in(whole, TOPICS)
+
+
+def test_all_of_epsilon_is_charged_with_the_first_answer_and_nothing_after() -> None:
+    answers = asked(worker_of(PLAIN), PLAIN.questions(counts_of(PLAIN, PEOPLE)))
+    assert [one.spent and one.spent.epsilon for one in answers] == [1.0] * 6
+    assert [one.tops_left for one in answers] == [5, 4, 3, 2, 1, 0]
+
+
+def test_the_stream_ends_with_its_horizon() -> None:
+    worker = worker_of(GROUPED)
+    questions = list(GROUPED.questions([[1] * 6] * GROUPED.steps))
+    outputs = worker.process(records(questions))
+    [charge] = charges_in(outputs, TOPICS)
+    assert (charge.state, charge.answered, charge.spent.epsilon) == ("exhausted", 36, 1.0)
+    [late] = asked(worker, questions[-1:], start=50)
+    assert late.outcome == "halted"
+    assert late.reason == "exhausted: the counts of all 6 windows of the horizon are out"
+
+
+def moved_by(milliseconds: int, length: int = EVERY) -> dict[str, Any]:
+    start, end = FIRST + milliseconds, FIRST + milliseconds + length
+    return {"window": {"start": written_moment(start), "end": written_moment(end)}}
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "words"),
+    [
+        ({"values": [1.0, 2.0]}, "values: 2 of them, and the number so far after 1 windows is the sum of 1"),
+        ({"values": None, "value": 3.0}, "value: this stream's mechanism does not take it; send values"),
+        ({"window": None}, "window: the windows"),
+        (moved_by(1000), "window: it is none of the stream's, the first of which begins at 2001-09-09T02:00:00Z"),
+        (moved_by(-EVERY), "window: it is none of the stream's"),
+        (moved_by(0, 2 * EVERY), "window: it is none of the stream's"),
+        (moved_by(6 * EVERY), "window: it is number 7 of the stream's, whose horizon is 6 windows"),
+        ({"window": {"start": "today", "end": "tomorrow"}}, "window: give a moment in ISO 8601"),
+        (
+            {"group": None},
+            "group: it is none of the stream's; give a declared value of each attribute: side, ward",
+        ),
+        ({"group": {"side": "left"}}, "group: it is none of the stream's"),
+        ({"group": {"side": "left", "ward": "z"}}, "group: it is none of the stream's"),
+        ({"group": {"side": "left", "ward": "a", "age": 3}}, "group: it is none of the stream's"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_uses_nothing_up(otherwise: dict[str, Any], words: str) -> None:
+    worker = worker_of(GROUPED)
+    [refused] = asked(worker, [GROUPED.question(0, 0, [1.0], **otherwise)])
+    assert refused.outcome == "rejected"
+    assert (refused.reason or "").startswith(f"malformed: {words}"), refused.reason
+    [answered] = asked(worker, [GROUPED.question(0, 0, [1.0])], start=1)
+    assert (answered.index, answered.tops_left) == (0, 35)
+
+
+def test_a_group_may_name_its_attributes_in_any_order() -> None:
+    asks = GROUPED.question(0, 4, [1.0]), GROUPED.question(0, 4, [1.0], group={"ward": "b", "side": "right"})
+    one, other = asked(worker_of(GROUPED), asks)
+    assert one.estimate == other.estimate
+
+
+def test_sums_are_whole_numbers_that_no_size_of_theirs_stops() -> None:
+    answers = asked(worker_of(PLAIN), [PLAIN.question(0, 0, [sum_]) for sum_ in (0.0, 0.4, 1e300, -7.0)])
+    zero, near, large, below = (one.estimate or 0.0 for one in answers)
+    assert near == zero
+    assert large - zero == 2.0**50
+    assert below - zero == -7.0
