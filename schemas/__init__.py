@@ -24,6 +24,7 @@ from schemas.calibrations import (
 from schemas.charges import Charge, StreamState
 from schemas.checkpoints import Checkpoint, HypothesisUpdate, Measurement, Progress
 from schemas.control import Control, StreamClosed, StreamHalted, StreamOpened
+from schemas.feeds import FeedProgress, FeedStream
 from schemas.ledger import (
     AllotmentRecord,
     GrantRecord,
@@ -128,6 +129,8 @@ __all__ = [
     "ExtendStream",
     "Extension",
     "Extensions",
+    "FeedProgress",
+    "FeedStream",
     "Form",
     "GrantRecord",
     "Group",

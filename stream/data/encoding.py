@@ -42,9 +42,9 @@ def encode(name: str, domain: Domain, column: pl.Series) -> tuple[CodeArray, Mas
         case Categories():
             found, known = _category_codes(domain, as_text(name, column))
         case Integers():
-            found, known = _integer_codes(domain, as_numbers(name, column))
+            found, known = integer_codes(domain, as_numbers(name, column))
         case Bins():
-            found, known = _bin_codes(domain, as_numbers(name, column))
+            found, known = bin_codes(domain, as_numbers(name, column))
     return found.astype(code_type(domain.size)), known
 
 
@@ -55,7 +55,8 @@ def _category_codes(domain: Categories, cells: pl.Series) -> tuple[npt.NDArray[n
     return matched.fill_null(0).to_numpy(), matched.is_not_null().to_numpy()
 
 
-def _integer_codes(domain: Integers, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], Mask]:
+def integer_codes(domain: Integers, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], Mask]:
+    """The code of each number, and which have one; NaN has none."""
     known = cells == np.floor(cells)
     if domain.outside == "reject":
         known &= (cells >= domain.minimum) & (cells <= domain.maximum)
@@ -63,7 +64,8 @@ def _integer_codes(domain: Integers, cells: npt.NDArray[np.float64]) -> tuple[np
     return (inside - domain.minimum).astype(np.int64), known
 
 
-def _bin_codes(domain: Bins, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], Mask]:
+def bin_codes(domain: Bins, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], Mask]:
+    """The bin of each number, and which have one; NaN has none."""
     edges = np.array(domain.edges, dtype=np.float64)
     known = ~np.isnan(cells)
     if domain.outside == "reject":

@@ -2,23 +2,65 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
-from schemas import EventsSource
-from stream.processors.base import Outputs, RecordLike
+import msgspec
+import numpy as np
+
+from schemas import EventsSource, FeedProgress, FeedStream, Partial
+from schemas.wire import struct
+from stream.data.events import EventReader, Events, Flaw
+from stream.processors.base import PROGRESS_KEY, LaterVersionError, Outputs, RecordLike, TableMissedError
+from stream.processors.feeds.batch import Batch, Column, kept
+from stream.processors.feeds.clocks import Clock
 from stream.processors.feeds.definitions import Definitions
-from stream.processors.topics import Topics
+from stream.processors.feeds.pieces import number_of, take
+from stream.processors.feeds.pieces_log import Changes, PiecesLog
+from stream.processors.feeds.refusals import RecutError
+from stream.processors.feeds.standing import StandingStreams, Stream, begins_at
+from stream.processors.feeds.told import Told
+from stream.processors.letters import dead_letter
+from stream.processors.rejections import INTERNAL, Rejection
+from stream.processors.topics import Topics, partition_of
+from stream.processors.unread import Unread
+
+WORK_AT_ONCE: Final = 400_000
+"""Events times windows that they may lie in, of all that streams do not share: what one step looks at."""
+PARTIALS_AT_ONCE: Final = 2_000
+"""So many windows are told of in one step."""
+CELLS_AT_ONCE: Final = 200_000
+"""And so many cells of theirs."""
+
+_STREAM: Final = b"stream|"
+
+_AHEAD = Rejection("ahead", "time: further ahead of the clock than the source allows; see to the writer's clock")
+_ELSEWHERE = Rejection(
+    "partition",
+    "person: belongs to another partition by Kafka's default partitioner; have the topic keyed by the person alone",
+)
+
+_WirePartial: Any = struct(Partial)
+_WireProgress: Any = struct(FeedProgress)
+_encode = msgspec.json.Encoder().encode
+_decode_progress: Any = msgspec.json.Decoder(_WireProgress).decode
+_decode_stream: Any = msgspec.json.Decoder(struct(FeedStream)).decode
 
 
 class FeedProcessor:
     """One partition of a source's topic, for all standing streams of the source.
 
     ``partitions`` is how many the topic has. Windows close by the events' own stamps, or by marks; where there are no events, by
-    ``reached_end``.
+    ``reached_end``. Definitions must hold what control has told when a restore ends.
+
+    ``left_out`` counts what the bounds have left out, ``late`` what came too late, ``counted`` what counts: events once for each
+    window that they lie in. They and ``rejected``, dead letters by their reason, are since this processor was made, and private.
     """
 
     heavy = True
     repeatable = False
+    """A partial that was merged is not taken twice, but what counts of a person hangs on all that came before."""
 
     def __init__(
         self, topics: Topics, source: EventsSource, partition: int, partitions: int, definitions: Definitions
@@ -26,8 +68,23 @@ class FeedProcessor:
         self.inputs = (source.topic,)
         self.tables: tuple[str, ...] = ()
         self.changelog = topics.feed_state(source.source)
-        self._topics, self._source, self._definitions = topics, source, definitions
-        self._partition, self._partitions = partition, partitions
+        self.rejected: Counter[str] = Counter()
+        self._topics = topics
+        self._source = source
+        self._partition = partition
+        self._partitions = partitions
+        self._definitions = definitions
+        self._reader = EventReader(source, partitions)
+        self._clock = Clock(source)
+        self._streams = StandingStreams(source)
+        self._ended: dict[str, Any] = {}
+        self._log = PiecesLog()
+        self._offset = 0
+        self._seen = -1
+        self._restoring: dict[bytes, RecordLike] = {}
+        self._gone: Counter[str] = Counter()
+
+    # What an engine asks
 
     def reached_end(self, moment: float) -> None:
         """Be told that whatever stood in the partition at a moment has been taken in, in seconds since 1970.
@@ -35,24 +92,46 @@ class FeedProcessor:
         The moment is one before the partition's end was asked for, and the end is the high watermark: not that of what is
         committed, since a transaction that is open has events stamped long ago. What is due by it comes out of ``idle``.
         """
-        raise NotImplementedError
+        self._clock.reached_end(moment)
 
     @property
     def behind(self) -> bool:
         """Whether windows are due that were more than one step takes: the next ``idle`` writes more of them."""
-        raise NotImplementedError
+        return any(self._streams.due(stream, self._clock.now) for stream in self._streams)
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Take in records of the changelog, in any order that compaction leaves."""
-        raise NotImplementedError
+        """Take in records of the changelog; of each key the latest counts."""
+        for record in records:
+            key = record.key or b""
+            if record.value is None:
+                self._restoring.pop(key, None)
+            else:
+                self._restoring[key] = record
 
     def restored(self) -> Mapping[str, int]:
         """End the restore, and give the next offset.
 
         Raises:
             RecutError: the topic has another number of partitions than before.
+            TableMissedError: a stream is not among the definitions, which are behind.
         """
-        raise NotImplementedError
+        kept_records, self._restoring = self._restoring, {}
+        if (progress := kept_records.pop(PROGRESS_KEY, None)) is not None:
+            found = _read(progress, _decode_progress)
+            if found.partitions != self._partitions:
+                raise RecutError(self._source.topic, found.partitions, self._partitions)
+            self._offset, self._clock.now = found.offset, found.clock
+            self._log.next, self._streams.next_tally = found.piece, found.tally
+        told = {one.spec.stream: one for one in self._definitions.of(self._source.source)}
+        pieces: dict[int, RecordLike] = {}
+        for key, record in kept_records.items():
+            if (number := number_of(key)) is not None:
+                pieces[number] = record
+            elif key.startswith(_STREAM):
+                self._resume(key[len(_STREAM) :].decode(), _read(record, _decode_stream), told)
+        self._streams.settle()
+        self._take(pieces)
+        return {self._source.topic: self._offset}
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """There are no tables to follow: definitions come beside."""
@@ -65,8 +144,8 @@ class FeedProcessor:
         return False
 
     def portion(self, records: Sequence[RecordLike]) -> int:
-        """As many events as one step should count: the fewer, the more windows of all streams each lies in."""
-        raise NotImplementedError
+        """As many events as one step should count: the fewer, the more windows of all streams each may lie in."""
+        return min(len(records), max(1, WORK_AT_ONCE // max(1, self._streams.work)))
 
     def process(self, records: Sequence[RecordLike]) -> Outputs:
         """Count events in order, and write what is in the windows that close.
@@ -74,12 +153,235 @@ class FeedProcessor:
         Raises:
             UnstampedError: the source's clock is the broker's, and the topic does not stamp events.
         """
-        raise NotImplementedError
+        outputs = Outputs()
+        self._sync(outputs, records[0].offset if records else self._offset)
+        changes = self._count(records, outputs) if records else []
+        self._write(outputs, changes)
+        self._close(outputs)
+        if records:
+            self._offset = records[-1].offset + 1
+            self._progress(outputs)
+        elif outputs:
+            self._progress(outputs)
+        return outputs
 
     def refuse(self, record: RecordLike) -> Outputs:
-        """Set aside an event that breaks ``process``."""
-        raise NotImplementedError
+        """Set aside an event that breaks ``process``; the clock hears of it all the same."""
+        outputs = Outputs()
+        self._clock.read([record])
+        self._reject(outputs, record, INTERNAL)
+        self._offset = record.offset + 1
+        self._progress(outputs)
+        return outputs
 
     def idle(self, now: float) -> Outputs:
         """What is in windows that are due: those that the clock has closed, and those left by earlier steps."""
-        raise NotImplementedError
+        del now
+        return self.process(())
+
+    # What a service shows
+
+    @property
+    def counted(self) -> int:
+        """Events that count, once for each window."""
+        return self._gone["counted"] + sum(tally.counted for tally in self._streams.tallies.values())
+
+    @property
+    def late(self) -> int:
+        """Events that came too late for a window, once for each."""
+        return self._gone["late"] + sum(tally.late for tally in self._streams.tallies.values())
+
+    @property
+    def left_out(self) -> int:
+        """Events that the bounds left out, once for each window."""
+        return self._gone["left_out"] + sum(tally.left_out for tally in self._streams.tallies.values())
+
+    @property
+    def open_windows(self) -> int:
+        """Windows in which something was counted and that are not told of; those of streams that share them are one."""
+        return sum(len(tally.rows) for tally in self._streams.tallies.values())
+
+    @property
+    def people(self) -> int:
+        """People who were counted in open windows, once for each."""
+        return sum(tally.visits.live for tally in self._streams.tallies.values())
+
+    # Streams
+
+    def _resume(self, name: str, found: Any, told: Mapping[str, Told]) -> None:
+        known = told.get(name)
+        if known is None or known.incarnation != found.incarnation:
+            raise TableMissedError(f"{self.changelog} counts for {name}, which control has not told of yet")
+        if found.state == "ended":
+            self._ended[name] = found
+        else:
+            self._streams.resume(known, found)
+
+    def _sync(self, outputs: Outputs, offset: int) -> None:
+        """Begin and end streams as control tells; a stream counts from the first event of this step on."""
+        if self._seen == self._definitions.version:
+            return
+        self._seen = self._definitions.version
+        news: list[Told] = []
+        least: dict[str, int] = {}
+        for told in self._definitions.of(self._source.source):
+            name = told.spec.stream
+            stream, ended = self._streams.streams.get(name), self._ended.get(name)
+            if stream is not None and told.asks:
+                stream.told = told
+            elif stream is not None:
+                self._end(outputs, stream, told)
+            elif told.asks and ended is None:
+                news.append(told)
+                least[name] = begins_at(told, max(0, self._clock.now))
+            elif told.asks and ended is not None:
+                # What came meanwhile was not counted: it goes on with the first window that lies ahead.
+                del self._ended[name]
+                news.append(told)
+                least[name] = max(ended.next, self._clock.now)
+            elif ended is not None and told.kind == "closed":
+                del self._ended[name]
+                self._keep(outputs, _STREAM + name.encode(), None)
+        for stream in self._streams.begin(news, offset, least):
+            self._keep_stream(outputs, stream)
+
+    def _end(self, outputs: Outputs, stream: Stream, told: Told) -> None:
+        """Drop what was counted for a stream; of one that may be extended yet it is kept how far it was."""
+        name = stream.told.spec.stream
+        before = self._figures()
+        self._streams.end(name)
+        self._gone.update(before - self._figures())
+        value = None
+        if told.kind != "closed":
+            ended = FeedStream(incarnation=told.incarnation, offset=stream.offset, next=stream.next, state="ended")
+            value = ended.model_dump_json(exclude_defaults=True).encode()
+            self._ended[name] = _decode_stream(value)
+        self._keep(outputs, _STREAM + name.encode(), value)
+
+    def _figures(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for tally in self._streams.tallies.values():
+            found.update(counted=tally.counted, late=tally.late, left_out=tally.left_out)
+        return found
+
+    # Counting
+
+    def _count(self, records: Sequence[RecordLike], outputs: Outputs) -> Changes:
+        clocks, marks = self._clock.read(records)
+        events, rejections = self._read(records, clocks, marks)
+        for place, rejection in sorted(rejections.items()):
+            self._reject(outputs, records[place], rejection)
+        if not len(events.places):
+            return []
+        batch = Batch(events, clocks[events.places], self._source.attributes)
+        found = ((tally, tally.count(batch, self._log.next)) for tally in self._streams.tallies.values())
+        return [(tally, touched) for tally, touched in found if touched is not None]
+
+    def _read(
+        self, records: Sequence[RecordLike], clocks: Column, marks: Mapping[int, Rejection | None]
+    ) -> tuple[Events, dict[int, Rejection]]:
+        """The events of a batch that may count, and why the others are set aside."""
+        values = [record.value for record in records]
+        rejections = {place: mark for place, mark in marks.items() if mark is not None}
+        for place, value in enumerate(values):
+            if type(value) is Unread:
+                rejections[place] = value.rejection
+        places = range(len(records))
+        if rejections or marks:
+            places = [place for place in places if place not in rejections and place not in marks]  # type: ignore[assignment]
+            values = [values[place] for place in places]
+        events = self._reader.read(values)
+        rejections |= {places[row]: _rejection(flaw) for row, flaw in events.flaws.items()}
+        at_home = events.homes == self._partition
+        in_time = (
+            events.times <= self._clock.latest(records, clocks)[np.array(places, dtype=np.int64)[events.places]]
+        )
+        for row in np.flatnonzero(~(at_home & in_time)).tolist():
+            rejections[places[int(events.places[row])]] = _AHEAD if at_home[row] else _ELSEWHERE
+        found = kept(events, at_home & in_time)
+        found.places[:] = np.array(places, dtype=np.int64)[found.places]
+        return found, rejections
+
+    # Writing
+
+    def _close(self, outputs: Outputs) -> None:
+        """Tell of windows that are due, of each stream its share of what one step tells of."""
+        clock = self._clock.now
+        due = [stream for stream in self._streams if self._streams.due(stream, clock)]
+        cells = 0
+        for stream in due:
+            windows = min(self._streams.due(stream, clock), max(1, PARTIALS_AT_ONCE // len(due)))
+            name = stream.told.spec.stream
+            messages = []
+            for _ in range(windows):
+                value, count = self._partial(stream)
+                messages.append((name.encode(), value, ()))
+                stream.next += stream.told.standing.window.every_ms
+                cells += count
+                if cells > CELLS_AT_ONCE:
+                    break
+            outputs.extend(self._topics.partials, partition_of(name.encode(), self._topics.partitions), messages)
+            self._keep_stream(outputs, stream)
+            if cells > CELLS_AT_ONCE:
+                break
+        if due:
+            before = self._figures()
+            self._streams.settle()
+            self._gone.update(before - self._figures())
+
+    def _partial(self, stream: Stream) -> tuple[bytes, int]:
+        cells, counts = stream.values(stream.next)
+        partial = _WirePartial(
+            source=self._source.source,
+            stream=stream.told.spec.stream,
+            incarnation=stream.told.incarnation,
+            partition=self._partition,
+            partitions=self._partitions,
+            start=stream.next,
+            cells=tuple(cells),
+            counts=tuple(counts),
+        )
+        return _encode(partial), len(cells)
+
+    def _write(self, outputs: Outputs, changes: Changes) -> None:
+        outputs.extend(self.changelog, self._partition, self._log.write(changes, self._streams.tallies.values()))
+
+    def _keep(self, outputs: Outputs, key: bytes, value: bytes | None) -> None:
+        outputs.add(self.changelog, self._partition, (key, value, ()))
+
+    def _keep_stream(self, outputs: Outputs, stream: Stream) -> None:
+        value = stream.kept.model_dump_json(exclude_defaults=True).encode()
+        self._keep(outputs, _STREAM + stream.told.spec.stream.encode(), value)
+
+    def _progress(self, outputs: Outputs) -> None:
+        progress = _WireProgress(
+            self._offset, self._clock.now, self._partitions, self._log.next, self._streams.next_tally
+        )
+        self._keep(outputs, PROGRESS_KEY, _encode(progress))
+
+    def _reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> None:
+        self.rejected[rejection.code] += 1
+        partition = self._partition % self._topics.partitions
+        outputs.add(self._topics.rejected, partition, dead_letter(record, rejection))
+
+    def _take(self, pieces: Mapping[int, RecordLike]) -> None:
+        """Take in what the changelog has of the counts."""
+        tallies = self._streams.tallies
+        closed = {number: tally.first for number, tally in tallies.items()}
+        for number in sorted(pieces):
+            try:
+                entries = take(pieces[number].value or b"", number, tallies, closed)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                raise LaterVersionError(pieces[number]) from None
+            self._log.add(number, number + 1, entries)
+
+
+def _rejection(flaw: Flaw) -> Rejection:
+    return Rejection(flaw.code, flaw.message)
+
+
+def _read(record: RecordLike, decode: Any) -> Any:
+    try:
+        return decode(record.value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise LaterVersionError(record) from None

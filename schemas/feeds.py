@@ -1,0 +1,41 @@
+"""What the tasks of a live topic keep in their changelog beside the pieces of their counts. All of it is private."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from schemas.base import Count, Event, Incarnation
+
+
+class FeedProgress(Event):
+    """How far a partition of a live topic has been counted: the next offset to read.
+
+    ``clock`` is where the partition's clock stands in milliseconds since 1970, −1 before it has begun. ``piece`` and ``tally`` are
+    the numbers that come next.
+    """
+
+    offset: Count
+    clock: Annotated[int, Field(ge=-1)]
+    partitions: Annotated[int, Field(ge=1)]
+    piece: Count
+    tally: Count
+
+
+class FeedStream(Event):
+    """How far a partition is with a standing stream.
+
+    It counts from ``offset`` on, and ``next`` is the beginning of the window that it tells of next. ``tally`` counts its windows, but
+    those up to ``until``, which ``own`` counts: others were counted in them when the stream began.
+    """
+
+    wire_omits_defaults: ClassVar[bool] = True
+
+    incarnation: Incarnation
+    offset: Count
+    next: Count
+    state: Literal["open", "ended"] = "open"
+    tally: Count = 0
+    own: Count | None = None
+    until: Count | None = None

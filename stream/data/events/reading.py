@@ -1,0 +1,234 @@
+"""Batches of events as columns: whose each is, when it was, and the codes of its attributes.
+
+Each event is judged by itself: what becomes of it depends neither on the others of its batch nor on how a topic is cut into
+batches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import Categories, EventsSource
+from stream.data.events.cells import Cells, Codes
+from stream.data.events.decoding import Decoder
+from stream.data.events.flaws import (
+    EMPTY,
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_PERSON_BYTES,
+    NESTED,
+    NO_TIME,
+    NOBODY,
+    OVERSIZE,
+    Flaw,
+    no_number,
+    unknown_category,
+)
+from stream.data.events.names import Digests, digests_of, partitions_of
+from stream.data.events.times import Moments, moments_of
+
+__all__ = ["EventReader", "Events", "Flaw"]
+
+_PERSON: Final = 0
+_TIME: Final = 1
+_FIRST_ATTRIBUTE: Final = 2
+
+_string = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The events of a batch that are as declared, in order, and what is wrong with the others.
+
+    ``places`` are theirs in the batch; ``homes`` the partitions that their people belong to.
+    """
+
+    places: npt.NDArray[np.int64]
+    people: Digests
+    homes: npt.NDArray[np.int64]
+    times: Moments
+    codes: Mapping[str, Codes]
+    flaws: Mapping[int, Flaw]
+
+
+class EventReader:
+    """Reads the events of one source."""
+
+    def __init__(self, source: EventsSource, partitions: int) -> None:
+        self._partitions = partitions
+        self._names = list(source.attributes)
+        self._fields_count = _FIRST_ATTRIBUTE + len(self._names)
+        self._cells = [Cells(domain) for domain in source.attributes.values()]
+        self._flaws = [
+            unknown_category(name) if isinstance(domain, Categories) else no_number(name)
+            for name, domain in source.attributes.items()
+        ]
+        paths = [source.person, source.time, *map(source.path_of, source.attributes)]
+        kinds = [str | int, str | int, *[Any] * len(self._names)]
+        self._decoder = Decoder([tuple(path.split(".")) for path in paths], kinds)
+
+    def read(self, values: Sequence[bytes | None]) -> Events:
+        """The columns of a batch."""
+        flaws: dict[int, Flaw] = {}
+        places, columns = self._fields(values, flaws)
+        kept = np.ones(len(places), dtype=np.bool_)
+        names = _names(columns[_PERSON])
+        self._leave_out(places, kept, np.array([bool(name) for name in names], dtype=np.bool_), NOBODY, flaws)
+        times = moments_of(columns[_TIME]) if places else np.empty(0, dtype=np.int64)
+        self._leave_out(places, kept, times >= 0, NO_TIME, flaws)
+        codes: dict[str, Codes] = {}
+        for field, name in enumerate(self._names):
+            codes[name], known = self._cells[field].codes(columns[_FIRST_ATTRIBUTE + field])
+            self._leave_out(places, kept, known, self._flaws[field], flaws)
+        found = np.array(places, dtype=np.int64)
+        if not kept.all():
+            found, times = found[kept], times[kept]
+            codes = {name: column[kept] for name, column in codes.items()}
+            names = [name for name, is_kept in zip(names, kept.tolist(), strict=True) if is_kept]
+        return Events(found, digests_of(names), partitions_of(names, self._partitions), times, codes, flaws)
+
+    def _leave_out(
+        self,
+        places: Sequence[int],
+        kept: npt.NDArray[np.bool_],
+        fit: npt.NDArray[np.bool_],
+        flaw: Flaw,
+        flaws: dict[int, Flaw],
+    ) -> None:
+        if not fit.all():
+            for row in np.flatnonzero(kept & ~fit).tolist():
+                flaws[places[row]] = flaw
+            kept &= fit
+
+    def _fields(
+        self, values: Sequence[bytes | None], flaws: dict[int, Flaw]
+    ) -> tuple[Sequence[int], Sequence[Sequence[Any]]]:
+        """The declared fields of events that are JSON, column by column, and their places."""
+        events = self._at_once(values)
+        if events is None:
+            places, rows = [], []
+            for place, value in enumerate(values):
+                fields = _refused(value) or self._one(value or b"")
+                if isinstance(fields, Flaw):
+                    flaws[place] = fields
+                else:
+                    places.append(place)
+                    rows.append(fields)
+            return places, list(zip(*rows, strict=True)) if rows else [()] * self._fields_count
+        whole: Sequence[bytes] = values  # type: ignore[assignment]
+        columns = [self._decoder.column(field, events) for field in range(self._fields_count)]
+        if self._give_each_once(whole, columns):
+            return range(len(values)), columns
+        for place, value in enumerate(whole):
+            if (flaw := self._repeats(value)) is not None:
+                flaws[place] = flaw
+        kept = [place for place in range(len(values)) if place not in flaws]
+        return kept, [[column[place] for place in kept] for column in columns]
+
+    def _at_once(self, values: Sequence[bytes | None]) -> Sequence[Any] | None:
+        """All events, if there is nothing wrong with any."""
+        quick = self._decoder.quick
+        if quick is None or None in values:
+            return None
+        whole: Sequence[bytes] = values  # type: ignore[assignment]
+        longest = max(map(len, whole), default=0)
+        if longest > MAX_BYTES or _may_nest(whole, longest):
+            return None
+        try:
+            return list(map(quick, whole))
+        except (ValueError, RecursionError):
+            return None
+
+    def _give_each_once(self, values: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> bool:
+        """Whether it is plain of all events at once that none gives a declared field twice.
+
+        If every field has a value in every event, each event has each name at least once; it has it once if all together have
+        it as often as there are events.
+        """
+        joined = b"\n".join(values)
+        return (
+            b"\\" not in joined
+            and not any(None in column for column in columns)
+            and all(joined.count(name) == len(values) for name in self._decoder.written)
+        )
+
+    def _repeats(self, value: bytes) -> Flaw | None:
+        """What is wrong with an event that may give a declared field twice."""
+        if b"\\" not in value and all(value.count(name) <= 1 for name in self._decoder.written):
+            return None
+        return self._decoder.repeats(value)
+
+    def _one(self, value: bytes) -> tuple[Any, ...] | Flaw:
+        found: tuple[Any, ...] | Flaw
+        try:
+            if self._decoder.quick is None:
+                found = self._decoder.slow(value)
+            else:
+                event = [self._decoder.quick(value)]
+                found = tuple(self._decoder.column(field, event)[0] for field in range(self._fields_count))
+        except (ValueError, RecursionError):
+            found = self._decoder.slow(value)
+        return found if isinstance(found, Flaw) else self._repeats(value) or found
+
+
+def _names(people: Sequence[Any]) -> list[bytes]:
+    """People's names as bytes, empty for what is none."""
+    if set(map(type, people)) == {str} and all(map(str.strip, people)):
+        try:
+            names = list(map(str.encode, people))
+        except UnicodeEncodeError:
+            pass
+        else:
+            if max(map(len, names)) <= MAX_PERSON_BYTES:
+                return names
+    return [_name(person) for person in people]
+
+
+def _name(person: Any) -> bytes:
+    """A person's name as bytes, empty for what is none."""
+    if isinstance(person, int) and not isinstance(person, bool):
+        if abs(person).bit_length() > 8 * MAX_PERSON_BYTES:
+            return b""
+        person = str(person)
+    if not isinstance(person, str) or not person.strip():
+        return b""
+    try:
+        name = person.encode()
+    except UnicodeEncodeError:
+        return b""
+    return name if len(name) <= MAX_PERSON_BYTES else b""
+
+
+def _refused(value: bytes | None) -> Flaw | None:
+    """What is wrong with an event that is not worth reading."""
+    if value is None:
+        return EMPTY
+    if len(value) > MAX_BYTES:
+        return OVERSIZE
+    if value.count(b"{") + value.count(b"[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+        return NESTED
+    return None
+
+
+def _may_nest(values: Sequence[bytes], longest: int) -> bool:
+    """Whether some event may be nested too deep: more brackets open within an event's length than it may have."""
+    letters = np.frombuffer(b"\n".join(values), dtype=np.uint8)
+    places = np.flatnonzero((letters == ord("{")) | (letters == ord("[")))
+    return len(places) > MAX_DEPTH and int((places[MAX_DEPTH:] - places[:-MAX_DEPTH]).min()) < longest
+
+
+def _depth(value: bytes) -> int:
+    deepest = depth = 0
+    for letter in _string.sub(b"", value):
+        if letter in b"{[":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif letter in b"}]":
+            depth -= 1
+    return deepest

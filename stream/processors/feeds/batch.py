@@ -1,0 +1,103 @@
+"""A batch of events in columns, by person and in each person's own order: what all streams of a source share of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.sources import Domain
+from stream.data.events import Events
+from stream.data.expressions import Codes, Predicate, evaluate, membership
+
+Column = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+class Batch:
+    """``clocks`` is where the partition's clock stood at each event, the event's own stamp included.
+
+    ``person`` numbers the people of the batch in the order of the rows; ``people`` has each row's digest.
+    """
+
+    def __init__(self, events: Events, clocks: Column, domains: Mapping[str, Domain]) -> None:
+        """Take the events that are to be counted, and the clock at each."""
+        first, second = events.people[:, 0], events.people[:, 1]
+        order = np.argsort(first, kind="stable")
+        if (alike := _changes(first[order])).sum() != (_changes(first[order]) | _changes(second[order])).sum():
+            order = np.lexsort((second, first))
+            alike = _changes(first[order]) | _changes(second[order])
+        self.people = events.people[order]
+        self.person: Column = np.cumsum(alike) - 1
+        self.times = events.times[order]
+        self.clocks = clocks[order]
+        self._codes = {name: column[order] for name, column in events.codes.items()}
+        self._domains = domains
+        self._masks: dict[Predicate, Mask] = {}
+        self._cells: dict[tuple[str, ...], Column] = {}
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def codes(self, attribute: str) -> Column:
+        """The code of each row."""
+        return self._codes[attribute]
+
+    def mask(self, predicate: Predicate) -> Mask:
+        """The rows that satisfy a predicate."""
+        found = self._masks.get(predicate)
+        if found is None:
+            found = self._masks[predicate] = np.broadcast_to(
+                evaluate(predicate, np.bool_, self._leaf, np.logical_and, np.logical_or), len(self)
+            )
+        return found
+
+    def cells(self, by: tuple[str, ...]) -> Column:
+        """The cell of each row, in row-major order of these attributes."""
+        found = self._cells.get(by)
+        if found is None:
+            found = np.zeros(len(self), dtype=np.int64)
+            for name in by:
+                found *= self._domains[name].size
+                found += self._codes[name]
+            self._cells[by] = found
+        return found
+
+    def _leaf(self, leaf: Codes) -> Any:
+        found = self._masks.get(leaf)
+        if found is None:
+            found = self._masks[leaf] = membership(leaf.cuts, leaf.size)[self._codes[leaf.attribute]]
+        return found
+
+
+def _changes(column: npt.NDArray[Any]) -> Mask:
+    """Where a column differs from the row before; the first row does."""
+    found = np.ones(len(column), dtype=np.bool_)
+    np.not_equal(column[1:], column[:-1], out=found[1:])
+    return found
+
+
+def runs(column: Column) -> tuple[Column, Column]:
+    """Where each run of equal rows begins, and how long it is."""
+    starts = np.flatnonzero(_changes(column))
+    return starts, np.diff(starts, append=len(column))
+
+
+def kept(events: Events, mask: Mask) -> Events:
+    """Some of the events."""
+    if mask.all():
+        return events
+    codes = {name: column[mask] for name, column in events.codes.items()}
+    return Events(
+        events.places[mask], events.people[mask], events.homes[mask], events.times[mask], codes, events.flaws
+    )
+
+
+def cell_count(domains: Mapping[str, Domain], by: Sequence[str]) -> int:
+    """How many cells some attributes have: one if there are none."""
+    count = 1
+    for name in by:
+        count *= domains[name].size
+    return count

@@ -1,0 +1,104 @@
+"""What was counted in the cells of open windows: whole numbers, exact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stream.processors.feeds.batch import Column
+from stream.processors.feeds.visits import NEVER
+
+Pieces = npt.NDArray[np.int32]
+
+_DENSE: Final = 8
+"""Cells a row from which on it is quicker to sort the rows than to look at all cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """What of the events is counted, and by which attributes."""
+
+    by: tuple[str, ...]
+    people: bool = False
+    sum: str | None = None
+
+
+class Cells:
+    """The cells of one kind of counting; ``row`` is a window's place in it.
+
+    A sum is kept as how many events and the sum of their codes, which adds up to far beyond what any topic holds.
+    """
+
+    def __init__(self, counting: Counting, cells: int, minimum: int) -> None:
+        """Take how many cells a window has, and the value of code 0."""
+        self.counting = counting
+        self.cells = cells
+        self._minimum = minimum
+        self.counts: Column = np.zeros(0, dtype=np.int64)
+        self.sums: Column = np.zeros(0, dtype=np.int64)
+        self.pieces: Pieces = np.zeros(0, dtype=np.int32)
+        self.live = 0
+        """How many places have been counted at."""
+
+    def reserve(self, rows: int) -> None:
+        """Have room for so many windows."""
+        size = rows * self.cells
+        if size > len(self.counts):
+            more = max(size, 2 * len(self.counts)) - len(self.counts)
+            self.counts = np.concatenate([self.counts, np.zeros(more, dtype=np.int64)])
+            self.pieces = np.concatenate([self.pieces, np.full(more, NEVER, dtype=np.int32)])
+            if self.counting.sum is not None:
+                self.sums = np.concatenate([self.sums, np.zeros(more, dtype=np.int64)])
+
+    def add(self, places: Column, codes: Column | None, piece: int) -> Column:
+        """Count events at their places (row · cells + cell), and give the places, each once."""
+        if len(self.counts) <= _DENSE * len(places):
+            added = np.bincount(places, minlength=len(self.counts))
+            touched = np.flatnonzero(added)
+            self.counts[touched] += added[touched]
+        else:
+            touched, times = np.unique(places, return_counts=True)
+            self.counts[touched] += times
+        if codes is not None:
+            np.add.at(self.sums, places, codes)
+        self._mark(touched, piece)
+        return touched
+
+    def put(self, places: Column, counts: Column, sums: Column | None, piece: int) -> None:
+        """Take what a piece of the changelog says of some places; of two pieces the later one holds."""
+        self.counts[places] = counts
+        self._mark(places, piece)
+        if sums is not None:
+            self.sums[places] = sums
+
+    def clear(self, row: int) -> None:
+        """Empty a window's cells."""
+        whole = slice(row * self.cells, (row + 1) * self.cells)
+        self.live -= int(np.count_nonzero(self.pieces[whole] != NEVER))
+        self.counts[whole] = 0
+        self.pieces[whole] = NEVER
+        if self.counting.sum is not None:
+            self.sums[whole] = 0
+
+    def values(self, row: int) -> tuple[list[int], list[int]]:
+        """A window's cells with a number other than 0, and their numbers."""
+        whole = slice(row * self.cells, (row + 1) * self.cells)
+        counts = self.counts[whole]
+        cells = np.flatnonzero(counts)
+        found = counts[cells].tolist()
+        if self.counting.sum is not None:
+            sums = self.sums[whole][cells].tolist()
+            found = [self._minimum * count + total for count, total in zip(found, sums, strict=True)]
+        pairs = [(cell, number) for cell, number in zip(cells.tolist(), found, strict=True) if number]
+        return [cell for cell, _ in pairs], [number for _, number in pairs]
+
+    def old(self, before: int) -> Column:
+        """The places that pieces before this one said last."""
+        return np.flatnonzero((self.pieces != NEVER) & (self.pieces < before))
+
+    def _mark(self, places: Column, piece: int) -> None:
+        self.live += int(np.count_nonzero(self.pieces[places] == NEVER))
+        self.pieces[places] = piece

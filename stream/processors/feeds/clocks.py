@@ -1,0 +1,87 @@
+"""Where a partition's clock stands at each event: by the broker's stamps, or by marks. No event's own time moves it.
+
+A clock that followed event times would let one person's event, dated ahead, make other people's late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from schemas import EventsSource
+from schemas.windows import moment_ms, span_ms
+from stream.data.events.times import END_MS
+from stream.processors.base import RecordLike
+from stream.processors.feeds.batch import Column
+from stream.processors.feeds.refusals import UnstampedError
+from stream.processors.rejections import Rejection
+
+MARK_HEADER: Final = "sotto-mark"
+"""The header of a record that tells the time of all that follows it: no event, and nothing private."""
+NOT_BEGUN: Final = -1
+
+BAD_MARK: Final = Rejection(
+    "mark", f"{MARK_HEADER}: is no moment from 1970 to 9999; give ISO 8601 with a zone, or milliseconds since 1970"
+)
+
+_CREATED: Final = 0
+"""Kafka's word for a record that has its writer's time."""
+
+
+class Clock:
+    """A partition's clock in milliseconds since 1970; it never goes back."""
+
+    def __init__(self, source: EventsSource) -> None:
+        self.now = NOT_BEGUN
+        self._topic = source.topic
+        self._by_broker = source.clock == "broker"
+        self._idle = span_ms(source.idle)
+        self._ahead = span_ms(source.ahead)
+
+    def reached_end(self, moment: float) -> None:
+        """Take it that all that came before a moment, in seconds, has been read."""
+        if self._by_broker:
+            self.now = max(self.now, int(moment * 1000) - self._idle)
+
+    def read(self, records: Sequence[RecordLike]) -> tuple[Column, dict[int, Rejection | None]]:
+        """Where the clock stands at each record, that record included; and which records are marks, with what is wrong with them.
+
+        Raises:
+            UnstampedError: the clock is the broker's, and it does not stamp.
+        """
+        marks: dict[int, Rejection | None] = {}
+        if self._by_broker:
+            if any(getattr(record, "timestamp_type", None) == _CREATED for record in records):
+                raise UnstampedError(self._topic)
+            told = np.array([record.timestamp for record in records], dtype=np.int64)
+        else:
+            told = np.full(len(records), NOT_BEGUN, dtype=np.int64)
+            for place, record in enumerate(records):
+                if record.headers and (mark := _mark_of(record)) is not None:
+                    told[place] = mark
+                    marks[place] = BAD_MARK if mark == NOT_BEGUN else None
+        clocks: Column = np.maximum.accumulate(np.maximum(told, self.now))
+        if len(clocks):
+            self.now = int(clocks[-1])
+        return clocks, marks
+
+    def latest(self, records: Sequence[RecordLike], clocks: Column) -> Column:
+        """The latest moment that each event may be dated at: beyond it, it is ahead."""
+        if self._by_broker:
+            return np.array([record.timestamp for record in records], dtype=np.int64) + self._ahead
+        return np.where(clocks == NOT_BEGUN, END_MS, clocks + self._ahead)
+
+
+def _mark_of(record: RecordLike) -> int | None:
+    """The moment of a mark; −1 if it tells none, None for a record that is no mark."""
+    written = next((value for name, value in record.headers if name == MARK_HEADER), None)
+    if written is None:
+        return None
+    try:
+        text = written.decode("ascii")
+        moment = int(text) if text.isdecimal() else moment_ms(text)
+    except ValueError:
+        return NOT_BEGUN
+    return moment if 0 <= moment < END_MS else NOT_BEGUN

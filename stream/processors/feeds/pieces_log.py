@@ -1,0 +1,85 @@
+"""Which pieces the changelog holds, and how it is kept short: the oldest are deleted once what still counts of them is said again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from stream.processors.base import Message
+from stream.processors.feeds.pieces import key_of, pieces
+from stream.processors.feeds.tally import Tally, Touched
+
+SLACK: Final = 65_536
+"""So many figures the changelog may hold beyond twice those that count."""
+AT_ONCE: Final = 2 * 65_536
+"""Pieces of so many figures are said again in one step, and no more than so many times what the step itself has written."""
+TIMES: Final = 4
+
+Changes = Sequence[tuple[Tally, Touched]]
+
+
+class PiecesLog:
+    """The pieces of one partition, by the steps that wrote them."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        """The number of the next piece: what a step changes is marked with it before it is written."""
+        self._steps: deque[tuple[int, int, int]] = deque()
+        self._entries = 0
+
+    def add(self, first: int, end: int, entries: int) -> None:
+        """Note the pieces from ``first`` up to ``end``, which one step wrote."""
+        self._steps.append((first, end, entries))
+        self._entries += entries
+        self.next = max(self.next, end)
+
+    def write(self, changes: Changes, tallies: Iterable[Tally]) -> list[Message]:
+        """The records of a step that changed this, with what it says again of old pieces, and the ends of those."""
+        messages: list[Message] = []
+        first = self.next
+        entries = self._append(changes, messages)
+        known = list(tallies)
+        excess = self._entries - 2 * sum(tally.live for tally in known) - SLACK
+        old: list[tuple[int, int, int]] = []
+        allowed = max(AT_ONCE // TIMES, TIMES * entries)
+        while self._steps and self._steps[0][0] < first and excess > 0 and allowed > 0:
+            old.append(self._steps.popleft())
+            excess -= old[-1][2]
+            allowed -= old[-1][2]
+        if old:
+            before = old[-1][1]
+            self._append([(tally, again) for tally in known if (again := _again(tally, before, first))], messages)
+            self._entries -= sum(step[2] for step in old)
+            messages += [(key_of(number), None, ()) for step in old for number in range(step[0], step[1])]
+        return messages
+
+    def _append(self, changes: Changes, messages: list[Message]) -> int:
+        first, entries = self.next, 0
+        for piece in pieces(changes):
+            messages.append((key_of(self.next), piece.value, ()))
+            self.next += 1
+            entries += piece.entries
+        if entries:
+            self._steps.append((first, self.next, entries))
+            self._entries += entries
+        return entries
+
+
+def _again(tally: Tally, before: int, piece: int) -> Touched | None:
+    """What old pieces said last of a tally, to be said in a new one."""
+    people, books, slots = tally.visits.entries(before)
+    tally.visits.pieces[slots] = piece
+    totals, total_slots = people[:0], slots[:0]
+    if tally.totals is not None:
+        totals, _, total_slots = tally.totals.entries(before)
+        tally.totals.pieces[total_slots] = piece
+    touched = Touched(people, books, slots, totals, total_slots)
+    for counting, cells in tally.cells.items():
+        places = cells.old(before)
+        cells.pieces[places] = piece
+        if len(places):
+            touched.cells[counting] = places
+    if len(slots) or len(total_slots) or touched.cells:
+        return touched
+    return None

@@ -1,0 +1,199 @@
+"""The standing streams of one partition: which tallies count their windows, and which windows are due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from schemas import EventsSource, FeedStream, SumOf
+from schemas.windows import moment_ms, span_ms
+from stream.data import PredicateParser
+from stream.data.expressions import TRUE
+from stream.processors.feeds.cells import Counting
+from stream.processors.feeds.tally import NO_END, Shape, Tally
+from stream.processors.feeds.told import Told
+
+
+@dataclass(slots=True)
+class Stream:
+    """A stream that asks: ``next`` is the window that is told of next, ``last`` the last one that is.
+
+    ``own`` counts its windows up to ``until``, ``tally`` the later ones.
+    """
+
+    told: Told
+    offset: int
+    next: int
+    last: int
+    counting: Counting
+    tally: Tally
+    own: Tally | None = None
+    until: int = -1
+
+    def tally_of(self, start: int) -> Tally:
+        """Which tally counts a window."""
+        return self.own if self.own is not None and start <= self.until else self.tally
+
+    def values(self, start: int) -> tuple[list[int], list[int]]:
+        """The cells of a window with a number other than 0, and their numbers."""
+        tally = self.tally_of(start)
+        row = tally.rows.get(start)
+        return ([], []) if row is None else tally.cells[self.counting].values(row)
+
+    @property
+    def kept(self) -> FeedStream:
+        """What the changelog has of it."""
+        return FeedStream(
+            incarnation=self.told.incarnation,
+            offset=self.offset,
+            next=self.next,
+            tally=self.tally.number,
+            own=None if self.own is None else self.own.number,
+            until=None if self.own is None else self.until,
+        )
+
+
+class StandingStreams:
+    """All streams of a source in one partition that ask, by name."""
+
+    def __init__(self, source: EventsSource) -> None:
+        self.next_tally = 0
+        self.streams: dict[str, Stream] = {}
+        self.tallies: dict[int, Tally] = {}
+        self._source = source
+        self._parser = PredicateParser(source.attributes)
+        self._shared: dict[Any, Tally] = {}
+
+    def begin(self, all_told: Iterable[Told], offset: int, least: Mapping[str, int]) -> list[Stream]:
+        """Begin to count streams from an offset on, and from the first window at ``least``.
+
+        Streams share a tally if they would count the same events: in windows that nobody has been counted in yet.
+        """
+        begun = []
+        news: dict[int, Tally] = {}
+        for told in all_told:
+            shape, key = self._shape(told)
+            window = told.standing.window
+            first = window.first_from(least[told.spec.stream])
+            tally = self._shared.get(key)
+            if tally is None:
+                tally = self._shared[key] = self._new(shape)
+            own, until = None, -1
+            if tally.rows:
+                own = news.get(tally.number)
+                if own is None:
+                    own = news[tally.number] = self._new(shape, max(tally.rows))
+                until = own.last
+            last = self._last(told, window.first_from(begins_at(told, first)))
+            begun.append(self._join(Stream(told, offset, first, last, _counting(told), tally, own, until)))
+        self.settle()
+        return begun
+
+    def resume(self, told: Told, kept: FeedStream) -> None:
+        """Go on with a stream as the changelog has it."""
+        shape, key = self._shape(told)
+        tally = self.tallies.get(kept.tally) or self._new(shape, number=kept.tally)
+        self._shared[key] = tally
+        own = None
+        if kept.own is not None and kept.until is not None:
+            own = self.tallies.get(kept.own) or self._new(shape, kept.until, number=kept.own)
+        last = self._last(told, told.standing.window.first_from(begins_at(told, kept.next)))
+        until = -1 if kept.until is None else kept.until
+        self._join(Stream(told, kept.offset, kept.next, last, _counting(told), tally, own, until))
+
+    def end(self, name: str) -> None:
+        """Count a stream no more."""
+        del self.streams[name]
+        self.settle()
+
+    def settle(self) -> None:
+        """Bring the tallies in line with the streams: drop the windows that all have told of, and what nobody needs."""
+        needed: dict[int, int] = {}
+        counted: dict[int, set[Counting]] = {}
+        for stream in self.streams.values():
+            if stream.own is not None and stream.next > stream.until:
+                stream.own = None
+            for tally, start in ((stream.own, stream.next), (stream.tally, max(stream.next, stream.until + 1))):
+                if tally is not None:
+                    needed[tally.number] = min(needed.get(tally.number, NO_END), start)
+                    counted.setdefault(tally.number, set()).add(stream.counting)
+        for number, tally in list(self.tallies.items()):
+            if number not in needed:
+                del self.tallies[number]
+                continue
+            tally.first = needed[number]
+            tally.close(tally.first)
+            for counting in tally.cells.keys() - counted[number]:
+                del tally.cells[counting]
+        self._shared = {key: tally for key, tally in self._shared.items() if tally.number in self.tallies}
+
+    def due(self, stream: Stream, clock: int) -> int:
+        """How many windows of a stream are closed and not told of."""
+        window = stream.told.standing.window
+        behind = clock - stream.next - window.size_ms - span_ms(stream.told.standing.lateness)
+        until_last = (stream.last - stream.next) // window.every_ms + 1
+        return max(0, min(behind // window.every_ms + 1, until_last))
+
+    @property
+    def work(self) -> int:
+        """In how many windows of all tallies an event may be looked for."""
+        return sum(tally.shape.size // tally.shape.every for tally in self.tallies.values())
+
+    def __iter__(self) -> Iterator[Stream]:
+        return iter(list(self.streams.values()))
+
+    def _join(self, stream: Stream) -> Stream:
+        for tally in (stream.tally, stream.own):
+            if tally is not None:
+                tally.require(stream.counting)
+        self.streams[stream.told.spec.stream] = stream
+        return stream
+
+    def _new(self, shape: Shape, last: int = NO_END, number: int | None = None) -> Tally:
+        if number is None:
+            number = self.next_tally
+        self.next_tally = max(self.next_tally, number + 1)
+        tally = self.tallies[number] = Tally(number, shape, self._source.attributes, last)
+        return tally
+
+    def _shape(self, told: Told) -> tuple[Shape, Any]:
+        """How a stream's windows are counted, and what is the same of all streams that may share a tally."""
+        standing = told.standing
+        predicate = TRUE if standing.where is None else self._parser.parse(standing.where)
+        total = self._source.total if _horizon(told) is not None else None
+        shape = Shape(
+            predicate,
+            standing.window.size_ms,
+            standing.window.every_ms,
+            span_ms(standing.lateness),
+            self._source.contribution,
+            total,
+            standing.count == "people",
+        )
+        alone = (told.spec.stream, told.incarnation) if total is not None else None
+        return shape, (predicate, shape.size, shape.every, shape.lateness, alone)
+
+    def _last(self, told: Told, first: int) -> int:
+        """The beginning of the last window that is asked: a running count has a horizon."""
+        horizon = _horizon(told)
+        return NO_END if horizon is None else first + (horizon - 1) * told.standing.window.every_ms
+
+
+def _counting(told: Told) -> Counting:
+    count = told.standing.count
+    if isinstance(count, SumOf):
+        return Counting(told.standing.by, sum=count.sum)
+    return Counting(told.standing.by, people=count == "people")
+
+
+def _horizon(told: Told) -> int | None:
+    """How many windows a running count has; None of other mechanisms."""
+    mechanism: Any = told.spec.mechanism
+    return mechanism.steps if mechanism.kind == "running_count" else None
+
+
+def begins_at(told: Told, otherwise: int) -> int:
+    """The moment from which on a stream's windows are asked; ``otherwise`` if it names none."""
+    begins = told.standing.begins
+    return otherwise if begins is None else moment_ms(begins)

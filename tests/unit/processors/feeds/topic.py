@@ -1,0 +1,154 @@
+"""A live topic for tests: its source and streams, events as records, and what a feed's processor makes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas import EventsSource
+from schemas.streams import StreamSpec
+from stream.processors.base import Outputs, RecordLike
+from stream.processors.feeds.definitions import Definitions
+from stream.processors.feeds.processor import FeedProcessor
+from stream.processors.feeds.told import Told
+from stream.processors.topics import Topics, partition_of
+
+TOPICS = Topics("test", 3)
+HOUR = 3_600_000
+MINUTE = 60_000
+
+SOURCE: dict[str, Any] = {
+    "source": "flights",
+    "kind": "events",
+    "topic": "ops.departures",
+    "neighbors": "add-remove",
+    "epsilon": 4.0,
+    "person": "who",
+    "time": "at",
+    "attributes": {
+        "origin": ["EWR", "JFK", "LGA"],
+        "delay": {"kind": "integers", "minimum": -5, "maximum": 10},
+    },
+    "contribution": 2,
+}
+
+
+def source(**other: Any) -> EventsSource:
+    return EventsSource.model_validate({**SOURCE, **other})
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A record of the topic, as aiokafka has it."""
+
+    offset: int
+    timestamp: int
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
+    topic: str = "ops.departures"
+    partition: int = 0
+    timestamp_type: int = 1
+
+
+def event(who: Any, at: Any, origin: str = "EWR", delay: Any = 0) -> bytes:
+    return json.dumps({"who": who, "at": at, "origin": origin, "delay": delay}).encode()
+
+
+class Known(Definitions):
+    """Definitions as a test tells them."""
+
+    def __init__(self, *streams: Told) -> None:
+        super().__init__()
+        self._all: dict[str, Told] = {}
+        self.tell(*streams)
+
+    def tell(self, *streams: Told) -> None:
+        self._all |= {told.spec.stream: told for told in streams}
+        self.version += 1
+
+    def of(self, source: str) -> tuple[Told, ...]:
+        return tuple(told for _, told in sorted(self._all.items()) if told.source.source == source)
+
+
+def told(
+    about: EventsSource,
+    name: str = "s",
+    *,
+    kind: Any = "opened",
+    mechanism: Mapping[str, Any] | None = None,
+    **standing: Any,
+) -> Told:
+    """What control tells of a stream."""
+    spec = StreamSpec.model_validate(
+        {
+            "stream": name,
+            "source": about.source,
+            "epsilon": 1.0,
+            "mechanism": mechanism or {"kind": "laplace"},
+            "standing": {"window": {"size": "1h"}, "begins": "1970-01-01T00:00:00Z", **standing},
+        }
+    )
+    assert spec.standing is not None
+    return Told(spec, spec.standing, about, "0" * 31 + "1", kind, b"")
+
+
+def home(who: Any, partitions: int) -> int:
+    """The partition of a person."""
+    return partition_of(str(who).encode(), partitions)
+
+
+@dataclass
+class Kafka:
+    """What has been committed: the changelog by key, and all other records in order."""
+
+    changelog: str
+    state: dict[bytes, bytes] = field(default_factory=dict)
+    log: list[tuple[str, int, bytes | None, bytes | None]] = field(default_factory=list)
+    written: int = 0
+
+    def commit(self, outputs: Outputs) -> None:
+        for topic, partition, messages in outputs:
+            for key, value, _ in messages:
+                if topic != self.changelog:
+                    self.log.append((topic, partition, key, value))
+                elif value is None:
+                    self.state.pop(key or b"", None)
+                else:
+                    assert len(value) <= 1 << 20
+                    self.written += len(value)
+                    self.state.pop(key or b"", None)
+                    self.state[key or b""] = value
+
+    def records(self) -> Iterable[RecordLike]:
+        return [
+            Arrived(at, 0, value, key, topic=self.changelog) for at, (key, value) in enumerate(self.state.items())
+        ]
+
+    def partials(self) -> list[dict[str, Any]]:
+        return [json.loads(value or b"") for topic, _, _, value in self.log if topic == TOPICS.partials]
+
+
+def start(
+    about: EventsSource, definitions: Definitions, kafka: Kafka | None = None, partitions: int = 1
+) -> FeedProcessor:
+    """A processor of partition 0, restored from what was committed."""
+    processor = FeedProcessor(TOPICS, about, 0, partitions, definitions)
+    processor.restore([] if kafka is None else kafka.records())
+    processor.restored()
+    return processor
+
+
+def changelog(about: EventsSource) -> Kafka:
+    return Kafka(TOPICS.feed_state(about.source))
+
+
+def drain(processor: FeedProcessor, kafka: Kafka) -> None:
+    """Have all written that is due."""
+    while True:
+        outputs = processor.idle(0.0)
+        if not outputs:
+            return
+        kafka.commit(outputs)
