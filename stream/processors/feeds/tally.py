@@ -200,12 +200,12 @@ class Tally:
 def _by_person_and_window(batch: Batch, rows: Column, starts: Column) -> tuple[Column, Column, Column, Column]:
     """Rows by person and window, in the partition's order within; where each such pair begins, and its length."""
     person = batch.person[rows]
-    low, high = int(starts.min()), int(starts.max())
-    if low == high:
+    windows, window = np.unique(starts, return_inverse=True)
+    in_order = bool((rows[1:] > rows[:-1]).all())
+    if len(windows) == 1 and in_order:
         begins, lengths = runs(person)
         return rows, starts, begins, lengths
-    _, window = np.unique(starts, return_inverse=True)
-    pair = person * (int(window.max()) + 1) + window
-    order = np.argsort(pair, kind="stable")
+    pair = person * len(windows) + window
+    order = np.argsort(pair, kind="stable") if in_order else np.argsort(pair * len(batch) + rows)
     begins, lengths = runs(pair[order])
     return rows[order], starts[order], begins, lengths

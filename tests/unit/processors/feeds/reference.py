@@ -1,0 +1,101 @@
+"""What standing streams should find, computed event by event in the plainest way."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from schemas import EventsSource, SumOf
+from schemas.windows import moment_ms, span_ms
+from stream.processors.feeds.told import Told
+from tests.unit.processors.feeds.topic import Arrived
+
+ORIGINS = ["EWR", "JFK", "LGA"]
+WHERES: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "TRUE": lambda _: True,
+    "delay >= 0": lambda event: event["delay"] >= 0,
+    "origin <> 'JFK' OR delay < 3": lambda event: event["origin"] != "JFK" or event["delay"] < 3,
+}
+
+Found = dict[int, dict[int, int]]
+"""The cells of each window, by its beginning."""
+
+
+def event_of(record: Arrived) -> dict[str, Any] | None:
+    """An event as its source declares it, with delays clamped; None for what is none."""
+    try:
+        event = json.loads(record.value or b"")
+    except ValueError:
+        return None
+    fine = isinstance(event, dict) and event.get("who") and event.get("origin") in ORIGINS
+    if not fine or not isinstance(event.get("at"), int) or not isinstance(event.get("delay"), int):
+        return None
+    return {**event, "delay": min(max(event["delay"], -5), 10)}
+
+
+def clocks(about: EventsSource, records: Sequence[Arrived], ends: dict[int, int]) -> list[int]:
+    """Where the clock stands at each record and behind the last one; ``ends`` is what the feed's clock tells before a record."""
+    now, found = -1, []
+    for place in range(len(records) + 1):
+        if about.clock == "broker":
+            now = max(
+                now,
+                ends.get(place, -1) - span_ms(about.idle),
+                records[place].timestamp if place < len(records) else -1,
+            )
+        elif place < len(records):
+            marks = [int(value) for name, value in records[place].headers if name == "sotto-mark"]
+            now = max([now, *marks])
+        found.append(now)
+    return found
+
+
+def found_by(
+    about: EventsSource, stream: Told, records: Sequence[Arrived], ends: dict[int, int], effect: int
+) -> Found:
+    """All windows of a stream that are closed in the end, which counts from the record ``effect`` on."""
+    standing = stream.standing
+    size, every, lateness = standing.window.size_ms, standing.window.every_ms, span_ms(standing.lateness)
+    first = standing.window.first_from(moment_ms(standing.begins or ""))
+    horizon = getattr(stream.spec.mechanism, "steps", None)
+    total = about.total if horizon is not None else None
+    is_people, is_sum = standing.count == "people", isinstance(standing.count, SumOf)
+    now = clocks(about, records, ends)
+    visits: Counter[tuple[str, int]] = Counter()
+    lives: Counter[str] = Counter()
+    windows: dict[int, Counter[int]] = defaultdict(Counter)
+    for place, record in enumerate(records):
+        event = event_of(record)
+        if place < effect or event is None or any(name == "sotto-mark" for name, _ in record.headers):
+            continue
+        ahead = (record.timestamp if about.clock == "broker" else now[place]) + span_ms(about.ahead)
+        if event["at"] > ahead and not (about.clock == "marks" and now[place] < 0):
+            continue
+        if not WHERES[standing.where or "TRUE"](event):
+            continue
+        cell = 0
+        for name in standing.by:
+            cell = cell * (3 if name == "origin" else 16)
+            cell += ORIGINS.index(event["origin"]) if name == "origin" else event["delay"] + 5
+        latest = event["at"] - event["at"] % every
+        for start in range(latest, latest - size, -every):
+            if start < first or now[place] >= start + size + lateness:
+                continue
+            if horizon is not None and start >= first + horizon * every:
+                continue
+            who = str(event["who"])
+            if visits[who, start] >= (1 if is_people else about.contribution):
+                continue
+            visits[who, start] += 1
+            if total is not None and lives[who] >= total:
+                continue
+            lives[who] += 1
+            windows[start][cell] += event["delay"] if is_sum else 1
+    closed: Found = {}
+    start = first
+    while start + size + lateness <= now[-1] and (horizon is None or start < first + horizon * every):
+        closed[start] = {cell: number for cell, number in sorted(windows[start].items()) if number}
+        start += every
+    return closed
