@@ -2,72 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Generator, Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self, overload
 
-import polars as pl
-
-from schemas import (
-    MAX_DEFINITION_BYTES,
-    MAX_EVENT_BYTES,
-    MAX_RECORD_BYTES,
-    CloseStream,
-    GrantRecord,
-    HaltSource,
-    HaltStream,
-    LedgerRecord,
-    Query,
-    Receipt,
-    RefreshSource,
-    RegisterSource,
-    Request,
-    Source,
-    SourceRecord,
-    StreamSpec,
-    StreamStatus,
-    TrailRecord,
-    subject_of,
-)
+from schemas import MAX_EVENT_BYTES, Query, Source
 from schemas.wire import Codec
 from stream.asking import Question, Result, Results
-from stream.asking.budgets import extension, opening
+from stream.asking.live import LiveEvent, LiveRecord, LiveTopic, live_source, milliseconds_of
 from stream.asking.outside import needs_domain
-from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, as_query, as_source
-from stream.errors import Refused, Unknown
+from stream.asking.questions import ANSWER_TIMEOUT, as_query
 from stream.noise import NoiseKey
 from stream.processors.base import Headers
 from stream.processors.queries.shares import Limits
-from stream.processors.receipts import RECEIPT_PREFIX, request_digest
 from stream.processors.rejections import address_of
 from stream.processors.topics import Topics, partition_of
-from stream.processors.trails import trail_codec
-from stream.testing.budgets import BudgetCalls
-from stream.testing.installation import Installation, Place, as_key
+from stream.testing.given import Given
+from stream.testing.installation import as_key
+from stream.testing.requesting import Requesting
+from stream.testing.tasks import Place
 
 if TYPE_CHECKING:
     from stream.sql import Table
 
-_requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
-_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
-_statuses: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)
 
 
 class NotReproducibleError(AssertionError):
     """A batch that was delivered again gave other bytes."""
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """Where the logs ended before some events were published, how many these are, and where their answers will stand."""
-
-    marks: dict[Place, int]
-    events: int
-    expected: list[tuple[Place, Query | None, Source | None]]
-
-
-class Driver(Installation, BudgetCalls):
+class Driver(Requesting):
     """A whole installation in one object, with the calls of a client: see Client for those.
 
     Everything is deterministic: two drivers with the same key that are told the same things write the same bytes. Nothing is
@@ -88,8 +53,6 @@ class Driver(Installation, BudgetCalls):
         """
         limits = Limits.of(work_outstanding, work_rate)
         super().__init__(as_key(noise_key), Topics(partitions=partitions), limits)
-        self._made = 0
-        self._last: _Asked | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -102,70 +65,6 @@ class Driver(Installation, BudgetCalls):
 
     def disconnect(self) -> None:
         """Nothing: what was told to a driver stays."""
-
-    def register(self, source: Source | Mapping[str, Any], table: Any = None) -> Receipt:
-        """Register a source; ``table`` (a polars frame or a mapping of columns) stands in for its path."""
-        source = as_source(source)
-        self._put(source.source, table)
-        return self.request(RegisterSource(request=self._new_id(), source=source))
-
-    def refresh(self, source: str, table: Any = None, *, close: bool = False) -> Receipt:
-        """Take the data that a source has now for its next version; ``table`` stands in for its path, as in ``register``.
-
-        Streams that keep what they computed of the old version are closed, with ``close`` all are.
-        """
-        self._put(source, table)
-        return self.request(RefreshSource(request=self._new_id(), source=source, close=close))
-
-    def _put(self, source: str, table: Any) -> None:
-        if table is not None:
-            frame = table if isinstance(table, pl.DataFrame) else pl.DataFrame(table)
-            self._frames[source] = frame
-            self._tables.put(source, frame)
-
-    def open(self, stream: StreamSpec | Mapping[str, Any], *, analyst: str | None = None) -> Receipt:
-        """Open a stream; Refused says what was asked and what is left."""
-        return self.request(opening(self._new_id, stream, analyst))
-
-    def extend(
-        self, source: str, stream: str, epsilon: float, delta: float = 0.0, *, analyst: str | None = None
-    ) -> Receipt:
-        """Grant a stream as many further charged answers as ``epsilon`` pays for."""
-        fields = {"source": source, "stream": stream, "epsilon": epsilon, "delta": delta, "analyst": analyst}
-        return self.request(extension(self._new_id, **fields))
-
-    def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
-        """Close a stream and refund what it did not spend."""
-        return self.request(CloseStream(request=self._new_id(), source=source, stream=stream, reason=reason))
-
-    def halt(self, source: str, stream: str | None = None, reason: str = "halted on request") -> Receipt:
-        """Halt a stream, or a source with all its streams."""
-        if stream is None:
-            return self.request(HaltSource(request=self._new_id(), source=source, reason=reason))
-        return self.request(HaltStream(request=self._new_id(), source=source, stream=stream, reason=reason))
-
-    def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:
-        """Send a request, which may be of one's own making, and give its receipt."""
-        [receipt] = self.requests([request], timeout)
-        if receipt.outcome == "refused":
-            raise Refused(receipt.reason or "refused", receipt.asked, receipt.left)
-        return receipt
-
-    def requests(self, requests: Iterable[Request], timeout: float = REQUEST_TIMEOUT) -> list[Receipt]:  # noqa: ARG002
-        """Send many requests and give their receipts in the same order, refusals among them."""
-        marks, asked = self._marks(), []
-        for request in requests:
-            self._append((self.topics.requests, 0), subject_of(request)[0].encode(), _requests.encode(request))
-            asked.append((request.request, request_digest(request)))
-        self._last = None
-        self._settle()
-        receipts: dict[tuple[str, str], Receipt] = {}
-        for record in self._logs[self.topics.ledger, 0][marks.get((self.topics.ledger, 0), 0) :]:
-            if record.value is not None and (record.key or b"").startswith(RECEIPT_PREFIX):
-                receipt = _ledger.decode(record.value)
-                if isinstance(receipt, Receipt):
-                    receipts[receipt.request, receipt.digest] = receipt
-        return [receipts[one] for one in asked]
 
     def ask(
         self,
@@ -213,9 +112,42 @@ class Driver(Installation, BudgetCalls):
         results = self.ask_many(asking.queries, timeout=timeout)
         return asking.table(results if outcomes else results.checked())
 
-    def publish(self, question: Question, /, *, headers: Headers = (), **fields: Any) -> None:
-        """Ask one question without looking at its answer."""
-        self._ask([as_query(question, fields, self._new_id)], headers)
+    @overload
+    def publish(self, question: Question, /, *, headers: Headers = (), **fields: Any) -> None: ...
+    @overload
+    def publish(self, source: str, events: Iterable[LiveEvent], /) -> Results: ...
+    def publish(
+        self,
+        question: Question,
+        events: Iterable[LiveEvent] | None = None,
+        /,
+        *,
+        headers: Headers = (),
+        **fields: Any,
+    ) -> Results | None:
+        """Ask one question without looking at its answer; or send people's events to the topic of a source.
+
+        Events are mappings, or raw bytes that may be wrong. They go to the partitions of the people whom they name, and are
+        stamped with the driver's time. Gives the answers that standing streams had by it.
+        """
+        if events is None:
+            self._ask([as_query(question, fields, self._new_id)], headers)
+            return None
+        topic = LiveTopic(live_source(self.budget(str(question)).source), self.topics.partitions)
+        return self._tell([topic.record(event) for event in events])
+
+    def advance(self, source: str, time: str | float | datetime) -> Results:
+        """Let the clock of a source reach a moment: in ISO 8601, a datetime with a zone, or seconds since 1970.
+
+        Where marks are its clock they are written to each partition; else the driver's own time moves on. Gives the answers of the
+        windows that this closes.
+        """
+        declared = live_source(self.budget(source).source)
+        moment = milliseconds_of(time)
+        if declared.clock == "marks":
+            return self._tell(LiveTopic(declared, self.topics.partitions).marks(moment))
+        self._now = max(self._now, moment)
+        return self._tell([])
 
     def flush(self) -> None:
         """Nothing: what is published is answered at once."""
@@ -233,11 +165,11 @@ class Driver(Installation, BudgetCalls):
         self._append(place, b"", value, headers)
         self._last = None
         self._settle()
-        results = self._collect(_Asked(marks, 1, [(place, None, None)] if address_of(value) else []))
+        results = self._collect(Given(marks, {}, [(place, None, None)] if address_of(value) else []))
         return results[0] if results else None
 
     def redeliver(self, *, compare: bool = True) -> Results:
-        """Process what was last asked once more, as after an aborted transaction.
+        """Process what was last asked, or published or advanced of events, once more, as after an aborted transaction.
 
         All that it wrote is taken back, the state is rebuilt from what was there before, and the same events come
         again. With ``compare``, NotReproducibleError if any byte written differs.
@@ -247,8 +179,7 @@ class Driver(Installation, BudgetCalls):
         marks = self._last.marks
         before = {place: log[marks.get(place, 0) :] for place, log in self._logs.items()}
         for place, log in self._logs.items():
-            if place[0] != self.topics.queries:
-                del log[marks.get(place, 0) :]
+            del log[self._last.written.get(place, marks.get(place, 0)) :]
         self._positions = {place: min(at, marks.get(place, 0)) for place, at in self._positions.items()}
         self.crash()
         after = {place: log[marks.get(place, 0) :] for place, log in self._logs.items()}
@@ -256,48 +187,9 @@ class Driver(Installation, BudgetCalls):
             again = after.get(place, [])
             if compare and [one[4:] for one in records] != [one[4:] for one in again]:
                 raise NotReproducibleError(
-                    f"{place[0]} partition {place[1]}: other bytes for the same {self._last.events} events"
+                    f"{place[0]} partition {place[1]}: other bytes for the same {self._last.count} events"
                 )
         return self._collect(self._last)
-
-    def list_sources(self) -> list[SourceRecord]:
-        """All sources that are registered, with their budgets."""
-        return [one for one in self._entries("source|") if isinstance(one, SourceRecord)]
-
-    def list_streams(self, source: str | None = None) -> list[GrantRecord]:
-        """The grants of all streams ever opened, or of a source's; Unknown if there is no such source."""
-        if source is not None:
-            self.budget(source)
-        beginning = "grant|" if source is None else f"grant|{source}|"
-        return [one for one in self._entries(beginning) if isinstance(one, GrantRecord)]
-
-    def budget(self, source: str) -> SourceRecord:
-        """A source's budget as the ledger topic shows it; Unknown if it is not registered."""
-        record = self._entry(f"source|{source}")
-        if not isinstance(record, SourceRecord):
-            raise Unknown(f"source '{source}' is not registered")
-        return record
-
-    def grant(self, source: str, stream: str) -> GrantRecord:
-        """A stream's grant as the ledger topic shows it: its plan, its cost, and what is spent of it."""
-        record = self._entry(f"grant|{source}|{stream}")
-        if not isinstance(record, GrantRecord):
-            raise Unknown(f"stream '{stream}' of source '{source}' was never opened")
-        return record
-
-    def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
-        """What workers last showed of these streams, with the driver's time; not all have a digest."""
-        wanted = {stream.encode(): stream for stream in streams}
-        return {
-            stream: (_statuses.decode(record.value), record.timestamp / 1000)
-            for record in self.records(self.topics.status)
-            if record.value is not None and (stream := wanted.get(record.key or b"")) is not None
-        }
-
-    def trail(self) -> Generator[TrailRecord, None, None]:
-        """The audit trail, oldest first: requests, decisions, what followed, and what was spent meanwhile."""
-        for record in self.records(self.topics.trail):
-            yield trail_codec.decode(record.value)
 
     def _ask(self, questions: Sequence[Query | bytes], headers: Headers) -> Results:
         marks = self._marks()
@@ -311,22 +203,31 @@ class Driver(Installation, BudgetCalls):
             if address:
                 query = None if isinstance(question, bytes) else question
                 expected.append((place, query, None if query is None else self._source_of(query)))
-        self._last = _Asked(marks, len(questions), expected)
+        self._last = Given(marks, self._marks(), expected)
         self._settle()
         return self._collect(self._last)
 
-    def _collect(self, asked: _Asked) -> Results:
+    def _tell(self, records: Iterable[LiveRecord]) -> Results:
+        """Write to a live topic, and let everybody work."""
+        marks = self._marks()
+        for topic, partition, key, value, headers in records:
+            self._append((topic, partition), key, value, headers)
+        self._last = Given(marks, self._marks(), None)
+        self._settle()
+        return self._collect(self._last)
+
+    def _collect(self, given: Given) -> Results:
         answers = {
-            number: iter(self._logs.get((self.topics.answers, number), [])[self._mark(asked, number) :])
+            number: self.log((self.topics.answers, number))[given.marks.get((self.topics.answers, number), 0) :]
             for number in range(self.topics.partitions)
         }
+        if given.expected is None:
+            return Results(Result.read(record.value) for records in answers.values() for record in records)
+        left = {number: iter(records) for number, records in answers.items()}
         return Results(
-            Result.read(next(answers[partition]).value, query, source)
-            for (_, partition), query, source in asked.expected
+            Result.read(next(left[partition]).value, query, source)
+            for (_, partition), query, source in given.expected
         )
-
-    def _mark(self, asked: _Asked, partition: int) -> int:
-        return asked.marks.get((self.topics.answers, partition), 0)
 
     def _source_of(self, query: Query) -> Source | None:
         """What the question is about, where that says more of the answer."""
@@ -334,19 +235,3 @@ class Driver(Installation, BudgetCalls):
             return None
         accounts = self._budget.ledger.accounts.values()
         return next((account.source for account in accounts if query.stream in account.grants), None)
-
-    def _entry(self, key: str) -> LedgerRecord | None:
-        """What the ledger holds under a key."""
-        written = reversed(self._logs.get((self.topics.ledger, 0), []))
-        latest = next((record for record in written if record.key == key.encode()), None)
-        return None if latest is None or latest.value is None else _ledger.decode(latest.value)
-
-    def _entries(self, beginning: str) -> Iterator[LedgerRecord]:
-        """What the ledger holds under all keys that begin so."""
-        for record in self._compacted((self.topics.ledger, 0)):
-            if (record.key or b"").startswith(beginning.encode()) and record.value is not None:
-                yield _ledger.decode(record.value)
-
-    def _new_id(self) -> str:
-        self._made += 1
-        return f"made-{self._made}"

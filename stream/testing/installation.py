@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import polars as pl
@@ -15,10 +15,8 @@ from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor
 from stream.processors.queries.shares import Limits
 from stream.processors.topics import Topics
-
-BATCH_EVENTS = 5000
-
-Place = tuple[str, int]
+from stream.testing.feeds import Feeds
+from stream.testing.tasks import BATCH_EVENTS, Place
 
 
 class Installation:
@@ -48,6 +46,10 @@ class Installation:
         self._now += round(1000 * seconds)
         self._settle()
 
+    def log(self, place: Place) -> Sequence[Record]:
+        """Everything ever written to a partition."""
+        return self._logs.get(place, [])
+
     def crash(self) -> None:
         """Forget all state and rebuild it from the changelogs, as compaction may have left them."""
         self._start()
@@ -73,19 +75,21 @@ class Installation:
                 16
             ),
         )
-        self._budget.restore(self._compacted((topics.ledger, 0)))
+        self._budget.restore(self.compacted((topics.ledger, 0)))
         self._budget.restored()
+        self._feeds = Feeds(topics, self)
 
     def _restored(self, partition: int) -> QueryProcessor:
         topics = self.topics
         worker = QueryProcessor(topics, partition, self._key, self._tables, self._limits)
-        worker.restore(self._compacted((topics.control, partition)))
-        worker.restore(self._compacted((topics.state, partition)))
+        worker.restore(self.compacted((topics.control, partition)))
+        worker.restore(self.compacted((topics.state, partition)))
         worker.restored()
         self._positions[topics.control, partition] = len(self._logs.get((topics.control, partition), ()))
         return worker
 
-    def _compacted(self, place: Place) -> list[Record]:
+    def compacted(self, place: Place) -> list[Record]:
+        """The latest of each key of a partition."""
         latest = {record.key: record for record in self._logs.get(place, ())}
         return sorted(latest.values(), key=lambda record: record.offset)
 
@@ -93,7 +97,7 @@ class Installation:
         """Let everybody work until nothing is left to do."""
         topics = self.topics
         for worker in self._workers:
-            self._write(worker.follow(()))
+            self.write(worker.follow(()))
         while True:
             moved = self._feed(topics.requests, 0, self._budget.process, self._budget.portion)
             moved |= self._feed(topics.charges, 0, self._budget.process, self._budget.portion)
@@ -101,8 +105,9 @@ class Installation:
                 moved |= self._follow(partition)
                 worker = self._workers[partition]
                 moved |= self._feed(topics.queries, partition, worker.process, worker.portion)
-            if not moved:
-                self._write(self._budget.idle(self._now / 1000))
+            moved |= self._feeds.step()
+            if not moved and not self._feeds.idle(self._now / 1000):
+                self.write(self._budget.idle(self._now / 1000))
                 return
 
     def _follow(self, partition: int) -> bool:
@@ -110,7 +115,7 @@ class Installation:
             return self._feed(self.topics.control, partition, self._workers[partition].follow)
         except TableMissedError:
             worker = self._workers[partition] = self._restored(partition)
-            self._write(worker.follow(()))
+            self.write(worker.follow(()))
             return True
 
     def _feed(self, topic: str, partition: int, process: Any, portion: Callable[..., int] = len) -> bool:
@@ -121,11 +126,12 @@ class Installation:
             return False
         batch = log[at : at + BATCH_EVENTS]
         batch = batch[: portion(batch)]
-        self._write(process(batch))
+        self.write(process(batch))
         self._positions[place] = at + len(batch)
         return True
 
-    def _write(self, outputs: Outputs) -> None:
+    def write(self, outputs: Outputs) -> None:
+        """Append what a step has written."""
         for topic, partition, messages in outputs:
             log = self._logs.setdefault((topic, partition), [])
             start = len(log)
@@ -134,7 +140,7 @@ class Installation:
                 for number, (key, value, headers) in enumerate(messages)
             )
 
-    def _append(self, place: Place, key: bytes, value: bytes, headers: Headers = ()) -> Record:
+    def _append(self, place: Place, key: bytes | None, value: bytes | None, headers: Headers = ()) -> Record:
         log = self._logs.setdefault(place, [])
         record = Record(place[0], place[1], len(log), self._now, key, value, headers)
         log.append(record)

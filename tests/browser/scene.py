@@ -81,7 +81,7 @@ class Scene(Installation):
     def flow(self) -> None:
         """Take in what is new, digests of all streams that changed among it."""
         for worker in self.driver._workers:
-            self.driver._write(worker.idle(self.now))
+            self.driver.write(worker.idle(self.now))
         for topic in self.tables.inputs:
             for record in self.driver.records(topic):
                 place = (record.topic, record.partition)

@@ -73,7 +73,7 @@ Session = tuple[Driver, list[Any]]
 
 def publish_status(driver: Driver) -> None:
     for worker in driver._workers:
-        driver._write(worker.idle(1e9))
+        driver.write(worker.idle(1e9))
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,7 @@ def brought_back(backup: BackupFile, since: Since) -> Driver:
     returning = Returning(driver.topics, checked.accounts)
     streams = {stream.encode() for _, stream in returning.streams()}
     for outputs in _parts(backup, driver.topics, streams, returning, since, checked.ending.digest):
-        driver._write(outputs)
+        driver.write(outputs)
     driver.crash()
     driver._made = 1_000  # the ids of requests are in use
     return driver

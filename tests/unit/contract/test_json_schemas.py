@@ -224,7 +224,7 @@ def lives() -> Iterator[Driver]:
         driver.open(kind.spec(stream="halted"))
         ask(driver, [*kind.questions, kind.wrong])
         for worker in driver._workers:
-            driver._write(worker.idle(1.0))
+            driver.write(worker.idle(1.0))
         driver.halt(kind.source, "halted", "enough")
         driver.close(kind.source, "s")
         driver.halt("survey")

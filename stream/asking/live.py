@@ -1,0 +1,91 @@
+"""Writing to live topics: which partition an event belongs to, and marks that move a source's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from aiokafka.partitioner import murmur2
+
+from schemas import EventsSource, Source, moment_ms, written_moment
+from stream.errors import Invalid
+from stream.processors.base import Headers
+
+MARK_HEADER: Final = "sotto-mark"
+"""The header of a record that is no event, and tells the time of a source whose clock are marks."""
+
+LiveEvent = Mapping[str, Any] | bytes
+"""An event's fields, or its bytes."""
+
+_EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00Z")
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class LiveRecord(NamedTuple):
+    """What is to be written to a live topic."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass(frozen=True)
+class LiveTopic:
+    """The topic of a source, as whoever writes its events sees it."""
+
+    source: EventsSource
+    partitions: int
+
+    def record(self, event: LiveEvent) -> LiveRecord:
+        """An event under its person's name; one that names nobody goes to the first partition, where it is set aside."""
+        value = event if isinstance(event, bytes) else _encode(event)
+        key = person_key(event, self.source.person)
+        partition = 0 if key is None else int(murmur2(key) & 0x7FFFFFFF) % self.partitions
+        return LiveRecord(self.source.topic, partition, key, value)
+
+    def marks(self, moment: int) -> Iterator[LiveRecord]:
+        """A mark for each partition: the clock has reached a moment, in milliseconds since 1970."""
+        headers = ((MARK_HEADER, written_moment(moment).encode()),)
+        return (LiveRecord(self.source.topic, number, None, None, headers) for number in range(self.partitions))
+
+
+def person_key(event: LiveEvent, path: str) -> bytes | None:
+    """The key of a person's events; None where the event names nobody."""
+    found: Any = event
+    if isinstance(event, bytes):
+        try:
+            found = _decode(event)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    if isinstance(found, bool) or not isinstance(found, str | int):
+        return None
+    return str(found).encode(errors="replace") or None
+
+
+def live_source(source: Source) -> EventsSource:
+    """The source, if it is a live topic; else Invalid."""
+    if not isinstance(source, EventsSource):
+        raise Invalid(f"source '{source.source}' is no live topic: it is of kind '{source.kind}'")
+    return source
+
+
+def milliseconds_of(time: str | float | datetime) -> int:
+    """A moment in milliseconds since 1970, told in ISO 8601, as a datetime with a zone, or in seconds since 1970."""
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise Invalid("time: names no zone; give the datetime one")
+        return (time - _EPOCH) // timedelta(milliseconds=1)
+    if isinstance(time, str):
+        try:
+            return moment_ms(time)
+        except ValueError as error:
+            raise Invalid(f"time: {error}") from None
+    return round(1000 * time)

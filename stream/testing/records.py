@@ -1,0 +1,69 @@
+"""What stands in the topics of an installation in memory, as a client reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+
+from schemas import MAX_RECORD_BYTES, GrantRecord, LedgerRecord, SourceRecord, StreamStatus, TrailRecord
+from schemas.wire import Codec
+from stream.errors import Unknown
+from stream.processors.trails import trail_codec
+from stream.testing.installation import Installation
+
+_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+_statuses: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)
+
+
+class Recorded(Installation):
+    """The calls of a client that read."""
+
+    def list_sources(self) -> list[SourceRecord]:
+        """All sources that are registered, with their budgets."""
+        return [one for one in self._entries("source|") if isinstance(one, SourceRecord)]
+
+    def list_streams(self, source: str | None = None) -> list[GrantRecord]:
+        """The grants of all streams ever opened, or of a source's; Unknown if there is no such source."""
+        if source is not None:
+            self.budget(source)
+        beginning = "grant|" if source is None else f"grant|{source}|"
+        return [one for one in self._entries(beginning) if isinstance(one, GrantRecord)]
+
+    def budget(self, source: str) -> SourceRecord:
+        """A source's budget as the ledger topic shows it; Unknown if it is not registered."""
+        record = self._entry(f"source|{source}")
+        if not isinstance(record, SourceRecord):
+            raise Unknown(f"source '{source}' is not registered")
+        return record
+
+    def grant(self, source: str, stream: str) -> GrantRecord:
+        """A stream's grant as the ledger topic shows it: its plan, its cost, and what is spent of it."""
+        record = self._entry(f"grant|{source}|{stream}")
+        if not isinstance(record, GrantRecord):
+            raise Unknown(f"stream '{stream}' of source '{source}' was never opened")
+        return record
+
+    def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
+        """What workers last showed of these streams, with the driver's time; not all have a digest."""
+        wanted = {stream.encode(): stream for stream in streams}
+        return {
+            stream: (_statuses.decode(record.value), record.timestamp / 1000)
+            for record in self.records(self.topics.status)
+            if record.value is not None and (stream := wanted.get(record.key or b"")) is not None
+        }
+
+    def trail(self) -> Generator[TrailRecord, None, None]:
+        """The audit trail, oldest first: requests, decisions, what followed, and what was spent meanwhile."""
+        for record in self.records(self.topics.trail):
+            yield trail_codec.decode(record.value)
+
+    def _entry(self, key: str) -> LedgerRecord | None:
+        """What the ledger holds under a key."""
+        written = reversed(self._logs.get((self.topics.ledger, 0), []))
+        latest = next((record for record in written if record.key == key.encode()), None)
+        return None if latest is None or latest.value is None else _ledger.decode(latest.value)
+
+    def _entries(self, beginning: str) -> Iterator[LedgerRecord]:
+        """What the ledger holds under all keys that begin so."""
+        for record in self.compacted((self.topics.ledger, 0)):
+            if (record.key or b"").startswith(beginning.encode()) and record.value is not None:
+                yield _ledger.decode(record.value)

@@ -1,0 +1,115 @@
+"""The requests of a client, to an installation in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import polars as pl
+
+from schemas import (
+    MAX_DEFINITION_BYTES,
+    MAX_RECORD_BYTES,
+    CloseStream,
+    HaltSource,
+    HaltStream,
+    LedgerRecord,
+    Receipt,
+    RefreshSource,
+    RegisterSource,
+    Request,
+    Source,
+    StreamSpec,
+    subject_of,
+)
+from schemas.wire import Codec
+from stream.asking.budgets import extension, opening
+from stream.asking.questions import REQUEST_TIMEOUT, as_source
+from stream.errors import Refused
+from stream.noise import NoiseKey
+from stream.processors.queries.shares import Limits
+from stream.processors.receipts import RECEIPT_PREFIX, request_digest
+from stream.processors.topics import Topics
+from stream.testing.budgets import BudgetCalls
+from stream.testing.given import Given
+from stream.testing.records import Recorded
+
+_requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+
+
+class Requesting(Recorded, BudgetCalls):
+    """The calls of a client that change what there is."""
+
+    def __init__(self, key: NoiseKey, topics: Topics, limits: Limits) -> None:
+        super().__init__(key, topics, limits)
+        self._made = 0
+        self._last: Given | None = None
+
+    def register(self, source: Source | Mapping[str, Any], table: Any = None) -> Receipt:
+        """Register a source; ``table`` (a polars frame or a mapping of columns) stands in for its path."""
+        source = as_source(source)
+        self._put(source.source, table)
+        return self.request(RegisterSource(request=self._new_id(), source=source))
+
+    def refresh(self, source: str, table: Any = None, *, close: bool = False) -> Receipt:
+        """Take the data that a source has now for its next version; ``table`` stands in for its path, as in ``register``.
+
+        Streams that keep what they computed of the old version are closed, with ``close`` all are.
+        """
+        self._put(source, table)
+        return self.request(RefreshSource(request=self._new_id(), source=source, close=close))
+
+    def _put(self, source: str, table: Any) -> None:
+        if table is not None:
+            frame = table if isinstance(table, pl.DataFrame) else pl.DataFrame(table)
+            self._frames[source] = frame
+            self._tables.put(source, frame)
+
+    def open(self, stream: StreamSpec | Mapping[str, Any], *, analyst: str | None = None) -> Receipt:
+        """Open a stream; Refused says what was asked and what is left."""
+        return self.request(opening(self._new_id, stream, analyst))
+
+    def extend(
+        self, source: str, stream: str, epsilon: float, delta: float = 0.0, *, analyst: str | None = None
+    ) -> Receipt:
+        """Grant a stream as many further charged answers as ``epsilon`` pays for."""
+        fields = {"source": source, "stream": stream, "epsilon": epsilon, "delta": delta, "analyst": analyst}
+        return self.request(extension(self._new_id, **fields))
+
+    def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
+        """Close a stream and refund what it did not spend."""
+        return self.request(CloseStream(request=self._new_id(), source=source, stream=stream, reason=reason))
+
+    def halt(self, source: str, stream: str | None = None, reason: str = "halted on request") -> Receipt:
+        """Halt a stream, or a source with all its streams."""
+        if stream is None:
+            return self.request(HaltSource(request=self._new_id(), source=source, reason=reason))
+        return self.request(HaltStream(request=self._new_id(), source=source, stream=stream, reason=reason))
+
+    def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:
+        """Send a request, which may be of one's own making, and give its receipt."""
+        [receipt] = self.requests([request], timeout)
+        if receipt.outcome == "refused":
+            raise Refused(receipt.reason or "refused", receipt.asked, receipt.left)
+        return receipt
+
+    def requests(self, requests: Iterable[Request], timeout: float = REQUEST_TIMEOUT) -> list[Receipt]:  # noqa: ARG002
+        """Send many requests and give their receipts in the same order, refusals among them."""
+        marks, asked = self._marks(), []
+        for request in requests:
+            self._append((self.topics.requests, 0), subject_of(request)[0].encode(), _requests.encode(request))
+            asked.append((request.request, request_digest(request)))
+        self._last = None
+        self._settle()
+        receipts: dict[tuple[str, str], Receipt] = {}
+        for record in self._logs[self.topics.ledger, 0][marks.get((self.topics.ledger, 0), 0) :]:
+            if record.value is not None and (record.key or b"").startswith(RECEIPT_PREFIX):
+                receipt = _ledger.decode(record.value)
+                if isinstance(receipt, Receipt):
+                    receipts[receipt.request, receipt.digest] = receipt
+        return [receipts[one] for one in asked]
+
+    def _new_id(self) -> str:
+        self._made += 1
+        return f"made-{self._made}"
