@@ -57,6 +57,9 @@ def acl(
     principal: Annotated[
         str | None, typer.Option(help="Who has the one role; else User:PREFIX-ROLE.", metavar="User:NAME")
     ] = None,
+    live: Annotated[
+        list[str] | None, typer.Option(help="A topic of people's events, which feeds read; may be given again.")
+    ] = None,
     apply_now: Annotated[
         bool, typer.Option("--apply", help="Put them into force instead of printing them.")
     ] = False,
@@ -71,7 +74,8 @@ def acl(
     if principal is not None and not principal.partition(":")[2]:
         raise CommandError("--principal: give its type too, as in 'User:alice'")
     settings = settings_here()
-    wanted = {one: grants(settings)[one] for one in role or Role}
+    everything = grants(settings, live or ())
+    wanted = {one: everything[one] for one in role or Role}
     holders = {one: principal or usual_principal(one, settings) for one in wanted}
     if apply_now:
         asyncio.run(_apply(settings, {holders[one]: granted for one, granted in wanted.items()}))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from stream.contract.events import CHANNELS, CONTRACT_VERSION, EVENTS, Channel, EventKind
 from stream.contract.headers import ANSWER_HEADERS, DEAD_LETTER_HEADERS, QUERY_HEADERS
 from stream.contract.json_schemas import Json, bundled
-from stream.kafka.names import budget_group, worker_group
+from stream.kafka.names import budget_group, merging_group, worker_group
 from stream.kafka.topics import TopicLayout, layout
 from stream.processors.topics import Topics
 from stream.settings import Settings
@@ -142,6 +142,7 @@ def _operations() -> Json:
     installation = Settings(prefix="PREFIX")
     workers = worker_group(installation).replace("PREFIX", _PREFIX)
     budget = budget_group(installation).replace("PREFIX", _PREFIX)
+    merging = merging_group(installation).replace("PREFIX", _PREFIX)
     return {
         "answerQueries": _receive("queries", "Take queries; each gets exactly one answer.", workers)
         | _reply("answers", ["Answer"]),
@@ -149,6 +150,8 @@ def _operations() -> Json:
         | _reply("ledger", ["Receipt"]),
         "followControl": _receive("control", "Follow each stream's definition."),
         "bookCharges": _receive("charges", "Book what streams have spent.", budget),
+        "mergePartials": _receive("partials", "Add up what partitions have in a window.", merging),
+        "restoreMerges": _receive("merges", "Restore merging."),
         "restoreState": _receive("state", "Restore the streams of a partition."),
         "publishAnswers": _send("answers", "Answer queries, in their order within a partition."),
         "publishLedger": _send("ledger", "Show budgets, grants and receipts."),
@@ -157,6 +160,8 @@ def _operations() -> Json:
         "publishDeadLetters": _send("rejected", "Set refused events aside."),
         "publishControl": _send("control", "Define, halt and close streams."),
         "publishCharges": _send("charges", "Report what streams have spent."),
+        "publishPartials": _send("partials", "Tell what a partition has in a window that it has closed."),
+        "publishMerges": _send("merges", "Write merging's changelog."),
         "publishState": _send("state", "Write the changelog."),
     }
 

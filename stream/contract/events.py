@@ -27,7 +27,9 @@ from schemas import (
     LedgerProgress,
     Measurement,
     MemberStatus,
+    MergedStream,
     OpenStream,
+    Partial,
     PartitionStatus,
     PopulationRecord,
     Progress,
@@ -53,7 +55,18 @@ CONTRACT_VERSION: Final = "0.2.0"
 """The contract's own version: a new major number breaks readers or producers, a new minor one adds to the contract."""
 
 TopicName = Literal[
-    "queries", "control", "answers", "state", "requests", "charges", "ledger", "trail", "rejected", "status"
+    "queries",
+    "control",
+    "answers",
+    "state",
+    "partials",
+    "merges",
+    "requests",
+    "charges",
+    "ledger",
+    "trail",
+    "rejected",
+    "status",
 ]
 """A topic's name within an installation, without the prefix; also an attribute of ``Topics``."""
 
@@ -74,7 +87,7 @@ class Channel:
 
 
 CHANNELS: Final = (
-    Channel("queries", "input", "the stream's name", "producers", "Questions, one event each."),
+    Channel("queries", "input", "the stream's name", "producers and feeds", "Questions, one event each."),
     Channel("answers", "output", "the stream's name", "workers", "The one answer to each query."),
     Channel(
         "requests",
@@ -129,6 +142,21 @@ CHANNELS: Final = (
         "the stream's name, @update|NUMBER|STREAM or @progress",
         "workers",
         "The workers' changelog.",
+        compacted=True,
+    ),
+    Channel(
+        "partials",
+        "internal",
+        "the stream's name",
+        "feeds",
+        "What each partition of a live topic has in each closed window of each standing stream; private.",
+    ),
+    Channel(
+        "merges",
+        "internal",
+        "the stream's name, @partial|STREAM|START|PARTITION or @progress",
+        "feeds",
+        "The changelog of merging; private.",
         compacted=True,
     ),
 )
@@ -186,6 +214,8 @@ EVENTS: Final = (
     EventKind(Charge, "charges", MAX_DEFINITION_BYTES, read_back=True),
     EventKind(Checkpoint, "state", None, read_back=True),
     EventKind(Progress, "state", None, read_back=True),
+    EventKind(Partial, "partials", None, read_back=True),
+    EventKind(MergedStream, "merges", None, read_back=True),
     EventKind(HypothesisUpdate, "state", None, read_back=True),
     EventKind(Measurement, "state", None, read_back=True),
 )

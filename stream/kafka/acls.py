@@ -16,7 +16,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
 from aiokafka.protocol.admin import CreateAclsRequest
 
-from stream.kafka.names import budget_group, monitor_group, worker_group
+from stream.kafka.names import budget_group, feed_groups, merging_group, monitor_group, worker_group
 from stream.kafka.security import SecurityError, connection, find_refusal
 from stream.processors.topics import Topics
 from stream.settings import Settings
@@ -33,6 +33,7 @@ class Role(StrEnum):
     OPERATOR = "operator"
     WORKER = "worker"
     BUDGET = "budget"
+    FEED = "feed"
     MONITOR = "monitor"
 
 
@@ -42,6 +43,7 @@ class Operation(StrEnum):
     READ = "Read"
     WRITE = "Write"
     DESCRIBE = "Describe"
+    CREATE = "Create"
 
 
 class Resource(StrEnum):
@@ -52,7 +54,7 @@ class Resource(StrEnum):
     TRANSACTIONAL_ID = "transactional-id"
 
 
-_OPERATION_CODES: Final = {Operation.READ: 3, Operation.WRITE: 4, Operation.DESCRIBE: 8}
+_OPERATION_CODES: Final = {Operation.READ: 3, Operation.WRITE: 4, Operation.CREATE: 5, Operation.DESCRIBE: 8}
 _RESOURCE_CODES: Final = {Resource.TOPIC: 2, Resource.GROUP: 3, Resource.TRANSACTIONAL_ID: 5}
 _PATTERN_CODES: Final = {"literal": 3, "prefixed": 4}
 
@@ -87,8 +89,11 @@ class Grant:
         return cls(Operation.READ, Resource.GROUP, f"{beginning}-", prefixed=True)
 
 
-def grants(settings: Settings) -> Mapping[Role, tuple[Grant, ...]]:
-    """What each role may do in the installation of ``settings.prefix``: no more than it needs."""
+def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[Role, tuple[Grant, ...]]:
+    """What each role may do in the installation of ``settings.prefix``: no more than it needs.
+
+    ``live`` are the topics of people's events, which the feeds read.
+    """
     topics = Topics(settings.prefix)
     return {
         Role.PRODUCER: Grant.write(topics.queries),
@@ -112,16 +117,28 @@ def grants(settings: Settings) -> Mapping[Role, tuple[Grant, ...]]:
             *Grant.write(topics.control, topics.ledger, topics.trail, topics.rejected, topics.status),
             *_service(budget_group(settings)),
         ),
+        Role.FEED: (
+            *Grant.read(*live, topics.control, topics.partials, topics.merges),
+            *Grant.write(topics.partials, topics.merges, topics.queries, topics.rejected, topics.status),
+            # The changelog of each live topic is made when the topic is first served.
+            *(
+                Grant(operation, Resource.TOPIC, topics.feed_states(), prefixed=True)
+                for operation in (Operation.READ, Operation.WRITE, Operation.CREATE)
+            ),
+            *_service(merging_group(settings)),
+            Grant(Operation.READ, Resource.GROUP, feed_groups(settings), prefixed=True),
+            Grant(Operation.WRITE, Resource.TRANSACTIONAL_ID, feed_groups(settings), prefixed=True),
+        ),
         Role.MONITOR: (
             *Grant.read(
                 topics.control, topics.charges, topics.ledger, topics.trail, topics.rejected, topics.status
             ),
             *Grant.write(topics.requests),
             *((*Grant.write(topics.queries), *Grant.read(topics.answers)) if settings.monitor_asks else ()),
-            Grant(Operation.DESCRIBE, Resource.TOPIC, topics.queries),
+            *(Grant(Operation.DESCRIBE, Resource.TOPIC, topic) for topic in (topics.queries, topics.partials)),
             *(
                 Grant(Operation.DESCRIBE, Resource.GROUP, group)
-                for group in (worker_group(settings), budget_group(settings))
+                for group in (worker_group(settings), budget_group(settings), merging_group(settings))
             ),
             Grant.own_groups(monitor_group(settings)),
         ),

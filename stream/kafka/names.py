@@ -15,6 +15,16 @@ def budget_group(settings: Settings) -> str:
     return f"{settings.prefix}-budget"
 
 
+def feed_groups(settings: Settings) -> str:
+    """How the names of the feeds' consumer groups begin: each live topic's source has one of its own."""
+    return f"{settings.prefix}-feed-"
+
+
+def merging_group(settings: Settings) -> str:
+    """The feeds' consumer group for what their tasks leave to be merged."""
+    return f"{settings.prefix}-merging"
+
+
 def monitor_group(settings: Settings) -> str:
     """The beginning of the monitors' consumer groups: each monitor has one of its own."""
     return f"{settings.prefix}-monitor"

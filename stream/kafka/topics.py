@@ -78,6 +78,8 @@ def layout(topics: Topics) -> list[TopicLayout]:
         TopicLayout(topics.control, wide, _DEFINITIONS),
         TopicLayout(topics.answers, wide, {"cleanup.policy": "delete", "max.message.bytes": str(4 * _MEGABYTE)}),
         TopicLayout(topics.state, wide, {**_COMPACTED, "max.message.bytes": str(4 * _MEGABYTE)}),
+        TopicLayout(topics.partials, wide, {"cleanup.policy": "delete", "max.message.bytes": str(4 * _MEGABYTE)}),
+        TopicLayout(topics.merges, wide, {**_COMPACTED, "max.message.bytes": str(4 * _MEGABYTE)}),
         TopicLayout(topics.requests, serial, {"cleanup.policy": "delete", "max.message.bytes": str(_MEGABYTE)}),
         TopicLayout(topics.charges, serial, {"cleanup.policy": "delete"}),
         TopicLayout(topics.ledger, serial, _DEFINITIONS),
@@ -85,6 +87,13 @@ def layout(topics: Topics) -> list[TopicLayout]:
         TopicLayout(topics.rejected, wide, {"cleanup.policy": "delete", "max.message.bytes": str(8 * _MEGABYTE)}),
         TopicLayout(topics.status, wide, _COMPACTED),
     ]
+
+
+def feed_layout(topics: Topics, source: str, partitions: int) -> TopicLayout:
+    """The changelog of a live topic's tasks, which the feeds make themselves."""
+    return TopicLayout(
+        topics.feed_state(source), partitions, {**_COMPACTED, "max.message.bytes": str(4 * _MEGABYTE)}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,29 +137,28 @@ async def create_topics(settings: Settings) -> Created:
 
 
 async def find_topics(settings: Settings, *, attempts: int = 1, role: Role | None = None) -> Topics:
-    """Read the layout of the existing topics, as far as this principal may see them: for a role, all that it touches.
+    """Read the layout of the existing topics, as far as this principal may see them: for a role, all that it touches must be there.
 
     Raises:
         TopicsError: topics are missing, partition counts differ between co-partitioned ones, or some are hidden.
     """
     wanted = layout(Topics(settings.prefix))
+    touched = _touched(settings, role) if role is not None else {one.name for one in wanted}
     async with admin_client(settings) as admin:
         for attempt in range(attempts):
             found = await _describe(admin, [one.name for one in wanted])
-            missing = [one.name for one in wanted if one.name in found and not found[one.name]]
+            missing = [one.name for one in wanted if one.name in touched and found.get(one.name) == []]
             if not missing:
                 break
             if attempt + 1 < attempts:
                 await asyncio.sleep(0.2)
     if missing:
         raise TopicsError(f"topics are missing: {', '.join(missing)}; run 'sotto topics create'")
-    if role is not None:
-        touched = _touched(settings, role)
-        if hidden := sorted(touched - found.keys()):
-            raise TopicsError(
-                f"Kafka hides from this principal: {', '.join(hidden)}; give it its role, see 'sotto topics acl --role {role}'"
-            )
-    counts = {name: len(replicas) for name, replicas in found.items()}
+    if role is not None and (hidden := sorted(touched - found.keys())):
+        raise TopicsError(
+            f"Kafka hides from this principal: {', '.join(hidden)}; give it its role, see 'sotto topics acl --role {role}'"
+        )
+    counts = {name: len(replicas) for name, replicas in found.items() if replicas}
     serial = {
         one.name
         for one in layout(Topics(settings.prefix, LEDGER_PARTITIONS + 1))
@@ -172,8 +180,8 @@ async def find_topics(settings: Settings, *, attempts: int = 1, role: Role | Non
 
 
 def _touched(settings: Settings, role: Role) -> set[str]:
-    """The topics that a role reads or writes."""
-    return {one.name for one in grants(settings)[role] if one.resource is Resource.TOPIC}
+    """The topics that a role reads or writes and finds there."""
+    return {one.name for one in grants(settings)[role] if one.resource is Resource.TOPIC and not one.prefixed}
 
 
 async def check_topics(settings: Settings, *, role: Role | None = None) -> list[Difference]:

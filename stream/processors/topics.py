@@ -53,9 +53,8 @@ class Topics:
 
     def feed_state(self, source: str) -> str:
         """The changelog of a live topic's tasks, with as many partitions as that topic; compacted, private."""
-        return f"{self.feed_states}{_escaped(source)}"
+        return f"{self.feed_states()}{_escaped(source)}"
 
-    @property
     def feed_states(self) -> str:
         """How the names of all live topics' changelogs begin."""
         return f"{self.prefix}.feed."

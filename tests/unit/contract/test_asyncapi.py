@@ -89,5 +89,7 @@ def test_what_sotto_keeps_to_itself_is_marked() -> None:
         "control",
         "charges",
         "state",
+        "partials",
+        "merges",
     }
     assert all(channel["x-partitioner"] == "murmur2" for channel in channels.values())

@@ -80,7 +80,7 @@ def test_every_topic_has_the_writers_that_the_architecture_gives_it() -> None:
         for one in layout(Topics("sotto"))
     }
     assert writers == {
-        "sotto.queries": {Role.PRODUCER},
+        "sotto.queries": {Role.PRODUCER, Role.FEED},
         "sotto.control": {Role.BUDGET},
         "sotto.answers": {Role.WORKER},
         "sotto.state": {Role.WORKER},
@@ -88,8 +88,10 @@ def test_every_topic_has_the_writers_that_the_architecture_gives_it() -> None:
         "sotto.charges": {Role.WORKER},
         "sotto.ledger": {Role.BUDGET},
         "sotto.trail": {Role.BUDGET},
-        "sotto.rejected": {Role.WORKER, Role.BUDGET},
-        "sotto.status": {Role.WORKER, Role.BUDGET},
+        "sotto.partials": {Role.FEED},
+        "sotto.merges": {Role.FEED},
+        "sotto.rejected": {Role.WORKER, Role.BUDGET, Role.FEED},
+        "sotto.status": {Role.WORKER, Role.BUDGET, Role.FEED},
     }
 
 
@@ -108,7 +110,7 @@ def test_a_prefixed_grant_names_no_other_roles_group_or_transactional_id() -> No
     given = grants(Settings(prefix="sotto"))
     for role, granted in given.items():
         for one in (one for one in granted if one.prefixed):
-            assert one.resource is not Resource.TOPIC
+            assert one.resource is not Resource.TOPIC or (role, one.name) == (Role.FEED, "sotto.feed.")
             others = [other.name for another in Role if another is not role for other in given[another]]
             assert not [name for name in others if name.startswith(one.name)]
 
@@ -160,3 +162,16 @@ def test_what_is_unclear_is_refused(arguments: list[str], message: str) -> None:
     refused = runner.invoke(app, ["acl", *arguments])
     assert isinstance(refused.exception, CommandError)
     assert message in str(refused.exception)
+
+
+def test_feeds_alone_may_create_topics_and_only_their_own_changelogs_and_read_the_live_ones_that_are_named() -> (
+    None
+):
+    given = grants(Settings(prefix="sotto"), ["ops.departures"])
+    creating = {
+        (role, one.name) for role, granted in given.items() for one in granted if one.operation is Operation.CREATE
+    }
+    assert creating == {(Role.FEED, "sotto.feed.")}
+    reading = {role for role, granted in given.items() for one in granted if one.name == "ops.departures"}
+    assert reading == {Role.FEED}
+    assert Topics("sotto").feed_state("a/b").startswith("sotto.feed.")
