@@ -1,0 +1,228 @@
+"""Whole people with all their events added to, removed from and replaced in a window: what they move, and what that loses of the shipped noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cache
+from itertools import product
+from typing import Any
+
+import pytest
+
+from schemas import AnswersCalibration, EventsSource, SparseVectorCalibration, StandingQuery
+from sotto import Driver
+from stream.accounting.answers import answer_law
+from stream.accounting.costs import losses
+from stream.accounting.gaussian import gaussian_rho
+from stream.accounting.movement import movement
+from stream.noise import DELTA_PER_DRAW, Role, Sampler, event_words, stream_subkey
+from tests.privacy.exact import Machine, law_of, outcomes, worst_delta
+from tests.privacy.service import KEY, Derived, definition_of
+
+CONTRIBUTION = 2
+GROUPS = ("a", "b", "c")
+WINDOW = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T01:00:00Z"}
+
+Person = tuple[tuple[int, int], ...]
+"""A person's events of one window, in order: the group and the amount of each."""
+Move = tuple[int, ...]
+
+RANGES = {"events": (0, 1), "people": (0, 1), "paid": (0, 2), "owed": (-2, 0), "balance": (-1, 2)}
+"""What is counted, with the range of the amounts."""
+
+
+def counted(person: Person, count: str) -> Move:
+    """What a person adds to each group's number: of the first events as many as count."""
+    numbers = [0] * len(GROUPS)
+    for group, amount in person[:CONTRIBUTION]:
+        if count == "people":
+            numbers[group] = 1
+        else:
+            numbers[group] += 1 if count == "events" else amount
+    return tuple(numbers)
+
+
+@cache
+def moves(count: str, neighbors: str) -> frozenset[Move]:
+    """How far one person, with all events, moves the numbers of all groups; the longest come with more than count."""
+    low, high = RANGES[count]
+    events = list(product(range(len(GROUPS)), {low, 0, high}))
+    added = {counted(person, count) for size in range(4) for person in product(events, repeat=size)}
+    if neighbors == "add-remove":
+        return frozenset(added | {tuple(-step for step in one) for one in added})
+    return frozenset(tuple(a - b for a, b in zip(one, two, strict=True)) for one, two in product(added, repeat=2))
+
+
+def source(neighbors: str) -> dict[str, Any]:
+    amounts = {
+        name: {"kind": "integers", "minimum": low, "maximum": high}
+        for name, (low, high) in RANGES.items()
+        if name not in {"events", "people"}
+    }
+    return {
+        "source": "live",
+        "kind": "events",
+        "topic": "ops",
+        "neighbors": neighbors,
+        "epsilon": 1000.0,
+        "delta": 0.1,
+        "person": "who",
+        "time": "at",
+        "contribution": CONTRIBUTION,
+        "attributes": {"group": list(GROUPS), **amounts},
+    }
+
+
+def asks(count: str) -> dict[str, Any]:
+    return {
+        "count": count if count in {"events", "people"} else {"sum": count},
+        "by": ["group"],
+        "window": {"size": "1h"},
+    }
+
+
+def opened(
+    mechanism: dict[str, Any], count: str, neighbors: str = "add-remove", **spec: Any
+) -> tuple[Driver, Any]:
+    driver = Driver(KEY, partitions=1)
+    driver.register(source(neighbors))
+    fields = {"stream": "s", "source": "live", "mechanism": mechanism, "epsilon": 1.0, "expected_queries": 9}
+    driver.open({**fields, "standing": asks(count), **spec})
+    return driver, driver.grant("live", "s").calibration
+
+
+def loss(law: Sampler, moved: Sequence[int]) -> float:
+    """The largest loss of numbers with independent noise that are moved so."""
+    exact = law_of(law)
+    found = 0.0
+    for step in filter(None, map(abs, moved)):
+        near = range(-step - 2, step + 3)
+        found += max(math.log(exact.probability(one) / exact.probability(one - step)) for one in near)
+    return found
+
+
+CASES = list(product(RANGES, ["add-remove", "replace"]))
+
+
+@pytest.mark.parametrize(("count", "neighbors"), CASES)
+def test_what_a_plan_takes_a_person_to_move_is_what_one_moves_at_most(count: str, neighbors: str) -> None:
+    seen = moves(count, neighbors)
+    told = movement(
+        EventsSource.model_validate(source(neighbors)), StandingQuery.model_validate(asks(count)), len(GROUPS)
+    )
+    assert told.each == max(abs(step) for one in seen for step in one)
+    assert told.together == max(sum(map(abs, one)) for one in seen)
+    assert told.numbers == max(sum(map(bool, one)) for one in seen)
+    assert max(sum(step * step for step in one) for one in seen) <= Fraction(told.together**2, told.spread)
+
+
+@pytest.mark.parametrize(("count", "neighbors"), CASES)
+def test_one_number_loses_its_epsilon_and_no_more(count: str, neighbors: str) -> None:
+    _, calibration = opened({"kind": "laplace", "answers": 3}, count, neighbors, epsilon=3.0)
+    assert isinstance(calibration, AnswersCalibration)
+    law = answer_law(calibration, calibration.sensitivity_steps, 1)
+    lost = max(loss(law, [step]) for one in moves(count, neighbors) for step in one)
+    assert lost == pytest.approx(1.0, rel=1e-6)
+
+
+@pytest.mark.parametrize(("count", "neighbors"), CASES)
+def test_all_numbers_of_a_window_lose_one_epsilon_together(count: str, neighbors: str) -> None:
+    histogram = {"kind": "histogram", "attributes": ["group"], "answers": 3}
+    _, calibration = opened(histogram, count, neighbors, epsilon=3.0)
+    assert isinstance(calibration, AnswersCalibration)
+    law = answer_law(calibration, calibration.sensitivity_steps, 1)
+    lost = max(loss(law, one) for one in moves(count, neighbors))
+    assert lost == pytest.approx(1.0, rel=1e-6)
+    assert losses(calibration).total == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("count", "neighbors"), CASES)
+def test_gaussian_noise_of_a_window_fits_the_largest_norm_and_counts_every_number_moved(
+    count: str, neighbors: str
+) -> None:
+    histogram = {"kind": "histogram", "attributes": ["group"], "answers": 500}
+    driver, calibration = opened(histogram, count, neighbors, delta=1e-6)
+    assert isinstance(calibration, AnswersCalibration)
+    assert calibration.method == "gaussian"
+    query = definition_of(driver, "s").spec.standing
+    assert query is not None
+    spread = movement(EventsSource.model_validate(source(neighbors)), query, len(GROUPS)).spread
+    variance = Fraction(calibration.deviation) ** 2 * calibration.sensitivity_steps**2 / spread
+    assert answer_law(calibration, calibration.sensitivity_steps, spread).variance == variance  # type: ignore[union-attr]
+    seen = moves(count, neighbors)
+    norm = max(sum(step * step for step in one) for one in seen)
+    noise = losses(calibration).gaussian
+    assert 500 * norm / variance <= 2 * gaussian_rho(noise)
+    assert sum(one.count for one in noise) == 500 * max(sum(map(bool, one)) for one in seen)
+
+
+@pytest.mark.parametrize("kind", ["above_threshold", "numeric_sparse"])
+@pytest.mark.parametrize(
+    ("count", "monotone"), [("events", False), ("events", True), ("people", True), ("paid", True)]
+)
+def test_sparse_vectors_are_private_for_whole_people(kind: str, count: str, monotone: bool) -> None:
+    _, calibration = opened({"kind": kind, "threshold": 1.0, "monotone": monotone}, count)
+    assert isinstance(calibration, SparseVectorCalibration)
+    seen = {step for one in moves(count, "add-remove") for step in one}
+    reach = max(seen)
+    assert calibration.sensitivity_steps == reach
+    margins = range(calibration.shift - 1, calibration.shift + reach + 1)
+    either = [sorted(step for step in seen if step >= 0), sorted(step for step in seen if step <= 0)]
+    for allowed in either if monotone else [sorted(seen)]:
+        within = [(one, one + step) for one in margins for step in allowed if one + step in margins]
+        machine = Machine.shipped(calibration, range(-1, 3) if kind == "numeric_sparse" else ())
+        found = outcomes(machine, margins, 3)
+        assert worst_delta(found, within, lambda _: Fraction(1)) <= Fraction(40 * DELTA_PER_DRAW)
+        # The loss is nearly all of ε: noise for one event alone would lose more.
+        assert worst_delta(found, within, lambda _: Fraction(1, 2)) > Fraction(1, 1000)
+
+
+def test_decisions_are_the_rule_applied_to_the_noise_derived_from_the_key() -> None:
+    """The whole question is bound to its noise, its window and group with it."""
+    driver, calibration = opened({"kind": "above_threshold", "threshold": 5.0, "cutoff": 4}, "events")
+    answers = driver.ask_many(
+        {
+            "id": f"{number}",
+            "stream": "s",
+            "value": 5 + calibration.shift + number % 5 - 2,
+            "window": WINDOW,
+            "group": {"group": GROUPS[number % 3]},
+        }
+        for number in range(60)
+    )
+    expected = Derived(KEY, definition_of(driver, "s")).outcomes(driver.records(driver.topics.queries))
+    assert [answer.outcome for answer in answers] == expected
+    assert expected.count("above") == 4
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+@pytest.mark.parametrize("count", ["events", "people", "balance"])
+def test_a_windows_numbers_are_its_counts_and_the_noise_derived_from_the_key(count: str, delta: float) -> None:
+    histogram = {"kind": "histogram", "attributes": ["group"], "answers": 500}
+    driver, calibration = opened(histogram, count, "replace", delta=delta)
+    definition = definition_of(driver, "s")
+    query = definition.spec.standing
+    assert query is not None
+    spread = movement(EventsSource.model_validate(source("replace")), query, len(GROUPS)).spread
+    law = answer_law(calibration, calibration.sensitivity_steps, spread)
+    answers = driver.ask_many(
+        {"id": f"{number}", "stream": "s", "values": [number, 0, -number], "window": WINDOW}
+        for number in range(20)
+    )
+    subkey = stream_subkey(
+        KEY,
+        incarnation=definition.identity.incarnation,
+        definition=bytes.fromhex(definition.identity.digest),
+        role=Role.ANSWER,
+    )
+    for number, (record, answer) in enumerate(zip(driver.records(driver.topics.queries), answers, strict=True)):
+        words, low = event_words(
+            [subkey], record.topic, record.partition, [record.offset], [record.value or b""], 3 * law.words
+        )
+        for place, exact in enumerate((number, 0, -number)):
+            own = slice(place * law.words, (place + 1) * law.words)
+            drawn = int(law.draw(words[:, own], lambda row, low=low, own=own: low(row)[own])[0])  # type: ignore[misc]
+            assert answer.estimates is not None
+            assert answer.estimates[place] == exact + drawn
