@@ -26,6 +26,10 @@ All others draw new noise for each question, and answer it from whatever version
 
 def require_refreshable(account: Account) -> None:
     """Refuse a source that takes no new data."""
+    if account.source.kind == "events":
+        raise RefusedError(
+            f"source: '{account.name}' is a live topic, whose events come by themselves; there is nothing to refresh"
+        )
     if account.source.kind != "table":
         raise RefusedError(
             f"source: '{account.name}' has no table, its questions carry the values; there is nothing to refresh"

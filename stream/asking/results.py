@@ -77,9 +77,13 @@ class Result(Framed, Answer):
     def rows(self) -> list[dict[str, Any]]:
         """One row for each number (or the one outcome): its group's attributes or its ``position``, and its error bar.
 
-        An attribute that is named like another column is told from it by a star behind its name.
+        Those of a standing stream begin with ``window_start``, ``window_end`` and the attributes of the ``group``. An attribute that is
+        named like another column is told from it by a star behind its name.
         """
         told: dict[str, Any] = {"stream": self.stream, "id": self.id, "outcome": self.outcome}
+        if self.window is not None:
+            told |= {"window_start": self.window.start, "window_end": self.window.end}
+            told |= _apart(self.group or {}, dict.fromkeys((*told, *_NUMBERS)))
         if self.estimates is None:
             one = {"estimate": self.estimate, "choice": self.choice, "alpha": self.alpha, "reason": self.reason}
             return [{**told, **one}]
@@ -148,6 +152,9 @@ class Results(Framed, Sequence[Result]):
     def _repr_html_(self) -> str:
         return shown.table(self.rows(), self.warnings)
 
+
+_NUMBERS = ("position", "estimate", "choice", "alpha", "reason")
+"""The other columns of rows."""
 
 _results: Codec[Result] = Codec(Result, limit=MAX_ANSWER_BYTES)
 

@@ -20,7 +20,7 @@ _WIDTH, _HEIGHT = 160, 14
 
 def line(answer: Answer) -> str:
     """One line: stream, what it says with its ± and its price, and the privacy loss of the stream so far."""
-    parts = [f"{answer.stream}:"]
+    parts = [f"{answer.stream}{about(answer)}:"]
     if answer.estimate is not None:
         parts.append(f"{answer.estimate:.6g}")
     elif answer.estimates is not None:
@@ -40,6 +40,14 @@ def line(answer: Answer) -> str:
     if answer.spent is not None:
         parts.append(f"· ε {answer.spent.epsilon:.4g} spent")
     return " ".join(parts)
+
+
+def about(answer: Answer) -> str:
+    """The window and the group of a standing stream's answer, behind the stream's name; nothing of any other."""
+    if answer.window is None:
+        return ""
+    group = "".join(f", {name} {value}" for name, value in (answer.group or {}).items())
+    return f" [{answer.window.start} … {answer.window.end}{group}]"
 
 
 def told(warnings: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from pydantic import TypeAdapter
 
-from schemas import Source, TableSource
+from schemas import EventsSource, Source, TableSource
 from stream.cli.output import AsJson, CommandError, read_document, say, show_json, show_table
 from stream.data import UnreadableError
 from stream.data.checks import NOTICE, Columns, Misfit, People, Report, check_table
@@ -45,9 +45,12 @@ def check(
     """
     wanted = _sources.validate_json(read_document(source))
     if not isinstance(wanted, TableSource):
-        raise CommandError(
-            f"source: {wanted.source} has no table, its questions carry the values; give a table source"
+        has = (
+            "is a live topic"
+            if isinstance(wanted, EventsSource)
+            else "has no table, its questions carry the values"
         )
+        raise CommandError(f"source: {wanted.source} {has}; give a table source")
     path = Path(wanted.path) if table is None else table
     try:
         report = check_table(wanted, path, person)

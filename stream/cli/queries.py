@@ -13,6 +13,7 @@ import typer
 
 from schemas import Answer, Query
 from stream.asking import Result
+from stream.asking.shown import about
 from stream.cli.output import CommandError, read_document, say, show_json, show_table, visible
 from stream.client import AsyncClient
 from stream.errors import Timeout
@@ -149,7 +150,7 @@ async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_js
 
 
 def _line(answer: Answer, *, with_estimates: bool = True) -> str:
-    parts = [answer.stream, answer.id, answer.outcome]
+    parts = [f"{answer.stream}{about(answer)}", answer.id, answer.outcome]
     if answer.estimate is not None:
         parts.append(f"{answer.estimate:.6g}")
     if answer.estimates is not None and with_estimates:

@@ -8,7 +8,8 @@ from typing import Annotated, Final
 import typer
 from pydantic import TypeAdapter
 
-from schemas import AllotmentRecord, Receipt, Source, SourceRecord, ValuesSource
+from schemas import AllotmentRecord, EventsSource, Receipt, Source, SourceRecord, ValuesSource
+from stream.asking.standing import declared_topic
 from stream.cli.budgets import show_budget
 from stream.cli.grants import ShownGrant, shown_grants
 from stream.cli.later import Later, group_of
@@ -38,6 +39,8 @@ def add(
         say(
             f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}{_clamping(wanted)}"
         )
+        if isinstance(wanted, EventsSource):
+            say(declared_topic(wanted), soft_wrap=True)
         if receipt.meaning is not None:
             say(receipt.meaning, soft_wrap=True)
 
@@ -117,6 +120,8 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         show_json({**told, **({"allotments": allotments} if allotments else {})})
         return
     show_budget(f"{source} ({record.state}){_clamping(record.source)}", record, allotments)
+    if isinstance(record.source, EventsSource):
+        say(declared_topic(record.source), soft_wrap=True)
     if record.population is not None:
         say(
             f"it also counts against population {record.population}; see 'sotto population show {record.population}'"

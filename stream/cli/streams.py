@@ -9,6 +9,7 @@ import typer
 
 from schemas import GrantRecord, Receipt, StreamSpec
 from stream.accounting.charged import charged_answers
+from stream.asking.standing import standing_words, windows_words
 from stream.cli.grants import ShownGrant, shown_grants
 from stream.cli.output import AsJson, amount, asked, read_document, say, show_json, show_table
 from stream.client import AsyncClient
@@ -29,12 +30,16 @@ def open_stream(
 ) -> None:
     """Reserve a stream's cost and open it."""
     spec = StreamSpec.model_validate_json(read_document(stream))
-    grant = asyncio.run(_open(spec, analyst))
+    receipt, grant = asyncio.run(_open(spec, analyst))
     if as_json:
         show_json(grant)
         return
     say(f"stream {spec.stream} is open at {_price(grant)} ({grant.calibration.method})")
+    if grant.spec.standing is not None:
+        say(standing_words(grant.spec.standing), soft_wrap=True)
     _print_promises(grant)
+    if receipt.windows is not None:
+        say(windows_words(receipt.windows), soft_wrap=True)
 
 
 @app.command("list")
@@ -128,6 +133,8 @@ def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> Non
             ],
         ],
     )
+    if grant.spec.standing is not None:
+        say(standing_words(grant.spec.standing), soft_wrap=True)
     _print_promises(grant)
 
 
@@ -156,10 +163,10 @@ def _end(how: Literal["close", "halt"], source: str, stream: str, *, as_json: bo
         say(f"stream {stream}: {'closed' if receipt.state == 'closed' else receipt.outcome}")
 
 
-async def _open(spec: StreamSpec, analyst: str | None) -> GrantRecord:
+async def _open(spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord]:
     async with AsyncClient() as client:
-        await client.open(spec, analyst=analyst)
-        return await client.grant(spec.source, spec.stream)
+        receipt = await client.open(spec, analyst=analyst)
+        return receipt, await client.grant(spec.source, spec.stream)
 
 
 async def _extended(

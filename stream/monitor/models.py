@@ -254,6 +254,12 @@ class StreamDetail(View):
     incarnation: str
     position: Annotated[Position | None, Field(description="The last query that it answered, as last shown.")]
     timeline: list[TimelinePoint]
+    standing: Annotated[
+        str | None, Field(description="What it asks of each window of its live topic, in words; null elsewhere.")
+    ]
+    windows: Annotated[
+        int | None, Field(description="Over how many windows its promise holds; null where no windows ask it.")
+    ]
 
 
 class RejectedReason(View):
@@ -344,6 +350,9 @@ class Plan(View):
     affordable: bool
     promises: Annotated[
         list[PromiseParts], Field(description="What it would promise of its accuracy, as streams do.")
+    ]
+    windows: Annotated[
+        int | None, Field(description="Over how many windows that would hold; null where no windows ask it.")
     ]
 
 

@@ -20,6 +20,7 @@ from stream.monitor.models import Plan, PromiseParts
 from stream.monitor.problems import ProblemError
 from stream.monitor.workbench import Curve, CurveLine, CurvePoint
 from stream.processors.budget.openings import plan_for, setting_of
+from stream.processors.budget.standing import completed, promised_windows
 
 _Made = TypeVar("_Made", Calibration, Curve)
 
@@ -39,6 +40,7 @@ async def plan(spec: StreamSpec, source: Source, entry: SourceEntry) -> Plan:
         left=left,
         affordable=_pays(left, cost) and entry.record.state == "open",
         promises=[PromiseParts(**asdict(one)) for one in promises(spec, calibration)],
+        windows=promised_windows(completed(spec, source, clock=0), source),
     )
 
 

@@ -208,7 +208,8 @@ def stream_detail(monitor: Monitor, name: str) -> StreamDetail:
     entry = monitor.tables.streams.get(name)
     if entry is None or entry.grant is None:
         raise unknown("stream", name)
-    return _readable(lambda: views.stream_detail(entry, monitor.clock()))
+    of = monitor.tables.sources.get(entry.grant.spec.source)
+    return _readable(lambda: views.stream_detail(entry, monitor.clock(), of))
 
 
 def _readable(show: Callable[[], _Shown]) -> _Shown:

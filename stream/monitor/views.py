@@ -10,6 +10,7 @@ from schemas import MAX_RECORD_BYTES, Amount, GrantRecord, LedgerRecord, Positio
 from schemas.wire import Codec, MalformedEventError
 from stream.accounting.promises import promises
 from stream.accounting.versions import KEPT_OF_A_VERSION
+from stream.asking.standing import standing_words
 from stream.monitor.budget_models import BurnDown, BurnPoint, Forecast
 from stream.monitor.entries import RATE_WINDOWS, SourceEntry, StreamEntry
 from stream.monitor.history import History, Pace, PeriodEnd, amount_of
@@ -28,6 +29,7 @@ from stream.monitor.models import (
 from stream.monitor.series import Series
 from stream.monitor.shared_budgets import meaning_of
 from stream.monitor.tables import Tables
+from stream.processors.budget.standing import promised_windows
 
 HISTORY_SPACING = 10.0
 """Seconds between two points of the installation's history."""
@@ -255,9 +257,10 @@ def grant_record(entry: StreamEntry) -> GrantRecord:
     return record
 
 
-def stream_detail(entry: StreamEntry, now: float) -> StreamDetail:
-    """A stream with its definition and timeline."""
+def stream_detail(entry: StreamEntry, now: float, of: SourceEntry | None = None) -> StreamDetail:
+    """A stream with its definition and timeline; ``of`` is its source's entry, which tells of a standing stream's groups."""
     record = grant_record(entry)
+    standing = record.spec.standing
     position = entry.position
     timeline = entry.activity.timeline if entry.activity is not None else ()
     return StreamDetail(
@@ -267,6 +270,8 @@ def stream_detail(entry: StreamEntry, now: float) -> StreamDetail:
         incarnation=entry.incarnation,
         position=position and Position(topic=position.topic, partition=position.partition, offset=position.offset),
         timeline=[TimelinePoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in timeline],
+        standing=None if standing is None else standing_words(standing),
+        windows=None if standing is None or of is None else promised_windows(record.spec, definition(of)),
     )
 
 

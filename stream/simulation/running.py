@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 from blake3 import blake3
 
-from schemas import Query, Source, StreamSpec, TableSource
+from schemas import EventsSource, Query, Source, StreamSpec, TableSource
 from stream.data import Rows, Table
 from stream.data.store import table_key
 from stream.noise import NoiseKey
@@ -40,6 +40,11 @@ def simulate(
     if spec.source != source.source:
         raise SimulationError(
             f"SPEC source: names '{spec.source}', and the source is '{source.source}'; give the source that it names"
+        )
+    if spec.standing is not None or isinstance(source, EventsSource):
+        raise SimulationError(
+            f"source '{source.source}': windows ask standing streams, and no file of questions; 'sotto plan' tells how far off their "
+            "answers are, and a Driver in memory takes events"
         )
     if isinstance(source, TableSource) and table is None:
         raise SimulationError(f"source '{source.source}': it has a table; give a public one")

@@ -20,6 +20,7 @@ const MECHANISMS = {
   sparse_pmw: "Sparse PMW",
   sparse_project: "Sparse projection",
   lazy_histogram: "Lazy histogram",
+  running_count: "Running count",
 };
 
 /** All kinds of mechanism, with their names. */
@@ -37,6 +38,7 @@ const WORDS = {
   randomized_response: { charged: "charged answers", free: "responses", used: "responses" },
   histogram: RELEASE,
   lazy_histogram: RELEASE,
+  running_count: { charged: "counts so far", free: "free answers", used: "counts" },
   sparse_project: RELEASE,
   pmw: { charged: "measured answers", free: "estimated answers", used: "measurements" },
   sparse_pmw: { charged: "updates", free: "answers from the hypothesis", used: "updates" },

@@ -4,17 +4,18 @@ const COMPARES = ["threshold", "cutoff", "monotone", "sums", "people"];
 
 /** By kind: the sources that it runs on, its fields, and the forms of question that its streams on tables take. */
 export const SPECS = {
-  above_threshold: { on: ["values", "table"], fields: COMPARES, forms: ["count", "people", "sum"] },
-  numeric_sparse: { on: ["values", "table"], fields: [...COMPARES, "numbers"], forms: ["count", "people", "sum"] },
-  laplace: { on: ["values", "table"], fields: ["answers", "dimensions"], forms: ["count", "people", "groups", "fraction", "sum", "mean"], alpha: true },
+  above_threshold: { on: ["values", "table", "events"], fields: COMPARES, forms: ["count", "people", "sum"] },
+  numeric_sparse: { on: ["values", "table", "events"], fields: [...COMPARES, "numbers"], forms: ["count", "people", "sum"] },
+  laplace: { on: ["values", "table", "events"], fields: ["answers", "dimensions"], forms: ["count", "people", "groups", "fraction", "sum", "mean"], alpha: true },
   randomized_response: { on: ["records"], fields: ["categories"], forms: [] },
-  histogram: { on: ["table"], fields: ["attributes"], forms: ["count", "groups", "fraction", "cell"] },
+  histogram: { on: ["table", "events"], fields: ["attributes", "answers"], forms: ["count", "groups", "fraction", "cell"] },
   noisy_max: { on: ["values", "table"], fields: ["answers", "monotone", "sums", "people"], forms: ["choice"] },
   exponential: { on: ["values", "table"], fields: ["answers", "monotone", "sums", "people"], forms: ["choice"] },
   pmw: { on: ["table"], fields: ["attributes", "warm_start", "updates", "beyond", "worst_case", "gap", "rows"], forms: ["count", "groups", "fraction", "sum", "mean"], alpha: true },
   sparse_pmw: { on: ["table"], fields: ["attributes", "sparsity", "updates", "gap", "rows"], forms: ["cell"] },
   sparse_project: { on: ["table"], fields: ["attributes", "sparsity", "projections"], forms: ["cell"] },
   lazy_histogram: { on: ["table"], fields: ["attributes", "sparsity"], forms: ["cell"] },
+  running_count: { on: ["events"], fields: ["steps"], forms: [] },
 };
 
 /** Fields of mechanisms: what they are called, how they are typed, and what stands there at first. */
@@ -37,6 +38,7 @@ export const FIELDS = {
   rows: { text: "Public number of rows", type: "number", hint: "where it is private, what you vouch for" },
   sparsity: { text: "Most cells in one question", type: "number", value: "16" },
   projections: { text: "Rows of the projection", type: "number", value: "4096" },
+  steps: { text: "Windows to count over", type: "number", value: "365" },
 };
 
 /** Forms of question, in words. */

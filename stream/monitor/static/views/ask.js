@@ -116,6 +116,10 @@ export function askView({ query, session }) {
       const source = declaration.source;
       const kind = detail.spec.mechanism.kind;
       about.replaceChildren(link(route("streams", [stream.value]), stream.value), ` is one of ${called(kind)} on `, link(route("sources", [source.source]), source.source), `; α ${number(detail.row.alpha)}.`);
+      if (source.kind === "events") {
+        place.replaceChildren(emptyState("Nobody asks it", "The windows of its live topic do, by themselves. Its answers, as they come:", `sotto answers --stream ${stream.value}`));
+        return;
+      }
       if (source.kind !== "table" || !SPECS[kind]?.forms.length) {
         place.replaceChildren(emptyState("Its questions carry private data", "They do not come through the monitor. A producer sends them to Kafka:", `sotto ask ${stream.value} --value 12`));
         return;

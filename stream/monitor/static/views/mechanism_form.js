@@ -6,6 +6,22 @@ import { FIELDS, SPECS } from "../mechanisms.js";
 
 const OVER_ATTRIBUTES = new Set(["sums", "attributes"]);
 
+/** Whether a field means something over such a source: what a standing stream counts is said by its standing query. */
+function fits(name, kind, source) {
+  switch (name) {
+    case "sums":
+      return source.kind === "table";
+    case "people":
+      return source.kind === "table" && Boolean(source.person);
+    case "dimensions":
+      return source.kind === "values";
+    case "answers":
+      return kind !== "histogram" || source.kind === "events";
+    default:
+      return true;
+  }
+}
+
 /** `show(kind, source)` brings the fields of a mechanism, with what was typed before; `value()` reads them. */
 export function mechanismForm() {
   const element = make("div", { class: "sheet mechanism" });
@@ -34,7 +50,7 @@ export function mechanismForm() {
   return {
     element,
     show(kind, source) {
-      const wanted = SPECS[kind].fields.filter((name) => !(name === "sums" && source.kind !== "table") && !(name === "people" && !source.person) && !(name === "dimensions" && source.kind === "table"));
+      const wanted = SPECS[kind].fields.filter((name) => fits(name, kind, source));
       shown = wanted.map((name) => {
         const key = OVER_ATTRIBUTES.has(name) ? `${source.source} ${name}` : name;
         if (!kept.has(key)) {

@@ -10,11 +10,17 @@ import { SPECS } from "../mechanisms.js";
 import { afterPause, card, facts } from "../parts.js";
 import { route } from "../routes.js";
 import { mechanismForm } from "./mechanism_form.js";
+import { standingForm } from "./standing_form.js";
 import { promise } from "./stream_table.js";
 
 const MOST_SOURCES = 500;
 const FACTS = ["Cost", "Left of the source", "Accuracy promised", "Charged answers", "Calibration"];
 const AGAINST = [["epsilon", "against ε"], ["cutoff", "against charged answers"]];
+
+/** Over how many windows a standing stream's promise holds. */
+function lasting({ windows }) {
+  return windows === null ? "" : `, which is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups`;
+}
 
 export function planView({ query, session }) {
   let declared = null;
@@ -32,6 +38,7 @@ export function planView({ query, session }) {
   const calibration = select([["best", "the best there is"], ["textbook", "the textbook's"]]);
   const against = select(AGAINST, "epsilon", { "aria-label": "What the curve varies" });
   const own = mechanismForm();
+  const standing = standingForm();
   const about = facts(FACTS);
   const verdict = make("p", { class: "verdict", role: "status" });
   const problem = make("p", { class: "outcome", role: "status", "data-level": "refused", hidden: true });
@@ -46,9 +53,10 @@ export function planView({ query, session }) {
     labelled("Name of the stream", stream),
     labelled("Mechanism", kind),
     own.element,
+    standing.element,
     labelled("ε", epsilon),
     labelled("δ", delta),
-    labelled("Expected questions", expected, "that the promise holds for"),
+    labelled("Expected questions", expected, "that the promise holds for; over a live topic, windows times groups"),
     labelled("β", beta, "probability that an answer is off by more than α"),
     labelled("Calibration", calibration),
     act,
@@ -58,7 +66,7 @@ export function planView({ query, session }) {
     open();
   });
   source.addEventListener("change", choose);
-  kind.addEventListener("change", () => own.show(kind.value, declared));
+  kind.addEventListener("change", fields);
   against.addEventListener("change", () => plan());
 
   // What is on the page is of what stood in the form before: nothing is opened by it.
@@ -68,11 +76,17 @@ export function planView({ query, session }) {
     planned();
   }
 
+  function fields() {
+    own.show(kind.value, declared);
+    standing.show(kind.value, declared);
+  }
+
   const spec = () =>
     given({
       stream: stream.value.trim() || "not-named-yet",
       source: source.value,
       mechanism: { kind: kind.value, ...own.value() },
+      standing: standing.value(),
       epsilon: typed(epsilon),
       delta: typed(delta),
       expected_queries: typed(expected),
@@ -134,7 +148,7 @@ export function planView({ query, session }) {
     about.update([
       amount(found.cost),
       amount(found.left),
-      make("span", { class: vacuous ? "vacuous-promise" : "" }, `${promise(found)}.`),
+      make("span", { class: vacuous ? "vacuous-promise" : "" }, `${promise(found)}${lasting(found)}.`),
       found.calibration.cutoff ? count(found.calibration.cutoff) : "one charge pays for all",
       found.calibration.method,
     ]);
@@ -149,7 +163,7 @@ export function planView({ query, session }) {
       declared = detail.declaration.source;
       const fitting = Object.entries(SPECS).filter(([, { on }]) => on.includes(declared.kind));
       offer(kind, fitting.map(([name]) => [name, called(name)]), kind.value || query.mechanism);
-      own.show(kind.value, declared);
+      fields();
       plan();
     } catch (error) {
       problem.hidden = false;

@@ -8,12 +8,15 @@ import { amount, count } from "../format.js";
 import { afterPause, card } from "../parts.js";
 import { route } from "../routes.js";
 import { domainEditor } from "./domain.js";
+import { topicForm } from "./topic_form.js";
 
 const KINDS = [
   ["table", "a table of people"],
   ["values", "a feed of trusted values"],
   ["records", "a feed of people's own records"],
+  ["events", "a live topic of people's events"],
 ];
+const DECLARED = new Set(["table", "events"]);
 const NEIGHBORS = [["add-remove", "one person more or less"], ["replace", "another person in one's place"]];
 const ACCOUNTANTS = [["pure", "ε and δ added up"], ["zcdp", "zCDP: ρ, for Gaussian noise"]];
 
@@ -36,14 +39,15 @@ export function registerView({ session }) {
   const maximum = numberInput({ placeholder: "none" });
   const contributions = numberInput({ value: "1" });
   const domain = domainEditor(() => changed());
+  const topic = topicForm();
   const related = labelled("Neighbours differ in", neighbors);
   const parts = {
     table: [
       labelled("File of the table", path, "as the services see it, below SOTTO_TABLE_ROOTS"),
       labelled("Column of persons", person, "whose row it is; empty: each row is one person"),
       labelled("Rows of one person", contribution, "that count at most, where persons have several"),
-      domain.element,
     ],
+    events: topic.elements,
     values: [
       labelled("Sensitivity", sensitivity, "how far one person moves a value"),
       labelled("Grid", grid, "values are rounded to its multiples"),
@@ -71,6 +75,7 @@ export function registerView({ session }) {
     labelled("Population", population, "whose budget counts as well, for sources over the same people"),
     labelled("Budget renews every", renews, "so many days or hours; empty: one budget for ever"),
     Object.values(parts).flat(),
+    domain.element,
     sure.element,
     act,
   );
@@ -87,6 +92,7 @@ export function registerView({ session }) {
       });
     }
     related.hidden = kind.value === "records";
+    domain.element.hidden = !DECLARED.has(kind.value);
   }
 
   function source() {
@@ -104,6 +110,7 @@ export function registerView({ session }) {
       table: { path: path.value.trim(), person: person.value.trim() || undefined, contribution: typed(contribution), attributes: domain.value() },
       values: { sensitivity: typed(sensitivity), grid: typed(grid), minimum: typed(minimum), maximum: typed(maximum) },
       records: { contributions: typed(contributions) },
+      events: { ...topic.value(), attributes: domain.value() },
     };
     return given({ ...common, ...own[kind.value] });
   }
@@ -113,7 +120,7 @@ export function registerView({ session }) {
   const preview = latest(async (isLatest) => {
     json.show(body());
     try {
-      if (domain.problem() && kind.value === "table") {
+      if (domain.problem() && DECLARED.has(kind.value)) {
         throw Object.assign(new Error(domain.problem()), { problem: { message: domain.problem() } });
       }
       const declared = await send("/api/declarations", session.token, { method: "POST", body: source() });

@@ -9,7 +9,7 @@ import { route } from "../routes.js";
 import { promise } from "./stream_table.js";
 
 const WINDOWS = [[60, "last minute"], [600, "last 10 minutes"], [3600, "last hour"]];
-const FACTS = ["Source", "Mechanism", "Accuracy promised", "Asked for", "Extended by", "Cost", "Spent", "Refunded", "Answered", "Runs dry in", "Opened", "Last answer"];
+const FACTS = ["Source", "Mechanism", "Standing query", "Accuracy promised", "Asked for", "Extended by", "Cost", "Spent", "Refunded", "Answered", "Runs dry in", "Opened", "Last answer"];
 
 export function streamView({ names: [name], session }) {
   let source = "";
@@ -28,6 +28,7 @@ export function streamView({ names: [name], session }) {
   const timeline = new Chart({ title: "Charged answers so far", format: (value) => count(value), stepped: true, height: 200 });
   const answers = new Chart({ title: "Free answers per second", format: (value) => rate(value), height: 150 });
   const silent = emptyState("No answer yet", "Ask it something:", `sotto ask ${name} --value 12`);
+  const waiting = emptyState("No answer yet", "Windows of its source ask it, by themselves. Its answers, as they come:", `sotto answers --stream ${name}`);
   const charts = make("div", {}, timeline.element, answers.element);
   const definition = make("pre", { tabindex: "0" }, make("code"));
   const constants = make("pre", { tabindex: "0" }, make("code"));
@@ -41,7 +42,7 @@ export function streamView({ names: [name], session }) {
       "div",
       { class: "columns" },
       card("At a glance", make("p", { class: "big" }, used, tops.element), about.element),
-      card("Answers over time", charts, silent),
+      card("Answers over time", charts, silent, waiting),
     ),
     make(
       "div",
@@ -63,17 +64,17 @@ export function streamView({ names: [name], session }) {
       ),
     ),
   );
-  for (const hidden of [silent, charts, asking, ...buttons]) {
+  for (const hidden of [silent, waiting, charts, asking, ...buttons]) {
     hidden.hidden = true;
   }
 
-  function show({ row, spec, calibration, incarnation, position, timeline: points }) {
+  function show({ row, spec, calibration, incarnation, position, timeline: points, standing, windows }) {
     source = row.source;
     state.update(row);
     kinds.forEach((kind, index) => {
       buttons[index].hidden = !applies(kind, row) || (kind === "extend" && row.cutoff === null);
     });
-    asking.hidden = row.state !== "open" || row.ending !== null;
+    asking.hidden = row.state !== "open" || row.ending !== null || standing !== null;
     setText(reason, because(row));
     reason.hidden = !reason.textContent;
     tops.update(row);
@@ -88,7 +89,8 @@ export function streamView({ names: [name], session }) {
     about.update([
       home,
       mechanism(row.mechanism),
-      `${promise(row)}.`,
+      standing === null ? "none: it is asked" : `It ${standing}.`,
+      `${promise(row)}${windows === null ? "" : `; that is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups`}.`,
       amount(row.asked),
       row.added ? `${count(row.added)} charged answers` : "nothing",
       amount(row.cost),
@@ -104,8 +106,10 @@ export function streamView({ names: [name], session }) {
       setText(cells[index][0], rate(above));
       setText(cells[index][1], rate(below));
     });
-    silent.hidden = row.answered > 0 || row.state !== "open";
-    charts.hidden = !silent.hidden;
+    const quiet = row.answered === 0 && row.state === "open";
+    silent.hidden = !quiet || standing !== null;
+    waiting.hidden = !quiet || standing === null;
+    charts.hidden = quiet;
     const until = Math.max(row.state === "open" ? Date.now() / 1000 : 0, row.updated ?? 0);
     timeline.update({
       series: [{ name: called.charged, kind: "charged", area: true, points: points.map((point) => [point.time, point.tops]) }],

@@ -1,0 +1,37 @@
+"""Live topics in words: what a source declares, and what a standing stream asks."""
+
+from __future__ import annotations
+
+from schemas import EventsSource, StandingQuery
+
+
+def declared_topic(source: EventsSource) -> str:
+    """What a live topic is, whose events it has, and how many of them count."""
+    most = "1 event counts" if source.contribution == 1 else f"{source.contribution:,} events count"
+    total = "" if source.total is None else f", and {source.total:,} in all windows of a running count"
+    clock = "marks in the topic"
+    if source.clock == "broker":
+        clock = f"the broker's stamps, those of a silent partition {source.idle} behind"
+    return (
+        f"topic {source.topic}: of each '{source.person}' at most {most} in a window of a stream{total}; windows close by {clock}; "
+        f"events more than {source.ahead} ahead are refused"
+    )
+
+
+def standing_words(standing: StandingQuery) -> str:
+    """What is asked of each window, of which windows, and when."""
+    counted = (
+        f"how many {standing.count}" if isinstance(standing.count, str) else f"the sum of '{standing.count.sum}'"
+    )
+    where = f" with {standing.where}" if standing.where is not None else ""
+    by = f" for each {' and '.join(standing.by)}" if standing.by else ""
+    window = standing.window
+    every = f", one every {window.every}" if window.every is not None and window.overlap > 1 else ""
+    begins = f", from {standing.begins} on" if standing.begins is not None else ""
+    after = "at its end" if standing.lateness == "0s" else f"{standing.lateness} after its end"
+    return f"asks {counted}{where}{by} in windows of {window.size}{every}{begins}; each is asked {after}"
+
+
+def windows_words(windows: int) -> str:
+    """Over how many windows a promise holds."""
+    return f"this promise lasts for {windows:,} window{'s' * (windows != 1)}, all groups of each"

@@ -1,0 +1,50 @@
+// What a live topic declares beside its attributes: whose its events are, when they were, how many count, and by which clock windows close.
+
+import { given, labelled, numberInput, select, textInput, typed } from "../forms.js";
+
+const CLOCKS = [["broker", "the broker's stamps"], ["marks", "marks in the topic, for replays"]];
+
+/** `elements` are the fields; `value()` reads them. */
+export function topicForm() {
+  const topic = textInput({ maxlength: "249", placeholder: "ops.departures" });
+  const person = textInput({ maxlength: "256", placeholder: "user.id" });
+  const time = textInput({ maxlength: "256", placeholder: "at" });
+  const contribution = numberInput({ placeholder: "1" });
+  const total = numberInput({ placeholder: "none" });
+  const fields = textInput({ placeholder: "delay: flight.delay, gate: flight.gate" });
+  const clock = select(CLOCKS);
+  const ahead = textInput({ maxlength: "32", placeholder: "5m" });
+  const idle = textInput({ maxlength: "32", placeholder: "5s" });
+  const text = (control) => control.value.trim() || undefined;
+
+  function places() {
+    const pairs = fields.value.split(",").map((one) => one.split(":").map((part) => part.trim())).filter(([name]) => name);
+    return pairs.length ? Object.fromEntries(pairs.map(([name, place]) => [name, place ?? ""])) : undefined;
+  }
+
+  return {
+    elements: [
+      labelled("Topic", topic, "of JSON events, keyed by the person"),
+      labelled("Field of the person", person, "its name, or the way to it, as user.id"),
+      labelled("Field of the time", time, "ISO 8601 with a zone, or milliseconds since 1970"),
+      labelled("Events of one person", contribution, "that count at most in a window of a stream"),
+      labelled("In all windows together", total, "what counts of one person in a running count; empty: none may be opened"),
+      labelled("Where attributes stand", fields, "those whose field has another name, or is nested"),
+      labelled("Windows close by", clock),
+      labelled("Most ahead of the clock", ahead, "events later than that are refused"),
+      labelled("A silent partition follows", idle, "so far behind the clock"),
+    ],
+    value: () =>
+      given({
+        topic: topic.value.trim(),
+        person: person.value.trim(),
+        time: time.value.trim(),
+        contribution: typed(contribution),
+        total: typed(total),
+        fields: places(),
+        clock: clock.value,
+        ahead: text(ahead),
+        idle: text(idle),
+      }),
+  };
+}

@@ -1,0 +1,57 @@
+"""Live topics and standing streams as the monitor's API shows them: declared, planned, opened, looked at."""
+
+from __future__ import annotations
+
+from tests.unit.monitor.installation import VIEWER, Installation, get, post
+from tests.unit.processors.test_standing import flights, standing
+
+
+async def test_a_live_topic_is_declared_in_words() -> None:
+    async with Installation().web() as client:
+        told = await post(client, "/api/declarations", flights(), VIEWER)
+        assert "all events of that 'tailnum', of which at most 2 events count in each window" in told["neighbors"]
+        assert told["cells"] == 3 * 1561 * 1501 * 2 * 4000
+        assert any("LogAppendTime" in one for one in told["remarks"])
+        told = await post(client, "/api/declarations", flights(clock="marks"), VIEWER)
+        assert any("marks in the topic alone" in one for one in told["remarks"])
+        refused = await post(
+            client, "/api/declarations", flights(unit="person-period", period="1d"), VIEWER, status=409
+        )
+    assert refused["message"].startswith("unit: 'person-period' is not served")
+
+
+async def test_a_standing_stream_is_planned_with_its_windows_and_shown_with_its_query() -> None:
+    installation = Installation()
+    installation.driver.register(flights())
+    installation.driver.open(standing())
+    installation.flow()
+    async with installation.web() as client:
+        planned = await post(client, "/api/plan", standing("other"), VIEWER)
+        assert planned["windows"] == 10_000
+        refused = await post(client, "/api/plan", standing("other", by=["nothing"]), VIEWER, status=409)
+        assert refused["message"].startswith("standing.by.0: ")
+        curve = await post(client, "/api/curves", {"stream": standing("other"), "against": "epsilon"}, VIEWER)
+        assert curve["lines"]
+        detail = await get(client, "/api/streams/late")
+    assert detail["windows"] == 10_000
+    assert detail["standing"] == (
+        "asks how many events with delay >= 60 for each origin in windows of 1h, one every 15m, from 1970-01-12T13:46:40Z on; each is asked "
+        "10m after its end"
+    )
+    assert detail["spec"]["standing"]["by"] == ["origin"]
+
+
+async def test_other_streams_have_no_standing_query() -> None:
+    installation = Installation()
+    installation.open(
+        {
+            "stream": "ward",
+            "source": "feed",
+            "epsilon": 1.0,
+            "mechanism": {"kind": "above_threshold", "threshold": 1.0, "cutoff": 2},
+        }
+    )
+    installation.flow()
+    async with installation.web() as client:
+        detail = await get(client, "/api/streams/ward")
+    assert (detail["standing"], detail["windows"]) == (None, None)
