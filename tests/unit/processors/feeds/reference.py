@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from schemas import EventsSource, SumOf
@@ -63,39 +63,58 @@ def found_by(
     total = about.total if horizon is not None else None
     is_people, is_sum = standing.count == "people", isinstance(standing.count, SumOf)
     now = clocks(about, records, ends)
-    visits: Counter[tuple[str, int]] = Counter()
-    lives: Counter[str] = Counter()
+    bounds = _Bounds(about.contribution if not is_people else 1, total)
     windows: dict[int, Counter[int]] = defaultdict(Counter)
-    for place, record in enumerate(records):
-        event = event_of(record)
-        if place < effect or event is None or any(name == "sotto-mark" for name, _ in record.headers):
-            continue
-        ahead = (record.timestamp if about.clock == "broker" else now[place]) + span_ms(about.ahead)
-        if event["at"] > ahead and not (about.clock == "marks" and now[place] < 0):
-            continue
-        if not WHERES[standing.where or "TRUE"](event):
-            continue
-        cell = 0
-        for name in standing.by:
-            cell = cell * (3 if name == "origin" else 16)
-            cell += ORIGINS.index(event["origin"]) if name == "origin" else event["delay"] + 5
+    for place, event in _countable(about, stream, records, now, effect):
         latest = event["at"] - event["at"] % every
         for start in range(latest, latest - size, -every):
-            if start < first or now[place] >= start + size + lateness:
-                continue
-            if horizon is not None and start >= first + horizon * every:
-                continue
-            who = str(event["who"])
-            if visits[who, start] >= (1 if is_people else about.contribution):
-                continue
-            visits[who, start] += 1
-            if total is not None and lives[who] >= total:
-                continue
-            lives[who] += 1
-            windows[start][cell] += event["delay"] if is_sum else 1
+            beyond = horizon is not None and start >= first + horizon * every
+            late = now[place] >= start + size + lateness
+            if start >= first and not beyond and not late and bounds.let(str(event["who"]), start):
+                windows[start][_cell(standing.by, event)] += event["delay"] if is_sum else 1
     closed: Found = {}
     start = first
     while start + size + lateness <= now[-1] and (horizon is None or start < first + horizon * every):
         closed[start] = {cell: number for cell, number in sorted(windows[start].items()) if number}
         start += every
     return closed
+
+
+class _Bounds:
+    """How often each person was counted, in each window and in all."""
+
+    def __init__(self, most: int, total: int | None) -> None:
+        self._most, self._total = most, total
+        self._visits: Counter[tuple[str, int]] = Counter()
+        self._lives: Counter[str] = Counter()
+
+    def let(self, who: str, start: int) -> bool:
+        if self._visits[who, start] >= self._most:
+            return False
+        self._visits[who, start] += 1
+        if self._total is not None and self._lives[who] >= self._total:
+            return False
+        self._lives[who] += 1
+        return True
+
+
+def _countable(
+    about: EventsSource, stream: Told, records: Sequence[Arrived], now: list[int], effect: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The events that satisfy the stream's condition and are not ahead, from its first one on."""
+    for place, record in enumerate(records):
+        event = event_of(record)
+        if place < effect or event is None or any(name == "sotto-mark" for name, _ in record.headers):
+            continue
+        clock = record.timestamp if about.clock == "broker" else now[place]
+        is_ahead = clock >= 0 and event["at"] > clock + span_ms(about.ahead)
+        if not is_ahead and WHERES[stream.standing.where or "TRUE"](event):
+            yield place, event
+
+
+def _cell(by: Sequence[str], event: dict[str, Any]) -> int:
+    cell = 0
+    for name in by:
+        size, code = (3, ORIGINS.index(event["origin"])) if name == "origin" else (16, event["delay"] + 5)
+        cell = cell * size + code
+    return cell

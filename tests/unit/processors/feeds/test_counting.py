@@ -30,20 +30,19 @@ def _streams(about: EventsSource, chance: random.Random) -> list[Told]:
     """Streams of all kinds, some of which count the same events."""
     wheres = [*WHERES, None]
     windows: list[dict[str, str]] = [{"size": "10m"}, {"size": "15m", "every": "5m"}]
-    found = []
-    for number in range(6):
-        found.append(
-            told(
-                about,
-                f"s{number}",
-                window=chance.choice(windows),
-                count=chance.choice(["events", "people", {"sum": "delay"}]),
-                where=chance.choice(wheres),
-                by=chance.choice([[], ["origin"], ["origin", "delay"]]),
-                lateness=chance.choice(["0s", "7m"]),
-                begins=chance.choice(["1970-01-01T00:00:00Z", "1970-01-01T00:12:00Z"]),
-            )
+    found = [
+        told(
+            about,
+            f"s{number}",
+            window=chance.choice(windows),
+            count=chance.choice(["events", "people", {"sum": "delay"}]),
+            where=chance.choice(wheres),
+            by=chance.choice([[], ["origin"], ["origin", "delay"]]),
+            lateness=chance.choice(["0s", "7m"]),
+            begins=chance.choice(["1970-01-01T00:00:00Z", "1970-01-01T00:12:00Z"]),
         )
+        for number in range(6)
+    ]
     if about.total is not None:
         for number, count in enumerate(["events", "people", {"sum": "delay"}]):
             running = {"kind": "running_count", "steps": chance.choice([2, 100])}
