@@ -24,10 +24,8 @@ def movement(source: EventsSource, standing: StandingQuery, groups: int) -> Move
     if standing.count == "people":
         moved = min(groups, people * most)
         return Movement(1, moved, moved, moved)
-    low, high = (1, 1) if standing.count == "events" else ends_of(source, standing.count)
-    low, high = min(low, 0), max(high, 0)
-    # A constant 0 moves nothing, yet noise needs a scale.
-    farthest = max(1, high, -low)
+    low, high = _one_event(source, standing)
+    farthest = max(high, -low)
     each = most * max(1, high - low) if replaced else most * farthest
     numbers = min(groups, people * most)
     if not replaced or groups == 1:
@@ -35,6 +33,31 @@ def movement(source: EventsSource, standing: StandingQuery, groups: int) -> Move
     # Of opposite signs both people's numbers may meet in one group and add up there; of one sign they take from each other.
     spread = 1 if low < 0 < high else 2
     return Movement(each, 2 * most * farthest, spread, numbers)
+
+
+def horizon(source: EventsSource, standing: StandingQuery) -> Movement:
+    """What one person moves of the numbers of all groups and windows of a running count, which must not overlap.
+
+    A person's events that count are ``total`` at most; of a count of people, one in each window that the person counts in. They
+    may lie in one window and group as in many; RefusedError if nothing bounds them.
+    """
+    if source.total is None:
+        raise RefusedError(
+            f"total: source '{source.source}' does not bound how often a person counts in all windows of a running count; register "
+            "one with total"
+        )
+    low, high = _one_event(source, standing)
+    farthest = source.total * max(high, -low)
+    if source.neighbors == "add-remove":
+        return Movement(farthest, farthest, 1, source.total)
+    spread = 1 if low < 0 < high else 2
+    return Movement(source.total * (high - low), 2 * farthest, spread, 2 * source.total)
+
+
+def _one_event(source: EventsSource, standing: StandingQuery) -> tuple[int, int]:
+    """The least and the most that one event adds to a number, or none. A constant 0 moves nothing, yet noise needs a scale."""
+    low, high = ends_of(source, standing.count) if isinstance(standing.count, SumOf) else (1, 1)
+    return min(low, 0), max(high, 0 if low < 0 else 1)
 
 
 def ends_of(source: EventsSource, count: SumOf) -> tuple[int, int]:

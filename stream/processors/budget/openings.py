@@ -41,7 +41,7 @@ _KINDS_OF: Final[dict[str, set[str]]] = {
     "values": _BOTH,
     "table": _BOTH | {"histogram", "pmw", "sparse_pmw", "sparse_project", "lazy_histogram"},
     "records": {"randomized_response"},
-    "events": {"above_threshold", "numeric_sparse", "laplace", "histogram"},
+    "events": {"above_threshold", "numeric_sparse", "laplace", "histogram", "running_count"},
 }
 """Which mechanisms run on which kind of source."""
 

@@ -13,6 +13,7 @@ from schemas import (
     Laplace,
     Mechanism,
     NumericSparse,
+    RunningCount,
     Source,
     StandingQuery,
     StreamSpec,
@@ -20,7 +21,7 @@ from schemas import (
     written_moment,
 )
 from schemas.queries import MAX_CANDIDATES
-from stream.accounting.movement import ends_of, movement
+from stream.accounting.movement import ends_of, horizon, movement
 from stream.accounting.refusals import RefusedError
 from stream.accounting.setting import Movement, Setting
 from stream.data import PredicateError, PredicateParser
@@ -72,6 +73,8 @@ def promised_windows(spec: StreamSpec, source: Source) -> int | None:
     groups = groups_of(spec, source)
     if groups is None:
         return None
+    if isinstance(spec.mechanism, RunningCount):
+        return spec.mechanism.steps
     promised = min(spec.expected_queries, getattr(spec.mechanism, "answers", spec.expected_queries))
     return promised if isinstance(spec.mechanism, Histogram) else promised // groups
 
@@ -84,6 +87,8 @@ def setting_of_events(spec: StreamSpec, source: EventsSource) -> Setting:
     _require_windows(standing)
     _require_predicate(standing, source)
     groups = _groups(standing, source)
+    if isinstance(mechanism, RunningCount):
+        return _setting_of_horizon(source, standing, groups)
     moved = movement(source, standing, groups)
     _require_fitting(mechanism, standing)
     _require_monotone(mechanism, standing, source)
@@ -103,6 +108,16 @@ def setting_of_events(spec: StreamSpec, source: EventsSource) -> Setting:
         universe=groups if isinstance(mechanism, Histogram) else None,
         movement=moved,
     )
+
+
+def _setting_of_horizon(source: EventsSource, standing: StandingQuery, groups: int) -> Setting:
+    """What the plan of a running count depends on."""
+    if standing.window.overlap > 1:
+        raise RefusedError(
+            "standing.window.every: windows that overlap would count an event several times; leave it out for a running count"
+        )
+    moved = horizon(source, standing)
+    return Setting(sensitivity_steps=moved.together, neighbors=source.neighbors, universe=groups, horizon=moved)
 
 
 def _require_windows(standing: StandingQuery) -> None:

@@ -42,6 +42,7 @@ SOURCE = EventsSource(
         "side": Categories(values=("left", "right")),
         "ward": Categories(values=("a", "b", "c")),
     },
+    fields={},
     total=2,
 )
 BEGINS, EVERY = 1_000_000_000_000, 3_600_000

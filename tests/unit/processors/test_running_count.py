@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from schemas import written_moment
+from schemas import RunningCountCalibration, written_moment
+from sotto import Driver, Refused
 from stream.accounting.counting_trees import Node
 from stream.accounting.running_counts import answer_alpha, node_law, tree_of
 from stream.mechanisms.running_count import node_name
 from stream.noise import Role, cell_noise
 from stream.processors.queries import QueryProcessor
+from tests.privacy.service import definition_of
 from tests.unit.processors.installation import KEY, charges_in, checkpoints_in, records, restarted_from
 from tests.unit.processors.running_counts import EVERY, FIRST, TOPICS, Stream, asked, counts_of, worker_of
 
@@ -146,3 +149,106 @@ def test_sums_are_whole_numbers_that_no_size_of_theirs_stops() -> None:
     assert near == zero
     assert large - zero == 2.0**50
     assert below - zero == -7.0
+
+
+RIDES: dict[str, Any] = {
+    "kind": "events",
+    "source": "rides",
+    "topic": "ops.rides",
+    "neighbors": "add-remove",
+    "epsilon": 10,
+    "person": "who",
+    "time": "at",
+    "attributes": {"side": ["left", "right"], "fare": {"kind": "integers", "minimum": -5, "maximum": 10}},
+    "contribution": 2,
+    "total": 4,
+}
+HOURLY: dict[str, Any] = {"window": {"size": "1h"}, "by": ["side"], "begins": "2026-01-01T00:30:00Z"}
+
+
+def opened(driver: Driver, standing: dict[str, Any] | None = None, **changed: Any) -> RunningCountCalibration:
+    mechanism = {"kind": "running_count", "steps": 24}
+    spec = {"stream": "so-far", "source": "rides", "epsilon": 1, "mechanism": mechanism}
+    driver.open({**spec, "standing": {**HOURLY, **(standing or {})}, **changed})
+    calibration = definition_of(driver, "so-far").calibration
+    assert isinstance(calibration, RunningCountCalibration)
+    return calibration
+
+
+def rides(**changed: Any) -> Driver:
+    driver = Driver(KEY, partitions=1)
+    driver.register({**RIDES, **changed})
+    return driver
+
+
+@pytest.mark.parametrize(
+    ("neighbors", "count", "moved"),
+    [
+        ("add-remove", "events", (4, 1, 4)),
+        ("add-remove", "people", (4, 1, 4)),
+        ("add-remove", {"sum": "fare"}, (40, 1, 4)),
+        ("replace", "events", (8, 2, 8)),
+        ("replace", {"sum": "fare"}, (80, 1, 8)),
+    ],
+)
+def test_noise_fits_what_a_person_may_do_in_all_windows(
+    neighbors: str, count: Any, moved: tuple[int, ...]
+) -> None:
+    found = opened(rides(neighbors=neighbors), {"count": count})
+    assert (found.sensitivity_steps, found.spread, found.moved) == moved
+    assert (found.steps, found.groups, found.cutoff) == (24, 2, 48)
+
+
+def test_the_receipt_says_when_it_begins_and_over_how_many_windows_it_counts() -> None:
+    spec = {"stream": "so-far", "source": "rides", "epsilon": 1, "standing": HOURLY}
+    receipt = rides().open({**spec, "mechanism": {"kind": "running_count", "steps": 24}})
+    assert (receipt.begins, receipt.windows) == ("2026-01-01T00:30:00Z", 24)
+
+
+@pytest.mark.parametrize(
+    ("source", "changed", "words"),
+    [
+        ({"total": None}, {}, "total: source 'rides' does not bound how often a person counts in all windows"),
+        (
+            {},
+            {"standing": {"window": {"size": "1h", "every": "15m"}}},
+            "standing.window.every: windows that overlap",
+        ),
+    ],
+)
+def test_what_cannot_be_counted_on_is_refused(source: dict[str, Any], changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(Refused) as refused:
+        opened(rides(**source), **changed)
+    assert words in str(refused.value)
+
+
+def test_it_runs_on_live_topics_alone() -> None:
+    driver = Driver(KEY, partitions=1)
+    driver.register({"kind": "values", "source": "rides", "neighbors": "replace", "epsilon": 10, "sensitivity": 1})
+    spec = {"stream": "so-far", "source": "rides", "epsilon": 1}
+    with pytest.raises(Refused, match="running_count does not run on a source of kind 'values'; use 'events'"):
+        driver.open({**spec, "mechanism": {"kind": "running_count", "steps": 24}})
+
+
+def test_the_ledger_takes_all_of_it_with_the_first_answer_and_gives_nothing_back_after() -> None:
+    driver = rides()
+    opened(driver)
+    driver.close("rides", "so-far")
+    assert driver.budget("rides").spent.epsilon == 0
+    driver = rides()
+    opened(driver)
+    window = {"start": "2026-01-01T01:00:00Z", "end": "2026-01-01T02:00:00Z"}
+    asks = {"stream": "so-far", "values": [3.0], "window": window, "group": {"side": "left"}}
+    [answer] = driver.ask_many([json.dumps({"id": "q", **asks}).encode()])
+    assert (answer.outcome, answer.window and answer.window.start) == ("answer", window["start"])
+    assert answer.group == {"side": "left"}
+    driver.close("rides", "so-far")
+    assert driver.budget("rides").spent.epsilon == 1
+    assert driver.budget("rides").left.epsilon == 9
+
+
+def test_a_horizon_is_not_extended() -> None:
+    driver = rides()
+    opened(driver)
+    with pytest.raises(Refused, match="planned for a horizon of 24 windows"):
+        driver.extend("rides", "so-far", 1.0)

@@ -1,0 +1,275 @@
+"""A running count loses no more than it claims: exactly, over all that one person can do in a small horizon.
+
+Whoever is in the data or not, each answer is a sum of exact node sums and of the noise that belongs to the nodes. What noise each
+answer has is seen at the shipped worker, whose draws are taken down by name; how likely what is published is, follows from
+the sampler's own fixed-point probabilities. The answers tell each node's noisy sum, so that the nodes together decide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import lru_cache
+from itertools import combinations_with_replacement, product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream.accounting.running_counts import node_law, tree_of
+from stream.accounting.setting import Movement
+from stream.mechanisms.running_count import node_name
+from stream.noise import Sampler, sampler
+from stream.processors.queries.families import running_count
+from tests.privacy.chance import follows
+from tests.privacy.exact import exponential_below, law_of
+from tests.privacy.test_releases import cut_tail, worst_delta
+from tests.unit.processors.running_counts import Person, Stream, asked, counts_of, worker_of
+
+Moves = Mapping[bytes, int]
+"""The exact number that the noise of each name is added to."""
+
+INFINITE = 10**6
+"""Stands for a move that no noise hides: the same noise on different numbers."""
+
+
+def events_once(replaced: bool) -> Movement:
+    return Movement(1, 2, 2, 2) if replaced else Movement(1, 1, 1, 1)
+
+
+def events_twice(replaced: bool) -> Movement:
+    return Movement(2, 4, 2, 4) if replaced else Movement(2, 2, 1, 2)
+
+
+DYADIC = Stream(steps=3, by=("side",), method="textbook", epsilon=2.0)
+BALANCED = Stream(steps=5, by=("side",), epsilon=2.0, changed={"levels": 2, "nodes": 2})
+SHALLOW = Stream(steps=3, by=("side",), epsilon=2.0)
+HORIZONS = {
+    "dyadic": DYADIC,
+    "balanced": BALANCED,
+    "of one level": SHALLOW,
+    "deep": replace(DYADIC, steps=4, by=()),
+}
+BOUNDS = {1: events_once, 2: events_twice}
+
+
+def lives(stream: Stream, total: int) -> list[Person]:
+    """All that one person may do whose events count no more often than this: in any windows and groups."""
+    places = list(product(range(stream.steps), range(len(stream.groups))))
+    return [life for events in range(total + 1) for life in combinations_with_replacement(places, events)]
+
+
+def released(stream: Stream, people: Sequence[Person]) -> Moves:
+    """What the shipped worker adds noise to when all windows have asked, by the noise's own name."""
+    found: dict[bytes, int] = {}
+    taken: list[bytes] = []
+
+    def taking_down(law: Sampler, subkey: bytes, names: Sequence[bytes]) -> Any:
+        del law, subkey
+        taken.extend(names)
+        return np.zeros(len(names), dtype=np.int64)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running_count, "cell_noise", taking_down)
+        worker = worker_of(stream)
+        for place, (question, sums) in enumerate(_asked(stream, people)):
+            taken.clear()
+            [answer] = asked(worker, [question], start=place)
+            assert answer.estimate == sum(sums)
+            for name, number in zip(taken, sums, strict=True):
+                found[name] = number if found.get(name, number) == number else INFINITE
+    return found
+
+
+def _asked(stream: Stream, people: Sequence[Person]) -> Iterator[tuple[bytes, list[int]]]:
+    counts = counts_of(stream, people)
+    for question in stream.questions(counts):
+        sums = question.split(b'"values": [')[1].split(b"]")[0]
+        yield question, [int(one) for one in sums.split(b",")]
+
+
+@lru_cache(maxsize=64)
+def all_released(stream: str, total: int) -> tuple[Moves, ...]:
+    return tuple(released(HORIZONS[stream], [life]) for life in lives(HORIZONS[stream], total))
+
+
+def moved(one: Moves, other: Moves) -> list[int]:
+    """How far the numbers that have noise are apart."""
+    found = [one.get(name, 0) - other.get(name, 0) for name in one.keys() | other.keys()]
+    return sorted((step for step in found if step), reverse=True)
+
+
+@lru_cache(maxsize=256)
+def ratio(law: Sampler, move: int, least: float = 2.0**-30) -> Fraction:
+    """The most that a noisy number which is not too rare tells of a move: max P(x)/P(x − move), exactly."""
+    known = law_of(law)
+    common = max(abs(move), 0)
+    if common >= len(known.weights):
+        return Fraction(INFINITE) ** 2
+    floor = int(Fraction(least) * (1 << known.bits))
+    pairs = [
+        (weight, known.weights[place - move])
+        for place, weight in enumerate(known.weights)
+        if weight >= floor and 0 <= place - move < len(known.weights)
+    ]
+    return max(Fraction(ours, theirs) for ours, theirs in pairs)
+
+
+def told(law: Sampler, moves: Sequence[int]) -> Fraction:
+    """The most that all noisy numbers together tell: they are independent, and may all be as telling as can be."""
+    return math.prod((ratio(law, move) for move in moves), start=Fraction(1))
+
+
+def worst(stream: Stream, one: Sequence[Moves], other: Sequence[Moves]) -> float:
+    """The largest loss between any two."""
+    apart = {tuple(moved(left, right)) for left in one for right in other}
+    law = node_law(stream.calibration)
+    return max(math.log(told(law, moves)) for moves in apart)
+
+
+def keeps(law: Sampler, moves: Sequence[int], epsilon: float) -> bool:
+    return told(law, moves) <= exponential_below(Fraction(epsilon)) * (1 + Fraction(1, 10**12))
+
+
+@pytest.mark.parametrize("total", [1, 2])
+@pytest.mark.parametrize("name", HORIZONS)
+def test_whatever_one_person_does_is_worth_epsilon_and_no_more(name: str, total: int) -> None:
+    stream = replace(HORIZONS[name], moved=BOUNDS[total](False))
+    law, nobody = node_law(stream.calibration), released(stream, [])
+    assert set(nobody.values()) == {0}
+    for life in all_released(name, total):
+        moves = moved(life, nobody)
+        assert keeps(law, moves, stream.epsilon)
+        assert keeps(law, [-move for move in moves], stream.epsilon)
+    lost = worst(stream, all_released(name, total), [nobody])
+    assert lost == pytest.approx(stream.epsilon, rel=1e-9)
+
+
+@pytest.mark.parametrize("total", [1, 2])
+@pytest.mark.parametrize("name", HORIZONS)
+def test_whatever_another_does_in_their_place_is_worth_epsilon_and_no_more(name: str, total: int) -> None:
+    stream = replace(HORIZONS[name], moved=BOUNDS[total](True))
+    lived = all_released(name, total)
+    assert worst(stream, lived, lived) <= stream.epsilon * (1 + 1e-9)
+    if len(stream.groups) > 1:
+        assert worst(stream, lived, lived) == pytest.approx(stream.epsilon, rel=1e-9)
+
+
+@pytest.mark.parametrize(("name", "total"), [("dyadic", 1), ("dyadic", 2), ("balanced", 1), ("of one level", 2)])
+def test_rare_outcomes_add_no_more_to_delta_than_the_cut_tail(name: str, total: int) -> None:
+    stream = replace(HORIZONS[name], moved=BOUNDS[total](False), epsilon=4.0)
+    law = node_law(stream.calibration)
+    apart = {tuple(moved(life, {})) for life in all_released(name, total)}
+    for moves in apart:
+        if 0 < len(moves) <= 2:
+            found = worst_delta([law_of(law)] * len(moves), moves, stream.epsilon)
+            assert found <= cut_tail(len(moves), stream.epsilon)
+
+
+@pytest.mark.parametrize(("steps", "levels"), [(3, 1), (5, 2)])
+@pytest.mark.parametrize("total", [1, 2])
+def test_gaussian_noise_keeps_to_its_delta_whatever_one_person_does(steps: int, levels: int, total: int) -> None:
+    epsilon, delta = 1.0, 0.01
+    bounds = BOUNDS[total](False)
+    stream = Stream(steps=steps, method="gaussian", epsilon=epsilon, delta=delta, moved=bounds)
+    planned = stream.calibration
+    assert planned.levels == levels
+    law = law_of(node_law(planned))
+    apart = {tuple(moved(released(stream, [life]), {})) for life in lives(stream, total)}
+    found = [worst_delta([law] * len(moves), moves, epsilon) for moves in apart if 0 < len(moves) <= 2]
+    assert max(found) <= Fraction(delta) + cut_tail(levels, epsilon)
+    assert max(found) >= 0.3 * delta
+
+
+def test_answers_tell_each_node_and_no_other_number() -> None:
+    """From the answer of t windows, and that of those before its last node, that node's noisy sum follows: there is one a window."""
+    for stream in HORIZONS.values():
+        tree = tree_of(stream.calibration)
+        names = {node_name(0, node) for windows in range(1, stream.steps + 1) for node in tree.nodes(windows)}
+        assert len(names) == stream.steps
+        assert names == {node_name(0, tree.nodes(windows)[-1]) for windows in range(1, stream.steps + 1)}
+
+
+def test_a_worker_s_noise_is_of_the_law_that_is_claimed() -> None:
+    stream = Stream(steps=500, by=("side", "ward"))
+    nothing = [[0] * 6 for _ in range(stream.steps)]
+    answers = asked(worker_of(stream), stream.questions(nothing))
+    tree, drawn = tree_of(stream.calibration), []
+    for group in range(6):
+        so_far = {0: 0.0}
+        for windows in range(1, stream.steps + 1):
+            so_far[windows] = answers[6 * (windows - 1) + group].estimate or 0.0
+            drawn.append(so_far[windows] - so_far[tree.nodes(windows)[-1].start])
+    assert follows(np.array(drawn, dtype=np.int64), law_of(node_law(stream.calibration)))
+
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def noise_of_its_own_for_each_answer(patch: pytest.MonkeyPatch) -> None:
+    """A node's noise is drawn anew with each event that asks."""
+    names = iter(range(10**6))
+    patch.setattr(
+        running_count, "node_name", lambda group, node: node_name(group, node) + bytes(str(next(names)), "ascii")
+    )
+
+
+def one_noise_for_all_groups(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(running_count, "node_name", lambda _, node: node_name(0, node))
+
+
+def one_noise_for_nodes_that_end_together(patch: pytest.MonkeyPatch) -> None:
+    """The noise belongs to how far the count goes, and not to the node."""
+    patch.setattr(running_count, "node_name", lambda group, node: bytes((group, node.end % 2)))
+
+
+@pytest.mark.parametrize(
+    ("broken", "name"),
+    [
+        (noise_of_its_own_for_each_answer, "dyadic"),
+        (noise_of_its_own_for_each_answer, "balanced"),
+        (noise_of_its_own_for_each_answer, "of one level"),
+        (one_noise_for_all_groups, "dyadic"),
+        (one_noise_for_nodes_that_end_together, "balanced"),
+    ],
+)
+def test_noise_that_belongs_to_anything_but_the_node_is_found_broken(broken: Break, name: str) -> None:
+    stream = replace(HORIZONS[name], moved=events_once(False))
+    with pytest.MonkeyPatch.context() as patch:
+        broken(patch)
+        lived = [released(stream, [life]) for life in lives(stream, 1)]
+        nobody = released(stream, [])
+    assert worst(stream, lived, [nobody]) > 1.4 * stream.epsilon
+
+
+@pytest.mark.parametrize("name", ["dyadic", "balanced", "deep"])
+def test_a_level_that_is_not_paid_for_is_found_broken(name: str) -> None:
+    stream = replace(HORIZONS[name], moved=events_once(False))
+    levels = stream.calibration.levels
+    law = sampler("two_sided", Fraction(stream.epsilon) / (levels - 1))
+    lost = max(math.log(told(law, moved(life, {}))) for life in all_released(name, 1))
+    assert lost == pytest.approx(stream.epsilon * levels / (levels - 1), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", HORIZONS)
+def test_a_person_who_counts_once_too_often_is_found_broken(name: str) -> None:
+    stream = replace(HORIZONS[name], moved=events_once(False))
+    assert worst(stream, all_released(name, 2), [released(stream, [])]) == pytest.approx(
+        2 * stream.epsilon, rel=1e-9
+    )
+
+
+def test_a_bound_for_each_window_and_none_for_all_is_found_broken() -> None:
+    stream = replace(SHALLOW, moved=events_once(False))
+    always = released(stream, [tuple((window, 0) for window in range(stream.steps))])
+    assert worst(stream, [always], [released(stream, [])]) == pytest.approx(
+        stream.steps * stream.epsilon, rel=1e-9
+    )
+
+
+def test_one_in_another_s_place_without_twice_the_noise_is_found_broken() -> None:
+    stream = replace(DYADIC, moved=events_once(False))
+    lived = all_released("dyadic", 1)
+    assert worst(stream, lived, lived) == pytest.approx(2 * stream.epsilon, rel=1e-9)
