@@ -16,13 +16,13 @@ def movement(source: EventsSource, standing: StandingQuery, groups: int) -> Move
     """What one person moves of a window's numbers, one for each of so many groups.
 
     All of a person's events may lie in one group, which moves it as far as all; in a count of people a person moves
-    each group by 1, and as many groups as events count. One who stands in another's place moves no number by more than the distance from
+    one group by 1, that of the first event. One who stands in another's place moves no number by more than the distance from
     the least to the greatest that one person adds to it, and all of them by what both add.
     """
     most, replaced = source.contribution, source.neighbors == "replace"
     people = 2 if replaced else 1
     if standing.count == "people":
-        moved = min(groups, people * most)
+        moved = min(groups, people)
         return Movement(1, moved, moved, moved)
     low, high = _one_event(source, standing)
     farthest = max(high, -low)

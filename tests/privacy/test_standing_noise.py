@@ -34,13 +34,10 @@ RANGES = {"events": (0, 1), "people": (0, 1), "paid": (0, 2), "owed": (-2, 0), "
 
 
 def counted(person: Person, count: str) -> Move:
-    """What a person adds to each group's number: of the first events as many as count."""
+    """What a person adds to each group's number: of the first events as many as count, of a count of people the first alone."""
     numbers = [0] * len(GROUPS)
-    for group, amount in person[:CONTRIBUTION]:
-        if count == "people":
-            numbers[group] = 1
-        else:
-            numbers[group] += 1 if count == "events" else amount
+    for group, amount in person[: 1 if count == "people" else CONTRIBUTION]:
+        numbers[group] += amount if count in {"paid", "owed", "balance"} else 1
     return tuple(numbers)
 
 
