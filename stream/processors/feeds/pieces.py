@@ -13,10 +13,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from stream.processors.feeds.batch import Column
 from stream.processors.feeds.cells import Counting
-from stream.processors.feeds.tally import Tally, Touched
-from stream.processors.feeds.visits import Slots, Visits, Words
+from stream.processors.feeds.tally import Table, Tally, Touched
 
 PEOPLE_AT_ONCE: Final = 32_768
 """Most entries of one piece: with 24 bytes each it stays below the largest record of any topic."""
@@ -24,8 +22,9 @@ _PREFIX: Final = b"piece|"
 
 
 class _People(msgspec.Struct, array_like=True, gc=False):
-    """How often people were counted, and in which of the section's windows."""
+    """How often people were counted, and in which of the section's windows; by the names in ``table``."""
 
+    table: tuple[str, ...]
     digests: bytes
     windows: bytes
     counts: bytes
@@ -44,13 +43,17 @@ class _Places(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Section(msgspec.Struct, array_like=True, gc=False):
-    """What one tally has: its windows by their beginning, its people, those of all windows together, and its cells."""
+    """What one tally has of some windows, by their beginning; there are none where all windows are counted together."""
 
     tally: int
     windows: list[int]
-    people: _People
-    totals: _People
+    people: list[_People]
     cells: list[_Places]
+
+    @property
+    def entries(self) -> int:
+        """How many figures there are."""
+        return sum(len(one.counts) // 4 for one in self.people) + sum(len(one.cells) // 4 for one in self.cells)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -92,54 +95,52 @@ def pieces(changes: Iterable[tuple[Tally, Touched]]) -> Iterator[Piece]:
 
 def _sections(tally: Tally, touched: Touched) -> Iterator[tuple[_Section, int]]:
     starts = tally.starts()
-    nobody = _People(b"", b"", b"")
-    for part in _parts(len(touched.slots)):
-        books, places = np.unique(touched.books[part], return_inverse=True)
-        counts = tally.visits.counts[touched.slots[part]]
-        people = _People(touched.people[part].tobytes(), _narrow(places), counts.astype("<u4").tobytes())
-        yield _Section(tally.number, [starts[book] for book in books.tolist()], people, nobody, []), len(places)
-    for part in _parts(len(touched.total_slots)):
-        assert tally.totals is not None  # noqa: S101  (there are slots of it)
-        counts = tally.totals.counts[touched.total_slots[part]]
-        people = _People(touched.totals[part].tobytes(), b"", counts.astype("<u4").tobytes())
-        yield _Section(tally.number, [], nobody, people, []), len(counts)
+    for table, entries in touched.people.items():
+        for part in _parts(len(entries.slots)):
+            windows, books = [], np.empty(0, dtype=np.int64)
+            if table != "life":
+                numbers, books = np.unique(entries.books[part], return_inverse=True)
+                windows = [starts[number] for number in numbers.tolist()]
+            counts = tally.tables[table].counts[entries.slots[part]]
+            people = _People(
+                _named(table), entries.people[part].tobytes(), _narrow(books), counts.astype("<u4").tobytes()
+            )
+            yield _Section(tally.number, windows, [people], []), len(counts)
     by_row = {row: start for start, row in tally.rows.items()}
     for counting, touched_places in touched.cells.items():
         cells = tally.cells[counting]
         for part in _parts(len(touched_places)):
             places = touched_places[part]
-            rows, windows = np.unique(places // cells.cells, return_inverse=True)
+            rows, among = np.unique(places // cells.cells, return_inverse=True)
             found = _Places(
                 counting.by,
                 counting.people,
                 counting.sum,
-                _narrow(windows),
+                _narrow(among),
                 (places % cells.cells).astype("<u4").tobytes(),
                 cells.counts[places].astype("<i8").tobytes(),
                 cells.sums[places].astype("<i8").tobytes() if counting.sum is not None else b"",
             )
-            yield (
-                _Section(tally.number, [by_row[row] for row in rows.tolist()], nobody, nobody, [found]),
-                len(places),
-            )
+            yield _Section(tally.number, [by_row[row] for row in rows.tolist()], [], [found]), len(places)
+
+
+def _named(table: Table) -> tuple[str, ...]:
+    return ("cell", *table.by) if isinstance(table, Counting) else (table,)
+
+
+def _table(named: tuple[str, ...]) -> Table:
+    kind, *by = named
+    if kind == "cell":
+        return Counting(tuple(by), people=True)
+    return "life" if kind == "life" else "window"
 
 
 def _parts(count: int) -> Iterator[slice]:
     return (slice(start, start + PEOPLE_AT_ONCE) for start in range(0, count, PEOPLE_AT_ONCE))
 
 
-def _narrow(places: Column | np.ndarray[Any, Any]) -> bytes:
+def _narrow(places: np.ndarray[Any, Any]) -> bytes:
     return places.astype("<u2").tobytes()
-
-
-def entries_of(value: bytes) -> int:
-    """How many figures a piece has."""
-    return sum(
-        len(section.people.counts) // 4
-        + len(section.totals.counts) // 4
-        + sum(len(one.cells) // 4 for one in section.cells)
-        for section in _decode(value)
-    )
 
 
 def take(value: bytes, number: int, tallies: Mapping[int, Tally], closed: Mapping[int, int]) -> int:
@@ -147,38 +148,37 @@ def take(value: bytes, number: int, tallies: Mapping[int, Tally], closed: Mappin
 
     Windows that begin before ``closed``, by tally, are passed over, as are tallies that are no more.
     """
-    entries = 0
-    for section in _decode(value):
-        entries += len(section.people.counts) // 4 + len(section.totals.counts) // 4
-        entries += sum(len(one.cells) // 4 for one in section.cells)
-        tally = tallies.get(section.tally)
-        if tally is None:
+    sections = _decode(value)
+    for section in sections:
+        if (tally := tallies.get(section.tally)) is not None:
+            tally.open(start for start in section.windows if start >= closed[section.tally])
+            _take(section, number, tally)
+    return sum(section.entries for section in sections)
+
+
+def _take(section: _Section, number: int, tally: Tally) -> None:
+    is_open = np.array([start in tally.rows for start in section.windows], dtype=np.bool_)
+    books = np.array(
+        [tally.book(start) if start in tally.rows else 0 for start in section.windows], dtype=np.int32
+    )
+    rows = np.array([tally.rows.get(start, 0) for start in section.windows], dtype=np.int64)
+    for people in section.people:
+        if (visits := tally.tables.get(_table(people.table))) is None:
             continue
-        is_open = np.array([start >= closed[section.tally] for start in section.windows], dtype=np.bool_)
-        tally.open(start for start in section.windows if start >= closed[section.tally])
-        if section.people.counts:
-            windows = np.frombuffer(section.people.windows, dtype="<u2")
-            kept = is_open[windows]
-            books = [tally.book(start) if start in tally.rows else 0 for start in section.windows]
-            _put(tally.visits, section.people, kept, np.array(books, dtype=np.int32)[windows][kept], number)
-        if section.totals.counts and tally.totals is not None:
-            kept = np.ones(len(section.totals.counts) // 4, dtype=np.bool_)
-            _put(tally.totals, section.totals, kept, np.zeros(len(kept), dtype=np.int32), number)
-        for one in section.cells:
-            counting = Counting(one.by, one.people, one.sum)
-            if (cells := tally.cells.get(counting)) is None:
-                continue
-            windows = np.frombuffer(one.windows, dtype="<u2")
-            kept = is_open[windows]
-            rows = np.array([tally.rows.get(start, 0) for start in section.windows], dtype=np.int64)
-            places = rows[windows][kept] * cells.cells + np.frombuffer(one.cells, dtype="<u4")[kept]
-            sums = np.frombuffer(one.sums, dtype="<i8")[kept] if counting.sum is not None else None
-            cells.put(places, np.frombuffer(one.counts, dtype="<i8")[kept], sums, number)
-    return entries
-
-
-def _put(visits: Visits, people: _People, kept: Any, books: Any, number: int) -> None:
-    digests: Words = np.frombuffer(people.digests, dtype="<u8").reshape(-1, 2)[kept].astype(np.uint64)
-    slots: Slots = visits.slots(digests, books)
-    visits.counts[slots] = np.frombuffer(people.counts, dtype="<u4")[kept]
-    visits.pieces[slots] = number
+        digests = np.frombuffer(people.digests, dtype="<u8").reshape(-1, 2).astype(np.uint64)
+        counts = np.frombuffer(people.counts, dtype="<u4")
+        windows = np.frombuffer(people.windows, dtype="<u2")
+        kept = is_open[windows] if section.windows else np.ones(len(counts), dtype=np.bool_)
+        whose = books[windows][kept] if section.windows else np.zeros(len(counts), dtype=np.int32)
+        slots = visits.slots(digests[kept], whose)
+        visits.counts[slots] = counts[kept]
+        visits.pieces[slots] = number
+    for one in section.cells:
+        counting = Counting(one.by, one.people, one.sum)
+        if (cells := tally.cells.get(counting)) is None:
+            continue
+        windows = np.frombuffer(one.windows, dtype="<u2")
+        kept = is_open[windows]
+        places = rows[windows][kept] * cells.cells + np.frombuffer(one.cells, dtype="<u4")[kept]
+        sums = np.frombuffer(one.sums, dtype="<i8")[kept] if counting.sum is not None else None
+        cells.put(places, np.frombuffer(one.counts, dtype="<i8")[kept], sums, number)

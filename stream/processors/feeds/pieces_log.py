@@ -8,7 +8,7 @@ from typing import Final
 
 from stream.processors.base import Message
 from stream.processors.feeds.pieces import key_of, pieces
-from stream.processors.feeds.tally import Tally, Touched
+from stream.processors.feeds.tally import Entries, Tally, Touched
 
 SLACK: Final = 65_536
 """So many figures the changelog may hold beyond twice those that count."""
@@ -68,18 +68,15 @@ class PiecesLog:
 
 def _again(tally: Tally, before: int, piece: int) -> Touched | None:
     """What old pieces said last of a tally, to be said in a new one."""
-    people, books, slots = tally.visits.entries(before)
-    tally.visits.pieces[slots] = piece
-    totals, total_slots = people[:0], slots[:0]
-    if tally.totals is not None:
-        totals, _, total_slots = tally.totals.entries(before)
-        tally.totals.pieces[total_slots] = piece
-    touched = Touched(people, books, slots, totals, total_slots)
+    touched = Touched()
+    for table, visits in tally.tables.items():
+        entries = visits.entries(before)
+        visits.pieces[entries[-1]] = piece
+        if len(entries[-1]):
+            touched.people[table] = Entries(*entries)
     for counting, cells in tally.cells.items():
         places = cells.old(before)
         cells.pieces[places] = piece
         if len(places):
             touched.cells[counting] = places
-    if len(slots) or len(total_slots) or touched.cells:
-        return touched
-    return None
+    return touched if touched.people or touched.cells else None

@@ -204,7 +204,7 @@ class FeedProcessor:
     @property
     def people(self) -> int:
         """People who were counted in open windows, once for each."""
-        return sum(tally.visits.live for tally in self._streams.tallies.values())
+        return sum(tally.people for tally in self._streams.tallies.values())
 
     # Streams
 

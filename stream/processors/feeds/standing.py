@@ -125,7 +125,7 @@ class StandingStreams:
             tally.first = needed[number]
             tally.close(tally.first)
             for counting in tally.cells.keys() - counted[number]:
-                del tally.cells[counting]
+                tally.release(counting)
         self._shared = {key: tally for key, tally in self._shared.items() if tally.number in self.tallies}
 
     def due(self, stream: Stream, clock: int) -> int:
@@ -169,7 +169,6 @@ class StandingStreams:
             span_ms(standing.lateness),
             self._source.contribution,
             total,
-            standing.count == "people",
         )
         alone = (told.spec.stream, told.incarnation) if total is not None else None
         return shape, (predicate, shape.size, shape.every, shape.lateness, alone)

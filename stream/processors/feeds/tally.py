@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from schemas.sources import Domain, Integers
 from stream.data.expressions import Predicate
@@ -22,6 +23,11 @@ NO_END: Final = 1 << 62
 
 _WHOLE_LIFE: Final = 0
 """The book of all windows together, in the table that bounds what counts over all of them."""
+_CELLS_APART: Final = np.uint64(2 * 0x14D049BB133111EB)
+"""Even, so that a digest's second word stays odd; twice an odd number, so that no two cells give a person the same one."""
+
+Table = Literal["window", "life"] | Counting
+"""What a table counts of a person: the events of a window, all that counts at all, or the cells of a window with that person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +40,21 @@ class Shape:
     lateness: int
     contribution: int
     total: int | None = None
-    total_of_people: bool = False
+
+
+class Entries(NamedTuple):
+    """Entries of a table: people, books, and the slots that they have."""
+
+    people: Words
+    books: Books
+    slots: Slots
 
 
 @dataclass(slots=True)
 class Touched:
     """What a batch changed of a tally."""
 
-    people: Words
-    books: Books
-    slots: Slots
-    totals: Words
-    total_slots: Slots
+    people: dict[Table, Entries] = field(default_factory=dict)
     cells: dict[Counting, Column] = field(default_factory=dict)
 
 
@@ -59,8 +68,9 @@ class Tally:
         self.first = NO_END
         self.rows: dict[int, int] = {}
         """The row of each open window that something was counted in."""
-        self.visits = Visits(shape.contribution)
-        self.totals = Visits(shape.total) if shape.total is not None else None
+        self.tables: dict[Table, Visits] = {"window": Visits(shape.contribution)}
+        if shape.total is not None:
+            self.tables["life"] = Visits(shape.total)
         self.cells: dict[Counting, Cells] = {}
         self.counted = self.late = self.left_out = 0
         self._domains = domains
@@ -77,7 +87,14 @@ class Tally:
             found = Cells(counting, cell_count(self._domains, counting.by), minimum)
             found.reserve(len(self.rows) + len(self._free))
             self.cells[counting] = found
+            if _is_by_cell(counting):
+                self.tables[counting] = Visits(1)
         return found
+
+    def release(self, counting: Counting) -> None:
+        """Count this no more."""
+        del self.cells[counting]
+        self.tables.pop(counting, None)
 
     def count(self, batch: Batch, piece: int) -> Touched | None:
         """Count a batch's events; what that changes goes into a piece of the changelog. None if it changes nothing."""
@@ -86,31 +103,38 @@ class Tally:
             return None
         rows, starts, begins, lengths = _by_person_and_window(batch, rows, starts)
         books, window_rows = self._open(starts)
-        heads = rows[begins]
-        slots = self.visits.slots(batch.people[heads], books[begins])
-        before = self.visits.counts[slots].astype(np.int64)
-        rank = np.arange(len(rows)) - np.repeat(begins, lengths)
-        rank += np.repeat(before, lengths)
+        touched = Touched()
+        found = _Found(batch, rows, books, piece, touched)
+        rank = self._rank("window", found, begins, lengths, self.shape.contribution)
         counts = rank < self.shape.contribution
-        self.visits.counts[slots] = np.minimum(before + lengths, self.shape.contribution)
-        changed = before < self.shape.contribution
-        self.visits.pieces[slots[changed]] = piece
-        totals, total_slots = batch.people[:0], slots[:0]
-        if self.totals is not None:
-            counts, totals, total_slots = self._within_total(batch, rows, counts, rank, piece)
-        self.counted += int(np.count_nonzero(counts))
-        self.left_out += int(len(counts) - np.count_nonzero(counts))
-        touched = Touched(
-            batch.people[heads[changed]], books[begins[changed]], slots[changed], totals, total_slots
-        )
-        first = counts & (rank == 0)
         for counting, cells in self.cells.items():
-            chosen = first if counting.people else counts
-            events = rows[chosen]
-            places = window_rows[chosen] * cells.cells + batch.cells(counting.by)[events]
+            wanted = counts
+            if _is_by_cell(counting):
+                wanted = self._first_in_cell(counting, found, counts)
+            elif counting.people:
+                wanted = counts & (rank == 0)
+            if self.shape.total is not None:
+                wanted = self._within_total(found, wanted)
+            self.counted += int(np.count_nonzero(wanted))
+            events = rows[wanted]
+            places = window_rows[wanted] * cells.cells + batch.cells(counting.by)[events]
             codes = batch.codes(counting.sum)[events] if counting.sum is not None else None
             touched.cells[counting] = cells.add(places, codes, piece)
+        self.left_out += int(len(counts) - np.count_nonzero(counts))
         return touched
+
+    def _rank(self, table: Table, found: _Found, begins: Column, lengths: Column, most: int) -> Column:
+        """How many of a table's count stand before each row, in runs of one person and book, and take the rows in."""
+        visits, heads = self.tables[table], found.rows[begins]
+        people, books = found.batch.people[heads], found.books[begins]
+        slots = visits.slots(people, books)
+        before = visits.counts[slots].astype(np.int64)
+        visits.counts[slots] = np.minimum(before + lengths, most)
+        changed = before < most
+        visits.pieces[slots[changed]] = found.piece
+        found.touched.people[table] = Entries(people[changed], books[changed], slots[changed])
+        rank: Column = np.arange(len(found.rows)) + np.repeat(before - begins, lengths)
+        return rank
 
     def _windows(self, batch: Batch) -> tuple[Column, Column]:
         """Each event that satisfies the condition with each window that it lies in and is not late for."""
@@ -155,31 +179,45 @@ class Tally:
         """The beginning of each open window, by its book."""
         return {book: start for start, book in self._books.items()}
 
-    def _within_total(
-        self, batch: Batch, rows: Column, counts: Mask, rank: Column, piece: int
-    ) -> tuple[Mask, Words, Slots]:
+    def _first_in_cell(self, counting: Counting, found: _Found, counts: Mask) -> Mask:
+        """Of the events that count, the first of each person in each window and cell."""
+        chosen = np.flatnonzero(counts)
+        rows = found.rows[chosen]
+        cell = found.batch.cells(counting.by)[rows]
+        # Rows of one person and window stand together: within each, whoever is in a cell first comes first.
+        pair = np.cumsum(_begins_anew(found.batch.person[rows], found.books[chosen]))
+        order = np.lexsort((rows, cell, pair))
+        begins, _ = runs(pair[order] * self.cells[counting].cells + cell[order])
+        heads = np.sort(order[begins])
+        people = found.batch.people[rows[heads]]
+        people[:, 1] += cell[heads].astype(np.uint64) * _CELLS_APART
+        visits = self.tables[counting]
+        slots = visits.slots(people, found.books[chosen[heads]])
+        news = visits.counts[slots] == 0
+        visits.counts[slots[news]] = 1
+        visits.pieces[slots[news]] = found.piece
+        found.touched.people[counting] = Entries(people[news], found.books[chosen[heads[news]]], slots[news])
+        first = np.zeros(len(counts), dtype=np.bool_)
+        first[chosen[heads[news]]] = True
+        return first
+
+    def _within_total(self, found: _Found, wanted: Mask) -> Mask:
         """Which of the events that a window's bound lets count the bound over all windows lets count too.
 
         An event that it leaves out has used up its window's bound, which changes nothing: nothing of that person counts any more.
         """
-        assert self.totals is not None  # noqa: S101  (asked where there is a bound alone)
         most = self.shape.total or 0
-        wanted = counts & (rank == 0) if self.shape.total_of_people else counts
-        order = np.argsort(rows[wanted], kind="stable")
-        events = rows[wanted][order]
-        begins, lengths = runs(batch.person[events])
-        if not len(begins):
-            return wanted, batch.people[:0], begins
-        people = batch.people[events[begins]]
-        slots = self.totals.slots(people, np.full(len(people), _WHOLE_LIFE, dtype=np.int32))
-        before = self.totals.counts[slots].astype(np.int64)
-        so_far = np.arange(len(events)) - np.repeat(begins, lengths) + np.repeat(before, lengths)
-        self.totals.counts[slots] = np.minimum(before + lengths, most)
-        changed = before < most
-        self.totals.pieces[slots[changed]] = piece
-        found = np.zeros(len(rows), dtype=np.bool_)
-        found[np.flatnonzero(wanted)[order[so_far < most]]] = True
-        return found, people[changed], slots[changed]
+        chosen = np.flatnonzero(wanted)
+        chosen = chosen[np.argsort(found.rows[chosen], kind="stable")]
+        rows = found.rows[chosen]
+        begins, lengths = runs(found.batch.person[rows])
+        life = _Found(
+            found.batch, rows, np.full(len(rows), _WHOLE_LIFE, dtype=np.int32), found.piece, found.touched
+        )
+        rank = self._rank("life", life, begins, lengths, most)
+        let = np.zeros(len(wanted), dtype=np.bool_)
+        let[chosen[rank < most]] = True
+        return let
 
     def close(self, before: int) -> None:
         """Forget the windows that begin before a moment."""
@@ -188,13 +226,45 @@ class Tally:
             for cells in self.cells.values():
                 cells.clear(row)
             self._free.append(row)
-            self.visits.drop(self._books.pop(start))
+            book = self._books.pop(start)
+            for visits in self.tables.values():
+                visits.drop(book)
+
+    @property
+    def people(self) -> int:
+        """People in open windows, once for each."""
+        return self.tables["window"].live
 
     @property
     def live(self) -> int:
         """How many figures the changelog must hold."""
-        kept = self.visits.live + (self.totals.live if self.totals is not None else 0)
-        return kept + sum(cells.live for cells in self.cells.values())
+        people = sum(visits.live for visits in self.tables.values())
+        return people + sum(cells.live for cells in self.cells.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Rows of a batch, the book of each, and where what they change is to be noted."""
+
+    batch: Batch
+    rows: Column
+    books: Books
+    piece: int
+    touched: Touched
+
+
+def _is_by_cell(counting: Counting) -> bool:
+    """Whether people are counted in each of several cells."""
+    return counting.people and bool(counting.by)
+
+
+def _begins_anew(*columns: npt.NDArray[Any]) -> Mask:
+    """The rows in which some column differs from the row before; the first row does."""
+    found = np.zeros(len(columns[0]), dtype=np.bool_)
+    found[:1] = True
+    for column in columns:
+        found[1:] |= column[1:] != column[:-1]
+    return found
 
 
 def _by_person_and_window(batch: Batch, rows: Column, starts: Column) -> tuple[Column, Column, Column, Column]:
