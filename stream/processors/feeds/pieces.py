@@ -22,9 +22,9 @@ _PREFIX: Final = b"piece|"
 
 
 class _People(msgspec.Struct, array_like=True, gc=False):
-    """How often people were counted, and in which of the section's windows; by the names in ``table``."""
+    """How often people were counted, and in which of the section's windows."""
 
-    table: tuple[str, ...]
+    table: Table
     digests: bytes
     windows: bytes
     counts: bytes
@@ -102,9 +102,7 @@ def _sections(tally: Tally, touched: Touched) -> Iterator[tuple[_Section, int]]:
                 numbers, books = np.unique(entries.books[part], return_inverse=True)
                 windows = [starts[number] for number in numbers.tolist()]
             counts = tally.tables[table].counts[entries.slots[part]]
-            people = _People(
-                _named(table), entries.people[part].tobytes(), _narrow(books), counts.astype("<u4").tobytes()
-            )
+            people = _People(table, entries.people[part].tobytes(), _narrow(books), counts.astype("<u4").tobytes())
             yield _Section(tally.number, windows, [people], []), len(counts)
     by_row = {row: start for start, row in tally.rows.items()}
     for counting, touched_places in touched.cells.items():
@@ -122,17 +120,6 @@ def _sections(tally: Tally, touched: Touched) -> Iterator[tuple[_Section, int]]:
                 cells.sums[places].astype("<i8").tobytes() if counting.sum is not None else b"",
             )
             yield _Section(tally.number, [by_row[row] for row in rows.tolist()], [], [found]), len(places)
-
-
-def _named(table: Table) -> tuple[str, ...]:
-    return ("cell", *table.by) if isinstance(table, Counting) else (table,)
-
-
-def _table(named: tuple[str, ...]) -> Table:
-    kind, *by = named
-    if kind == "cell":
-        return Counting(tuple(by), people=True)
-    return "life" if kind == "life" else "window"
 
 
 def _parts(count: int) -> Iterator[slice]:
@@ -163,7 +150,7 @@ def _take(section: _Section, number: int, tally: Tally) -> None:
     )
     rows = np.array([tally.rows.get(start, 0) for start in section.windows], dtype=np.int64)
     for people in section.people:
-        if (visits := tally.tables.get(_table(people.table))) is None:
+        if (visits := tally.tables.get(people.table)) is None:
             continue
         digests = np.frombuffer(people.digests, dtype="<u8").reshape(-1, 2).astype(np.uint64)
         counts = np.frombuffer(people.counts, dtype="<u4")

@@ -1,17 +1,17 @@
 """Counting the events of some windows under one bound: what all streams with the same condition, windows and lateness share.
 
 Of each person's events that satisfy the condition, lie in a window and are not late for it, the first ``contribution`` count, in
-the partition's order and over all groups; nothing that others do changes which.
+the partition's order and over all groups; nothing that others do changes which. Where people are counted, the first of these events alone
+does: a person counts once in a window, in that event's group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from schemas.sources import Domain, Integers
 from stream.data.expressions import Predicate
@@ -23,11 +23,8 @@ NO_END: Final = 1 << 62
 
 _WHOLE_LIFE: Final = 0
 """The book of all windows together, in the table that bounds what counts over all of them."""
-_CELLS_APART: Final = np.uint64(2 * 0x14D049BB133111EB)
-"""Even, so that a digest's second word stays odd; twice an odd number, so that no two cells give a person the same one."""
-
-Table = Literal["window", "life"] | Counting
-"""What a table counts of a person: the events of a window, all that counts at all, or the cells of a window with that person."""
+Table = Literal["window", "life"]
+"""What a table counts of a person: the events of a window, or all that counts at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +84,11 @@ class Tally:
             found = Cells(counting, cell_count(self._domains, counting.by), minimum)
             found.reserve(len(self.rows) + len(self._free))
             self.cells[counting] = found
-            if _is_by_cell(counting):
-                self.tables[counting] = Visits(1)
         return found
 
     def release(self, counting: Counting) -> None:
         """Count this no more."""
         del self.cells[counting]
-        self.tables.pop(counting, None)
 
     def count(self, batch: Batch, piece: int) -> Touched | None:
         """Count a batch's events; what that changes goes into a piece of the changelog. None if it changes nothing."""
@@ -108,11 +102,7 @@ class Tally:
         rank = self._rank("window", found, begins, lengths, self.shape.contribution)
         counts = rank < self.shape.contribution
         for counting, cells in self.cells.items():
-            wanted = counts
-            if _is_by_cell(counting):
-                wanted = self._first_in_cell(counting, found, counts)
-            elif counting.people:
-                wanted = counts & (rank == 0)
+            wanted = counts & (rank == 0) if counting.people else counts
             if self.shape.total is not None:
                 wanted = self._within_total(found, wanted)
             self.counted += int(np.count_nonzero(wanted))
@@ -179,28 +169,6 @@ class Tally:
         """The beginning of each open window, by its book."""
         return {book: start for start, book in self._books.items()}
 
-    def _first_in_cell(self, counting: Counting, found: _Found, counts: Mask) -> Mask:
-        """Of the events that count, the first of each person in each window and cell."""
-        chosen = np.flatnonzero(counts)
-        rows = found.rows[chosen]
-        cell = found.batch.cells(counting.by)[rows]
-        # Rows of one person and window stand together: within each, whoever is in a cell first comes first.
-        pair = np.cumsum(_begins_anew(found.batch.person[rows], found.books[chosen]))
-        order = np.lexsort((rows, cell, pair))
-        begins, _ = runs(pair[order] * self.cells[counting].cells + cell[order])
-        heads = np.sort(order[begins])
-        people = found.batch.people[rows[heads]]
-        people[:, 1] += cell[heads].astype(np.uint64) * _CELLS_APART
-        visits = self.tables[counting]
-        slots = visits.slots(people, found.books[chosen[heads]])
-        news = visits.counts[slots] == 0
-        visits.counts[slots[news]] = 1
-        visits.pieces[slots[news]] = found.piece
-        found.touched.people[counting] = Entries(people[news], found.books[chosen[heads[news]]], slots[news])
-        first = np.zeros(len(counts), dtype=np.bool_)
-        first[chosen[heads[news]]] = True
-        return first
-
     def _within_total(self, found: _Found, wanted: Mask) -> Mask:
         """Which of the events that a window's bound lets count the bound over all windows lets count too.
 
@@ -251,20 +219,6 @@ class _Found:
     books: Books
     piece: int
     touched: Touched
-
-
-def _is_by_cell(counting: Counting) -> bool:
-    """Whether people are counted in each of several cells."""
-    return counting.people and bool(counting.by)
-
-
-def _begins_anew(*columns: npt.NDArray[Any]) -> Mask:
-    """The rows in which some column differs from the row before; the first row does."""
-    found = np.zeros(len(columns[0]), dtype=np.bool_)
-    found[:1] = True
-    for column in columns:
-        found[1:] |= column[1:] != column[:-1]
-    return found
 
 
 def _by_person_and_window(batch: Batch, rows: Column, starts: Column) -> tuple[Column, Column, Column, Column]:

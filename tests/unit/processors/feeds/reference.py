@@ -63,7 +63,7 @@ def found_by(
     total = about.total if horizon is not None else None
     is_people, is_sum = standing.count == "people", isinstance(standing.count, SumOf)
     now = clocks(about, records, ends)
-    bounds = _Bounds(about.contribution, total, is_people=is_people)
+    bounds = _Bounds(1 if is_people else about.contribution, total)
     windows: dict[int, Counter[int]] = defaultdict(Counter)
     for place, event in _countable(about, stream, records, now, effect):
         latest = event["at"] - event["at"] % every
@@ -71,7 +71,7 @@ def found_by(
             beyond = horizon is not None and start >= first + horizon * every
             late = now[place] >= start + size + lateness
             cell = _cell(standing.by, event)
-            if start >= first and not beyond and not late and bounds.let(str(event["who"]), start, cell):
+            if start >= first and not beyond and not late and bounds.let(str(event["who"]), start):
                 windows[start][cell] += event["delay"] if is_sum else 1
     closed: Found = {}
     start = first
@@ -84,19 +84,15 @@ def found_by(
 class _Bounds:
     """How often each person was counted, in each window and in all."""
 
-    def __init__(self, most: int, total: int | None, *, is_people: bool) -> None:
-        self._most, self._total, self._is_people = most, total, is_people
+    def __init__(self, most: int, total: int | None) -> None:
+        self._most, self._total = most, total
         self._visits: Counter[tuple[str, int]] = Counter()
         self._lives: Counter[str] = Counter()
-        self._cells: set[tuple[str, int, int]] = set()
 
-    def let(self, who: str, start: int, cell: int) -> bool:
+    def let(self, who: str, start: int) -> bool:
         if self._visits[who, start] >= self._most:
             return False
         self._visits[who, start] += 1
-        if self._is_people and (who, start, cell) in self._cells:
-            return False
-        self._cells.add((who, start, cell))
         if self._total is not None and self._lives[who] >= self._total:
             return False
         self._lives[who] += 1
