@@ -94,7 +94,8 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
             return decided, number
         case Laplace(dimensions=dimensions):
             several = f", of up to {dimensions:,} in an answer," if dimensions > 1 else ""
-            remark = "on a table: each count, and what moves by more carries an alpha of its own"
+            table = "on a table: each count, and what moves by more carries an alpha of its own"
+            remark = "" if spec.standing is not None else table
             return (_promise(calibration, f"each number{several} is within ±", "", _charged(calibration), remark),)
         case NoisyMax() | Exponential():
             before = f"each choice among up to {MAX_CANDIDATES} candidates is at most "
@@ -103,6 +104,9 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
         case RandomizedResponse():
             over = _first(calibration.expected_queries, "event")
             return (_promise(calibration, "each category's estimated share is within ±", "", over),)
+        case Histogram() if isinstance(calibration, AnswersCalibration):
+            over = _first(promised_answers(calibration), "window")
+            return (_promise(calibration, "each number of a window is within ±", "", over),)
         case Histogram():
             remark = "sums of cells carry an alpha of their own"
             return (
