@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schemas import GrantRecord, SourceRecord, TableSource
+from schemas import EventsSource, GrantRecord, SourceRecord, TableSource
 from stream.errors import Invalid, Unknown
 
 ANSWERING: Final = ("pmw", "laplace")
@@ -30,6 +30,10 @@ def target(name: str, sources: Iterable[SourceRecord], grants: Sequence[GrantRec
     """
     tables = {one.source.source: one.source for one in sources}
     grant = next((one for one in grants if one.spec.stream == name), None)
+    if isinstance(tables.get(name if grant is None else grant.spec.source), EventsSource):
+        raise Invalid(
+            f"FROM {name}: is about a live topic, whose windows ask its streams; statements are about tables"
+        )
     if grant is None:
         grant = _on_source(name, tables.keys(), grants)
     if grant.spec.mechanism.kind not in ANSWERING:

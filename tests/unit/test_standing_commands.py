@@ -1,0 +1,108 @@
+"""Live topics and standing streams in commands, results and frames; and what is not for them says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sotto import Driver, Invalid, Refused, Result
+from stream.cli import output, sources, streams
+from stream.cli.app import app
+from stream.cli.queries import _line
+from tests.unit.processors.installation import KEY
+from tests.unit.processors.test_standing import GROUP, WINDOW, flights, question, standing
+from tests.unit.test_budget_commands import Connected, run
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver(KEY, partitions=1)
+    for module in (sources, streams):
+        monkeypatch.setattr(module, "AsyncClient", lambda: Connected(made))
+    monkeypatch.setattr(output.console, "width", 300)
+    return made
+
+
+def test_commands_say_what_is_declared_asked_and_promised(driver: Driver) -> None:
+    said = run("source", "add", json.dumps(flights(total=5)))
+    told = (
+        "topic ops.departures: of each 'tailnum' at most 2 events count in a window of a stream, and 5 in all windows of a running count; "
+        "windows close by the broker's stamps, those of a silent partition 5s behind; events more than 5m ahead are refused"
+    )
+    assert told in said
+    assert told in run("source", "show", "flights")
+    said = run("stream", "open", json.dumps(standing()))
+    asks = (
+        "asks how many events with delay >= 60 for each origin in windows of 1h, one every 15m, from 1970-01-01T00:00:00Z on; each is asked "
+        "10m after its end"
+    )
+    assert asks in said
+    assert "this promise lasts for 10,000 windows, all groups of each" in said
+    assert asks in run("stream", "show", "flights", "late")
+    histogram = standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 7}, by=[])
+    assert "each number of a window is within ±" in run("stream", "open", json.dumps(histogram))
+    assert driver.grant("flights", "all").spec.standing is not None
+
+
+def test_results_name_their_window_and_group(driver: Driver) -> None:
+    driver.register(flights())
+    driver.open(standing("numbers", {"kind": "laplace", "answers": 9}))
+    driver.open(standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 9}, by=[]))
+    result = driver.ask(question("numbers", 1, value=3))
+    about = "numbers [2013-01-01T05:00:00Z … 2013-01-01T06:00:00Z, origin EWR]"
+    assert str(result).startswith(f"{about}: ")
+    assert _line(result).startswith(f"{about} 1 answer ")
+    assert result.rows()[0] == {
+        "stream": "numbers",
+        "id": "1",
+        "outcome": "answer",
+        "window_start": WINDOW["start"],
+        "window_end": WINDOW["end"],
+        "origin": "EWR",
+        "estimate": result.estimate,
+        "choice": None,
+        "alpha": result.alpha,
+        "reason": None,
+    }
+    results = driver.ask_many(
+        [question("numbers", 2, value=3), {"id": "3", "stream": "all", "values": [1, 2, 3], "window": WINDOW}]
+    )
+    frame = results.to_polars()
+    assert frame["window_start"].to_list() == [WINDOW["start"]] * 4
+    assert frame["origin"].to_list() == ["EWR", None, None, None]
+    assert frame["position"].to_list() == [None, 0, 1, 2]
+    heard = list(driver.answers(from_beginning=True))
+    assert heard == [result, *results]
+    assert (heard[0].window, heard[0].group) == (result.window, GROUP)
+
+
+def test_an_attribute_that_is_named_like_a_column_stands_beside_it() -> None:
+    answer: dict[str, Any] = {"id": "1", "stream": "s", "outcome": "above", "window": WINDOW}
+    group = {"stream": "a", "estimate": 1, "window_end": "b"}
+    result = Result.read(json.dumps({**answer, "group": group}).encode())
+    [row] = result.rows()
+    assert (row["stream"], row["stream*"], row["estimate"], row["estimate*"]) == ("s", "a", None, 1)
+    assert (row["window_end"], row["window_end*"]) == (WINDOW["end"], "b")
+
+
+def test_what_is_not_for_live_topics_says_so(driver: Driver, tmp_path: Path) -> None:
+    driver.register(flights())
+    driver.open(standing("numbers", {"kind": "laplace", "answers": 9}))
+    with pytest.raises(Refused, match="source: 'flights' is a live topic, whose events come by themselves"):
+        driver.refresh("flights")
+    for statement in ("SELECT COUNT(*) FROM numbers", "SELECT COUNT(*) FROM flights"):
+        with pytest.raises(Invalid, match="is about a live topic, whose windows ask its streams"):
+            driver.sql(statement)
+    checked = CliRunner().invoke(app, ["source", "check", json.dumps(flights())])
+    assert checked.exit_code == 1
+    assert "flights is a live topic; give a table source" in str(checked.exception)
+    (questions := tmp_path / "questions").write_text('{"value": 3}\n')
+    said = CliRunner().invoke(
+        app, ["simulate", json.dumps(standing()), str(questions), "--source", json.dumps(flights())]
+    )
+    assert said.exit_code == 1
+    assert "source 'flights': windows ask standing streams, and no file of questions" in str(said.exception)
