@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from schemas import AllotmentRecord, Answer, GrantRecord, PopulationRecord, Query, Receipt, SourceRecord
     from stream.asking import Result, Results
+    from stream.asking.alerts import Notice
     from stream.client import AsyncClient, Client
     from stream.errors import (
         Exhausted,
@@ -47,6 +48,7 @@ __all__ = [
     "Missing",
     "NotAnswered",
     "NotReproducibleError",
+    "Notice",
     "PopulationRecord",
     "Query",
     "Receipt",
@@ -75,6 +77,7 @@ _HOMES: Final = {
         "SourceRecord",
     ),
     "stream.asking": ("Result", "Results"),
+    "stream.asking.alerts": ("Notice",),
     "stream.client": ("AsyncClient", "Client"),
     "stream.errors": (
         "Exhausted",

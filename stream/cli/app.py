@@ -24,6 +24,7 @@ COMMANDS: Final = {
         "stream.cli.statements:sql", "Ask what a SELECT asks, each number with its ±, and say what it cost."
     ),
     "answers": Later("stream.cli.queries:answers", "Print committed answers as they come."),
+    "watch": Later("stream.cli.watching:watch", "Show the alerts of streams as they come."),
     "top": Later(
         "stream.cli.top:top",
         "Show budgets, busiest streams, services and refused events live, with a viewer's token.",

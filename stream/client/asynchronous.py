@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,6 +27,7 @@ from schemas import (
 )
 from schemas.wire import Codec
 from stream.asking import Question, Result
+from stream.asking.alerts import Notice
 from stream.asking.budgets import extension, opening
 from stream.asking.outside import needs_domain
 from stream.asking.questions import (
@@ -35,6 +37,7 @@ from stream.asking.questions import (
     as_source,
     made_settings,
 )
+from stream.asking.watching import Watch
 from stream.client.asking import Asked
 from stream.client.budgets import BudgetCalls, new_id
 from stream.client.connection import Connection
@@ -44,6 +47,7 @@ from stream.client.ledger import Ledger, read_digests, read_ledger
 from stream.client.listening import Listener, Pending
 from stream.client.requests import send_requests
 from stream.client.trail import read_trail
+from stream.client.watching import notices
 from stream.errors import Refused, SottoError, Unknown
 from stream.kafka.unread import readable
 from stream.processors.base import Headers
@@ -248,6 +252,24 @@ class AsyncClient(BudgetCalls):
                             yield Result.read(record.value)
             finally:
                 await consumer.stop()
+
+    async def watch(
+        self, *streams: str, source: str | None = None, quiet: bool = False, from_beginning: bool = False
+    ) -> AsyncGenerator[Notice, None]:
+        """The alerts of these streams as they are committed, and that one has ended; without end.
+
+        A stream's name may hold ``*`` for anything; with ``source`` it must be of that source, and without names all are watched.
+        With ``quiet`` every other answer is told as well.
+
+        Raises:
+            Unknown: there is no such source, or no stream that is named in full.
+        """
+        self._require_open()
+        with translated():
+            watch = Watch(streams, source, quiet=quiet)
+            async with aclosing(notices(self._connection, watch, from_beginning=from_beginning)) as each:
+                async for notice in each:
+                    yield notice
 
     async def list_sources(self) -> list[SourceRecord]:
         """All sources that are registered as of now, with their budgets."""

@@ -22,6 +22,7 @@ from schemas import (
     TrailRecord,
 )
 from stream.asking import Question, Result, Results
+from stream.asking.alerts import Notice
 from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, made_settings
 from stream.client.asynchronous import AsyncClient
 from stream.processors.base import Headers
@@ -164,6 +165,14 @@ class Client:
     def answers(self, *, from_beginning: bool = False) -> Generator[Result, None, None]:
         """Committed answers of all streams, as they come; without end."""
         return self._each(lambda client: client.answers(from_beginning=from_beginning))
+
+    def watch(
+        self, *streams: str, source: str | None = None, quiet: bool = False, from_beginning: bool = False
+    ) -> Generator[Notice, None, None]:
+        """The alerts of these streams as they are committed, and that one has ended; without end."""
+        return self._each(
+            lambda client: client.watch(*streams, source=source, quiet=quiet, from_beginning=from_beginning)
+        )
 
     def list_sources(self) -> list[SourceRecord]:
         """All sources that are registered as of now, with their budgets."""

@@ -21,6 +21,7 @@ from stream.testing.given import Given
 from stream.testing.installation import as_key
 from stream.testing.requesting import Requesting
 from stream.testing.tasks import Place
+from stream.testing.watching import WatchCalls
 
 if TYPE_CHECKING:
     from stream.sql import Table
@@ -32,7 +33,7 @@ class NotReproducibleError(AssertionError):
     """A batch that was delivered again gave other bytes."""
 
 
-class Driver(Requesting):
+class Driver(Requesting, WatchCalls):
     """A whole installation in one object, with the calls of a client: see Client for those.
 
     Everything is deterministic: two drivers with the same key that are told the same things write the same bytes. Nothing is

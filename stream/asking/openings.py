@@ -1,0 +1,65 @@
+"""Openings: what the ledger's bytes say of a stream to whoever watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from schemas import StreamState
+
+
+class Opening(NamedTuple):
+    """One opening of a stream, and whether it goes on; ``reason`` is why it does not."""
+
+    stream: str
+    source: str
+    incarnation: str
+    state: StreamState
+    reason: str | None
+
+    @property
+    def end(self) -> str | None:
+        """That it has ended and why, in words; None while it has not."""
+        if self.state == "open":
+            return None
+        return f"{self.state}: {self.reason}" if self.reason else self.state
+
+
+def source_of(key: bytes | None) -> str | None:
+    """The source that a record of the ledger registers; None if it is about something else."""
+    kind, _, name = (key or b"").partition(b"|")
+    return name.decode(errors="replace") if kind == b"source" else None
+
+
+def opening_of(key: bytes | None, value: bytes | None, wanted: Callable[[str, str], bool]) -> Opening | None:
+    """The opening that a record of the ledger tells of; None if it tells of none that is ``wanted`` by source and stream."""
+    kind, _, rest = (key or b"").partition(b"|")
+    if kind != b"grant" or value is None:
+        return None
+    source, _, stream = rest.decode(errors="replace").partition("|")
+    if not wanted(source, stream):
+        return None
+    try:
+        told = _decoder.decode(value)
+    except msgspec.DecodeError:
+        return None  # a later version's
+    state = told.state if told.state != "open" or told.ending is None else told.ending
+    return Opening(stream, source, told.identity.incarnation, state, told.reason)
+
+
+class _Identity(msgspec.Struct, gc=False):
+    incarnation: str
+
+
+class _Grant(msgspec.Struct, gc=False):
+    """The fields of a GrantRecord that say which opening it is, and whether it goes on."""
+
+    identity: _Identity
+    state: StreamState
+    ending: Literal["halted", "closed"] | None = None
+    reason: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Grant)

@@ -1,0 +1,96 @@
+"""Watching streams: which of their answers are told, and their ends, once each. Told nothing of Kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from typing import Final, Protocol
+
+from stream.asking.alerts import ABOVE, Notice, matches
+from stream.asking.openings import Opening
+from stream.asking.results import Result
+from stream.errors import Unknown
+
+_HALTED: Final = b'"halted"'
+
+
+class AnswerRecord(Protocol):
+    """What is read of an answer's record."""
+
+    @property
+    def timestamp(self) -> int: ...  # noqa: D102
+    @property
+    def key(self) -> bytes | None: ...  # noqa: D102
+    @property
+    def value(self) -> bytes | None: ...  # noqa: D102
+
+
+class Watch:
+    """The streams of these names, which may hold ``*``, and of this source: their alerts, with ``quiet`` all their answers."""
+
+    def __init__(
+        self,
+        patterns: tuple[str, ...],
+        source: str | None,
+        *,
+        quiet: bool,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._patterns = patterns
+        self._source = source
+        self._quiet = quiet
+        self._clock = clock
+        self._ended: set[str] = set()
+
+    def wants(self, source: str, stream: str) -> bool:
+        """Whether a stream is watched."""
+        return self._source in {None, source} and matches(stream, self._patterns)
+
+    def begin(self, openings: Iterable[Opening], sources: AbstractSet[str]) -> list[Notice]:
+        """What is told first: which of the streams that are named in full have ended.
+
+        Raises:
+            Unknown: such a stream, or the source, is not there.
+        """
+        if self._source is not None and self._source not in sources:
+            raise Unknown(f"source '{self._source}' is not registered; see 'sotto source list'")
+        known = {opening.stream: opening for opening in openings}
+        for name in self._patterns:
+            if name not in known and not any(sign in name for sign in "*?["):
+                raise Unknown(
+                    f"stream '{name}' is not known{f' to source {self._source}' if self._source else ''}; see 'sotto "
+                    f"source list', or watch '{name}*' for streams that are still to be opened"
+                )
+        return [notice for name in self._patterns if name in known for notice in self.changed(known[name])]
+
+    def changed(self, opening: Opening) -> list[Notice]:
+        """What is told when the ledger has something new of a stream."""
+        if opening.end is None:
+            self._ended.discard(opening.stream)
+            return []
+        return self._end(opening, opening.end)
+
+    def may_matter(self, record: AnswerRecord) -> bool:
+        """Whether an answer could be told, by its bytes: most are passed over unread."""
+        value = record.value or b""
+        return (self._quiet or ABOVE in value or _HALTED in value) and matches(
+            (record.key or b"").decode(errors="replace"), self._patterns
+        )
+
+    def told(self, record: AnswerRecord, opening: Opening) -> list[Notice]:
+        """What is told of an answer of a stream that is watched."""
+        answer = Result.read(record.value)
+        notice = Notice(record.timestamp / 1000, opening.stream, opening.source, answer)
+        if answer.outcome == "halted":
+            ends = self._end(opening, opening.end or f"halted: {answer.reason}")
+            return ends or ([notice] if self._quiet else [])
+        if answer.outcome != "rejected" and opening.end is None:
+            self._ended.discard(opening.stream)
+        return [notice] if self._quiet or notice.is_alert else []
+
+    def _end(self, opening: Opening, end: str) -> list[Notice]:
+        if opening.stream in self._ended:
+            return []
+        self._ended.add(opening.stream)
+        return [Notice(self._clock(), opening.stream, opening.source, ended=end)]

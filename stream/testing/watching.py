@@ -1,0 +1,41 @@
+"""The driver's call about alerts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from stream.asking.alerts import Notice
+from stream.asking.openings import opening_of, source_of
+from stream.asking.watching import Watch
+
+if TYPE_CHECKING:
+    from stream.processors.base import Record
+    from stream.processors.topics import Topics
+
+
+class WatchCalls(ABC):
+    """What of a client is about alerts."""
+
+    topics: Topics
+
+    @abstractmethod
+    def records(self, topic: str) -> list[Record]:
+        """Everything ever written to a topic."""
+
+    def watch(
+        self, *streams: str, source: str | None = None, quiet: bool = False, from_beginning: bool = False
+    ) -> Generator[Notice, None, None]:
+        """The alerts of these streams, from the first or the next on; from the first, then which have ended. It ends with the last there is."""
+        watch = Watch(streams, source, quiet=quiet)
+        seen = 0 if from_beginning else len(self.records(self.topics.answers))
+        ledger = self.records(self.topics.ledger)
+        told = (opening_of(record.key, record.value, watch.wants) for record in ledger)
+        openings = {one.stream: one for one in told if one is not None}
+        yield from watch.begin(openings.values(), {source_of(record.key) or "" for record in ledger})
+        for record in filter(watch.may_matter, self.records(self.topics.answers)[seen:]):
+            opening = openings.get((record.key or b"").decode())
+            yield from watch.told(record, opening) if opening is not None else ()
+        for opening in openings.values() if from_beginning else ():
+            yield from watch.changed(opening)

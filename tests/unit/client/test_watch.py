@@ -1,0 +1,149 @@
+"""Watching: alerts and ends are told, each once, and what is not watched is not."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from schemas import Answer
+from sotto import Driver, Notice, Unknown
+from stream.asking.alerts import place_of, window_end, window_text
+from stream.asking.openings import Opening
+from stream.asking.watching import Watch
+from stream.cli.watching import document, lines
+from stream.processors.base import Record
+from tests.unit.processors.installation import HIGH, KEY, LOW, VALUES, spec
+
+WINDOW = {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
+OPENING = Opening("late", "flights", "0" * 32, "open", None)
+
+
+def answer(outcome: str, **fields: Any) -> Answer:
+    given = {"id": "x", "stream": "late", "outcome": outcome, "window": WINDOW, "group": {"origin": "EWR"}}
+    return Answer.model_validate_json(json.dumps({**given, **fields}))
+
+
+def record(outcome: str, **fields: Any) -> Record:
+    value = answer(outcome, **fields).model_dump_json(exclude_none=True).encode()
+    return Record("answers", 0, 0, 1_700_000_000_000, b"late", value)
+
+
+def driver() -> Driver:
+    made = Driver(KEY)
+    made.register(VALUES)
+    made.register({**VALUES, "source": "other"})
+    for stream, source in (("late-1", "feed"), ("late-2", "feed"), ("else", "other")):
+        made.open(spec(stream, source, cutoff=2))
+    return made
+
+
+def told(notices: Any) -> list[tuple[str, str]]:
+    return [(one.stream, one.ended.partition(":")[0] if one.ended else one.answer.outcome) for one in notices]
+
+
+def test_alerts_are_told_and_quiet_answers_where_they_are_wanted() -> None:
+    with driver() as client:
+        client.ask_many([{"stream": "late-1", "value": value} for value in (LOW, HIGH, LOW)])
+        assert told(client.watch(from_beginning=True)) == [("late-1", "above")]
+        assert told(client.watch(from_beginning=True, quiet=True)) == [
+            ("late-1", "below"),
+            ("late-1", "above"),
+            ("late-1", "below"),
+        ]
+        assert told(client.watch()) == []
+
+
+def test_streams_are_watched_by_name_pattern_and_source() -> None:
+    with driver() as client:
+        client.ask_many([{"stream": stream, "value": HIGH} for stream in ("late-1", "late-2", "else")])
+        assert told(client.watch("late-2", from_beginning=True)) == [("late-2", "above")]
+        assert sorted(told(client.watch("late-*", from_beginning=True))) == [
+            ("late-1", "above"),
+            ("late-2", "above"),
+        ]
+        assert told(client.watch(source="other", from_beginning=True)) == [("else", "above")]
+        assert [one.source for one in client.watch(source="other", from_beginning=True)] == ["other"]
+        with pytest.raises(Unknown, match="stream 'nobody' is not known"):
+            list(client.watch("nobody"))
+        with pytest.raises(Unknown, match="source 'nowhere' is not registered"):
+            list(client.watch(source="nowhere"))
+
+
+def test_a_stream_that_has_run_dry_or_is_closed_is_told_of_once() -> None:
+    with driver() as client:
+        client.ask_many([{"stream": "late-1", "value": HIGH} for _ in range(4)])
+        client.close("other", "else", "no longer needed")
+        found = told(client.watch(from_beginning=True))
+        assert found.count(("late-1", "above")) == 2
+        assert found.count(("late-1", "exhausted")) + found.count(("late-1", "halted")) == 1
+        assert found.count(("else", "closed")) == 1
+        [closed] = client.watch("else")
+        assert closed.ended == "closed: no longer needed"
+
+
+def test_a_halted_stream_is_told_of_by_its_first_answer_and_again_after_it_has_answered() -> None:
+    watch = Watch((), None, quiet=False)
+    halted = record("halted", reason="the table is not the one that was registered")
+    ends = [len(watch.told(halted, OPENING)) for _ in range(3)]
+    assert ends == [1, 0, 0]
+    assert watch.told(record("below", index=1), OPENING) == []
+    [again] = watch.told(halted, OPENING)
+    assert again.ended == "halted: the table is not the one that was registered"
+
+
+def test_an_extended_stream_ends_anew() -> None:
+    watch = Watch((), None, quiet=False)
+    dry = OPENING._replace(state="exhausted", reason="its grant is used up")
+    assert [len(watch.changed(one)) for one in (dry, dry, OPENING, dry)] == [1, 0, 0, 1]
+
+
+def test_a_line_has_all_parts_and_keeps_to_the_terminal() -> None:
+    long = "the-departures-that-are-late-by-an-hour"
+    notice = Notice(0.0, long, "flights", answer("above", stream=long, estimate=31.23, alpha=4.1, tops_left=46))
+    for width in (80, 60):
+        text = [line.plain for line in lines(notice, width)]
+        assert all(len(line) <= width for line in text)
+        whole = re.sub(r"\s+", " ", " ".join(text))
+        assert f"▲ ALERT {long} 2013-01-01 05:00–06:00 origin=EWR 31.23 ± 4.1 46 left" in whole
+    # What comes from a topic cannot write to the terminal.
+    [line] = lines(Notice(0.0, "late", ended="halted: \x1b[2J"), 80)
+    assert "\x1b" not in line.plain
+
+
+def test_json_has_the_answers_fields() -> None:
+    told_as = document(Notice(1_700_000_000.5, "late", "flights", answer("above", tops_left=3)))
+    assert told_as == {
+        "time": "2023-11-14T22:13:20.500Z",
+        "source": "flights",
+        "stream": "late",
+        "id": "x",
+        "outcome": "above",
+        "window": WINDOW,
+        "group": {"origin": "EWR"},
+        "tops_left": 3,
+    }
+    assert document(Notice(0.0, "late", "flights", ended="closed"))["ended"] == "closed"
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "text"),
+    [
+        ("2013-01-01T05:00:00Z", "2013-01-01T06:00:00Z", "2013-01-01 05:00–06:00"),
+        ("2013-01-01T23:00:00Z", "2013-01-02T00:00:00Z", "2013-01-01 23:00–2013-01-02 00:00"),
+        ("2013-01-01T05:00:00Z", "2013-01-01T05:00:30Z", "2013-01-01 05:00–05:00:30"),
+        ("2013-01-01T05:00:00Z", "2013-01-01T05:00:00.250Z", "2013-01-01 05:00–05:00:00.250"),
+        ("long ago", "now", "long ago–now"),
+    ],
+)
+def test_windows_in_words(start: str, end: str, text: str) -> None:
+    assert window_text(answer("above", window={"start": start, "end": end})) == text
+
+
+def test_an_alert_begins_with_its_windows_end_and_never_after_it_was_told() -> None:
+    assert window_end(answer("above"), 2e9) == 1357020000.0
+    assert window_end(answer("above"), 1e9) == 1e9
+    assert window_end(answer("above", window=None), 7.0) == 7.0
+    assert place_of(answer("above")) != place_of(answer("above", group={"origin": "JFK"}))
