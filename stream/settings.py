@@ -125,6 +125,12 @@ class Settings(BaseSettings):
     monitor_asks: bool = False
     """Whether the monitor asks streams for those whose tokens may: it then writes ``queries`` and reads ``answers``."""
 
+    monitor_alerts: bool = False
+    """Whether the monitor reads ``answers`` to show alerts to all who may look at it."""
+
+    alerts_file: str = ""
+    """Owner-only JSON file of the targets that ``sotto serve alerts`` takes alerts to."""
+
     monitor_event_streams: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Most connections of one token that are sent live events at a time."""
 

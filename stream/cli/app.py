@@ -80,6 +80,7 @@ _EXPECTED: Final = (
     "stream.noise:NoiseKeyError",
     "stream.secret_files:SecretFileError",
     "stream.monitor.tokens:TokenError",
+    "stream.alerts.configuration:AlertsError",
     "stream.monitor.monitor:MonitorEndedError",
     "stream.kafka.membership:MembershipLostError",
     "stream.kafka.supervision:StalledError",

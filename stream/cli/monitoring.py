@@ -82,6 +82,7 @@ def start(settings: Settings, folder: Path, port: int) -> Iterator[RunningMonito
             "monitor_port": _free_port(settings.monitor_host, port),
             "monitor_names_file": str(names),
             "monitor_asks": True,
+            "monitor_alerts": True,
             "metrics_port": 0,
         }
     )

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from stream import log
-from stream.cli import monitoring
+from stream.cli import alerting, monitoring
 from stream.cli.output import CommandError
 from stream.kafka.nearby import settings_here
 from stream.kafka.replicas import ReplicaError, Replicas, cores
@@ -25,13 +25,15 @@ class RoleName(StrEnum):
     WORKER = "worker"
     BUDGET = "budget"
     MONITOR = "monitor"
+    ALERTS = "alerts"
 
 
 def serve(
     role: Annotated[
         RoleName,
         typer.Argument(
-            help="worker answers queries; budget grants, records and halts; monitor shows and takes requests."
+            help="worker answers queries; budget grants, records and halts; monitor shows and takes requests; alerts "
+            "tells webhooks and Alertmanager."
         ),
     ],
     key_file: Annotated[Path | None, typer.Option(help="Noise key file; else SOTTO_NOISE_KEY[_FILE].")] = None,
@@ -49,6 +51,10 @@ def serve(
         _require_worker(role, processes)
         monitoring.serve(host, port, stop_with_stdin=stop_with_stdin)
         return
+    if role is RoleName.ALERTS:
+        _require_worker(role, processes)
+        alerting.serve(stop_with_stdin=stop_with_stdin)
+        return
     if host is not None or port is not None:
         raise CommandError(
             "--host and --port are the monitor's; a worker's metrics have SOTTO_METRICS_HOST and _PORT"
@@ -65,7 +71,7 @@ def serve(
 
 def _require_worker(role: RoleName, processes: int) -> None:
     if processes != 1 and role is not RoleName.WORKER:
-        raise CommandError("--processes is the workers'; budget service and monitor are one process each")
+        raise CommandError("--processes is the workers'; the other services are one process each")
 
 
 async def _serve_replicas(count: int, arguments: list[str], *, stop_with_stdin: bool) -> None:

@@ -16,7 +16,14 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
 from aiokafka.protocol.admin import CreateAclsRequest
 
-from stream.kafka.names import budget_group, feed_groups, merging_group, monitor_group, worker_group
+from stream.kafka.names import (
+    alerts_group,
+    budget_group,
+    feed_groups,
+    merging_group,
+    monitor_group,
+    worker_group,
+)
 from stream.kafka.security import SecurityError, connection, find_refusal
 from stream.processors.topics import Topics
 from stream.settings import Settings
@@ -35,6 +42,7 @@ class Role(StrEnum):
     BUDGET = "budget"
     FEED = "feed"
     MONITOR = "monitor"
+    ALERTS = "alerts"
 
 
 class Operation(StrEnum):
@@ -134,13 +142,18 @@ def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[Role, tuple[
                 topics.control, topics.charges, topics.ledger, topics.trail, topics.rejected, topics.status
             ),
             *Grant.write(topics.requests),
-            *((*Grant.write(topics.queries), *Grant.read(topics.answers)) if settings.monitor_asks else ()),
+            *(Grant.write(topics.queries) if settings.monitor_asks else ()),
+            *(Grant.read(topics.answers) if settings.monitor_asks or settings.monitor_alerts else ()),
             *(Grant(Operation.DESCRIBE, Resource.TOPIC, topic) for topic in (topics.queries, topics.partials)),
             *(
                 Grant(Operation.DESCRIBE, Resource.GROUP, group)
                 for group in (worker_group(settings), budget_group(settings), merging_group(settings))
             ),
             Grant.own_groups(monitor_group(settings)),
+        ),
+        Role.ALERTS: (
+            *Grant.read(topics.answers, topics.ledger),
+            Grant(Operation.READ, Resource.GROUP, alerts_group(settings), prefixed=True),
         ),
     }
 

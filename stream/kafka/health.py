@@ -11,7 +11,7 @@ from socketserver import ThreadingMixIn
 from typing import Any, Final, Literal, NoReturn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import make_wsgi_app
+from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
 from stream.kafka.metrics import Metrics
 
@@ -21,11 +21,12 @@ HUNG_SECONDS: Final = 60.0
 Respond = Callable[[str, list[tuple[str, str]]], Any]
 
 
-class Health:
-    """One service's figures, and whether it is ready. Written by its event loop, read by the server's threads."""
+class Probes:
+    """Whether a service is ready, and its figures. Written by its event loop, read by the server's threads."""
 
-    def __init__(self, role: Literal["worker", "budget"]) -> None:
-        self.metrics = Metrics(role)
+    def __init__(self, registry: CollectorRegistry, ready: Gauge) -> None:
+        self._registry = registry
+        self._ready = ready
         self._lack = "has not reached Kafka yet"
         self._beat = time.monotonic()
 
@@ -37,7 +38,7 @@ class Health:
     def tell(self, lack: str) -> None:
         """Say what is lacking now."""
         self._lack = lack
-        self.metrics.ready.set(not lack)
+        self._ready.set(not lack)
 
     async def beat(self) -> NoReturn:
         """Show until cancelled that the event loop comes round."""
@@ -56,7 +57,7 @@ class Health:
         """Offer probes and figures at an address, in threads of their own; port 0 offers nothing."""
         if not port:
             return
-        figures = make_wsgi_app(self.metrics.registry)
+        figures = make_wsgi_app(self._registry)
 
         def respond(environ: dict[str, Any], start: Respond) -> Iterable[bytes]:
             path = environ.get("PATH_INFO", "")
@@ -71,6 +72,14 @@ class Health:
         server_class: type[WSGIServer] = type("_Server", (_Server,), {"address_family": family})
         server = make_server(host, port, respond, server_class, _Quiet)
         threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
+
+
+class Health(Probes):
+    """The probes of a service that runs an engine, with the engine's figures."""
+
+    def __init__(self, role: Literal["worker", "budget"]) -> None:
+        self.metrics = Metrics(role)
+        super().__init__(self.metrics.registry, self.metrics.ready)
 
 
 class _Server(ThreadingMixIn, WSGIServer):

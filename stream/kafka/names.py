@@ -28,3 +28,8 @@ def merging_group(settings: Settings) -> str:
 def monitor_group(settings: Settings) -> str:
     """The beginning of the monitors' consumer groups: each monitor has one of its own."""
     return f"{settings.prefix}-monitor"
+
+
+def alerts_group(settings: Settings, target: str = "") -> str:
+    """The consumer group of a target of alerts: each has one of its own."""
+    return f"{settings.prefix}-alerts-{target}"

@@ -16,6 +16,8 @@ from typing import Annotated, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
+from stream.monitor.alert_models import AlertQuery
+from stream.monitor.alerts import view_of
 from stream.monitor.budget_models import AllotmentQuery, SpendingQuery, TrailQuery
 from stream.monitor.connections import WRITE_SECONDS
 from stream.monitor.listing import (
@@ -43,7 +45,9 @@ KEEPALIVE = 10.0
 """Longest silence on a connection, in seconds."""
 
 _Maker = Callable[[], BaseModel]
-_Query = TypeVar("_Query", SourceQuery, StreamQuery, RejectedQuery, SpendingQuery, TrailQuery, AllotmentQuery)
+_Query = TypeVar(
+    "_Query", SourceQuery, StreamQuery, RejectedQuery, SpendingQuery, TrailQuery, AllotmentQuery, AlertQuery
+)
 
 
 class EventQuery(View):
@@ -228,6 +232,11 @@ def _allotments(monitor: Monitor, parameters: _Parameters) -> _Maker:
     return lambda: list_allotments(monitor.tables, query)
 
 
+def _alerts(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    query = parameters.pick(AlertQuery)
+    return lambda: view_of(monitor.alerts, query)
+
+
 _MAKERS: dict[ViewName, Callable[[Monitor, _Parameters], _Maker]] = {
     "overview": lambda monitor, _: monitor.overview,
     "sources": _sources,
@@ -240,6 +249,7 @@ _MAKERS: dict[ViewName, Callable[[Monitor, _Parameters], _Maker]] = {
     "streams": _streams,
     "stream": _stream,
     "rejected": _rejected,
+    "alerts": _alerts,
     "workers": lambda monitor, _: lambda: monitor.workers,
 }
 

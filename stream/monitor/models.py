@@ -40,6 +40,7 @@ ViewName = Literal[
     "populations",
     "population",
     "allotments",
+    "alerts",
 ]
 
 ProblemCode = Literal[

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from schemas import Receipt, Request
 from stream.monitor import views
+from stream.monitor.alerts import Alerts
 from stream.monitor.asking import Asker
 from stream.monitor.models import Overview, Readiness, ViewName, WorkersView
 from stream.monitor.series import Series
@@ -30,6 +31,7 @@ _CHANGED_BY: dict[ViewName, tuple[ChangeTopic, ...]] = {
     "stream": ("streams",),
     "rejected": ("rejected",),
     "workers": ("workers",),
+    "alerts": ("alerts", "streams"),
 }
 
 
@@ -55,6 +57,8 @@ class Monitor:
     readiness: Callable[[], Readiness]
     clock: Callable[[], float] = time.time
     asker: Asker | None = None
+    alerts: Alerts | None = None
+    """Alerts, where answers are read for them."""
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """One plan or curve at a time: the services on this machine keep their processors."""
     history: Series = field(default_factory=views.new_history)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from stream.monitor.alert_models import AlertQuery
 from stream.monitor.budget_models import AllotmentQuery, SpendingQuery, TrailFilter, TrailQuery
 from stream.monitor.calls import Route
 from stream.monitor.events import EventQuery
@@ -44,7 +45,16 @@ _PLAIN = (
         "/api/events",
         "Live views as server-sent events; each event carries what the view's own route answers",
         "text/event-stream",
-        (EventQuery, SourceQuery, StreamQuery, RejectedQuery, SpendingQuery, TrailQuery, AllotmentQuery),
+        (
+            EventQuery,
+            SourceQuery,
+            StreamQuery,
+            RejectedQuery,
+            SpendingQuery,
+            TrailQuery,
+            AllotmentQuery,
+            AlertQuery,
+        ),
     ),
 )
 

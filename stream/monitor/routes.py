@@ -29,6 +29,8 @@ from stream.accounting.curves import Against
 from stream.errors import Refused
 from stream.log import get_logger
 from stream.monitor import planning, questions, views
+from stream.monitor.alert_models import AlertQuery, AlertsView
+from stream.monitor.alerts import view_of
 from stream.monitor.budget_models import (
     AllotmentPage,
     AllotmentQuery,
@@ -141,6 +143,10 @@ async def _stream(monitor: Monitor, call: Call) -> StreamDetail:
 
 async def _rejected(monitor: Monitor, call: Call) -> RejectedView:
     return list_rejected(monitor.tables, call.query)
+
+
+async def _alerts(monitor: Monitor, call: Call) -> AlertsView:
+    return view_of(monitor.alerts, call.query)
 
 
 async def _workers(monitor: Monitor, _: Call) -> WorkersView:
@@ -267,6 +273,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/api/streams", "Streams: search, filter, sort, page", StreamPage, _streams, query=StreamQuery),
     Route("GET", "/api/streams/{stream}", "A stream with its definition and timeline", StreamDetail, _stream),
     Route("GET", "/api/rejected", "Refused events by reason", RejectedView, _rejected, query=RejectedQuery),
+    Route("GET", "/api/alerts", "What is firing, and the latest alerts", AlertsView, _alerts, query=AlertQuery),
     Route("GET", "/api/workers", "Services, partitions, lag and restores", WorkersView, _workers),
     Route("GET", "/api/sources/{source}", "A source with its budget and what it declares", SourceDetail, _source),
     Route("POST", "/api/declarations", "What a source would declare", Declaration, _declaration, body=Source),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from stream import tracing
 from stream.client import AsyncClient
@@ -13,6 +14,8 @@ from stream.kafka.services import stop_when_told
 from stream.kafka.starting import Stopped, patiently
 from stream.kafka.topics import find_topics
 from stream.log import get_logger
+from stream.monitor.alert_reader import AlertReader
+from stream.monitor.alerts import Alerts
 from stream.monitor.asking import Asker, OnDemand
 from stream.monitor.groups import Groups
 from stream.monitor.models import Readiness
@@ -44,12 +47,18 @@ async def serve_monitor(settings: Settings, names: Callable[[], Names], *, stop_
         reader = Reader(settings, client.topics, tables)
         asking = OnDemand(settings)
         asker = Asker(asking) if settings.monitor_asks else None
-        monitor = Monitor(tables, names, settings, client, lambda: _readiness(reader, groups), asker=asker)
+        alerts = Alerts(tables) if settings.monitor_alerts else None
+        monitor = Monitor(
+            tables, names, settings, client, lambda: _readiness(reader, groups), asker=asker, alerts=alerts
+        )
         groups = Groups(settings, client.topics, tables, monitor.show_workers)
         add_api(reader.web, monitor)
         async with reader:
             log.info("monitor is up", host=settings.monitor_host, port=settings.monitor_port)
-            tasks = [asyncio.create_task(one) for one in (groups.run(), _remember(monitor), asking.rest())]
+            works: list[Coroutine[Any, Any, None]] = [groups.run(), _remember(monitor), asking.rest()]
+            if alerts is not None:
+                works.append(AlertReader(settings, client.topics, alerts).run())
+            tasks = [asyncio.create_task(one) for one in works]
             ends = [asyncio.create_task(stopping.wait()), asyncio.create_task(reader.ended())]
             try:
                 ended, _ = await asyncio.wait([*tasks, *ends], return_when=asyncio.FIRST_COMPLETED)

@@ -46,7 +46,7 @@ MAX_MEMBERS = 10_000
 MAX_CODES = 64
 """Different reasons told apart; our services know about ten."""
 
-ChangeTopic = Literal["sources", "streams", "rejected", "workers", "trail"]
+ChangeTopic = Literal["sources", "streams", "rejected", "workers", "trail", "alerts"]
 
 
 class Tables:
@@ -74,6 +74,7 @@ class Tables:
             "rejected": 0,
             "workers": 0,
             "trail": 0,
+            "alerts": 0,
         }
         self._seen: dict[tuple[str, int], int] = {}
         self._takes = {

@@ -88,6 +88,7 @@ class Scene(Installation):
                 if record.offset >= self.read.get(place, 0):
                     self.read[place] = record.offset + 1
                     self.tables.take(record._replace(timestamp=int(self.now * 1000)))
+        self.flow_answers()
 
     def at_work(self) -> None:
         """An hour's work on five sources."""
@@ -116,6 +117,7 @@ class Scene(Installation):
             self.flow()
             self.monitor.remember()
         self.refuse_some()
+        self.answer_windows(end)
         self.now = end
         self.show_services()
         self.monitor.clock = time.time
@@ -155,6 +157,18 @@ class Scene(Installation):
             except Refused:
                 return
             raise AssertionError("a stream was opened that the budget cannot pay for")
+
+    def answer_windows(self, end: float) -> None:
+        """Windows of an hour over three zones, of which two have been above of late."""
+        hour = int(end // 3600) * 3600
+        for ago, groups in (
+            (5, {"north": "above"}),
+            (4, {"north": "below", "west": "above"}),
+            (1, {"harbour": "above"}),
+        ):
+            self.now = hour - (ago - 1) * 3600 + 2
+            numbers = {"estimate": 41_280.5, "alpha": 310.25, "tops_left": 55}
+            self.answer_window("grid-north/peak-load", hour - ago * 3600, groups, **numbers)
 
     def refuse_some(self) -> None:
         self.driver.ask_many([{"id": f"late-{n}", "stream": "nowhere/at-all", "value": 1.0} for n in range(23)])

@@ -30,6 +30,7 @@ PLACES = {
     "sources": "sources",
     "source": "sources/census",
     "workers": "workers",
+    "alerts": "alerts",
     "rejected": "rejected",
     "unknown": "streams/nowhere",
     "register": "register",

@@ -113,6 +113,15 @@ export function time(seconds) {
   return dateAndTime.format(new Date(seconds * 1000));
 }
 
+/** A window in UTC, with no digit that both of its ends share: 2013-01-01 05:00–06:00. */
+export function windowText(window) {
+  if (!window) {
+    return "";
+  }
+  const [start, end] = [window.start, window.end].map((text) => text.replace("T", " ").replace(/(:00)?Z$/, ""));
+  return `${start}–${end.slice(0, 10) === start.slice(0, 10) ? end.slice(11) : end}`;
+}
+
 /** The zone in which times are told, as it was then. */
 export function zone(seconds) {
   return zones.formatToParts(new Date(seconds * 1000)).find((part) => part.type === "timeZoneName").value;

@@ -6,6 +6,7 @@ import { emptyState } from "./parts.js";
 import { parse, route } from "./routes.js";
 import { current, signOut } from "./session.js";
 import { shell } from "./shell.js";
+import { alertsView } from "./views/alerts.js";
 import { askView } from "./views/ask.js";
 import { loginView } from "./views/login.js";
 import { overviewView } from "./views/overview.js";
@@ -25,6 +26,7 @@ const HIDDEN_MS = 60_000; // a tab out of sight gives its connections back after
 
 const VIEWS = {
   overview: [overviewView],
+  alerts: [alertsView],
   streams: [streamsView, streamView],
   sources: [sourcesView, sourceView],
   register: [registerView],

@@ -4,7 +4,7 @@ import { make, setAttribute, setText } from "./dom.js";
 import { plural, time } from "./format.js";
 import { route } from "./routes.js";
 
-const PLACES = [["overview", "Overview"], ["streams", "Streams"], ["sources", "Sources"], ["people", "People"], ["plan", "Plan"], ["ask", "Ask"], ["workers", "Workers"], ["rejected", "Rejected"], ["trail", "Trail"]];
+const PLACES = [["overview", "Overview"], ["alerts", "Alerts"], ["streams", "Streams"], ["sources", "Sources"], ["people", "People"], ["plan", "Plan"], ["ask", "Ask"], ["workers", "Workers"], ["rejected", "Rejected"], ["trail", "Trail"]];
 
 /** `onRetry` and `onSignOut` are called by their buttons. */
 export function shell(session, { onRetry, onSignOut }) {

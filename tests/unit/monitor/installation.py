@@ -13,8 +13,10 @@ from aiohttp.web import Application, Request
 
 from schemas import Query, Receipt, StreamStatus
 from schemas import Request as LedgerRequest
+from schemas.windows import written_moment
 from sotto import Driver
 from stream.asking import Result
+from stream.monitor.alerts import Alerts
 from stream.monitor.asking import Asker
 from stream.monitor.connections import Runner
 from stream.monitor.models import Readiness
@@ -77,6 +79,9 @@ class Installation:
 
     def __post_init__(self) -> None:
         self.tables = Tables(self.driver.topics)
+        self.alerts = Alerts(self.tables)
+        self.alerts.complete = True
+        self._answers: dict[int, int] = {}
         self.monitor = Monitor(
             self.tables,
             self._names,
@@ -85,6 +90,7 @@ class Installation:
             lambda: self.readiness,
             clock=lambda: self.now,
             asker=Asker(_InMemory(self)),
+            alerts=self.alerts,
         )
         self._shown = 0
 
@@ -119,6 +125,24 @@ class Installation:
     def flow(self) -> None:
         for record in self.records():
             self.tables.take(record)
+        self.flow_answers()
+
+    def flow_answers(self) -> None:
+        """Answers that have come since the last time."""
+        for record in self.driver.records(self.driver.topics.answers):
+            if record.offset >= self._answers.get(record.partition, 0):
+                self._answers[record.partition] = record.offset + 1
+                self.alerts.take(record._replace(timestamp=int(self.now * 1000)))
+
+    def answer_window(self, stream: str, start: int, groups: dict[str, str], **fields: Any) -> None:
+        """An hour's answers of a standing stream, by hand: the outcome of each group."""
+        for group, outcome in groups.items():
+            window = {"start": written_moment(start * 1000), "end": written_moment((start + 3600) * 1000)}
+            answer = {"id": f"{start}/{group}", "stream": stream, "outcome": outcome, "window": window, **fields}
+            value = json.dumps({**answer, "group": {"zone": group}}).encode()
+            self.alerts.take(
+                Record(self.driver.topics.answers, 0, 0, int(self.now * 1000), stream.encode(), value)
+            )
 
     def open(self, *streams: dict[str, Any]) -> None:
         self.driver.register(FEED)

@@ -1,0 +1,1 @@
+"""Alert hooks: committed alerts, taken to webhooks and to Alertmanager."""

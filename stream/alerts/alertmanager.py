@@ -1,0 +1,199 @@
+"""Telling Alertmanager what is firing: as Prometheus does it, again and again until it has ended, and a while beyond.
+
+Each alarm is sent with an end that lies a few sendings ahead: should this process die, Alertmanager takes the alarm for over
+after that, and not before a successor has had time to send it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from schemas import Answer
+from schemas.windows import span_ms
+from stream.alerts.configuration import AlertmanagerTarget
+from stream.alerts.messages import stream_page
+from stream.alerts.metrics import TargetMetrics
+from stream.alerts.sending import Backoff, Sender
+from stream.asking.alerts import (
+    Place,
+    estimate_text,
+    group_text,
+    window_seconds,
+    window_text,
+    written_time,
+)
+from stream.asking.firing import Alarm, Firing
+from stream.log import get_logger
+
+PATH: Final = "/api/v2/alerts"
+SENDINGS_AHEAD: Final = 4
+"""An alarm ends so many sendings from now unless it is sent again; Prometheus allows for as many."""
+RESOLVED_SECONDS: Final = 900.0
+"""An alarm that is over is sent for so long, should Alertmanager have missed that; as Prometheus does."""
+BATCH: Final = 64
+"""Alarms in one request; as Prometheus sends them."""
+
+log = get_logger("alerts")
+
+
+@dataclass(slots=True)
+class _Sent:
+    """When an alarm was last taken, by the clock; ``due`` if it has changed since."""
+
+    due: bool
+    at: float = float("-inf")
+
+
+class Alertmanager:
+    """One target and what fires for it. ``take`` answers, then ``send`` what is due."""
+
+    def __init__(
+        self,
+        target: AlertmanagerTarget,
+        sender: Sender,
+        metrics: TargetMetrics,
+        *,
+        page: str | None = None,
+        clock: Callable[[], float] = time.time,
+        backoff: Backoff | None = None,
+        firing: Firing | None = None,
+    ) -> None:
+        self._target = target
+        self._sender = sender
+        self._metrics = metrics
+        self._page = page
+        self._clock = clock
+        self._backoff = backoff or Backoff()
+        self._not_before = float("-inf")
+        self.firing = firing or Firing()
+        self._sent: dict[Place, _Sent] = {}
+
+    def take(self, answer: Answer, source: str, stamp: float, *, known: bool) -> None:
+        """Take in an answer. One that is ``known`` was sent before a restart: if it is over, it need not be told again for long."""
+        alarm = self.firing.take(answer, source, stamp)
+        if alarm is None:
+            return
+        if alarm.alerts == 1 and alarm.resolved is None:
+            self._sent[alarm.place] = _Sent(due=not known)
+        elif not known:
+            self._sent[alarm.place].due = True
+
+    def forget(self, streams: Callable[[str], bool]) -> None:
+        """Hold no alarms of these streams any more: another process has them."""
+        for place in [place for place in self.firing.alarms if streams(place.stream)]:
+            self.firing.drop(place)
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything that has changed was taken."""
+        return not any(sent.due for sent in self._sent.values())
+
+    async def send(self) -> None:
+        """Send what has changed and what is due again, unless the target has just failed."""
+        now = self._clock()
+        self._tidy(now)
+        if now < self._not_before:
+            return
+        due = [alarm for alarm in self.firing.alarms.values() if self._is_due(alarm, now)]
+        for start in range(0, len(due), BATCH):
+            batch = due[start : start + BATCH]
+            if not await self._post(batch, now):
+                return
+            for alarm in batch:
+                sent = self._sent[alarm.place]
+                if sent.due and sent.at == float("-inf"):
+                    self._metrics.delivered.inc()
+                    self._metrics.delay_seconds.observe(max(now - alarm.time, 0.0))
+                sent.at, sent.due = now, False
+
+    async def _post(self, alarms: Sequence[Alarm], now: float) -> bool:
+        """Whether one at least of a cluster's members has taken them: they tell each other of notifications, not of alarms."""
+        body = json.dumps([self.message(alarm, now) for alarm in alarms], ensure_ascii=False).encode()
+        outcomes = []
+        for url in self._target.urls:
+            address = url.rstrip("/")
+            address = address if address.endswith(PATH) else address + PATH
+            outcomes.append(await self._sender.post(address, body, {}, self._target.bearer()))
+        for outcome in outcomes:
+            if outcome.failure is not None:
+                self._metrics.failed(outcome.failure)
+                log.warning(
+                    "alarms not taken", target=self._target.name, failure=outcome.failure, status=outcome.status
+                )
+        if any(outcome.failure is None for outcome in outcomes):
+            self._backoff.reset()
+            self._metrics.waiting.set(0)
+            return True
+        self._metrics.waiting.set(max(now - min(alarm.time for alarm in alarms), 0.0))
+        self._not_before = now + self._backoff.next(max(outcome.pause for outcome in outcomes))
+        return False
+
+    def message(self, alarm: Alarm, now: float) -> dict[str, Any]:
+        """An alarm as the API takes it."""
+        target, answer, place = self._target, alarm.answer, alarm.place
+        resend = span_ms(target.resend) / 1000
+        ends = alarm.resolved if alarm.resolved is not None else now + SENDINGS_AHEAD * resend
+        about = {
+            "summary": f"{place.stream}: {group_text(place) or 'the stream'} is above its threshold",
+            "window": window_text(answer),
+            "estimate": estimate_text(answer),
+            "alerts": str(alarm.alerts),
+            "alerts_left": "" if answer.tops_left is None else str(answer.tops_left),
+        }
+        link = stream_page(self._page, place.stream)
+        return {
+            "labels": {
+                "alertname": target.alertname,
+                "source": alarm.source,
+                "stream": place.stream,
+                **group_labels(place),
+                **target.labels,
+            },
+            "annotations": {name: text for name, text in about.items() if text},
+            "startsAt": written_time(alarm.since),
+            "endsAt": written_time(max(ends, alarm.since)),
+            **({} if link is None else {"generatorURL": link}),
+        }
+
+    def _is_due(self, alarm: Alarm, now: float) -> bool:
+        sent = self._sent[alarm.place]
+        return sent.due or now - sent.at >= span_ms(self._target.resend) / 1000
+
+    def _tidy(self, now: float) -> None:
+        """End what was heard of no more, and let go of what has been over for long."""
+        after = span_ms(self._target.resolve_after) / 1000
+        for place, alarm in list(self.firing.alarms.items()):
+            silent_until = alarm.time + window_seconds(alarm.answer) + after
+            if alarm.resolved is None and now > silent_until:
+                alarm.resolved = max(silent_until, alarm.since)
+                self._sent[place].due = True
+            if (
+                alarm.resolved is not None
+                and not self._sent[place].due
+                and now > alarm.resolved + RESOLVED_SECONDS
+            ):
+                self.firing.drop(place)
+        for place in [place for place in self._sent if place not in self.firing.alarms]:
+            del self._sent[place]
+        if self.firing.forgotten:
+            self._metrics.dropped("room", self.firing.forgotten)
+            log.error("alarms forgotten for want of room", target=self._target.name, count=self.firing.forgotten)
+            self.firing.forgotten = 0
+        self._metrics.firing.set(sum(alarm.resolved is None for alarm in self.firing.alarms.values()))
+
+
+def group_labels(place: Place) -> dict[str, str]:
+    """A group as labels: each attribute's behind ``group_``, with what no label's name may hold as ``_``, and told apart."""
+    labels: dict[str, str] = {}
+    for name, value in place.group:
+        label = wanted = "group_" + re.sub(r"[^A-Za-z0-9_]", "_", name)
+        number = 2
+        while label in labels:
+            label, number = f"{wanted}_{number}", number + 1
+        labels[label] = str(value)
+    return labels

@@ -1,0 +1,172 @@
+"""The file that says where alerts go: each target with its address, its secrets' files and the streams that it is told of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from schemas.repeats import repeats_a_field
+from schemas.windows import Span, span_ms
+from schemas.wire import describe
+from stream.alerts.signing import Secret
+from stream.asking.alerts import matches
+from stream.secret_files import SecretFileError, read_secret
+
+MAX_TARGETS: Final = 32
+
+
+class AlertsError(RuntimeError):
+    """Alerts cannot be sent as the file says; the message names the field and what to do, and shows no address or secret."""
+
+
+def _address(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise ValueError("is no address; give https://host/path") from None
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.fragment or port == 0:
+        raise ValueError("is no address of HTTP; give https://host/path")
+    return text
+
+
+Address = Annotated[str, StringConstraints(min_length=1, max_length=2048), AfterValidator(_address)]
+TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+Patterns = Annotated[tuple[str, ...], Field(max_length=1000, strict=False)]
+LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+LabelText = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class _Target(_Strict):
+    """What every target has. Without ``streams`` and ``sources`` it is told of all; each is a name, or one with ``*``."""
+
+    name: TargetName
+    streams: Patterns = ()
+    sources: Patterns = ()
+    timeout: Span = "10s"
+    ca_file: str = ""
+    bearer_file: str = ""
+
+    def wants(self, source: str, stream: str) -> bool:
+        """Whether a stream's alerts are for this target."""
+        return matches(source, self.sources) and matches(stream, self.streams)
+
+    @property
+    def timeout_seconds(self) -> float:
+        """Longest that one request may take."""
+        return min(max(span_ms(self.timeout) / 1000, 0.1), 60.0)
+
+    def bearer(self) -> str | None:
+        """The token that is shown to the target, read anew each time."""
+        return _read(self.bearer_file, self.name, "bearer_file") if self.bearer_file else None
+
+
+class WebhookTarget(_Target):
+    """Somebody's program that is told of each alert, in order and at least once, signed with each of the secrets.
+
+    Two secrets are for changing one: the receiver takes either. An alert that could not be delivered is given up once it is
+    older than ``give_up``.
+    """
+
+    kind: Literal["webhook"]
+    url: Address
+    secret_files: Annotated[tuple[str, ...], Field(min_length=1, max_length=2, strict=False)]
+    give_up: Span = "1d"
+
+    def secrets(self) -> list[Secret]:
+        """The secrets, read anew each time: a new one is signed with as soon as it is there."""
+        found = []
+        for file in self.secret_files:
+            try:
+                found.append(Secret.parse(_read(file, self.name, "secret_files")))
+            except ValueError as error:
+                raise AlertsError(f"target {self.name}: secret_files: {file}: {error}") from None
+        return found
+
+
+class AlertmanagerTarget(_Target):
+    """One Alertmanager, or all of a cluster: it is told what is firing, every ``resend``, and what has ended.
+
+    What was heard of no more is resolved when a window's length and ``resolve_after`` have passed. After a restart what is firing
+    is found in the answers of the last ``look_back``.
+    """
+
+    RESERVED: ClassVar[frozenset[str]] = frozenset({"alertname", "source", "stream"})
+
+    kind: Literal["alertmanager"]
+    urls: Annotated[tuple[Address, ...], Field(min_length=1, max_length=16, strict=False)]
+    alertname: LabelText = "SottoAlert"
+    labels: Annotated[dict[LabelName, LabelText], Field(max_length=32)] = {}
+    resend: Span = "1m"
+    resolve_after: Span = "15m"
+    look_back: Span = "1d"
+
+    @model_validator(mode="after")
+    def _fitting(self) -> AlertmanagerTarget:
+        if taken := sorted(name for name in self.labels if name in self.RESERVED or name.startswith("group_")):
+            raise ValueError(f"labels: {taken[0]} is made from the alert; name it otherwise")
+        if span_ms(self.resend) < 1000:
+            raise ValueError("resend: give 1s or more")
+        return self
+
+
+Target = Annotated[WebhookTarget | AlertmanagerTarget, Field(discriminator="kind")]
+
+
+class AlertsFile(_Strict):
+    """All targets, and the address of the monitor's page, to which alerts then link."""
+
+    targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=MAX_TARGETS, strict=False)]
+    page: Address | None = None
+
+    @model_validator(mode="after")
+    def _names_are_used_once(self) -> AlertsFile:
+        names = [target.name for target in self.targets]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"targets: the name {repeated[0]} is given twice; name each otherwise")
+        return self
+
+    @classmethod
+    def read(cls, path: str) -> AlertsFile:
+        """Read an owner-only file, and the secrets that it names; AlertsError says what is wrong."""
+        if not path:
+            raise AlertsError("no target is known: set SOTTO_ALERTS_FILE to an owner-only JSON file of targets")
+        try:
+            text = read_secret(Path(path))
+        except SecretFileError as error:
+            raise AlertsError(str(error)) from None
+        if "\ufffd" in text:
+            raise AlertsError(f"{path}: write signs that are not ASCII as \\u escapes")
+        try:
+            found = cls.model_validate_json(text)
+        except ValidationError as error:
+            raise AlertsError(f"{path}: {describe(error)}") from None
+        if repeats_a_field(text.encode()):
+            raise AlertsError(f"{path}: a field is given twice; give each once")
+        for target in found.targets:
+            target.bearer()
+            if isinstance(target, WebhookTarget):
+                target.secrets()
+        return found
+
+
+def _read(file: str, target: str, field: str) -> str:
+    try:
+        return read_secret(Path(file))
+    except SecretFileError as error:
+        raise AlertsError(f"target {target}: {field}: {error}") from None

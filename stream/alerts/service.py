@@ -1,0 +1,224 @@
+"""The alerts service: one task a target, each with a consumer group of its own on the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from schemas.windows import span_ms
+from schemas.wire import MalformedEventError
+from stream import tracing
+from stream.alerts.alertmanager import Alertmanager
+from stream.alerts.configuration import AlertmanagerTarget, AlertsError, AlertsFile, Target, WebhookTarget
+from stream.alerts.following import Follower
+from stream.alerts.messages import Alert
+from stream.alerts.metrics import AlertMetrics, TargetMetrics
+from stream.alerts.sending import Sender
+from stream.alerts.webhook import Webhook
+from stream.asking import Result
+from stream.asking.alerts import ABOVE, BELOW
+from stream.client.connection import Connection
+from stream.client.openings import Openings
+from stream.errors import SottoError
+from stream.kafka.acls import Role
+from stream.kafka.health import Probes
+from stream.kafka.services import end_soon, stop_when_told
+from stream.kafka.starting import BACKOFF, Stopped, is_passing, patiently
+from stream.kafka.topics import find_topics
+from stream.log import get_logger
+from stream.processors.base import RecordLike
+from stream.processors.topics import partition_of
+from stream.settings import Settings
+
+COMMIT_SECONDS: Final = 1.0
+"""Longest that what a webhook has taken stays uncommitted: so much may come twice after a kill."""
+REBUILD_RECORDS: Final = 1_000_000
+"""Most answers of a partition that are read anew to find what is firing."""
+
+log = get_logger("alerts")
+
+
+async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin: bool = False) -> None:
+    """Take alerts to all targets until SIGTERM or SIGINT, or until standard input ends if that is an order too."""
+    tracing.configure("alerts")
+    stopping = asyncio.Event()
+    stop_when_told(stopping.set, stop_with_stdin=stop_with_stdin)
+    metrics = AlertMetrics()
+    probes = Probes(metrics.registry, metrics.ready)
+    probes.serve(settings.metrics_host, settings.metrics_port)
+    beating = asyncio.create_task(probes.beat())
+    try:
+        connection = Connection(settings)
+        find = partial(find_topics, settings, attempts=50, role=Role.ALERTS)
+        connection.topics = await patiently(find, stopping, probes.tell)
+        following = [
+            Following(connection, target, file.page, metrics.of(target.name), stopping) for target in file.targets
+        ]
+        await _run(following, probes, stopping)
+    except Stopped:
+        log.info("stopped before it began")
+    finally:
+        beating.cancel()
+    log.info("left")
+
+
+async def _run(following: list[Following], probes: Probes, stopping: asyncio.Event) -> None:
+    tasks = [asyncio.create_task(one.run()) for one in following]
+    log.info("alerts are up", targets=[one.name for one in following])
+    try:
+        while not stopping.is_set():
+            done, _ = await asyncio.wait(tasks, timeout=0.5, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+            away = [one.name for one in following if not one.joined]
+            probes.tell(f"these targets' groups are not joined: {', '.join(away)}" if away else "")
+        await asyncio.gather(*tasks)
+    except Exception:
+        end_soon()
+        raise
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Following:
+    """One target, what it has been told, and where it is in the answers."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        target: Target,
+        page: str | None,
+        metrics: TargetMetrics,
+        stopping: asyncio.Event,
+    ) -> None:
+        self.name = target.name
+        self._target = target
+        self._page = page
+        self._connection = connection
+        self._metrics = metrics
+        self._stopping = stopping
+        self._openings = Openings(connection, target.wants)
+        self._follower = Follower(connection.settings, connection.topics.answers, target.name, self._begin)
+        self._committed: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
+
+    @property
+    def joined(self) -> bool:
+        """Whether it is in its group, and knows where to begin."""
+        return self._follower.joined
+
+    async def run(self) -> None:
+        """Follow the answers until told to stop; what a broker's absence breaks is begun anew."""
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                async with (
+                    Sender(self._target.timeout_seconds, self._target.ca_file) as sender,
+                    self._follower.running(),
+                ):
+                    await self._follow(sender)
+            except (KafkaError, SottoError, OSError, TimeoutError, AlertsError) as error:
+                if isinstance(error, (KafkaError, OSError)) and not is_passing(error):
+                    raise
+                pause = BACKOFF[min(failures, len(BACKOFF) - 1)]
+                failures += 1
+                told = str(error) if isinstance(error, AlertsError) else type(error).__name__
+                log.warning("target begins anew", target=self.name, reason=told, seconds=pause)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._stopping.wait()
+            finally:
+                await self._openings.stop()
+
+    async def _follow(self, sender: Sender) -> None:
+        if isinstance(self._target, WebhookTarget):
+            await self._to_webhook(Webhook(self._target, sender, self._metrics, self._stopping))
+        else:
+            await self._to_alertmanager(Alertmanager(self._target, sender, self._metrics, page=self._page))
+
+    async def _to_webhook(self, webhook: Webhook) -> None:
+        async for partition, records in self._follower.batches(self._stopping):
+            during, committed = self._follower.round, time.monotonic()
+            next_offset: dict[TopicPartition, int] = {}
+            for record in records:
+                alert = await self._alert_of(record) if ABOVE in (record.value or b"") else None
+                if alert is not None and alert.answer.outcome == "above":
+                    ours = lambda: self._follower.round == during  # noqa: B023, E731  (asked before this loop goes on)
+                    if not await webhook.deliver(alert, ours):
+                        break
+                next_offset = {partition: record.offset + 1}
+                if time.monotonic() - committed >= COMMIT_SECONDS:
+                    await self._follower.commit(next_offset, during)
+                    committed = time.monotonic()
+            await self._follower.commit(next_offset, during)
+
+    async def _to_alertmanager(self, alertmanager: Alertmanager) -> None:
+        self._follower.lost = lambda revoked: alertmanager.forget(self._is_of(revoked))
+        read: dict[TopicPartition, int] = {}
+        async for partition, records in self._follower.batches(self._stopping):
+            during = self._follower.round
+            for record in records:
+                value = record.value or b""
+                stream = (record.key or b"").decode(errors="replace")
+                if ABOVE not in value and not (BELOW in value and alertmanager.firing.concerns(stream)):
+                    continue
+                alert = await self._alert_of(record)
+                if alert is not None and during == self._follower.round:
+                    known = record.offset < self._committed.get(partition, 0)
+                    alertmanager.take(alert.answer, alert.opening.source, alert.time, known=known)
+            if records:
+                read[partition] = records[-1].offset + 1
+            if await self._is_rebuilt():
+                await alertmanager.send()
+                if alertmanager.settled:
+                    ours = {one: offset for one, offset in read.items() if one in self._follower.partitions}
+                    await self._follower.commit(ours, self._follower.round)
+                    read = {}
+
+    async def _is_rebuilt(self) -> bool:
+        """Whether all that there was at the start has been read: of what fires half the story is worse than none."""
+        for partition, end in list(self._ends.items()):
+            if partition not in self._follower.partitions or await self._follower.position(partition) >= end:
+                del self._ends[partition]
+        return not self._ends and self._follower.joined
+
+    async def _alert_of(self, record: RecordLike) -> Alert | None:
+        """The alert or its end that an answer is; None if it is for others, or cannot be read."""
+        opening = await self._openings.of((record.key or b"").decode(errors="replace"))
+        if opening is None:
+            return None
+        try:
+            answer = Result.read(record.value)
+        except MalformedEventError:
+            self._metrics.unreadable.inc()
+            log.warning("answer passed over", topic=record.topic, partition=record.partition, offset=record.offset)
+            return None
+        if answer.outcome not in {"above", "below"} or answer.stream != opening.stream:
+            return None
+        return Alert(self._connection.topics.prefix, opening, answer, record.timestamp / 1000, self._page)
+
+    async def _begin(
+        self, consumer: AIOKafkaConsumer, partition: TopicPartition, committed: int | None, end: int
+    ) -> int:
+        """Where to begin: behind what was taken; for an Alertmanager as far back as is to be looked."""
+        at = end if committed is None else committed
+        if not isinstance(self._target, AlertmanagerTarget):
+            return at
+        since = round((time.time() - span_ms(self._target.look_back) / 1000) * 1000)
+        found = (await consumer.offsets_for_times({partition: since}))[partition]
+        back = end if found is None else found.offset
+        self._committed[partition], self._ends[partition] = at, end
+        return max(min(back, at), end - REBUILD_RECORDS, 0)
+
+    def _is_of(self, revoked: Iterable[TopicPartition]) -> Callable[[str], bool]:
+        numbers = {partition.partition for partition in revoked}
+        return lambda stream: partition_of(stream.encode(), self._connection.topics.partitions) in numbers

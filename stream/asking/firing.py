@@ -1,0 +1,76 @@
+"""What is firing: of each stream and group, whether its latest answer was an alert. Told nothing of Kafka."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from schemas import Answer
+from stream.asking.alerts import Place, place_of, window_end
+
+MAX_PLACES: Final = 20_000
+"""Most streams and groups that are held at a time; beyond it the one that has been quiet for longest is forgotten."""
+
+
+@dataclass(slots=True)
+class Alarm:
+    """A stream and group whose latest answer is an alert, or was until ``resolved``.
+
+    ``since`` is the end of the first window of the run, ``answer`` the run's latest alert, which Kafka stamped at ``time``;
+    ``alerts`` is how many the run has had. All times are in seconds since the epoch.
+    """
+
+    place: Place
+    source: str
+    since: float
+    answer: Answer
+    time: float
+    alerts: int = 1
+    resolved: float | None = None
+
+
+class Firing:
+    """All alarms, those that were told of last at the end."""
+
+    def __init__(self, limit: int = MAX_PLACES) -> None:
+        self.alarms: dict[Place, Alarm] = {}
+        self.forgotten = 0
+        """Alarms that there was no room for."""
+        self._limit = limit
+        self._streams: dict[str, int] = {}
+
+    def concerns(self, stream: str) -> bool:
+        """Whether an alarm of a stream is held: to others a quiet answer is nothing new."""
+        return stream in self._streams
+
+    def take(self, answer: Answer, source: str, time: float) -> Alarm | None:
+        """Take in an answer, each of one stream in its order; gives the alarm that it begins, goes on with or ends."""
+        place = place_of(answer)
+        alarm = self.alarms.get(place)
+        if answer.outcome == "above":
+            if alarm is not None and alarm.resolved is None:
+                alarm.answer, alarm.time, alarm.alerts = answer, time, alarm.alerts + 1
+            else:
+                self.drop(place)
+                alarm = Alarm(place, source, window_end(answer, time), answer, time)
+                self._add(alarm)
+            self.alarms[place] = self.alarms.pop(place)
+            return alarm
+        if answer.outcome == "below" and alarm is not None and alarm.resolved is None:
+            alarm.resolved = max(time, alarm.since)
+            return alarm
+        return None
+
+    def drop(self, place: Place) -> None:
+        """Hold an alarm no longer."""
+        if self.alarms.pop(place, None) is not None:
+            self._streams[place.stream] -= 1
+            if not self._streams[place.stream]:
+                del self._streams[place.stream]
+
+    def _add(self, alarm: Alarm) -> None:
+        if len(self.alarms) >= self._limit:
+            self.drop(next(iter(self.alarms)))
+            self.forgotten += 1
+        self.alarms[alarm.place] = alarm
+        self._streams[alarm.place.stream] = self._streams.get(alarm.place.stream, 0) + 1

@@ -1,0 +1,142 @@
+"""The monitor's alerts: what fires, and the latest that there were. Pure state, bounded, told nothing of Kafka or HTTP."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Final, NamedTuple
+
+from schemas import MAX_ANSWER_BYTES, Answer, StreamState
+from schemas.wire import Codec, MalformedEventError
+from stream.asking.alerts import ABOVE, BELOW
+from stream.asking.firing import Firing
+from stream.monitor.alert_models import AlertingSource, AlertQuery, AlertRow, AlertsView, FiringRow
+from stream.monitor.entries import StreamEntry
+from stream.monitor.tables import Tables
+from stream.processors.base import RecordLike
+
+KEPT: Final = 2_000
+"""Alerts that are remembered, the latest."""
+
+_answers: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
+
+
+class Past(NamedTuple):
+    """An alert, and when it was committed."""
+
+    time: float
+    answer: Answer
+
+
+class Alerts:
+    """What was taken in of the answers; ``complete`` once that is all that is looked back on."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.complete = False
+        self.unreadable = 0
+        self._tables = tables
+        self._firing = Firing()
+        self._past: deque[Past] = deque(maxlen=KEPT)
+
+    def take(self, record: RecordLike) -> None:
+        """Take in one committed answer; most are passed over unread."""
+        value = record.value or b""
+        stream = (record.key or b"").decode(errors="replace")
+        if ABOVE not in value and not (BELOW in value and self._firing.concerns(stream)):
+            return
+        try:
+            answer = _answers.decode_own(value)
+        except MalformedEventError:
+            self.unreadable += 1
+            return
+        time = record.timestamp / 1000
+        alarm = self._firing.take(answer, "", time)
+        if answer.outcome == "above":
+            self._past.append(Past(time, answer))
+        if alarm is not None:
+            self._tables.changes["alerts"] += 1
+            if alarm.resolved is not None:
+                self._firing.drop(alarm.place)
+
+    def changed(self) -> None:
+        """Everything may be shown otherwise now."""
+        self._tables.changes["alerts"] += 1
+
+    def view(self, query: AlertQuery) -> AlertsView:
+        """What fires, the longest first, and the latest alerts, of those that match."""
+        wanted = _matching(query)
+        alarms = sorted(self._firing.alarms.values(), key=lambda alarm: (alarm.since, alarm.place.stream))
+        rows = [(alarm, self._source(alarm.place.stream)) for alarm in alarms]
+        chosen = [(alarm, source) for alarm, source in rows if wanted(alarm.answer, source)]
+        past = [(one, self._source(one.answer.stream)) for one in reversed(self._past)]
+        matching = [(one, source) for one, source in past if wanted(one.answer, source)]
+        firing_of, alerts_of = Counter(source for _, source in rows), Counter(source for _, source in past)
+        return AlertsView(
+            shown=True,
+            complete=self.complete,
+            firing_total=len(rows),
+            firing_matching=len(chosen),
+            firing=[
+                FiringRow(
+                    since=alarm.since,
+                    alerts=alarm.alerts,
+                    latest=_row(Past(alarm.time, alarm.answer), source),
+                    state=self._state(alarm.place.stream),
+                )
+                for alarm, source in chosen[: query.limit]
+            ],
+            total=len(past),
+            matching=len(matching),
+            recent=[_row(one, source) for one, source in islice(matching, query.limit)],
+            sources=[
+                AlertingSource(source=source, firing=firing_of[source], alerts=alerts_of[source])
+                for source in sorted({one for one in (*firing_of, *alerts_of) if one is not None})
+            ],
+        )
+
+    def _entry(self, stream: str) -> StreamEntry | None:
+        entry = self._tables.streams.get(stream)
+        return None if entry is None or entry.grant is None else entry
+
+    def _source(self, stream: str) -> str | None:
+        entry = self._entry(stream)
+        return None if entry is None or entry.grant is None else entry.grant.spec.source
+
+    def _state(self, stream: str) -> StreamState | None:
+        entry = self._entry(stream)
+        return None if entry is None else entry.ending or entry.state
+
+
+def view_of(alerts: Alerts | None, query: AlertQuery) -> AlertsView:
+    """What there is to show; a monitor that reads no answers says so."""
+    if alerts is not None:
+        return alerts.view(query)
+    nothing = {"firing_total": 0, "firing_matching": 0, "total": 0, "matching": 0}
+    return AlertsView(shown=False, complete=True, firing=[], recent=[], sources=[], **nothing)
+
+
+def _matching(query: AlertQuery) -> Callable[[Answer, str | None], bool]:
+    search = query.search.casefold()
+
+    def wanted(answer: Answer, source: str | None) -> bool:
+        if query.source not in {None, source}:
+            return False
+        words = (answer.stream, *(str(value) for value in (answer.group or {}).values()))
+        return any(search in word.casefold() for word in words)
+
+    return wanted
+
+
+def _row(one: Past, source: str | None) -> AlertRow:
+    answer = one.answer
+    return AlertRow(
+        time=one.time,
+        stream=answer.stream,
+        source=source,
+        group=dict(answer.group or {}),
+        window=answer.window,
+        estimate=answer.estimate,
+        alpha=answer.alpha,
+        tops_left=answer.tops_left,
+    )

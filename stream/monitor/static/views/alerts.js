@@ -1,0 +1,152 @@
+// What is firing and since when, and the latest alerts; of all sources or of one.
+
+import { KeyedList, make, setAttribute, setText } from "../dom.js";
+import { ago, count, number, plural, time, windowText } from "../format.js";
+import { afterPause, card, emptyState, stateBadge } from "../parts.js";
+import { route } from "../routes.js";
+import { choice, searchField } from "./filters.js";
+
+const LIMIT = 100;
+const FIRING = ["Stream", "Group", "Firing since", "Latest window (UTC)", "Estimate", "Alerts"];
+const HISTORY = ["Time", "Stream", "Group", "Window (UTC)", "Estimate"];
+const SHOW_ALERTS = "SOTTO_MONITOR_ALERTS=true sotto serve monitor";
+
+const groupText = (group) => Object.entries(group).map(([name, value]) => `${name} ${value}`).join(", ");
+const estimateText = ({ estimate, alpha }) => (estimate === null ? "" : `${number(estimate)}${alpha === null ? "" : ` ± ${number(alpha)}`}`);
+const keyOf = ({ stream, group }) => JSON.stringify([stream, group]);
+
+/** A cell that is left out on a phone where there is nothing in it. */
+function fill(cell, content) {
+  setText(cell, content || "–");
+  setAttribute(cell, "data-empty", content ? null : "true");
+}
+
+function streamCell() {
+  const name = make("a");
+  const source = make("span", { class: "quiet" });
+  const element = make("td", { class: "cell-stream", "data-label": "Stream" }, name, source);
+  return {
+    element,
+    update(row) {
+      setText(name, row.stream);
+      setAttribute(name, "href", route("streams", [row.stream]));
+      setText(source, row.source ?? "");
+    },
+  };
+}
+
+function cells(heads) {
+  return heads.map((head) => make("td", { "data-label": head }));
+}
+
+function firingRow() {
+  const stream = streamCell();
+  const [group, since, window, estimate, alerts] = cells(FIRING.slice(1));
+  const when = make("span");
+  const passed = make("span", { class: "quiet" });
+  since.append(when, passed);
+  const badge = stateBadge();
+  const figure = make("span");
+  alerts.append(figure, badge.element);
+  return {
+    element: make("tr", {}, stream.element, group, since, window, estimate, alerts),
+    update({ latest, since: began, alerts: run, state }) {
+      stream.update(latest);
+      fill(group, groupText(latest.group));
+      setText(when, time(began));
+      setText(passed, ` ${ago(began)}`);
+      fill(window, windowText(latest.window));
+      fill(estimate, estimateText(latest));
+      setText(figure, `${count(run)} `);
+      // Nobody answers for it any more: it is the last that was heard.
+      badge.element.hidden = state === null || state === "open";
+      if (state !== null) {
+        badge.update({ state });
+      }
+    },
+  };
+}
+
+function historyRow() {
+  const [when, , group, window, estimate] = cells(HISTORY);
+  const stream = streamCell();
+  return {
+    element: make("tr", {}, when, stream.element, group, window, estimate),
+    update(row) {
+      setText(when, time(row.time));
+      stream.update(row);
+      fill(group, groupText(row.group));
+      fill(window, windowText(row.window));
+      fill(estimate, estimateText(row));
+    },
+  };
+}
+
+function table(label, heads, body) {
+  const head = make("thead", {}, make("tr", {}, heads.map((text) => make("th", { scope: "col" }, text))));
+  return make("div", { class: "table-frame" }, make("table", { class: "plain people-table alerts", "aria-label": label }, head, body));
+}
+
+export function alertsView({ query, remember }) {
+  const chosen = { search: query.search ?? "", source: query.source ?? "" };
+  const connections = () => [{ views: ["overview", "alerts"], query: { ...chosen, limit: LIMIT } }];
+  const change = (changes) => {
+    Object.assign(chosen, changes);
+    remember({ ...chosen }, connections());
+  };
+  const search = searchField("Search streams and groups", chosen.search, afterPause(() => change({ search: search.input.value })));
+  const source = choice("Source", [["", "any source"], ...(chosen.source ? [[chosen.source, chosen.source]] : [])], chosen.source, (value) => change({ source: value }));
+  const select = source.querySelector("select");
+  const firing = make("tbody");
+  const history = make("tbody");
+  const firingList = new KeyedList(firing, firingRow);
+  const historyList = new KeyedList(history, historyRow);
+  const total = make("span", { class: "quiet" });
+  const quiet = emptyState("Nothing is firing", "The latest window of every stream and group that has answered was not above its threshold.");
+  const none = emptyState("No alert yet", "Alerts are answers “above” of streams of AboveThreshold and NumericSparse.");
+  const off = emptyState("This monitor shows no alerts", "It reads no answers, as it was not told to. Its principal then needs to read them:", SHOW_ALERTS);
+  const matching = make("p", { class: "quiet", role: "status" });
+  const firingTable = table("Firing", FIRING, firing);
+  const historyTable = table("History", HISTORY, history);
+  const filters = make("div", { class: "filters", role: "search" }, search.element, source);
+  const now = card("Firing", quiet, firingTable);
+  const before = card("History", matching, none, historyTable);
+  off.hidden = quiet.hidden = none.hidden = true;
+  firingTable.hidden = historyTable.hidden = true;
+
+  function offer(sources) {
+    for (const one of sources) {
+      const text = one.firing ? `${one.source} (${count(one.firing)} firing)` : one.source;
+      const option = [...select.options].find((known) => known.value === one.source);
+      if (option) {
+        setText(option, text);
+      } else {
+        select.append(make("option", { value: one.source }, text));
+      }
+    }
+  }
+
+  return {
+    element: make("div", { class: "view" }, make("h1", {}, "Alerts ", total), off, filters, now, before),
+    title: "Alerts",
+    connections: connections(),
+    show(name, data) {
+      if (name !== "alerts") {
+        return;
+      }
+      off.hidden = data.shown;
+      filters.hidden = now.hidden = before.hidden = !data.shown;
+      setText(total, data.shown ? `${count(data.firing_total)} firing` : "");
+      offer(data.sources);
+      firingList.show(data.firing, (row) => keyOf(row.latest));
+      firingTable.hidden = !data.firing.length;
+      quiet.hidden = data.firing.length > 0;
+      historyList.show(data.recent, (row) => `${keyOf(row)} ${row.time} ${row.window?.start}`);
+      historyTable.hidden = !data.recent.length;
+      none.hidden = data.total > 0;
+      const rest = data.complete ? "" : "; earlier ones are still being read";
+      setText(matching, data.total ? `${plural(data.recent.length, "alert")} shown of the ${count(data.matching)} that match${rest}` : rest.slice(2));
+    },
+    close() {},
+  };
+}

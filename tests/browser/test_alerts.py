@@ -1,0 +1,57 @@
+"""The alerts view: what fires, live; its history; and what it says where there is nothing."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import expect
+
+from tests.browser.conftest import OpenPage
+from tests.browser.scene import Scene, above, values
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+HOUR = 3600
+
+
+async def test_alerts_come_and_go_without_the_page_being_loaded_again(open_page: OpenPage) -> None:
+    scene = Scene()
+    scene.driver.register(values("feed", 4.0))
+    scene.driver.register(values("other", 4.0))
+    scene.driver.open(above("late", "feed", 1.0, 30))
+    scene.driver.open(above("else", "other", 1.0, 30))
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "alerts")
+        await expect(page.get_by_text("Nothing is firing")).to_be_visible()
+        await expect(page.get_by_text("No alert yet")).to_be_visible()
+        scene.answer_window("late", 0, {"<b>EWR</b>": "above", "JFK": "above"}, estimate=31.5, alpha=4.0)
+        scene.answer_window("else", 0, {"LGA": "above"})
+        firing = page.get_by_role("table", name="Firing").locator("tbody tr")
+        history = page.get_by_role("table", name="History").locator("tbody tr")
+        await expect(firing).to_have_count(3)
+        await expect(history).to_have_count(3)
+        await expect(page.get_by_role("heading", name="Alerts")).to_contain_text("3 firing")
+        row = firing.filter(has_text="zone <b>EWR</b>")
+        await expect(row).to_contain_text("1970-01-01 00:00–01:00")
+        await expect(row).to_contain_text("31.5 ± 4")
+        scene.answer_window("late", HOUR, {"<b>EWR</b>": "below", "JFK": "above"})
+        await expect(firing).to_have_count(2)
+        await expect(history).to_have_count(4)
+        await page.get_by_label("Source").select_option("other")
+        await expect(firing).to_have_count(1)
+        await expect(firing).to_contain_text("LGA")
+        await page.get_by_label("Source").select_option("")
+        await page.get_by_role("searchbox").fill("jfk")
+        await expect(history).to_have_count(2)
+        await expect(firing).to_contain_text("JFK")
+        await page.get_by_role("link", name="late").first.click()
+        await expect(page.get_by_role("heading", name="late")).to_be_visible()
+
+
+async def test_a_monitor_that_reads_no_answers_says_what_to_set(open_page: OpenPage) -> None:
+    scene = Scene()
+    scene.monitor.alerts = None
+    async with scene.served() as address:
+        page = await open_page(address, "alerts")
+        await expect(page.locator(".empty:visible pre")).to_contain_text("SOTTO_MONITOR_ALERTS=true")
+        await expect(page.get_by_text("Nothing is firing")).to_be_hidden()

@@ -1,0 +1,360 @@
+"""Alerts from a real broker to real receivers: each at least once under one key, in order, through kills and restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, web
+from aiokafka import AIOKafkaProducer
+
+from schemas import Answer, GrantRecord
+from sotto import AsyncClient, Unknown
+from stream.asking.alerts import written_time
+from stream.kafka.processes import Service
+from stream.processors.topics import partition_of
+from stream.settings import Settings
+from tests.conftest import StartService
+from tests.unit.alerts.receiver import SECRET, Receiver
+
+pytestmark = pytest.mark.kafka
+
+FEED = {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 9.0, "sensitivity": 1.0}
+HIGH, LOW = 1e9, -1e9
+GROUPS = ("EWR", "JFK", "LGA")
+PATIENCE = 90
+
+
+def spec(stream: str, cutoff: int = 50) -> dict[str, Any]:
+    mechanism = {"kind": "above_threshold", "threshold": 0.0, "cutoff": cutoff}
+    return {"stream": stream, "source": "feed", "mechanism": mechanism, "epsilon": 1.0}
+
+
+class Ground:
+    """An installation with a file of targets, and the alerts service on it."""
+
+    def __init__(self, settings: Settings, client: AsyncClient, folder: Path, stack: ExitStack) -> None:
+        self.client = client
+        self.settings = settings
+        self.folder = folder
+        self._stack = stack
+        self._started = 0
+        secret = folder / "secret"
+        secret.write_text(SECRET)
+        secret.chmod(0o600)
+        self.secret = str(secret)
+
+    def start(self, *targets: dict[str, Any]) -> Service:
+        file = self.folder / f"alerts-{self._started}.json"
+        file.write_text(json.dumps({"targets": targets, "page": "https://sotto.example.org/"}))
+        file.chmod(0o600)
+        own = self.settings.model_copy(update={"alerts_file": str(file)})
+        log = self.folder / f"alerts-{self._started}.log"
+        self._started += 1
+        return self._stack.enter_context(Service("alerts", own, None, log))
+
+    def webhook(self, receiver: Receiver, name: str = "oncall", **fields: Any) -> dict[str, Any]:
+        return {
+            "name": name,
+            "kind": "webhook",
+            "url": receiver.url,
+            "secret_files": [self.secret],
+            "timeout": "1s",
+            **fields,
+        }
+
+    async def joined(self, service: Service, targets: int = 1) -> None:
+        """Wait until a target's group has its position: what is answered from now on is delivered."""
+        async with asyncio.timeout(PATIENCE):
+            while service.log.read_text().count("group is joined") < targets:
+                assert service.exit_status is None, service.log.read_text()
+                await asyncio.sleep(0.05)
+
+    async def ask(self, stream: str, *values: float) -> list[Answer]:
+        """Ask one question after another, as merging does for windows."""
+        questions = [{"stream": stream, "value": value} for value in values]
+        return list(await self.client.ask_many(questions, timeout=PATIENCE))
+
+    async def incarnation(self, stream: str) -> str:
+        grant: GrantRecord = await self.client.grant("feed", stream)
+        return grant.identity.incarnation
+
+
+@pytest.fixture
+async def ground(
+    settings: Settings, client: AsyncClient, tmp_path: Path, start: StartService
+) -> AsyncIterator[Ground]:
+    start("budget")
+    start("worker")
+    await client.register(FEED)
+    for stream in ("late", "early"):
+        await client.open(spec(stream))
+    with ExitStack() as stack:
+        yield Ground(settings, client, tmp_path, stack)
+
+
+class WindowedAnswers:
+    """Committed answers of a standing stream, written as its worker writes them."""
+
+    def __init__(self, ground: Ground, stream: str) -> None:
+        self._ground = ground
+        self._stream = stream
+        self._index = 0
+
+    async def write(self, hour: int, *above: str) -> None:
+        topics = self._ground.client.topics
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self._ground.settings.bootstrap, transactional_id=f"test-{uuid.uuid4().hex}"
+        )
+        await producer.start()
+        try:
+            async with producer.transaction():
+                for group in GROUPS:
+                    answer = {
+                        "id": f"2013-01-01T{hour:02}:00:00Z/{group}",
+                        "stream": self._stream,
+                        "outcome": "above" if group in above else "below",
+                        "index": self._index,
+                        "tops_left": 40,
+                        "window": {
+                            "start": f"2013-01-01T{hour:02}:00:00Z",
+                            "end": f"2013-01-01T{hour + 1:02}:00:00Z",
+                        },
+                        "group": {"origin": group},
+                    }
+                    self._index += 1
+                    await producer.send(
+                        topics.answers,
+                        json.dumps(answer, separators=(",", ":")).encode(),
+                        key=self._stream.encode(),
+                        partition=partition_of(self._stream.encode(), topics.partitions),
+                    )
+        finally:
+            await producer.stop()
+
+
+async def test_each_alert_is_delivered_in_order_through_kills_and_failures(ground: Ground) -> None:
+    async with Receiver() as receiver:
+        # Of three requests one fails, one hangs until the sender gives up, one is taken.
+        receiver.behave = lambda number: [web.Response(), web.Response(status=500), None][number % 3]
+        service = ground.start(ground.webhook(receiver))
+        await ground.joined(service)
+        expected = []
+        for kill in range(3):
+            for stream in ("late", "early"):
+                answers = await ground.ask(stream, LOW, HIGH, LOW, HIGH)
+                assert [answer.outcome for answer in answers] == ["below", "above"] * 2
+                key = await ground.incarnation(stream)
+                expected += [f"{key}-{answer.index}" for answer in answers if answer.outcome == "above"]
+            seen = len(receiver.requests)
+            await receiver.until(lambda: len(receiver.requests) >= seen + 2, PATIENCE)  # noqa: B023
+            if kill < 2:
+                os.kill(service.pid, signal.SIGKILL)
+                service = ground.start(ground.webhook(receiver))
+        receiver.behave = lambda _: web.Response()
+        await receiver.until(lambda: set(receiver.keys) == set(expected), PATIENCE)
+        first = list(dict.fromkeys(receiver.keys))
+        for stream in ("late", "early"):
+            key = await ground.incarnation(stream)
+            own = [one for one in expected if one.startswith(key)]
+            assert [one for one in first if one.startswith(key)] == own
+        bodies: dict[str, set[bytes]] = {}
+        for request in receiver.requests:
+            bodies.setdefault(request.key, set()).add(request.body)
+            assert request.is_signed_with(SECRET)
+        assert all(len(found) == 1 for found in bodies.values())
+        # What was taken and committed does not come again.
+        await asyncio.sleep(1.5)
+        service.stop()
+        taken = len(receiver.requests)
+        service = ground.start(ground.webhook(receiver))
+        await ground.ask("late", HIGH)
+        await receiver.until(lambda: len(receiver.requests) > taken, PATIENCE)
+        assert receiver.keys[taken:] == [f"{await ground.incarnation('late')}-12"]
+
+
+async def test_a_dead_target_holds_up_no_other_and_gets_what_it_missed(ground: Ground) -> None:
+    async with Receiver() as alive:
+        async with Receiver() as gone:
+            port = gone.port
+        targets = [ground.webhook(alive, "alive"), ground.webhook(gone, "gone", streams=["la*"])]
+        service = ground.start(*targets)
+        await ground.joined(service, 2)
+        await ground.ask("late", HIGH, HIGH)
+        await ground.ask("early", HIGH)
+        await alive.until(lambda: len(alive.requests) == 3, PATIENCE)
+        os.kill(service.pid, signal.SIGKILL)
+        async with Receiver(port=port) as back:
+            ground.start(*targets)
+            await back.until(lambda: len(back.requests) >= 2, PATIENCE)
+            assert list(dict.fromkeys(back.keys)) == [f"{await ground.incarnation('late')}-{n}" for n in (0, 1)]
+
+
+async def test_windows_and_groups_are_told(ground: Ground) -> None:
+    async with Receiver() as receiver:
+        service = ground.start(ground.webhook(receiver))
+        await ground.joined(service)
+        await WindowedAnswers(ground, "late").write(5, "EWR", "LGA")
+        await receiver.until(lambda: len(receiver.requests) == 2, PATIENCE)
+        told = [request.json["data"] for request in receiver.requests]
+        assert [one["group"] for one in told] == [{"origin": "EWR"}, {"origin": "LGA"}]
+        assert told[0]["window"] == {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
+        assert told[0]["source"] == "feed"
+        assert told[0]["page"] == "https://sotto.example.org/#/streams/late"
+
+
+@pytest.fixture
+def alertmanager(tmp_path: Path) -> Iterator[str]:
+    """A real Alertmanager."""
+    binary = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
+    if binary is None:
+        pytest.skip("no Alertmanager here; Debian has it as prometheus-alertmanager")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    configuration = tmp_path / "alertmanager.yml"
+    configuration.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
+    with (tmp_path / "alertmanager.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                binary,
+                f"--config.file={configuration}",
+                f"--storage.path={tmp_path / 'alertmanager'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+                "--cluster.listen-address=",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+async def shown(session: ClientSession, address: str) -> dict[str, Any]:
+    """What Alertmanager says is firing, by the group."""
+    with contextlib.suppress(OSError):
+        async with session.get(f"{address}/api/v2/alerts?active=true") as response:
+            return {alert["labels"].get("group_origin", ""): alert for alert in await response.json()}
+    return {}
+
+
+async def until_shown(
+    session: ClientSession, address: str, wanted: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any]:
+    async with asyncio.timeout(PATIENCE):
+        while not wanted(found := await shown(session, address)):
+            await asyncio.sleep(0.1)
+        return found
+
+
+async def test_alertmanager_shows_what_fires_until_it_has_ended(ground: Ground, alertmanager: str) -> None:
+    target = {
+        "name": "alertmanager",
+        "kind": "alertmanager",
+        "urls": [alertmanager],
+        "labels": {"severity": "page"},
+        "resend": "1s",
+    }
+    service = ground.start(target)
+    await ground.joined(service)
+    answers = WindowedAnswers(ground, "late")
+    async with ClientSession() as session:
+        await answers.write(5, "EWR")
+        await answers.write(6, "EWR", "JFK")
+        found = await until_shown(session, alertmanager, lambda found: set(found) == {"EWR", "JFK"})
+        assert found["EWR"]["labels"] == {
+            "alertname": "SottoAlert",
+            "source": "feed",
+            "stream": "late",
+            "group_origin": "EWR",
+            "severity": "page",
+        }
+        assert found["EWR"]["startsAt"] == "2013-01-01T06:00:00.000Z"
+        assert found["JFK"]["startsAt"] == "2013-01-01T07:00:00.000Z"
+        assert found["EWR"]["annotations"]["window"] == "2013-01-01 06:00–07:00"
+        assert found["EWR"]["generatorURL"] == "https://sotto.example.org/#/streams/late"
+        # It is sent again and again, so that it does not end by itself.
+        ends = found["JFK"]["endsAt"]
+        await until_shown(session, alertmanager, lambda found: found["JFK"]["endsAt"] > ends)
+        # A window that is not above ends it.
+        await answers.write(7, "JFK")
+        await until_shown(session, alertmanager, lambda found: set(found) == {"JFK"})
+        # Whoever begins anew finds what is firing, and what has ended meanwhile.
+        os.kill(service.pid, signal.SIGKILL)
+        await answers.write(8, "JFK", "LGA")
+        service = ground.start(target)
+        await until_shown(session, alertmanager, lambda found: set(found) == {"JFK", "LGA"})
+        found = await shown(session, alertmanager)
+        assert found["JFK"]["startsAt"] == "2013-01-01T07:00:00.000Z"
+        os.kill(service.pid, signal.SIGKILL)
+        await answers.write(9, "LGA")
+        ground.start(target)
+        await until_shown(session, alertmanager, lambda found: set(found) == {"LGA"})
+
+
+async def test_watching_shows_alerts_and_ends_as_they_come(ground: Ground) -> None:
+    client = ground.client
+    found: list[tuple[str, str]] = []
+
+    async def watch() -> None:
+        async for notice in client.watch("la*"):
+            if notice.answer is not None:
+                found.append((notice.stream, notice.answer.outcome))
+            else:
+                found.append((notice.stream, notice.ended or ""))
+
+    watching = asyncio.create_task(watch())
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not found:  # it begins with what is answered once it listens
+                await ground.ask("late", HIGH)
+                await asyncio.sleep(0.2)
+            await ground.ask("early", HIGH)
+            await ground.ask("late", LOW)
+            await client.close("feed", "late", "no longer needed")
+            while found[-1] != ("late", "closed: no longer needed"):
+                await asyncio.sleep(0.1)
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    assert set(found) == {("late", "above"), ("late", "closed: no longer needed")}
+    with pytest.raises(Unknown, match="stream 'nobody' is not known"):
+        await anext(client.watch("nobody"))
+
+
+async def test_the_command_prints_lines_and_ends_cleanly(ground: Ground) -> None:
+    await WindowedAnswers(ground, "late").write(5, "EWR")
+    environment = {
+        **os.environ,
+        "SOTTO_BOOTSTRAP": ground.settings.bootstrap,
+        "SOTTO_PREFIX": ground.settings.prefix,
+    }
+    command = [sys.executable, "-m", "stream.cli", "watch", "--from-beginning", "--json", "late"]
+    process = await asyncio.create_subprocess_exec(
+        *command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE):
+        line = json.loads(await process.stdout.readline())
+    assert (line["stream"], line["source"], line["group"]) == ("late", "feed", {"origin": "EWR"})
+    assert line["time"] <= written_time(2e10)
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(PATIENCE):
+        output, error = await process.communicate()
+    assert (output, error, process.returncode) == (b"", b"", 130)

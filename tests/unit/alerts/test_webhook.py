@@ -1,0 +1,337 @@
+"""Webhooks against a real server that fails, hangs, throttles and redirects: each alert is taken in the end, or given up."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from prometheus_client import generate_latest
+
+from schemas import Answer
+from stream.alerts.configuration import WebhookTarget
+from stream.alerts.messages import Alert
+from stream.alerts.metrics import AlertMetrics
+from stream.alerts.sending import Backoff, Sender, judged
+from stream.alerts.webhook import Webhook
+from stream.asking.openings import Opening
+from tests.unit.alerts.receiver import OTHER_SECRET, SECRET, Receiver
+
+NOW = 1_700_000_000.0
+OPENING = Opening("late", "flights", "ab" * 16, "open", None)
+
+
+def alert(index: int = 0, **fields: Any) -> Alert:
+    given = {
+        "id": f"2013-01-01T05:00:00Z/{index}",
+        "stream": "late",
+        "outcome": "above",
+        "index": index,
+        "estimate": 31.5,
+        "alpha": 4.0,
+        "tops_left": 46,
+        "spent": {"epsilon": 0.5, "delta": 0.0},
+        "window": {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"},
+        "group": {"origin": "EWR"},
+    }
+    return Alert("sotto", OPENING, Answer.model_validate_json(json.dumps({**given, **fields})), NOW)
+
+
+class Ground:
+    """A receiver, a target of it, and what one delivers with."""
+
+    def __init__(self, receiver: Receiver, folder: Path) -> None:
+        self.receiver = receiver
+        self.folder = folder
+        self.metrics = AlertMetrics()
+        self.now = NOW
+        self.stopping = asyncio.Event()
+        self.pauses: list[float] = []
+
+    def secret(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o600)
+        return str(path)
+
+    def target(self, **fields: Any) -> WebhookTarget:
+        given = {
+            "name": "oncall",
+            "kind": "webhook",
+            "url": self.receiver.url,
+            "secret_files": [self.secret("secret", SECRET)],
+            "timeout": "500ms",
+            **fields,
+        }
+        return WebhookTarget.model_validate_json(json.dumps(given))
+
+    async def deliver(self, *alerts: Alert, ours: Callable[[], bool] = lambda: True, **fields: Any) -> list[bool]:
+        target = self.target(**fields)
+        async with Sender(target.timeout_seconds) as sender:
+            backoff = Backoff(first=0.01, longest=0.05)
+            webhook = Webhook(
+                target,
+                sender,
+                self.metrics.of("oncall"),
+                self.stopping,
+                clock=lambda: self.now,
+                backoff=backoff,
+            )
+            rest = webhook._rest
+
+            async def resting(seconds: float) -> None:
+                self.pauses.append(seconds)
+                self.now += seconds
+                await rest(min(seconds, 0.01))
+
+            webhook._rest = resting  # type: ignore[method-assign]
+            return [await webhook.deliver(one, ours) for one in alerts]
+
+    def figure(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, {"target": "oncall", **labels}) or 0.0
+
+
+@pytest.fixture
+async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
+    async with Receiver() as receiver:
+        yield Ground(receiver, tmp_path)
+
+
+async def test_an_alert_is_delivered_signed_with_public_fields_alone(ground: Ground) -> None:
+    assert await ground.deliver(alert(3)) == [True]
+    [request] = ground.receiver.requests
+    assert request.json == {
+        "type": "sotto.alert",
+        "timestamp": "2023-11-14T22:13:20.000Z",
+        "data": {
+            "key": "ab" * 16 + "-3",
+            "installation": "sotto",
+            "source": "flights",
+            "stream": "late",
+            "query": "2013-01-01T05:00:00Z/3",
+            "index": 3,
+            "estimate": 31.5,
+            "alpha": 4.0,
+            "spent": {"epsilon": 0.5, "delta": 0.0},
+            "tops_left": 46,
+            "window": {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"},
+            "group": {"origin": "EWR"},
+        },
+    }
+    assert request.key == request.json["data"]["key"]
+    assert request.headers["webhook-timestamp"] == str(int(NOW))
+    assert request.headers["content-type"] == "application/json"
+    assert request.is_signed_with(SECRET)
+    assert not request.is_signed_with(OTHER_SECRET)
+    assert ground.figure("sotto_alerts_delivered_total") == 1
+
+
+async def test_a_secret_is_changed_with_two_and_no_receiver_misses_one(ground: Ground) -> None:
+    files = [ground.secret("new", OTHER_SECRET), ground.secret("old", SECRET)]
+    await ground.deliver(alert(), secret_files=files)
+    [request] = ground.receiver.requests
+    assert request.is_signed_with(SECRET)
+    assert request.is_signed_with(OTHER_SECRET)
+
+
+async def test_a_secret_that_is_replaced_is_used_at_once(ground: Ground) -> None:
+    ground.receiver.behave = lambda number: web.Response(status=500 if number == 1 else 200)
+    rest = ground.pauses
+
+    def ours() -> bool:
+        if rest:
+            ground.secret("secret", OTHER_SECRET)
+        return True
+
+    await ground.deliver(alert(), ours=ours)
+    first, second = ground.receiver.requests
+    assert first.is_signed_with(SECRET)
+    assert second.is_signed_with(OTHER_SECRET)
+
+
+@pytest.mark.parametrize(
+    ("failing", "reason"),
+    [
+        (lambda: web.Response(status=500, text="private words of the receiver"), "status"),
+        (lambda: web.Response(status=404), "status"),
+        (lambda: None, "timeout"),
+        (lambda: web.Response(status=302, headers={"Location": "/elsewhere"}), "redirect"),
+        (lambda: web.Response(status=308, headers={"Location": "/elsewhere"}), "redirect"),
+    ],
+)
+async def test_what_fails_comes_again_with_the_same_key_and_body_and_in_order(
+    ground: Ground, failing: Callable[[], web.Response | None], reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ground.receiver.behave = lambda number: failing() if number <= 2 else web.Response()
+    assert await ground.deliver(alert(0), alert(1)) == [True, True]
+    keys = [f"{'ab' * 16}-{number}" for number in (0, 0, 0, 1)]
+    assert ground.receiver.keys == keys
+    assert len({request.body for request in ground.receiver.requests[:3]}) == 1
+    assert {request.path for request in ground.receiver.requests} == {"/hook"}  # no redirect was followed
+    assert ground.figure("sotto_alerts_failures_total", reason=reason) == 2
+    assert ground.figure("sotto_alerts_waiting_seconds") == 0
+    said = capfd.readouterr()
+    for secret in ("private words", "in-the-address", SECRET, "127.0.0.1"):
+        assert secret not in said.out + said.err
+
+
+async def test_a_dead_address_is_tried_again(ground: Ground) -> None:
+    dead = ground.receiver.url.replace(str(ground.receiver.port), "1")
+    seen: list[int] = []
+
+    def ours() -> bool:
+        seen.append(1)
+        return len(seen) < 4
+
+    assert await ground.deliver(alert(), ours=ours, url=dead) == [False]
+    assert ground.figure("sotto_alerts_failures_total", reason="connection") == 3
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_target_that_asks_for_time_gets_it(ground: Ground, status: int) -> None:
+    ground.receiver.behave = lambda number: (
+        web.Response(status=status, headers={"Retry-After": "7"}) if number == 1 else web.Response()
+    )
+    await ground.deliver(alert())
+    assert ground.pauses == [7.0]
+
+
+async def test_an_alert_that_is_too_old_is_tried_once_counted_and_given_up(ground: Ground) -> None:
+    ground.receiver.behave = lambda _: web.Response(status=500)
+    ground.now = NOW + 3601
+    assert await ground.deliver(alert(0), alert(1), give_up="1h") == [True, True]
+    assert len(ground.receiver.requests) == 2
+    assert ground.figure("sotto_alerts_dropped_total", reason="old") == 2
+    ground.now = NOW
+    assert await ground.deliver(alert(2), give_up="2s") == [True]
+    assert sum(ground.pauses) > 2
+    assert len(ground.receiver.requests) > 10
+
+
+async def test_an_alert_that_is_refused_does_not_hold_up_those_behind_it(ground: Ground) -> None:
+    ground.receiver.behave = lambda number: web.Response(status=422 if number <= 3 else 200)
+    assert await ground.deliver(alert(0), alert(1)) == [True, True]
+    assert [key.rpartition("-")[2] for key in ground.receiver.keys] == ["0", "0", "0", "1"]
+    assert ground.figure("sotto_alerts_dropped_total", reason="refused") == 1
+    assert ground.figure("sotto_alerts_delivered_total") == 1
+
+
+async def test_a_partition_that_goes_elsewhere_or_an_order_to_stop_ends_the_tries(ground: Ground) -> None:
+    ground.receiver.behave = lambda _: web.Response(status=500)
+    assert await ground.deliver(alert(), ours=lambda: not ground.pauses) == [False]
+    ground.stopping.set()
+    assert await ground.deliver(alert(1)) == [False]
+    assert ground.figure("sotto_alerts_dropped_total", reason="old") == 0
+
+
+async def test_a_body_without_end_is_not_read(ground: Ground) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * 65536
+            await asyncio.sleep(0)
+
+    ground.receiver.behave = lambda _: web.Response(body=endless())
+    began = time.monotonic()
+    assert await ground.deliver(alert()) == [True]
+    assert len(ground.receiver.requests) == 1
+    assert time.monotonic() - began < 30
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_not_trusted(tmp_path: Path) -> None:
+    context, ca = self_signed(tmp_path)
+    application = web.Application()
+
+    async def take(_: web.Request) -> web.Response:
+        return web.Response()
+
+    application.router.add_post("/hook", take)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    url = f"https://127.0.0.1:{runner.addresses[0][1]}/hook"
+    try:
+        async with Sender(5.0) as sender:
+            assert (await sender.post(url, b"{}", {})).failure == "connection"
+        async with Sender(5.0, str(ca)) as sender:
+            assert (await sender.post(url, b"{}", {})).failure is None
+            other = url.replace("127.0.0.1", "localhost")  # the certificate is for the address
+            assert (await sender.post(other, b"{}", {})).failure == "connection"
+    finally:
+        await runner.cleanup()
+
+
+def self_signed(folder: Path) -> tuple[ssl.SSLContext, Path]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "receiver")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    ca, own = folder / "ca.pem", folder / "key.pem"
+    ca.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    own.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(ca, own)
+    return context, ca
+
+
+def test_pauses_grow_to_a_bound_and_are_cut_by_chance() -> None:
+    longest = Backoff(chance=lambda: 1.0)
+    assert [longest.next() for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    shortest = Backoff(chance=lambda: 0.0)
+    assert [shortest.next() for _ in range(3)] == [0.5, 1, 2]
+    assert shortest.next(least=30.0) == 30.0
+    shortest.reset()
+    assert shortest.next() == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "pause"),
+    [
+        ("12", 12.0),
+        ("Tue, 14 Nov 2023 22:13:50 GMT", 30.0),
+        ("Tue, 14 Nov 2000 22:13:50 GMT", 0.0),
+        ("soon", 0.0),
+        ("-5", 0.0),
+        ("999999999", 600.0),
+        ("nan", 0.0),
+    ],
+)
+def test_what_a_target_asks_to_wait(text: str, pause: float) -> None:
+    assert judged(429, {"Retry-After": text}, NOW).pause == pause
+
+
+def test_figures_name_no_stream() -> None:
+    metrics = AlertMetrics()
+    metrics.of("oncall").dropped("old")
+    text = generate_latest(metrics.registry).decode()
+    assert 'sotto_alerts_delivered_total{target="oncall"} 0.0' in text
+    assert "stream" not in text
+    assert logging.getLogger("aiohttp").handlers == []

@@ -1,0 +1,127 @@
+"""The monitor's alerts: what fires by the latest window of each group, what has been, within bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stream.monitor.alert_models import AlertQuery
+from stream.monitor.alerts import KEPT, Alerts
+from stream.processors.base import Record
+from tests.unit.monitor.installation import ANALYST, FEED, HIGH, LOW, OPERATOR, VIEWER, Installation, get, spec
+
+HOUR = 3600
+ALL = AlertQuery()
+
+
+def installation() -> Installation:
+    made = Installation()
+    made.driver.register({**FEED, "source": "other", "epsilon": 4.0})
+    made.open(spec("late", cutoff=50), spec("early", cutoff=1))
+    made.driver.open(spec("else", source="other"))
+    made.flow()
+    return made
+
+
+def firing(made: Installation, **query: Any) -> list[tuple[str, str, float, int]]:
+    rows = made.alerts.view(AlertQuery(**query)).firing
+    return [(row.latest.stream, str(row.latest.group.get("zone", "")), row.since, row.alerts) for row in rows]
+
+
+def test_what_fires_is_what_was_above_in_its_latest_window() -> None:
+    made = installation()
+    made.answer_window("late", 0, {"EWR": "above", "JFK": "below", "LGA": "above"}, tops_left=49)
+    assert firing(made) == [("late", "EWR", HOUR, 1), ("late", "LGA", HOUR, 1)]
+    made.answer_window("late", HOUR, {"EWR": "above", "JFK": "above", "LGA": "below"}, tops_left=47)
+    assert firing(made) == [("late", "EWR", HOUR, 2), ("late", "JFK", 2 * HOUR, 1)]
+    made.answer_window("late", 2 * HOUR, {"EWR": "halted", "JFK": "rejected"})
+    assert firing(made) == [("late", "EWR", HOUR, 2), ("late", "JFK", 2 * HOUR, 1)]
+    made.answer_window("late", 3 * HOUR, {"EWR": "below", "JFK": "below"})
+    assert firing(made) == []
+    view = made.alerts.view(ALL)
+    assert [(row.group["zone"], row.window and row.window.start) for row in view.recent] == [
+        ("JFK", "1970-01-01T01:00:00Z"),
+        ("EWR", "1970-01-01T01:00:00Z"),
+        ("LGA", "1970-01-01T00:00:00Z"),
+        ("EWR", "1970-01-01T00:00:00Z"),
+    ]
+    assert {row.source for row in view.recent} == {"feed"}
+
+
+def test_streams_without_windows_fire_from_their_answer_on() -> None:
+    made = installation()
+    made.ask("late", LOW, HIGH)
+    made.flow()
+    assert firing(made) == [("late", "", made.now, 1)]
+    made.ask("late", LOW)
+    made.flow()
+    assert firing(made) == []
+
+
+def test_a_stream_that_answers_no_more_is_marked() -> None:
+    made = installation()
+    made.ask("early", HIGH, HIGH)
+    made.flow()
+    [row] = made.alerts.view(ALL).firing
+    assert row.state == "exhausted"
+
+
+def test_alerts_are_searched_by_stream_and_group_and_chosen_by_source() -> None:
+    made = installation()
+    made.answer_window("late", 0, {"EWR": "above", "JFK": "above"})
+    made.answer_window("else", 0, {"LGA": "above"})
+    assert [row[1] for row in firing(made, search="ewr")] == ["EWR"]
+    assert [row[0] for row in firing(made, search="LATE")] == ["late", "late"]
+    assert [row[1] for row in firing(made, source="other")] == ["LGA"]
+    view = made.alerts.view(AlertQuery(source="other", limit=1))
+    assert (view.firing_total, view.firing_matching, view.total, view.matching) == (3, 1, 3, 1)
+    assert [(one.source, one.firing, one.alerts) for one in view.sources] == [("feed", 2, 2), ("other", 1, 1)]
+
+
+def test_memory_is_bounded_and_what_cannot_be_read_is_passed_over() -> None:
+    made = installation()
+    for number in range(KEPT + 5):
+        made.answer_window("late", number * HOUR, {"EWR": "above"})
+    view = made.alerts.view(ALL)
+    assert (view.total, len(view.recent)) == (KEPT, ALL.limit)
+    alerts = Alerts(made.tables)
+    alerts.take(Record("answers", 0, 0, 0, b"late", b'{"outcome":"above"'))
+    alerts.take(Record("answers", 0, 1, 0, b"late", None))
+    assert alerts.unreadable == 1
+    assert not alerts.view(ALL).complete
+
+
+@pytest.mark.parametrize("token", [VIEWER, ANALYST, OPERATOR])
+async def test_whoever_may_look_sees_alerts(token: str) -> None:
+    made = installation()
+    made.answer_window("late", 0, {"EWR": "above"}, estimate=31.5, alpha=4.0, tops_left=49)
+    async with made.web() as client:
+        answer = await get(client, "/api/alerts", token)
+        assert answer["shown"] is True
+        assert answer["firing"] == [
+            {
+                "since": HOUR,
+                "alerts": 1,
+                "latest": {
+                    "time": made.now,
+                    "stream": "late",
+                    "source": "feed",
+                    "group": {"zone": "EWR"},
+                    "window": {"start": "1970-01-01T00:00:00Z", "end": "1970-01-01T01:00:00Z"},
+                    "estimate": 31.5,
+                    "alpha": 4.0,
+                    "tops_left": 49,
+                },
+                "state": "open",
+            }
+        ]
+        response = await client.get("/api/alerts")
+        assert response.status == 401
+
+
+async def test_a_monitor_that_reads_no_answers_says_so() -> None:
+    made = installation()
+    made.monitor.alerts = None
+    async with made.web() as client:
+        assert (await get(client, "/api/alerts"))["shown"] is False
