@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from stream.kafka.nearby import settings_here
+
+
+def check_targets(file: Path) -> None:
+    """Refuse a file of targets that the service would refuse."""
+    from stream.alerts.configuration import AlertsFile  # noqa: PLC0415  (only who takes alerts needs it)
+
+    AlertsFile.read(str(file))
 
 
 def serve(*, stop_with_stdin: bool) -> None:

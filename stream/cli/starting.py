@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from stream.cli import monitoring
+from stream.cli.alerting import check_targets
 from stream.cli.folders import held
 from stream.cli.output import CommandError, say
 from stream.data import adult
@@ -29,6 +30,10 @@ def up(
     folder: Annotated[Path, typer.Option(help="Where data, logs and a generated key go.")] = DEFAULT_FOLDER.parent,
     key_file: Annotated[Path | None, typer.Option(help="Noise key file; made in the folder if not given.")] = None,
     port: Annotated[int, typer.Option(help="Port of the monitor's page; another one if it is taken.")] = 8080,
+    alerts: Annotated[
+        Path | None,
+        typer.Option(help="File of targets, to which alerts are then taken; see 'sotto serve alerts'."),
+    ] = None,
     broker_port: Annotated[
         int | None, typer.Option(help="The broker's port for clients; else 9092, or a free one if that is taken.")
     ] = None,
@@ -46,6 +51,8 @@ def up(
             key_file.parent.mkdir(parents=True, exist_ok=True)
             NoiseKey.generate().save(key_file)
         NoiseKey.load(key_file)
+        if alerts is not None:
+            check_targets(alerts)
         broker = LocalBroker(folder / "broker")
         stack.push(broker)
         broker.start(broker_port)
@@ -61,6 +68,9 @@ def up(
             stack.enter_context(Service(role, settings, key_file, folder / "logs" / f"{role}-{number}.log"))
             for role, number in roles
         ]
+        if alerts is not None:
+            own = settings.model_copy(update={"alerts_file": str(alerts.absolute())})
+            services.append(stack.enter_context(Service("alerts", own, None, folder / "logs" / "alerts-0.log")))
         say(
             f"Sotto is up: SOTTO_BOOTSTRAP={running.bootstrap}, logs in {folder / 'logs'}; Ctrl-C stops it"
             + ("" if broker.started_it else ", all but the broker, which ran before")

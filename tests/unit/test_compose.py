@@ -18,7 +18,7 @@ from stream.settings import Settings
 
 PROJECT = Path(__file__).parents[2]
 COMPOSE = PROJECT / "docker-compose.yml"
-OWN = ["topics", "budget", "worker-1", "worker-2", "monitor"]
+OWN = ["topics", "budget", "worker-1", "worker-2", "monitor", "alerts"]
 SERVING = ["budget", "worker-1", "worker-2"]
 DASHBOARDS = ["prometheus", "grafana"]
 
@@ -60,7 +60,7 @@ def test_every_command_exists_with_its_options(services: dict[str, dict[str, Any
     assert context.command_path.split()[1] == arguments[0]
 
 
-@pytest.mark.parametrize("name", [*SERVING, "monitor"])
+@pytest.mark.parametrize("name", [*SERVING, "monitor", "alerts"])
 def test_services_wait_for_kafka_and_its_topics_and_come_back_after_a_crash(
     services: dict[str, dict[str, Any]], name: str
 ) -> None:
@@ -115,6 +115,19 @@ def test_the_monitor_has_its_names_in_a_mounted_folder_no_token_and_no_noise_key
     assert [volume.rpartition(":-")[2] for volume in monitor["volumes"]] == [f"./names}}:{folder}:ro"]
     assert name == "names.json"
     assert "http://127.0.0.1:8080/healthz" in monitor["healthcheck"]["test"][-1]
+
+
+def test_alerts_are_sent_where_a_profile_asks_for_it_by_a_file_in_a_mounted_folder(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    alerts = services["alerts"]
+    assert alerts["profiles"] == ["alerts"]
+    assert not {KEY_VARIABLE, KEY_FILE_VARIABLE} & set(alerts["environment"])
+    folder, name = alerts["environment"]["SOTTO_ALERTS_FILE"].rsplit("/", 1)
+    assert [volume.rpartition(":-")[2] for volume in alerts["volumes"]] == [f"./alerts}}:{folder}:ro"]
+    assert name == "alerts.json"
+    port = alerts["environment"]["SOTTO_METRICS_PORT"]
+    assert f"http://127.0.0.1:{port}/readyz" in alerts["healthcheck"]["test"][-1]
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from stream.alerts.metrics import AlertMetrics
 from stream.kafka.metrics import Metrics
 from stream.monitor.metrics import exposition
 from tests.unit.monitor.installation import HIGH, Installation, spec
@@ -49,6 +50,9 @@ def exported() -> dict[str, set[str]]:
     families = list(text_string_to_metric_families(exposition(installation.monitor).decode()))
     for role in ("worker", "budget"):
         families += Metrics(role).registry.collect()
+    alerting = AlertMetrics()
+    alerting.of("oncall").dropped("old")
+    families += alerting.registry.collect()
     found: dict[str, set[str]] = {"up": set()}
     for family in families:
         names = {f"{family.name}_total"} if family.type == "counter" else {family.name}
@@ -102,6 +106,14 @@ def test_prometheus_asks_every_service_of_the_compose_file_where_it_listens() ->
     assert jobs["sotto-monitor"]["static_configs"][0]["targets"] == [f"monitor:{monitor['SOTTO_MONITOR_PORT']}"]
     (secret,) = services["prometheus"]["secrets"]
     assert jobs["sotto-monitor"]["authorization"]["credentials_file"] == f"/run/secrets/{secret}"
+
+
+def test_prometheus_asks_for_the_figures_of_alerts_where_they_are() -> None:
+    services = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"]
+    jobs = {job["job_name"]: job for job in yaml.safe_load(CONFIGURATION.read_text())["scrape_configs"]}
+    [found] = jobs["sotto-alerts"]["dns_sd_configs"]
+    assert found["names"] == ["alerts"]
+    assert str(found["port"]) == services["alerts"]["environment"]["SOTTO_METRICS_PORT"]
 
 
 def test_grafana_is_given_the_dashboard_and_the_prometheus_that_it_asks() -> None:
