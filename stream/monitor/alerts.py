@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+import heapq
+from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 from typing import Final, NamedTuple
@@ -23,9 +24,10 @@ _answers: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
 
 
 class Past(NamedTuple):
-    """An alert, and when it was committed."""
+    """An alert and when it was committed; of several at one time, in which place it was read."""
 
     time: float
+    number: int
     answer: Answer
 
 
@@ -37,7 +39,9 @@ class Alerts:
         self.unreadable = 0
         self._tables = tables
         self._firing = Firing()
-        self._past: deque[Past] = deque(maxlen=KEPT)
+        self._past: list[Past] = []
+        """A heap: partitions are read one after the other, and the earliest alert is the first to be forgotten."""
+        self._number = 0
 
     def take(self, record: RecordLike) -> None:
         """Take in one committed answer; most are passed over unread."""
@@ -53,7 +57,9 @@ class Alerts:
         time = record.timestamp / 1000
         alarm = self._firing.take(answer, "", time)
         if answer.outcome == "above":
-            self._past.append(Past(time, answer))
+            self._number += 1
+            keep = heapq.heappush if len(self._past) < KEPT else heapq.heappushpop
+            keep(self._past, Past(time, self._number, answer))
         if alarm is not None:
             self._tables.changes["alerts"] += 1
             if alarm.resolved is not None:
@@ -69,7 +75,7 @@ class Alerts:
         alarms = sorted(self._firing.alarms.values(), key=lambda alarm: (alarm.since, alarm.place.stream))
         rows = [(alarm, self._source(alarm.place.stream)) for alarm in alarms]
         chosen = [(alarm, source) for alarm, source in rows if wanted(alarm.answer, source)]
-        past = [(one, self._source(one.answer.stream)) for one in reversed(self._past)]
+        past = [(one, self._source(one.answer.stream)) for one in sorted(self._past, reverse=True)]
         matching = [(one, source) for one, source in past if wanted(one.answer, source)]
         firing_of, alerts_of = Counter(source for _, source in rows), Counter(source for _, source in past)
         return AlertsView(
@@ -81,14 +87,14 @@ class Alerts:
                 FiringRow(
                     since=alarm.since,
                     alerts=alarm.alerts,
-                    latest=_row(Past(alarm.time, alarm.answer), source),
+                    latest=_row(alarm.answer, alarm.time, source),
                     state=self._state(alarm.place.stream),
                 )
                 for alarm, source in chosen[: query.limit]
             ],
             total=len(past),
             matching=len(matching),
-            recent=[_row(one, source) for one, source in islice(matching, query.limit)],
+            recent=[_row(one.answer, one.time, source) for one, source in islice(matching, query.limit)],
             sources=[
                 AlertingSource(source=source, firing=firing_of[source], alerts=alerts_of[source])
                 for source in sorted({one for one in (*firing_of, *alerts_of) if one is not None})
@@ -128,10 +134,9 @@ def _matching(query: AlertQuery) -> Callable[[Answer, str | None], bool]:
     return wanted
 
 
-def _row(one: Past, source: str | None) -> AlertRow:
-    answer = one.answer
+def _row(answer: Answer, time: float, source: str | None) -> AlertRow:
     return AlertRow(
-        time=one.time,
+        time=time,
         stream=answer.stream,
         source=source,
         group=dict(answer.group or {}),

@@ -27,7 +27,8 @@ from stream.asking.alerts import written_time
 from stream.kafka.processes import Service
 from stream.processors.topics import partition_of
 from stream.settings import Settings
-from tests.conftest import StartService
+from tests.conftest import StartService, free_port
+from tests.names import FILE, make_names
 from tests.unit.alerts.receiver import SECRET, Receiver
 
 pytestmark = pytest.mark.kafka
@@ -358,3 +359,65 @@ async def test_the_command_prints_lines_and_ends_cleanly(ground: Ground) -> None
     async with asyncio.timeout(PATIENCE):
         output, error = await process.communicate()
     assert (output, error, process.returncode) == (b"", b"", 130)
+
+
+async def test_the_monitor_shows_what_fires_from_before_its_start_and_from_then_on(
+    ground: Ground, tmp_path: Path
+) -> None:
+    tokens = make_names(tmp_path)
+    answers = WindowedAnswers(ground, "late")
+    await answers.write(5, "EWR", "JFK")
+    await answers.write(6, "JFK")
+    own = ground.settings.model_copy(
+        update={
+            "monitor_port": free_port(),
+            "monitor_names_file": str(tmp_path / FILE),
+            "monitor_alerts": True,
+            "monitor_burst": 10_000,
+        }
+    )
+    address = f"http://127.0.0.1:{own.monitor_port}/api/alerts"
+    headers = {"Authorization": f"Bearer {tokens['viewer']}"}
+
+    async def until(wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                with contextlib.suppress(OSError):
+                    async with session.get(address, headers=headers) as response:
+                        if wanted(found := await response.json()):
+                            return dict(found)
+                await asyncio.sleep(0.1)
+
+    with Service("monitor", own, None, tmp_path / "monitor.log"):
+        async with ClientSession() as session:
+            found = await until(lambda found: found["complete"] and found["firing_total"] == 1)
+            [firing] = found["firing"]
+            assert (firing["latest"]["group"], firing["alerts"]) == ({"origin": "JFK"}, 2)
+            assert [row["group"]["origin"] for row in found["recent"]].count("EWR") == 1
+            assert found["sources"] == [{"source": "feed", "firing": 1, "alerts": 3}]
+            await answers.write(7, "LGA")
+            found = await until(lambda found: found["total"] == 4)
+            assert [row["latest"]["group"]["origin"] for row in found["firing"]] == ["LGA"]
+
+
+async def test_the_service_says_how_it_is_doing(ground: Ground) -> None:
+    port = free_port()
+    ground.settings = ground.settings.model_copy(update={"metrics_port": port})
+    async with Receiver() as receiver, ClientSession() as session:
+        receiver.behave = lambda _: web.Response(status=500)
+        service = ground.start(ground.webhook(receiver))
+        await ground.joined(service)
+        await ground.ask("late", HIGH)
+        await receiver.until(lambda: len(receiver.requests) > 1, PATIENCE)
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                async with session.get(f"http://127.0.0.1:{port}/readyz") as response:
+                    if response.status == 200:  # a target that is down is no reason to be started again
+                        break
+                await asyncio.sleep(0.1)
+            figure = 'sotto_alerts_failures_total{reason="status",target="oncall"}'
+            async with session.get(f"http://127.0.0.1:{port}/metrics") as response:
+                assert figure in await response.text()
+        log = service.log.read_text()
+        assert "in-the-address" not in log
+        assert SECRET not in log

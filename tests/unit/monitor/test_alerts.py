@@ -85,6 +85,10 @@ def test_memory_is_bounded_and_what_cannot_be_read_is_passed_over() -> None:
         made.answer_window("late", number * HOUR, {"EWR": "above"})
     view = made.alerts.view(ALL)
     assert (view.total, len(view.recent)) == (KEPT, ALL.limit)
+    # Partitions are read one after the other: what is older than all that is kept is not kept.
+    made.now -= 60
+    made.answer_window("else", 0, {"LGA": "above"})
+    assert {row.stream for row in made.alerts.view(AlertQuery(limit=500)).recent} == {"late"}
     alerts = Alerts(made.tables)
     alerts.take(Record("answers", 0, 0, 0, b"late", b'{"outcome":"above"'))
     alerts.take(Record("answers", 0, 1, 0, b"late", None))

@@ -1,0 +1,195 @@
+"""What an Alertmanager is told: as Prometheus tells it, from whatever was read, within bounds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from schemas import Answer
+from schemas.windows import written_moment
+from stream.alerts.alertmanager import BATCH, RESOLVED_SECONDS, Alertmanager, group_labels
+from stream.alerts.configuration import AlertmanagerTarget
+from stream.alerts.metrics import AlertMetrics
+from stream.alerts.sending import Backoff, Sender
+from stream.asking.alerts import Place, written_time
+from stream.asking.firing import Firing
+from tests.unit.alerts.receiver import Receiver
+
+HOUR = 3600.0
+
+
+def answer(outcome: str, hour: int, group: str | None = "EWR", stream: str = "late") -> Answer:
+    window = {"start": written_moment(hour * 3_600_000), "end": written_moment((hour + 1) * 3_600_000)}
+    told = {"id": "x", "stream": stream, "outcome": outcome, "window": window, "index": hour}
+    told |= {} if group is None else {"group": {"origin": group}}
+    return Answer.model_validate_json(json.dumps(told))
+
+
+class Ground:
+    """An Alertmanager that takes what it is sent, or not, and a sender with a clock of its own."""
+
+    def __init__(self, receiver: Receiver, **fields: Any) -> None:
+        self.receiver = receiver
+        self.now = HOUR
+        self.metrics = AlertMetrics()
+        given = {"name": "am", "kind": "alertmanager", "urls": [f"http://127.0.0.1:{receiver.port}"], **fields}
+        self.target = AlertmanagerTarget.model_validate_json(json.dumps(given))
+        self.sender = Sender(5.0)
+        self.firing = Firing(limit=3)
+        self.alertmanager = Alertmanager(
+            self.target,
+            self.sender,
+            self.metrics.of("am"),
+            clock=lambda: self.now,
+            backoff=Backoff(chance=lambda: 1.0),
+            firing=self.firing,
+        )
+
+    def take(self, *answers: Answer, known: bool = False) -> None:
+        for one in answers:
+            self.alertmanager.take(one, "flights", self.now, known=known)
+
+    async def sent(self) -> list[dict[str, Any]]:
+        """What is sent now."""
+        before = len(self.receiver.requests)
+        await self.alertmanager.send()
+        return [alert for request in self.receiver.requests[before:] for alert in request.json]
+
+    def figure(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, {"target": "am", **labels}) or 0.0
+
+
+@pytest.fixture
+async def ground() -> AsyncIterator[Ground]:
+    async with Receiver() as receiver:
+        made = Ground(receiver)
+        async with made.sender:
+            yield made
+
+
+async def test_what_fires_is_sent_again_every_minute_with_an_end_four_sendings_ahead(ground: Ground) -> None:
+    ground.take(answer("above", 0))
+    [alert] = await ground.sent()
+    assert [request.path for request in ground.receiver.requests] == ["/api/v2/alerts"]
+    assert alert["labels"] == {
+        "alertname": "SottoAlert",
+        "source": "flights",
+        "stream": "late",
+        "group_origin": "EWR",
+    }
+    assert (alert["startsAt"], alert["endsAt"]) == (written_time(HOUR), written_time(HOUR + 240))
+    ground.now += 59
+    assert await ground.sent() == []
+    ground.now += 1
+    [again] = await ground.sent()
+    assert again["endsAt"] == written_time(ground.now + 240)
+    assert again["startsAt"] == alert["startsAt"]
+
+
+async def test_it_ends_with_the_next_window_that_is_not_above_and_is_sent_as_ended_for_a_while(
+    ground: Ground,
+) -> None:
+    ground.take(answer("above", 0))
+    await ground.sent()
+    ground.now += 30
+    ground.take(answer("below", 1, "JFK"), answer("below", 1))
+    ended = ground.now
+    [alert] = await ground.sent()
+    assert alert["endsAt"] == written_time(ended)
+    ground.now += RESOLVED_SECONDS
+    assert [one["endsAt"] for one in await ground.sent()] == [written_time(ended)]
+    ground.now += 60
+    assert await ground.sent() == []
+    assert ground.firing.alarms == {}
+    assert ground.figure("sotto_alerts_firing") == 0
+
+
+async def test_what_is_heard_of_no_more_ends_after_its_windows_length_and_a_while(ground: Ground) -> None:
+    ground.take(answer("above", 0))
+    await ground.sent()
+    ground.now += HOUR + 900
+    [still] = await ground.sent()
+    assert still["endsAt"] > written_time(ground.now)
+    ground.now += 1
+    [ended] = await ground.sent()
+    assert ended["endsAt"] == written_time(HOUR + HOUR + 900)
+
+
+async def test_a_run_goes_on_and_a_new_one_begins_after_its_end(ground: Ground) -> None:
+    ground.take(answer("above", 0), answer("above", 1))
+    [alert] = await ground.sent()
+    assert alert["annotations"]["alerts"] == "2"
+    ground.now = 4 * HOUR
+    ground.take(answer("below", 2), answer("above", 3))
+    [again] = await ground.sent()
+    assert again["startsAt"] == written_time(4 * HOUR)
+    assert again["annotations"]["alerts"] == "1"
+
+
+async def test_what_was_not_taken_stays_due_and_is_sent_when_the_target_is_back(ground: Ground) -> None:
+    ground.receiver.behave = lambda number: web.Response(status=[500, 429, 200][min(number, 3) - 1])
+    ground.take(answer("above", 0))
+    assert len(await ground.sent()) == 1
+    assert not ground.alertmanager.settled
+    assert await ground.sent() == []  # it is left alone for a while
+    ground.now += 1
+    await ground.sent()
+    assert not ground.alertmanager.settled
+    ground.take(answer("above", 1, "JFK"))
+    ground.now += 2
+    assert len(await ground.sent()) == 2
+    assert ground.alertmanager.settled
+    assert ground.figure("sotto_alerts_delivered_total") == 2
+    assert ground.figure("sotto_alerts_failures_total", reason="status") == 1
+    assert ground.figure("sotto_alerts_failures_total", reason="throttled") == 1
+
+
+async def test_one_member_of_a_cluster_is_enough(ground: Ground) -> None:
+    dead = "http://127.0.0.1:1/"
+    target = ground.target.model_copy(update={"urls": (dead, *ground.target.urls)})
+    ground.alertmanager._target = target
+    ground.take(answer("above", 0))
+    assert len(await ground.sent()) == 1
+    assert ground.alertmanager.settled
+    assert ground.figure("sotto_alerts_failures_total", reason="connection") == 1
+
+
+async def test_after_a_restart_what_fires_is_sent_and_what_was_told_before_is_no_news(ground: Ground) -> None:
+    ground.take(answer("above", 0), answer("above", 0, "JFK"), answer("below", 1, "JFK"), known=True)
+    assert ground.alertmanager.settled
+    ground.now += RESOLVED_SECONDS + 1
+    assert [alert["labels"]["group_origin"] for alert in await ground.sent()] == ["EWR"]
+    # What ended while nobody was there to send it is told, however long ago that is.
+    ground.take(answer("above", 2, "LGA"), answer("below", 3, "LGA"))
+    ground.now += 10 * RESOLVED_SECONDS
+    assert "LGA" in [alert["labels"]["group_origin"] for alert in await ground.sent()]
+
+
+async def test_what_is_held_is_bounded_and_what_was_forgotten_is_counted(ground: Ground) -> None:
+    ground.take(*(answer("above", 0, str(number)) for number in range(5)))
+    assert [alert["labels"]["group_origin"] for alert in await ground.sent()] == ["2", "3", "4"]
+    assert ground.figure("sotto_alerts_dropped_total", reason="room") == 2
+    ground.alertmanager.forget(lambda stream: stream == "late")
+    ground.now += 60
+    assert await ground.sent() == []
+    assert not ground.firing.concerns("late")
+
+
+async def test_alarms_go_in_batches(ground: Ground) -> None:
+    ground.firing._limit = 1000
+    ground.take(*(answer("above", 0, str(number)) for number in range(BATCH + 1)))
+    assert len(await ground.sent()) == BATCH + 1
+    assert [len(request.json) for request in ground.receiver.requests] == [BATCH, 1]
+
+
+def test_groups_become_labels_that_prometheus_knows() -> None:
+    place = Place("late", (("origin", "EWR"), ("age-group", "[0, 10)"), ("age group", 3)))
+    assert group_labels(place) == {
+        "group_origin": "EWR",
+        "group_age_group": "[0, 10)",
+        "group_age_group_2": "3",
+    }

@@ -1,0 +1,131 @@
+"""The file of targets: what is wrong in it is told by its field, and no address or secret with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from stream.alerts.configuration import AlertmanagerTarget, AlertsError, AlertsFile, WebhookTarget
+from stream.cli import alerting
+from stream.cli.output import CommandError
+from stream.cli.serving import serve
+from tests.unit.alerts.receiver import SECRET
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    put(tmp_path / "secret", SECRET)
+    return tmp_path
+
+
+def put(path: Path, text: str, mode: int = 0o600) -> str:
+    path.write_text(text)
+    path.chmod(mode)
+    return str(path)
+
+
+def webhook(folder: Path, **fields: Any) -> dict[str, Any]:
+    url = "https://hooks.example.org/in-the-address"
+    return {"name": "oncall", "kind": "webhook", "url": url, "secret_files": [str(folder / "secret")], **fields}
+
+
+def alertmanager(**fields: Any) -> dict[str, Any]:
+    return {"name": "am", "kind": "alertmanager", "urls": ["http://alertmanager:9093"], **fields}
+
+
+def test_targets_are_read_with_what_is_usual(folder: Path) -> None:
+    path = put(folder / "alerts.json", json.dumps({"targets": [webhook(folder), alertmanager(sources=["fl*"])]}))
+    first, second = AlertsFile.read(path).targets
+    assert isinstance(first, WebhookTarget)
+    assert isinstance(second, AlertmanagerTarget)
+    assert (first.timeout_seconds, first.give_up, second.resend) == (10.0, "1d", "1m")
+    assert first.wants("any", "stream")
+    assert second.wants("flights", "late")
+    assert not second.wants("vitals", "late")
+    assert [len(secret.key) for secret in first.secrets()] == [32]
+    assert SECRET not in repr(first.secrets())
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"url": "ftp://hooks.example.org/in-the-address"}, "targets.0.webhook.url"),
+        ({"url": "https:///in-the-address"}, "targets.0.webhook.url"),
+        ({"url": "https://hooks.example.org:99999999/in-the-address"}, "targets.0.webhook.url"),
+        ({"secret_files": []}, "secret_files"),
+        ({"secret_files": ["a", "b", "c"]}, "secret_files"),
+        ({"give_up": "soon"}, "give_up: "),
+        ({"name": "on call"}, "name"),
+        ({"colour": "red"}, "colour: unknown field; remove it"),
+        ({"secret_files": ["/nowhere/at-all"]}, "target oncall: secret_files: cannot read file /nowhere/at-all"),
+        ({"bearer_file": "/nowhere/at-all"}, "target oncall: bearer_file: cannot read"),
+    ],
+)
+def test_what_is_wrong_is_told_by_its_field(folder: Path, change: dict[str, Any], told: str) -> None:
+    path = put(folder / "alerts.json", json.dumps({"targets": [webhook(folder, **change)]}))
+    with pytest.raises(AlertsError) as error:
+        AlertsFile.read(path)
+    assert told in str(error.value)
+    assert "in-the-address" not in str(error.value)
+    assert SECRET not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "secret", "whsec_", "whsec_c2hvcnQ=", SECRET.removeprefix("whsec_"), SECRET * 2]
+)
+def test_a_weak_secret_is_refused(folder: Path, text: str) -> None:
+    put(folder / "secret", text)
+    path = put(folder / "alerts.json", json.dumps({"targets": [webhook(folder)]}))
+    with pytest.raises(AlertsError, match="is no secret; give whsec_ and 24 to 64 random bytes"):
+        AlertsFile.read(path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"labels": {"stream": "x"}}, "labels: stream is made from the alert"),
+        ({"labels": {"group_a": "x"}}, "labels: group_a is made from the alert"),
+        ({"labels": {"a-b": "x"}}, "labels"),
+        ({"resend": "500ms"}, "resend: give 1s or more"),
+        ({"urls": []}, "urls"),
+    ],
+)
+def test_what_is_wrong_of_an_alertmanager(folder: Path, fields: dict[str, Any], told: str) -> None:
+    path = put(folder / "alerts.json", json.dumps({"targets": [alertmanager(**fields)]}))
+    with pytest.raises(AlertsError, match=told):
+        AlertsFile.read(path)
+
+
+def test_files_that_others_may_read_names_given_twice_and_repeated_fields_are_refused(folder: Path) -> None:
+    text = json.dumps({"targets": [webhook(folder)]})
+    with pytest.raises(AlertsError, match="is open to others; run 'chmod 600"):
+        AlertsFile.read(put(folder / "open.json", text, 0o644))
+    put(folder / "secret", SECRET, 0o640)
+    with pytest.raises(AlertsError, match=r"target oncall: secret_files: file .* is open to others"):
+        AlertsFile.read(put(folder / "alerts.json", text))
+    put(folder / "secret", SECRET)
+    twice = json.dumps({"targets": [webhook(folder), webhook(folder)]})
+    with pytest.raises(AlertsError, match="the name oncall is given twice"):
+        AlertsFile.read(put(folder / "alerts.json", twice))
+    with pytest.raises(AlertsError, match="a field is given twice"):
+        AlertsFile.read(
+            put(folder / "alerts.json", text.replace("{", '{"page": "http://a/", "page": "http://b/", ', 1))
+        )
+    with pytest.raises(AlertsError, match="set SOTTO_ALERTS_FILE"):
+        AlertsFile.read("")
+
+
+def test_the_command_tells_it_before_anything_is_started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOTTO_ALERTS_FILE", put(folder / "alerts.json", "{}"))
+    with pytest.raises(AlertsError, match="targets"):
+        alerting.serve(stop_with_stdin=False)
+    with pytest.raises(AlertsError, match="targets"):
+        alerting.check_targets(folder / "alerts.json")
+    with pytest.raises(CommandError, match="--processes is"):
+        serve("alerts", processes=2)  # type: ignore[arg-type]
