@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from stream.cli import alerting
 from stream.cli.output import CommandError
 from stream.cli.serving import serve
 from tests.unit.alerts.receiver import SECRET
+from tests.unit.alerts.test_webhook import alert
 
 runner = CliRunner()
 
@@ -129,3 +131,14 @@ def test_the_command_tells_it_before_anything_is_started(folder: Path, monkeypat
         alerting.check_targets(folder / "alerts.json")
     with pytest.raises(CommandError, match="--processes is"):
         serve("alerts", processes=2)  # type: ignore[arg-type]
+
+
+def test_the_guides_file_is_one_and_names_every_field() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "how-to" / "alerts.md").read_text()
+    [example] = re.findall(r"^```text\n(\{\n  \"page\".*?\n\})\n```$", guide, flags=re.DOTALL | re.MULTILINE)
+    assert len(AlertsFile.model_validate_json(example).targets) == 2
+    named = set(re.findall(r"`(\w+)`", "\n".join(line for line in guide.splitlines() if line.startswith("| `"))))
+    for target in (WebhookTarget, AlertmanagerTarget):
+        assert set(target.model_fields) - {"kind"} <= named
+    [message] = re.findall(r"^```text\n(\{\"type\".*?\})\n```$", guide, flags=re.DOTALL | re.MULTILINE)
+    assert set(json.loads(message)["data"]) == set(json.loads(alert().body)["data"])
