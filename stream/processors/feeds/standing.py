@@ -147,6 +147,9 @@ class StandingStreams:
         for tally in (stream.tally, stream.own):
             if tally is not None:
                 tally.require(stream.counting)
+        if stream.tally.shape.total is not None:
+            # Nobody shares it; what comes behind the horizon must not use up what may count before.
+            stream.tally.last = stream.last
         self.streams[stream.told.spec.stream] = stream
         return stream
 

@@ -1,0 +1,182 @@
+"""Small live topics, with whole people in them and without: from the bytes of events to the numbers that are asked."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+from typing import Any
+
+import msgspec
+
+from schemas import EventsSource, Partial
+from schemas.wire import struct
+from stream.processors.base import Outputs, Record
+from stream.processors.feeds.asking import groups_in
+from stream.processors.feeds.merged import Merged
+from stream.processors.feeds.processor import FeedProcessor
+from stream.processors.feeds.told import Told
+from stream.processors.topics import Topics, partition_of
+from tests.unit.processors.feeds.topic import Known, told
+
+MINUTE = 60_000
+PARTITIONS = 2
+TOPICS = Topics("t", 1)
+
+_decode = msgspec.json.Decoder(struct(Partial)).decode
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One event of a person: when it comes, in minutes, how long ago it was, its group and its amount."""
+
+    comes: int
+    ago: int = 0
+    group: str = "a"
+    amount: int = 1
+
+
+Person = tuple[Moment, ...]
+Numbers = dict[tuple[str, int], tuple[int, ...]]
+"""The numbers of all groups, by stream and the beginning of the window."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A standing query, and how far one person may move its numbers: any of them, and all together."""
+
+    standing: Mapping[str, Any]
+    each: int
+    all: int
+    mechanism: Mapping[str, Any] = field(default_factory=lambda: {"kind": "laplace"})
+
+
+def about(**other: Any) -> EventsSource:
+    return EventsSource.model_validate(
+        {
+            "source": "live",
+            "kind": "events",
+            "topic": "ops",
+            "neighbors": "add-remove",
+            "epsilon": 1.0,
+            "person": "who.id",
+            "time": "at",
+            "attributes": {
+                "group": ["a", "b"],
+                "amount": {"kind": "integers", "minimum": -2, "maximum": 3},
+            },
+            "contribution": 2,
+            "ahead": "5m",
+            "idle": "0s",
+            **other,
+        }
+    )
+
+
+def written(people: Mapping[str, Person]) -> list[Record]:
+    """The topic's records, each in its person's partition, in the order in which they come."""
+    events = sorted(
+        ((moment.comes, who, place) for who, moments in people.items() for place, moment in enumerate(moments)),
+        key=lambda one: (one[0], one[2], one[1]),
+    )
+    records = []
+    for comes, who, place in events:
+        moment = people[who][place]
+        at = max(0, comes - moment.ago) * MINUTE
+        fields = {"who": {"id": who}, "at": at, "group": moment.group, "amount": moment.amount}
+        home = partition_of(who.encode(), PARTITIONS)
+        # A person's own offsets: which ones others have makes no difference, and shows in nothing.
+        records.append(Record("ops", home, 0, comes * MINUTE, who.encode(), json.dumps(fields).encode()))
+    return records
+
+
+def asked(
+    source: EventsSource, streams: Sequence[Told], records: Sequence[Record], end: int, step: int = 3
+) -> Numbers:
+    """What is asked, by the shipped feeds and merging, when the clock of all partitions reaches an end, in minutes."""
+    partials = []
+    marks = sorted({record.timestamp for record in records}) if source.clock == "marks" else []
+    for partition in range(PARTITIONS):
+        feed = FeedProcessor(TOPICS, source, partition, PARTITIONS, Known(*streams))
+        feed.restored()
+        own = [record for record in records if record.partition == partition]
+        if source.clock == "marks":
+            told_of = [
+                Record("ops", partition, 0, mark, None, None, [("sotto-mark", b"%d" % mark)]) for mark in marks
+            ]
+            own = sorted([*told_of, *own], key=lambda record: (record.timestamp, record.value is not None))
+            own.append(Record("ops", partition, 0, 0, None, None, [("sotto-mark", b"%d" % (end * MINUTE))]))
+        own = [record._replace(offset=offset) for offset, record in enumerate(own)]
+        for start in range(0, len(own), step):
+            partials += _partials(feed.process(own[start : start + step]))
+        feed.reached_end(end * 60)
+        while outputs := feed.idle(0.0):
+            partials += _partials(outputs)
+    return _merged(streams, partials)
+
+
+def _partials(outputs: Outputs) -> Iterator[Any]:
+    for topic, _, messages in outputs:
+        if topic == TOPICS.partials:
+            yield from (_decode(value or b"") for _, value, _ in messages)
+
+
+def _merged(streams: Sequence[Told], partials: Sequence[Any]) -> Numbers:
+    found: Numbers = {}
+    for stream in streams:
+        merged = Merged(stream.incarnation, PARTITIONS)
+        for partial in (one for one in partials if one.stream == stream.spec.stream):
+            merged.take(partial)
+        for start, parts in merged.due():
+            if len(parts) < PARTITIONS:
+                continue
+            numbers = [0] * groups_in(stream)
+            for part in parts.values():
+                for cell, count in zip(part.cells, part.counts, strict=True):
+                    numbers[cell] += count
+            found[stream.spec.stream, start] = tuple(numbers)
+    return found
+
+
+def opened(source: EventsSource, forms: Mapping[str, Form]) -> list[Told]:
+    return [told(source, name, mechanism=form.mechanism, **form.standing) for name, form in forms.items()]
+
+
+@dataclass
+class Moved:
+    """The most that one person moved each stream's numbers, over all neighbours that were tried."""
+
+    each: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    all: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    all_windows: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    same_questions: bool = True
+
+    def compare(self, ours: Numbers, theirs: Numbers) -> None:
+        self.same_questions &= ours.keys() == theirs.keys()
+        over: dict[str, int] = defaultdict(int)
+        for stream, start in ours.keys() & theirs.keys():
+            steps = [abs(a - b) for a, b in zip(ours[stream, start], theirs[stream, start], strict=True)]
+            self.each[stream] = max([self.each[stream], *steps])
+            self.all[stream] = max(self.all[stream], sum(steps))
+            over[stream] += sum(steps)
+        for stream, moved in over.items():
+            self.all_windows[stream] = max(self.all_windows[stream], moved)
+
+
+def lives(moments: Sequence[Moment], most: int) -> list[Person]:
+    """All that a person may do with so many of these events at most, in their order."""
+    return [chosen for size in range(1, most + 1) for chosen in combinations(moments, size)]
+
+
+def neighbours(
+    source: EventsSource, others: Mapping[str, Person], own: Sequence[Person], who: str = "me"
+) -> Iterator[tuple[Mapping[str, Person], Mapping[str, Person]]]:
+    """Pairs of topics that differ in one person's whole life: present or not or, where that is the relation, another's in its place."""
+    if source.neighbors == "add-remove":
+        for life in own:
+            yield others, {**others, who: life}
+    else:
+        for one, other in product(own, repeat=2):
+            yield {**others, who: one}, {**others, "she": other}

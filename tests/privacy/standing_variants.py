@@ -1,0 +1,99 @@
+"""Wrong ways to count a live topic, put into the real feeds by exchanging one part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from stream.data import parse
+from stream.data.events.times import moment_of
+from stream.processors.feeds.clocks import Clock
+from stream.processors.feeds.processor import FeedProcessor
+from stream.processors.feeds.standing import Stream
+from stream.processors.feeds.tally import Tally
+from tests.privacy.audit_variants import Surgery, Variant
+
+
+def bound_for_each_batch(surgery: Surgery) -> None:
+    """Each batch begins to count a person anew."""
+    count = Tally.count
+
+    def anew(tally: Tally, batch: Any, piece: int) -> Any:
+        found = count(tally, batch, piece)
+        for visits in tally.tables.values():
+            visits.counts[:] = 0
+        return found
+
+    surgery.patch.setattr(Tally, "count", anew)
+
+
+def bound_after_the_filter_of_another_stream(surgery: Surgery) -> None:
+    """What is bounded are the events that another stream counts, which are those with an amount above 0; all others count."""
+    rank = Tally._rank
+
+    def of_another(tally: Tally, table: Any, found: Any, *parts: Any) -> Any:
+        ranks = rank(tally, table, found, *parts)
+        theirs = found.batch.mask(parse("amount > 0", tally._domains))[found.rows]
+        return np.where(theirs, ranks, 0)
+
+    surgery.patch.setattr(Tally, "_rank", of_another)
+
+
+def empty_windows_left_out(surgery: Surgery) -> None:
+    """A window that nobody was counted in is not told of."""
+    process = FeedProcessor.process
+
+    def sparing(feed: FeedProcessor, records: Any) -> Any:
+        outputs = process(feed, records)
+        for (topic, _), messages in outputs.messages.items():
+            if topic.endswith(".partials"):
+                messages[:] = [message for message in messages if b'"cells":[]' not in (message[1] or b"")]
+        return outputs
+
+    surgery.patch.setattr(FeedProcessor, "process", sparing)
+
+
+def groups_only_when_seen(surgery: Surgery) -> None:
+    """A window has the groups that are in it, in their order, and no others."""
+    values = Stream.values
+
+    def seen(stream: Stream, start: int) -> Any:
+        cells, numbers = values(stream, start)
+        return list(range(len(cells))), numbers
+
+    surgery.patch.setattr(Stream, "values", seen)
+
+
+def watermark_of_event_times(surgery: Surgery) -> None:
+    """The clock is the largest time of any event: whoever is ahead makes other people's events late."""
+
+    def read(clock: Clock, records: Any) -> Any:
+        times = [moment_of(msgspec.json.decode(record.value)["at"]) for record in records]
+        clocks = np.maximum.accumulate(np.maximum(np.array(times, dtype=np.int64), clock.now))
+        clock.now = int(clocks[-1])
+        return clocks, {}
+
+    surgery.patch.setattr(Clock, "read", read)
+
+
+def late_events_counted(surgery: Surgery) -> None:
+    """An event counts in every window that has not been told of yet, although its stamp says that it came too late."""
+    count = Tally.count
+
+    def whenever(tally: Tally, batch: Any, piece: int) -> Any:
+        batch.clocks = np.full(len(batch), -1, dtype=np.int64)
+        return count(tally, batch, piece)
+
+    surgery.patch.setattr(Tally, "count", whenever)
+
+
+VARIANTS: tuple[Variant, ...] = (
+    bound_for_each_batch,
+    bound_after_the_filter_of_another_stream,
+    empty_windows_left_out,
+    groups_only_when_seen,
+    watermark_of_event_times,
+    late_events_counted,
+)

@@ -1,0 +1,167 @@
+"""One person with all that they ever do moves no number of a standing stream further than is promised, in any window and group.
+
+Small topics are enumerated with whole people added, removed and replaced, and go through the shipped code from the events' bytes to
+the numbers that merging asks. docs/standing-streams.md has the proof of what is checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from schemas import EventsSource
+from stream.accounting.movement import movement
+from tests.privacy.audit_variants import Variant, broken
+from tests.privacy.live_topics import (
+    MINUTE,
+    Form,
+    Moment,
+    Moved,
+    Person,
+    about,
+    asked,
+    lives,
+    neighbours,
+    opened,
+    written,
+)
+from tests.privacy.standing_variants import VARIANTS
+
+M = 2
+HIGH = 3
+END = 60
+
+FORMS: Mapping[str, Form] = {
+    "events": Form({"window": {"size": "10m"}}, M, M),
+    "groups": Form({"window": {"size": "10m"}, "by": ["group"]}, M, M),
+    "people": Form({"window": {"size": "10m"}, "count": "people"}, 1, 1),
+    "people-in-groups": Form({"window": {"size": "10m"}, "count": "people", "by": ["group"]}, 1, 1),
+    "sum": Form({"window": {"size": "10m"}, "count": {"sum": "amount"}, "by": ["group"]}, HIGH * M, HIGH * M),
+    "where": Form({"window": {"size": "10m"}, "where": "amount > 0", "by": ["group"]}, M, M),
+    "hopping": Form({"window": {"size": "10m", "every": "5m"}, "by": ["group"]}, M, M),
+    "lateness": Form({"window": {"size": "10m", "every": "5m"}, "lateness": "7m", "by": ["group"]}, M, M),
+}
+
+MOMENTS = (
+    Moment(1, group="b"),
+    Moment(4, amount=9),
+    Moment(6, ago=-5, amount=-9),
+    Moment(9, amount=3),
+    Moment(12, ago=4, group="b", amount=-2),
+    Moment(17, group="b", amount=3),
+    Moment(24, amount=0),
+)
+OTHERS: Mapping[str, Person] = {
+    "ann": (Moment(5), Moment(28, group="b")),  # alone in her partition
+    "kim": (Moment(2, group="b"), Moment(13, ago=5), Moment(15, amount=3)),
+    "lea": (Moment(7, group="b", amount=-1), Moment(11, ago=3)),
+    "max": (Moment(7, group="b"), Moment(14, ago=6)),
+    "pat": (Moment(8, group="b"), Moment(12, ago=3), Moment(18, ago=10)),
+}
+
+
+def moved(source: EventsSource, forms: Mapping[str, Form], most: int = 4, step: int = 3) -> Moved:
+    found = Moved()
+    streams = opened(source, forms)
+    known: dict[Any, Any] = {}
+
+    def numbers(people: Mapping[str, Person]) -> Any:
+        key = tuple(sorted(people.items()))
+        if key not in known:
+            known[key] = asked(source, streams, written(people), END, step)
+        return known[key]
+
+    for one, other in neighbours(source, OTHERS, lives(MOMENTS, most)):
+        found.compare(numbers(one), numbers(other))
+    return found
+
+
+@pytest.mark.parametrize("clock", ["broker", "marks"])
+def test_a_person_more_moves_no_number_further_than_promised(clock: str) -> None:
+    found = moved(about(clock=clock), FORMS, most=5)
+    assert found.same_questions
+    for name, form in FORMS.items():
+        assert (found.each[name], found.all[name]) <= (form.each, form.all), name
+        assert found.each[name] <= form.each
+        assert found.all[name] <= form.all
+    # The bounds are reached: what is promised is no more than what is needed.
+    tight = {name for name, form in FORMS.items() if (found.each[name], found.all[name]) == (form.each, form.all)}
+    assert tight == set(FORMS)
+
+
+def test_another_person_in_ones_place_moves_them_twice_as_far_at_most() -> None:
+    found = moved(about(neighbors="replace"), FORMS, most=2)
+    assert found.same_questions
+    widths = {"sum": (HIGH + 2) * M}
+    for name, form in FORMS.items():
+        assert found.each[name] <= widths.get(name, form.each), name
+        assert found.all[name] <= 2 * form.all, name
+
+
+@pytest.mark.parametrize("count", ["events", "people", {"sum": "amount"}])
+def test_what_counts_of_a_person_in_all_windows_of_a_running_count_is_bounded(count: Any) -> None:
+    total = 3
+    standing = {"window": {"size": "5m"}, "count": count, "by": ["group"]}
+    form = Form(standing, M, M, {"kind": "running_count", "steps": 8})
+    found = moved(about(total=total), {"running": form}, most=7)
+    each = HIGH if isinstance(count, dict) else 1
+    assert found.same_questions
+    assert found.all_windows["running"] == total * each
+
+
+def test_the_figures_are_those_that_plans_rest_on() -> None:
+    """The ledger's own figures of what one person moves, for each of these forms."""
+    for neighbors in ("add-remove", "replace"):
+        source = about(neighbors=neighbors)
+        found = moved(source, FORMS, most=5 if neighbors == "add-remove" else 2)
+        for name, stream in zip(FORMS, opened(source, FORMS), strict=True):
+            groups = 2 if stream.standing.by else 1
+            planned = movement(source, stream.standing, groups)
+            assert found.each[name] <= planned.each, (neighbors, name)
+            assert found.all[name] <= planned.together, (neighbors, name)
+
+
+def test_ten_thousand_events_of_one_person_move_no_count_by_more_than_the_bound() -> None:
+    source, forms = about(), {name: FORMS[name] for name in ("events", "groups", "people", "hopping", "sum")}
+    streams = opened(source, forms)
+    busy = tuple(Moment(3 + place % 6, group="ab"[place % 2], amount=3) for place in range(10_000))
+    found = Moved()
+    found.compare(
+        asked(source, streams, written(OTHERS), END, 3000),
+        asked(source, streams, written({**OTHERS, "me": busy}), END, 3000),
+    )
+    assert found.same_questions
+    for name, form in forms.items():
+        assert found.each[name] <= form.each
+        assert found.all[name] == form.all
+
+
+def test_which_windows_and_groups_are_asked_hangs_on_the_clock_alone() -> None:
+    """Nobody at all, one person, or many: the same windows, all groups of each, those among them that nobody is in."""
+    source = about()
+    streams = opened(source, FORMS)
+    nobody = asked(source, streams, [], END)
+    for people in ({}, {"kim": OTHERS["kim"]}, OTHERS, {"zed": (Moment(50, ago=49),)}):
+        assert asked(source, streams, written(people), END).keys() == nobody.keys()
+    for name, form in FORMS.items():
+        every = streams[list(FORMS).index(name)].standing.window.every_ms
+        starts = sorted(start for stream, start in nobody if stream == name)
+        assert starts == list(range(0, starts[-1] + 1, every))
+        groups = 2 if "by" in form.standing else 1
+        assert all(numbers == (0,) * groups for (stream, _), numbers in nobody.items() if stream == name)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.__name__)
+def test_broken_ways_to_count_are_found_broken(variant: Variant) -> None:
+    with broken(variant):
+        found = moved(about(), FORMS, most=4, step=4)
+    beyond = {name for name, form in FORMS.items() if found.each[name] > form.each or found.all[name] > form.all}
+    assert beyond or not found.same_questions
+
+
+def test_time_is_told_in_minutes_here() -> None:
+    [record] = written({"kim": (Moment(12, ago=2),)})
+    assert record.timestamp == 12 * MINUTE
+    assert b'"at": 600000' in (record.value or b"")
