@@ -96,7 +96,7 @@ def asked(
     source: EventsSource, streams: Sequence[Told], records: Sequence[Record], end: int, step: int = 3
 ) -> Numbers:
     """What is asked, by the shipped feeds and merging, when the clock of all partitions reaches an end, in minutes."""
-    partials = []
+    partials: list[Any] = []
     marks = sorted({record.timestamp for record in records}) if source.clock == "marks" else []
     for partition in range(PARTITIONS):
         feed = FeedProcessor(TOPICS, source, partition, PARTITIONS, Known(*streams))

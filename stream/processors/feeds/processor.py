@@ -7,41 +7,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 
-from schemas import EventsSource, FeedProgress, FeedStream, Partial
+from schemas import EventsSource, FeedProgress, FeedStream
 from schemas.wire import struct
-from stream.data.events import EventReader, Events, Flaw
 from stream.processors.base import PROGRESS_KEY, LaterVersionError, Outputs, RecordLike, TableMissedError
-from stream.processors.feeds.batch import Batch, Column, kept
 from stream.processors.feeds.clocks import Clock
 from stream.processors.feeds.definitions import Definitions
+from stream.processors.feeds.intake import Intake
 from stream.processors.feeds.pieces import number_of, take
 from stream.processors.feeds.pieces_log import Changes, PiecesLog
 from stream.processors.feeds.refusals import RecutError
 from stream.processors.feeds.standing import StandingStreams, Stream, begins_at
+from stream.processors.feeds.telling import Telling
 from stream.processors.feeds.told import Told
 from stream.processors.letters import dead_letter
 from stream.processors.rejections import INTERNAL, Rejection
-from stream.processors.topics import Topics, partition_of
-from stream.processors.unread import Unread
+from stream.processors.topics import Topics
 
 WORK_AT_ONCE: Final = 400_000
 """Events times windows that they may lie in, of all that streams do not share: what one step looks at."""
-PARTIALS_AT_ONCE: Final = 2_000
-"""So many windows are told of in one step."""
-CELLS_AT_ONCE: Final = 200_000
-"""And so many cells of theirs."""
 
 _STREAM: Final = b"stream|"
 
-_AHEAD = Rejection("ahead", "time: further ahead of the clock than the source allows; see to the writer's clock")
-_ELSEWHERE = Rejection(
-    "partition",
-    "person: belongs to another partition by Kafka's default partitioner; have the topic keyed by the person alone",
-)
-
-_WirePartial: Any = struct(Partial)
 _WireProgress: Any = struct(FeedProgress)
 _encode = msgspec.json.Encoder().encode
 _decode_progress: Any = msgspec.json.Decoder(_WireProgress).decode
@@ -74,8 +61,9 @@ class FeedProcessor:
         self._partition = partition
         self._partitions = partitions
         self._definitions = definitions
-        self._reader = EventReader(source, partitions)
         self._clock = Clock(source)
+        self._intake = Intake(source, partition, partitions, self._clock)
+        self._telling = Telling(topics, source, partition, partitions)
         self._streams = StandingStreams(source)
         self._ended: dict[str, Any] = {}
         self._log = PiecesLog()
@@ -267,81 +255,24 @@ class FeedProcessor:
     # Counting
 
     def _count(self, records: Sequence[RecordLike], outputs: Outputs) -> Changes:
-        clocks, marks = self._clock.read(records)
-        events, rejections = self._read(records, clocks, marks)
+        batch, rejections = self._intake.read(records)
         for place, rejection in sorted(rejections.items()):
             self._reject(outputs, records[place], rejection)
-        if not len(events.places):
+        if batch is None:
             return []
-        batch = Batch(events, clocks[events.places], self._source.attributes)
         found = ((tally, tally.count(batch, self._log.next)) for tally in self._streams.tallies.values())
         return [(tally, touched) for tally, touched in found if touched is not None]
-
-    def _read(
-        self, records: Sequence[RecordLike], clocks: Column, marks: Mapping[int, Rejection | None]
-    ) -> tuple[Events, dict[int, Rejection]]:
-        """The events of a batch that may count, and why the others are set aside."""
-        values = [record.value for record in records]
-        rejections = {place: mark for place, mark in marks.items() if mark is not None}
-        for place, value in enumerate(values):
-            if type(value) is Unread:
-                rejections[place] = value.rejection
-        places = range(len(records))
-        if rejections or marks:
-            places = [place for place in places if place not in rejections and place not in marks]  # type: ignore[assignment]
-            values = [values[place] for place in places]
-        events = self._reader.read(values)
-        rejections |= {places[row]: _rejection(flaw) for row, flaw in events.flaws.items()}
-        at_home = events.homes == self._partition
-        in_time = (
-            events.times <= self._clock.latest(records, clocks)[np.array(places, dtype=np.int64)[events.places]]
-        )
-        for row in np.flatnonzero(~(at_home & in_time)).tolist():
-            rejections[places[int(events.places[row])]] = _AHEAD if at_home[row] else _ELSEWHERE
-        found = kept(events, at_home & in_time)
-        found.places[:] = np.array(places, dtype=np.int64)[found.places]
-        return found, rejections
 
     # Writing
 
     def _close(self, outputs: Outputs) -> None:
-        """Tell of windows that are due, of each stream its share of what one step tells of."""
-        clock = self._clock.now
-        due = [stream for stream in self._streams if self._streams.due(stream, clock)]
-        cells = 0
-        for stream in due:
-            windows = min(self._streams.due(stream, clock), max(1, PARTIALS_AT_ONCE // len(due)))
-            name = stream.told.spec.stream
-            messages = []
-            for _ in range(windows):
-                value, count = self._partial(stream)
-                messages.append((name.encode(), value, ()))
-                stream.next += stream.told.standing.window.every_ms
-                cells += count
-                if cells > CELLS_AT_ONCE:
-                    break
-            outputs.extend(self._topics.partials, partition_of(name.encode(), self._topics.partitions), messages)
+        told = self._telling.due(self._streams, self._clock.now, outputs)
+        for stream in told:
             self._keep_stream(outputs, stream)
-            if cells > CELLS_AT_ONCE:
-                break
-        if due:
+        if told:
             before = self._figures()
             self._streams.settle()
             self._gone.update(before - self._figures())
-
-    def _partial(self, stream: Stream) -> tuple[bytes, int]:
-        cells, counts = stream.values(stream.next)
-        partial = _WirePartial(
-            source=self._source.source,
-            stream=stream.told.spec.stream,
-            incarnation=stream.told.incarnation,
-            partition=self._partition,
-            partitions=self._partitions,
-            start=stream.next,
-            cells=tuple(cells),
-            counts=tuple(counts),
-        )
-        return _encode(partial), len(cells)
 
     def _write(self, outputs: Outputs, changes: Changes) -> None:
         outputs.extend(self.changelog, self._partition, self._log.write(changes, self._streams.tallies.values()))
@@ -374,10 +305,6 @@ class FeedProcessor:
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raise LaterVersionError(pieces[number]) from None
             self._log.add(number, number + 1, entries)
-
-
-def _rejection(flaw: Flaw) -> Rejection:
-    return Rejection(flaw.code, flaw.message)
 
 
 def _read(record: RecordLike, decode: Any) -> Any:

@@ -1,0 +1,58 @@
+"""From records to a batch that is counted, and why others are set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from schemas import EventsSource
+from stream.data.events import EventReader
+from stream.processors.base import RecordLike
+from stream.processors.feeds.batch import Batch, kept
+from stream.processors.feeds.clocks import Clock
+from stream.processors.rejections import Rejection
+from stream.processors.unread import Unread
+
+_AHEAD = Rejection("ahead", "time: further ahead of the clock than the source allows; see to the writer's clock")
+_ELSEWHERE = Rejection(
+    "partition",
+    "person: belongs to another partition by Kafka's default partitioner; have the topic keyed by the person alone",
+)
+
+
+class Intake:
+    """Reads the records of one partition; each is judged by itself and by where the clock stands."""
+
+    def __init__(self, source: EventsSource, partition: int, partitions: int, clock: Clock) -> None:
+        self._domains = source.attributes
+        self._partition = partition
+        self._clock = clock
+        self._reader = EventReader(source, partitions)
+
+    def read(self, records: Sequence[RecordLike]) -> tuple[Batch | None, dict[int, Rejection]]:
+        """The events that may count, if there are any, and why others are set aside, by place; the clock moves on.
+
+        Raises:
+            UnstampedError: the source's clock is the broker's, and the topic does not stamp events.
+        """
+        clocks, marks = self._clock.read(records)
+        latest = self._clock.latest(records, clocks)
+        values = [record.value for record in records]
+        rejections = {place: mark for place, mark in marks.items() if mark is not None}
+        for place, value in enumerate(values):
+            if type(value) is Unread and place not in marks:
+                rejections[place] = value.rejection
+        places = np.arange(len(records))
+        if rejections or marks:
+            left = [place for place in range(len(records)) if place not in rejections and place not in marks]
+            places, values = np.array(left, dtype=np.int64), [values[place] for place in left]
+        events = self._reader.read(values)
+        for row, flaw in events.flaws.items():
+            rejections[int(places[row])] = Rejection(flaw.code, flaw.message)
+        places = places[events.places]
+        at_home, in_time = events.homes == self._partition, events.times <= latest[places]
+        for row in np.flatnonzero(~(at_home & in_time)).tolist():
+            rejections[int(places[row])] = _AHEAD if at_home[row] else _ELSEWHERE
+        events, places = kept(events, at_home & in_time), places[at_home & in_time]
+        return (Batch(events, clocks[places], self._domains) if len(places) else None), rejections
