@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from stream.audit.cases import Case, Side, Transcript
+from stream.audit.running_counts import RUNNING
 
 _VALUES: Final = {"kind": "values", "neighbors": "add-remove", "sensitivity": 1.0, "grid": 1.0}
 _TENTHS: Final = {**_VALUES, "sensitivity": 0.1, "grid": 0.1}
@@ -217,6 +218,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
         Case("one row more", {"kind": "histogram", **_BY_SEX}, _GROWING, _table(_GROUPS, "F", "FM"), _PLAN),
         Case("one row changed", {"kind": "histogram", **_BY_SEX}, _CHANGING, _table(_GROUPS, "FF", "FM"), _PLAN),
     ),
+    "running_count": RUNNING,
     "lazy_histogram": (
         Case("one row more", {"kind": "lazy_histogram", **_BY_SEX}, _GROWING, _table(_MEN, "F", "FM"), _PLAN),
     ),

@@ -23,10 +23,12 @@ from msgspec.structs import replace
 
 from stream.mechanisms.above_threshold import decide, query_sampler, threshold_sampler
 from stream.mechanisms.grid import Grid
+from stream.mechanisms.running_count import node_name
 from stream.noise import NoiseKey, Sampler, event_words, gaussian, sampler, stream_subkey
 from stream.noise.geometric import Integers, LowWords, Words
 from stream.processors.budget.openings import definition_digest
 from stream.processors.queries import QueryProcessor
+from stream.processors.queries.families import running_count
 from stream.processors.queries.families.estimates import _Keyed
 from stream.processors.queries.families.hypothesis import _KeyedNoise
 from stream.processors.queries.life import LifeCycle
@@ -127,6 +129,23 @@ class _Difference:
         ours = self.query.draw(high[:, :width], lambda row: low(row)[:width])
         theirs = self.threshold.draw(high[:, width:], lambda row: low(row)[width:])
         return np.asarray(ours - theirs)
+
+
+def noise_of_a_node_for_each_answer(surgery: Surgery) -> None:
+    """A running count's noise is drawn anew with each answer, and not once for each sum."""
+    answers = itertools.count()
+    surgery.patch.setattr(
+        running_count, "node_name", lambda group, node: node_name(group, node) + next(answers).to_bytes(8, "big")
+    )
+
+
+def level_not_paid_for(surgery: Surgery) -> None:
+    """A running count's noise fits one level fewer than its tree has."""
+    surgery.patch.setattr(
+        running_count,
+        "node_law",
+        lambda c: sampler("two_sided", _epsilon(c) / ((c.levels - 1) * c.sensitivity_steps)),
+    )
 
 
 def new_threshold_for_each_query(surgery: Surgery) -> None:

@@ -47,6 +47,21 @@ def test_a_hypothesis_that_is_broken_is_flagged(kind: str) -> None:
     assert found.flagged, found
 
 
+@pytest.mark.parametrize(
+    ("variant", "pair"),
+    [
+        (variants.noise_of_a_node_for_each_answer, "one event more"),
+        (variants.level_not_paid_for, "one event more; two levels"),
+    ],
+)
+def test_a_running_count_that_is_broken_is_flagged(variant: Variant, pair: str) -> None:
+    [case] = [case for case in cases_of(["running_count"]) if case.pair == pair]
+    with broken(variant):
+        found = audited(case, 500)
+    assert found.flagged, found
+    assert not audited(case, 200).flagged
+
+
 def test_decimals_that_are_rounded_as_doubles_are_flagged() -> None:
     [case] = [case for case in cases_of(["laplace"]) if case.pair == "0.1 up"]
     with broken(variants.decimals_rounded_as_doubles):

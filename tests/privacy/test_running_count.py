@@ -23,7 +23,7 @@ from stream.accounting.setting import Movement
 from stream.mechanisms.running_count import node_name
 from stream.noise import Sampler, sampler
 from stream.processors.queries.families import running_count
-from tests.privacy.chance import follows
+from tests.privacy.chance import at_most, follows
 from tests.privacy.exact import exponential_below, law_of
 from tests.privacy.test_releases import cut_tail, worst_delta
 from tests.unit.processors.running_counts import Person, Stream, asked, counts_of, worker_of
@@ -273,3 +273,17 @@ def test_one_in_another_s_place_without_twice_the_noise_is_found_broken() -> Non
     stream = replace(DYADIC, moved=events_once(False))
     lived = all_released("dyadic", 1)
     assert worst(stream, lived, lived) == pytest.approx(2 * stream.epsilon, rel=1e-9)
+
+
+@pytest.mark.parametrize("method", ["basic", "textbook", "gaussian"])
+def test_every_answer_keeps_to_its_alpha_in_as_many_streams_as_are_promised(method: str) -> None:
+    streams = [
+        Stream(name=f"s{number}", steps=30, by=("side",), method=method, delta=1e-3, moved=events_twice(False))
+        for number in range(40)
+    ]
+    nothing = [[0, 0]] * 30
+    answers = asked(worker_of(*streams), [one for stream in streams for one in stream.questions(nothing)])
+    shares = [abs(answer.estimate or 0.0) / (answer.alpha or math.nan) for answer in answers]
+    largest = [max(shares[start : start + 60]) for start in range(0, len(shares), 60)]
+    assert at_most(sum(share > 1.0 for share in largest), len(streams), 0.05)
+    assert max(largest) > 0.5

@@ -46,6 +46,7 @@ def alphas(printed: dict[str, Any]) -> dict[str, float]:
         (["--form", "values", "--dimensions", "3"], "laplace"),
         (["--form", "candidates", "--queries", "3"], "noisy_max"),
         (["--form", "cells", "--universe", "1000000000"], "lazy_histogram"),
+        (["--form", "running", "--queries", "365", "--universe", "3"], "running_count"),
         (["--form", "category", "--queries", "1000", "--categories", "4"], "randomized_response"),
     ],
 )
@@ -56,6 +57,25 @@ def test_what_is_wanted_decides_which_mechanism_to_take(arguments: list[str], ta
     assert found[taken] <= 1.001 * min(found.values())
     assert {one["mechanism"] for one in printed["mechanisms"]} == set(MODELS)
     assert all(one["why"] for one in printed["mechanisms"])
+
+
+def test_a_live_topic_is_asked_for_running_counts_and_must_bound_what_people_do_in_all_windows() -> None:
+    topic = {
+        "source": "a",
+        "kind": "events",
+        "neighbors": "add-remove",
+        "epsilon": 1,
+        "topic": "a",
+        "person": "p",
+        "time": "t",
+    }
+    beside = ["--epsilon", "1", "--queries", "30"]
+    printed = compared("--source", json.dumps({**topic, "total": 3}), *beside)
+    assert (printed["wanted"]["form"], printed["choice"]) == ("running", "running_count")
+    assert alphas(printed) == alphas(compared("--form", "running", "--total", "3", *beside))
+    refused = CliRunner().invoke(app, ["plan", *beside, "--source", json.dumps(topic)])
+    assert refused.exit_code != 0
+    assert "declare the source's total" in str(refused.exception)
 
 
 def test_every_form_of_a_question_is_answered_by_some_mechanism() -> None:
