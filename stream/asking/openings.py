@@ -24,7 +24,9 @@ class Opening(NamedTuple):
         """That it has ended and why, in words; None while it has not."""
         if self.state == "open":
             return None
-        return f"{self.state}: {self.reason}" if self.reason else self.state
+        if not self.reason or self.reason.startswith(f"{self.state}:"):
+            return self.reason or self.state
+        return f"{self.state}: {self.reason}"
 
 
 def source_of(key: bytes | None) -> str | None:

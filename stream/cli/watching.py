@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from textwrap import wrap
 from typing import Annotated, Any, Final
 
 import typer
@@ -89,8 +90,10 @@ def lines(notice: Notice, width: int) -> list[Text]:
             "" if left is None or answer.outcome != "above" else f"{left:,} left",
         ]
     found = [Text.assemble((clock, "bright_black"), " ", (f"{sign:<8}", style))]
-    for number, part in enumerate(visible(part) for part in parts if part):
-        if number and found[-1].cell_len + cell_len(part) + 2 > width:
+    room = max(width - _INDENT, 20)
+    pieces = [piece for part in parts if part for piece in wrap(visible(part), room, break_long_words=False)]
+    for number, piece in enumerate(pieces):
+        if number and found[-1].cell_len + cell_len(piece) + 2 > width:
             found.append(Text(" " * (_INDENT - 2)))
-        found[-1].append(f"  {part}")
+        found[-1].append(f"  {piece}")
     return found

@@ -67,6 +67,7 @@ WRITES = {
     Role.WORKER: {"answers", "state", "charges", "rejected", "status"},
     Role.BUDGET: {"control", "ledger", "trail", "rejected", "status"},
     Role.MONITOR: {"requests"},
+    Role.ALERTS: set(),
 }
 READS = {
     Role.PRODUCER: set(),
@@ -75,6 +76,7 @@ READS = {
     Role.WORKER: {"queries", "control", "state"},
     Role.BUDGET: {"requests", "charges", "ledger"},
     Role.MONITOR: {"control", "charges", "ledger", "trail", "rejected", "status"},
+    Role.ALERTS: {"answers", "ledger"},
 }
 
 

@@ -94,6 +94,13 @@ def test_a_halted_stream_is_told_of_by_its_first_answer_and_again_after_it_has_a
     assert again.ended == "halted: the table is not the one that was registered"
 
 
+def test_a_reason_that_names_the_state_is_not_told_twice() -> None:
+    told_why = OPENING._replace(state="exhausted", reason="exhausted: all 2 'above' answers are out")
+    assert told_why.end == "exhausted: all 2 'above' answers are out"
+    assert OPENING._replace(state="closed").end == "closed"
+    assert OPENING._replace(state="halted", reason="audit").end == "halted: audit"
+
+
 def test_an_extended_stream_ends_anew() -> None:
     watch = Watch((), None, quiet=False)
     dry = OPENING._replace(state="exhausted", reason="its grant is used up")
@@ -108,6 +115,13 @@ def test_a_line_has_all_parts_and_keeps_to_the_terminal() -> None:
         assert all(len(line) <= width for line in text)
         whole = re.sub(r"\s+", " ", " ".join(text))
         assert f"▲ ALERT {long} 2013-01-01 05:00–06:00 origin=EWR 31.23 ± 4.1 46 left" in whole
+    ended = lines(
+        Notice(0.0, "late", ended="exhausted: all 2 'above' answers of the cutoff are out, so extend it"), 60
+    )
+    assert [line.plain.strip() for line in ended[1:]] == [
+        "exhausted: all 2 'above' answers of the",
+        "cutoff are out, so extend it",
+    ]
     # What comes from a topic cannot write to the terminal.
     [line] = lines(Notice(0.0, "late", ended="halted: \x1b[2J"), 80)
     assert "\x1b" not in line.plain
