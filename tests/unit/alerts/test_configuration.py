@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stream.alerts.configuration import AlertmanagerTarget, AlertsError, AlertsFile, WebhookTarget
-from stream.cli import alerting
+from stream.cli import alerting, starting
 from stream.cli.output import CommandError
 from stream.cli.serving import serve
 from tests.unit.alerts.receiver import SECRET
@@ -142,3 +142,13 @@ def test_the_guides_file_is_one_and_names_every_field() -> None:
         assert set(target.model_fields) - {"kind"} <= named
     [message] = re.findall(r"^```text\n(\{\"type\".*?\})\n```$", guide, flags=re.DOTALL | re.MULTILINE)
     assert set(json.loads(message)["data"]) == set(json.loads(alert().body)["data"])
+
+
+def test_an_installation_is_not_started_with_targets_that_are_wrong(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stream.cli.starting.signal.signal", lambda *_: None)
+    file = Path(put(folder / "alerts.json", "{}"))
+    with pytest.raises(AlertsError, match="targets"):
+        starting.up(workers=1, folder=folder / ".sotto", key_file=None, port=8080, alerts=file, broker_port=None)
+    assert not (folder / ".sotto" / "broker").exists()

@@ -14,6 +14,9 @@ from stream.asking.alerts import place_of, window_end, window_text
 from stream.asking.openings import Opening
 from stream.asking.watching import Watch
 from stream.cli.watching import document, lines
+from stream.monitor.alert_models import AlertQuery
+from stream.monitor.alerts import Alerts
+from stream.monitor.tables import Tables
 from stream.processors.base import Record
 from tests.unit.processors.installation import HIGH, KEY, LOW, VALUES, spec
 
@@ -161,3 +164,47 @@ def test_an_alert_begins_with_its_windows_end_and_never_after_it_was_told() -> N
     assert window_end(answer("above"), 1e9) == 1e9
     assert window_end(answer("above", window=None), 7.0) == 7.0
     assert place_of(answer("above")) != place_of(answer("above", group={"origin": "JFK"}))
+
+
+def test_a_standing_streams_windows_and_groups_are_told() -> None:
+    with Driver(KEY) as client:
+        client.register(
+            {
+                "source": "flights",
+                "kind": "events",
+                "topic": "ops.departures",
+                "neighbors": "add-remove",
+                "epsilon": 4,
+                "person": "tailnum",
+                "time": "scheduled",
+                "clock": "marks",
+                "contribution": 1,
+                "attributes": {"origin": ["EWR", "JFK", "LGA"]},
+            }
+        )
+        client.open(
+            {
+                "stream": "late-departures",
+                "source": "flights",
+                "epsilon": 1,
+                "expected_queries": 1000,
+                "mechanism": {"kind": "above_threshold", "threshold": 900, "cutoff": 10, "monotone": True},
+                "standing": {"by": ["origin"], "window": {"size": "1h"}, "begins": "2013-03-08T04:00:00Z"},
+            }
+        )
+        late = {"scheduled": "2013-03-08T05:15:00Z", "origin": "EWR"}
+        client.publish("flights", [{"tailnum": f"N{number}", **late} for number in range(2_000)])
+        client.advance("flights", "2013-03-08T06:00:00Z")
+        [notice] = client.watch("late-*", source="flights", from_beginning=True)
+        assert notice.answer is not None
+        assert notice.answer.group == {"origin": "EWR"}
+        assert window_text(notice.answer) == "2013-03-08 05:00–06:00"
+        assert notice.answer.tops_left == 9
+        quiet = list(client.watch(source="flights", from_beginning=True, quiet=True))
+        assert len(quiet) == 2 * 3
+        # What the monitor shows of the same answers.
+        alerts = Alerts(Tables(client.topics))
+        for one in client.records(client.topics.answers):
+            alerts.take(one._replace(timestamp=2_000_000_000_000))  # the driver begins in 1970
+        [firing] = alerts.view(AlertQuery()).firing
+        assert (firing.latest.group, firing.since) == ({"origin": "EWR"}, 1362722400.0)
