@@ -85,7 +85,7 @@ def number_of(value: Any) -> float:
             try:
                 return float(value)
             except OverflowError:
-                return math.copysign(math.inf, value)
+                return math.inf if value > 0 else -math.inf
         case str() if _NUMBER.fullmatch(stripped := value.strip()):
             return float(stripped)
         case _:

@@ -1,0 +1,270 @@
+"""Events as columns: each by itself, by the rules of tables' cells, with a reason in closed words for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas import Bins, Categories, EventsSource, Integers
+from stream.data.encoding import encode
+from stream.data.events import EventReader
+from stream.data.events.cells import Cells
+from stream.data.events.flaws import MAX_BYTES, MAX_DEPTH
+from stream.data.events.names import digests_of, partitions_of
+from stream.data.events.times import END_MS, moment_of, moments_of
+from stream.processors.topics import partition_of
+
+SOURCE: dict[str, Any] = {
+    "source": "live",
+    "kind": "events",
+    "topic": "ops",
+    "neighbors": "add-remove",
+    "epsilon": 1.0,
+    "person": "user.id",
+    "time": "at",
+    "attributes": {
+        "city": ["A", "B"],
+        "size": {"kind": "categories", "values": ["S", "L"], "other": "L"},
+        "delay": {"kind": "integers", "minimum": -5, "maximum": 10},
+        "exact": {"kind": "integers", "minimum": 0, "maximum": 3, "outside": "reject"},
+        "weight": {"kind": "bins", "edges": [0, 1, 5]},
+    },
+    "fields": {"city": "place.city"},
+}
+GOOD: dict[str, Any] = {
+    "user": {"id": "ann", "name": "Ann"},
+    "at": "2026-01-01T00:00:00Z",
+    "place": {"city": "B"},
+    "size": "S",
+    "delay": 3,
+    "exact": 2,
+    "weight": 4.5,
+    "more": [{"id": 1}],
+}
+
+
+def reader(**other: Any) -> EventReader:
+    return EventReader(EventsSource.model_validate({**SOURCE, **other}), 4)
+
+
+def written(**other: Any) -> bytes:
+    return json.dumps({**GOOD, **other}).encode()
+
+
+def row(value: bytes) -> Any:
+    """What is read of one event: its flaw, or its columns."""
+    events = reader().read([value])
+    if events.flaws:
+        return events.flaws[0]
+    codes = {name: int(column[0]) for name, column in events.codes.items()}
+    return (events.people.tolist(), events.homes.tolist(), events.times.tolist(), codes)
+
+
+def test_a_good_event_is_a_row_of_codes() -> None:
+    people, homes, times, codes = row(written())
+    assert codes == {"city": 1, "size": 0, "delay": 8, "exact": 2, "weight": 1}
+    assert times == [1_767_225_600_000]
+    assert homes == [partition_of(b"ann", 4)]
+    assert people == digests_of([b"ann"]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("changed", "codes"),
+    [
+        ({"delay": 10**400}, {"delay": 15}),
+        ({"delay": -(10**400)}, {"delay": 0}),
+        ({"delay": "7"}, {"delay": 12}),
+        ({"delay": " 7.0 "}, {"delay": 12}),
+        ({"delay": True}, {"delay": 6}),
+        ({"size": None}, {"size": 1}),
+        ({"size": 12}, {"size": 1}),
+        ({"weight": -3}, {"weight": 0}),
+        ({"weight": 5}, {"weight": 1}),
+        ({"more": None}, {}),
+    ],
+)
+def test_cells_that_tables_take_are_taken(changed: dict[str, Any], codes: dict[str, int]) -> None:
+    _, _, _, found = row(written(**changed))
+    assert {name: found[name] for name in codes} == codes
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (None, "malformed"),
+        (b"", "malformed"),
+        (b"{", "malformed"),
+        (b"[]", "malformed"),
+        (b"7", "malformed"),
+        (b"\xff\xfe", "malformed"),
+        (written()[:-1] + b',"delay":NaN}', "malformed"),
+        (b'{"user":{"id":"\xff"},"at":1}', "malformed"),
+        (written()[:-1] + b',"delay":4}', "malformed"),
+        (b'{"user":{"id":"a","id":"b"},' + written()[1:], "malformed"),
+        (written()[:-1] + b',"del\\u0061y":4}', "malformed"),
+        (written(more="x" * MAX_BYTES), "oversize"),
+        (b'{"more":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "oversize"),
+        (b'{"more":' + b"[" * 3_000 + b"]" * 3_000 + b"," + written()[1:], "malformed"),
+        (b"[" * 3_000, "malformed"),
+        (written(user={}), "person"),
+        (written(user="ann"), "person"),
+        (written(user=None), "person"),
+        (written(user={"id": ""}), "person"),
+        (written(user={"id": " \t"}), "person"),
+        (written(user={"id": 1.5}), "person"),
+        (written(user={"id": True}), "person"),
+        (written(user={"id": ["ann"]}), "person"),
+        (written(user={"id": "x" * 300}), "person"),
+        (written(at=None), "time"),
+        (written(at="2026-01-01T00:00:00"), "time"),
+        (written(at="yesterday"), "time"),
+        (written(at=-1), "time"),
+        (written(at=10**30), "time"),
+        (written(at=1.5), "time"),
+        (written(at="1969-12-31T23:59:59Z"), "time"),
+        (written(place={"city": "C"}), "unknown category"),
+        (written(place=None), "unknown category"),
+        (written(delay=None), "number"),
+        (written(delay=3.5), "number"),
+        (written(delay="fast"), "number"),
+        (written(delay={"of": 3}), "number"),
+        (written(exact=4), "number"),
+        (written()[:-1] + b',"more":1e999}', None),
+        (written(), None),
+    ],
+)
+def test_what_is_wrong_is_told_in_closed_words_and_stops_nobody(value: bytes | None, code: str | None) -> None:
+    events = reader().read([written(), value, written()])
+    assert {place: flaw.code for place, flaw in events.flaws.items()} == ({} if code is None else {1: code})
+    assert events.places.tolist() == ([0, 2] if code else [0, 1, 2])
+    for flaw in events.flaws.values():
+        words = flaw.message.split(":")[0]
+        assert words in {"event", "person", "time", *SOURCE["attributes"]}
+        assert "ann" not in flaw.message
+        assert len(flaw.message) < 200
+
+
+def test_numbers_are_people_by_their_digits() -> None:
+    assert row(written(user={"id": 12})) == row(written(user={"id": "12"}))
+    assert row(written(user={"id": 10**40})) == row(written(user={"id": str(10**40)}))
+
+
+def test_fields_that_are_read_whole_and_in_part_are_both_read() -> None:
+    odd = reader(person="user.id", time="at", attributes={"user": ["x"]}, fields={})
+    assert odd.read([written()]).flaws[0].code == "unknown category"
+
+
+def test_each_event_is_judged_by_itself() -> None:
+    """Whatever stands beside an event, and wherever a batch is cut, it gives the same row or the same flaw."""
+    chance = random.Random(7)
+    pieces: list[bytes | None] = [
+        written(),
+        written(user={"id": 7}, at=123),
+        written(size=None, delay="4"),
+        written(delay=10**30),
+        written(weight=1e308, at="2026-05-05T05:05:05.123456+02:00"),
+        written(user={"id": "\\"}),
+        written(at="2026-05-05T05:05:05.123Z"),
+        written()[:-1] + b',"delay":1}',
+        b"{",
+        None,
+        b'{"user":{"id":"a"},"at":1',
+        b'"delay":2}',
+        b"{},{}",
+        written(more="x" * MAX_BYTES),
+        b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1),
+    ]
+    alone = [reader().read([piece]) for piece in pieces]
+    for _ in range(60):
+        chosen = [chance.randrange(len(pieces)) for _ in range(chance.randrange(1, 9))]
+        together = reader().read([pieces[one] for one in chosen])
+        for place, one in enumerate(chosen):
+            assert together.flaws.get(place) == alone[one].flaws.get(0)
+        rows = {place: at for at, place in enumerate(together.places.tolist())}
+        for place, at in rows.items():
+            single = alone[chosen[place]]
+            assert together.times[at] == single.times[0]
+            assert together.homes[at] == single.homes[0]
+            assert together.people[at].tolist() == single.people[0].tolist()
+            for name, column in together.codes.items():
+                assert column[at] == single.codes[name][0]
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=6)
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    TEXTS,
+    st.sampled_from(["A", "1", " 2 ", "1e1"]),
+)
+DOMAINS = [
+    Categories(values=("A", "1", "true")),
+    Categories(values=("A", "other"), other="other"),
+    Integers(minimum=-3, maximum=12),
+    Integers(minimum=-3, maximum=12, outside="reject"),
+    Bins(edges=(0.0, 1.5, 10.0)),
+    Bins(edges=(0.0, 1.5, 10.0), outside="reject"),
+]
+
+
+@given(values=st.lists(VALUES, min_size=1, max_size=8), domain=st.sampled_from(DOMAINS))
+@settings(max_examples=300, deadline=None)
+def test_values_that_stand_together_are_coded_as_each_alone(values: list[Any], domain: Any) -> None:
+    cells = Cells(domain)
+    codes, known = cells.codes(values)
+    for place, value in enumerate(values):
+        code, one = cells.codes([value])
+        assert known[place] == one[0]
+        assert not one[0] or codes[place] == code[0]
+
+
+@given(
+    values=st.one_of(
+        st.lists(st.sampled_from(["A", "1", "true", "x", " A", ""]), min_size=1, max_size=8),
+        st.lists(st.integers(-(2**53), 2**53), min_size=1, max_size=8),
+        st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8),
+        st.lists(st.booleans(), min_size=1, max_size=8),
+    ),
+    domain=st.sampled_from(DOMAINS),
+)
+@settings(max_examples=300, deadline=None)
+def test_values_are_coded_as_a_tables_cells(values: list[Any], domain: Any) -> None:
+    if isinstance(domain, Categories) and isinstance(values[0], float):
+        values = [float(math.floor(value)) for value in values]
+    codes, known = Cells(domain).codes(values)
+    table, counted = encode("cell", domain, pl.Series("cell", values))
+    assert known.tolist() == counted.tolist()
+    assert codes[known].tolist() == table[counted].tolist()
+
+
+@given(names=st.lists(TEXTS.map(str.encode), min_size=1, max_size=20), partitions=st.integers(1, 50))
+@settings(max_examples=200, deadline=None)
+def test_partitions_are_those_of_kafkas_partitioner(names: list[bytes], partitions: int) -> None:
+    names = [*names, *(name * 7 for name in names)]
+    assert partitions_of(names, partitions).tolist() == [partition_of(name, partitions) for name in names]
+
+
+@given(moments=st.lists(st.integers(0, END_MS - 1), min_size=1, max_size=20), fine=st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_moments_that_are_written_alike_are_read_as_each_alone(moments: list[int], *, fine: bool) -> None:
+    texts = [str(np.datetime64(one if fine else one - one % 1000, "ms")) for one in moments]
+    texts = [f"{text if fine else text[:19]}Z" for text in texts]
+    assert moments_of(texts).tolist() == [moment_of(text) for text in texts]
+    assert moments_of(texts).tolist() == [one if fine else one - one % 1000 for one in moments]
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-02-29T00:00:00Z", "2026-13-01T00:00:00Z", "2026-01-01T24:00:00Z", "2026-01-01T00:60:00Z"]
+)
+def test_dates_that_there_are_not_are_no_moments(text: str) -> None:
+    assert moments_of([text, "2026-01-01T00:00:00Z"]).tolist() == [-1, 1_767_225_600_000]

@@ -1,0 +1,276 @@
+"""What a feed refuses, sets aside, keeps and drops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stream.processors.base import LaterVersionError, TableMissedError
+from stream.processors.feeds import pieces_log
+from stream.processors.feeds.processor import FeedProcessor
+from stream.processors.feeds.refusals import FeedRefusedError, RecutError, UnstampedError
+from stream.processors.feeds.telling import PARTIALS_AT_ONCE
+from stream.processors.unread import BROKEN, Unread
+from tests.unit.processors.feeds.topic import (
+    HOUR,
+    MINUTE,
+    TOPICS,
+    Arrived,
+    Kafka,
+    Known,
+    changelog,
+    drain,
+    event,
+    home,
+    source,
+    start,
+    told,
+)
+
+
+def hours(about: Any, name: str = "s", **standing: Any) -> Any:
+    return told(about, name, window={"size": "1h"}, **standing)
+
+
+def letters(kafka_or_outputs: Any) -> list[tuple[str, Any]]:
+    """The code and the headers of each dead letter."""
+    found = []
+    for topic, _, messages in kafka_or_outputs:
+        if topic == TOPICS.rejected:
+            for _, _, headers in messages:
+                facts = dict(headers)
+                found.append((facts["__connect.errors.exception.class.name"].decode(), headers))
+    return found
+
+
+def test_a_topic_that_does_not_stamp_is_refused_with_what_to_set() -> None:
+    about = source()
+    feed = start(about, Known(hours(about)))
+    with pytest.raises(UnstampedError, match=r"message\.timestamp\.type=LogAppendTime") as refused:
+        feed.process([replace(Arrived(0, 5, event("a", 5)), timestamp_type=0)])
+    assert isinstance(refused.value, FeedRefusedError)
+    assert "ops.departures" in str(refused.value)
+    marked = source(clock="marks")
+    feed = start(marked, Known(hours(marked)))
+    feed.process([replace(Arrived(0, 5, event("a", 5)), timestamp_type=0)])
+    assert feed.counted == 1
+
+
+def test_another_number_of_partitions_is_refused() -> None:
+    about, kafka = source(), changelog(source())
+    definitions = Known(hours(about))
+    kafka.commit(start(about, definitions, kafka).process([Arrived(0, 5, event("a", 5))]))
+    with pytest.raises(RecutError, match="has 2 partitions, and had 1"):
+        start(about, definitions, kafka, partitions=2)
+
+
+def test_bad_events_are_set_aside_with_reasons_and_cost_nothing_else() -> None:
+    about = source()
+    stranger = next(name for name in ("ann", "bob", "eve", "kim", "lea") if home(name, 2) != 0)
+    own = next(name for name in ("ann", "bob", "eve", "kim", "lea") if home(name, 2) == 0)
+    feed = start(about, Known(hours(about)), partitions=2)
+    records = [
+        Arrived(0, HOUR, event(own, HOUR)),
+        Arrived(1, HOUR, event(stranger, HOUR)),
+        Arrived(2, HOUR, event(own, HOUR + 5 * MINUTE + 1)),
+        Arrived(3, HOUR, event(own, HOUR + 5 * MINUTE)),
+        Arrived(4, HOUR, Unread(b"secret", BROKEN)),
+        Arrived(5, HOUR, b'{"who": "' + b"x" * 1_000_000),
+        Arrived(6, HOUR, event(own, HOUR, origin="SECRET")),
+        Arrived(7, HOUR, None),
+        Arrived(8, HOUR, event(own, HOUR), headers=[("sotto-mark", b"5")]),
+    ]
+    outputs = feed.process(records)
+    found = letters(outputs)
+    assert [code for code, _ in found] == [
+        "partition", "ahead", "unreadable", "oversize", "unknown category", "malformed",
+    ]  # fmt: skip
+    for _, headers in found:
+        told_of = b" ".join(value for _, value in headers).lower()
+        assert b"secret" not in told_of
+        assert own.encode() not in told_of
+    assert feed.counted + feed.left_out == 3
+    assert feed.rejected == {code: 1 for code, _ in found}
+    assert {partition for topic, partition, _ in outputs if topic == TOPICS.rejected} == {0}
+
+
+def test_marks_alone_move_a_clock_of_marks() -> None:
+    about = source(clock="marks")
+    kafka, feed = changelog(about), start(about, Known(hours(about)))
+    mark = [("sotto-mark", b"1970-01-01T01:00:00Z")]
+    kafka.commit(feed.process([Arrived(0, 9 * HOUR, event("a", 5)), Arrived(1, 0, event("b", 90 * MINUTE))]))
+    feed.reached_end(100 * 3600)
+    drain(feed, kafka)
+    assert not kafka.partials()
+    outputs = feed.process(
+        [
+            Arrived(2, 0, None, headers=mark),
+            Arrived(3, 0, event("c", 6)),
+            Arrived(4, 0, b"", headers=[("sotto-mark", b"soon")]),
+        ]
+    )
+    kafka.commit(outputs)
+    assert [(one["start"], one["counts"]) for one in kafka.partials()] == [(0, [1])]
+    assert feed.late == 1
+    assert [code for code, _ in letters(outputs)] == ["mark"]
+    feed.process([Arrived(5, 0, event("a", HOUR + 6 * MINUTE))])
+    assert feed.rejected["ahead"] == 1
+
+
+def test_an_event_that_breaks_a_step_is_refused_and_the_clock_hears_of_it() -> None:
+    about = source()
+    kafka, feed = changelog(about), start(about, Known(hours(about)))
+    outputs = feed.refuse(Arrived(7, 2 * HOUR, b"secret"))
+    kafka.commit(outputs)
+    assert [code for code, _ in letters(outputs)] == ["internal"]
+    drain(feed, kafka)
+    assert [one["start"] for one in kafka.partials()] == [0, HOUR]
+    again = start(about, Known(hours(about)), kafka)
+    assert again.restored() == {"ops.departures": 8}
+
+
+def test_the_changelog_is_short_and_its_pieces_end_with_their_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces_log, "SLACK", 200)
+    about = source(contribution=1_000)
+    definitions = Known(told(about, window={"size": "10m"}, by=["origin"]))
+    kafka, feed, offset, most = changelog(about), start(about, definitions), 0, 0
+    for step in range(300):
+        now = step * MINUTE // 4
+        records = [Arrived(offset + one, now, event(f"p{(7 * step + one) % 40}", now)) for one in range(20)]
+        offset += len(records)
+        before = kafka.written
+        kafka.commit(feed.process(records))
+        assert kafka.written - before < 20_000, "what a step writes is in proportion to what it takes in"
+        most = max(most, sum(map(len, kafka.state.values())))
+        if step % 50 == 49:
+            feed = start(about, definitions, kafka)
+    assert most < 30_000
+    feed.reached_end(1e6)
+    drain(feed, kafka)
+    assert sum(one["counts"][0] for one in kafka.partials() if one["counts"]) == offset
+    assert feed.people == feed.open_windows == 0
+    monkeypatch.setattr(pieces_log, "SLACK", 0)
+    kafka.commit(feed.process([Arrived(offset, 2_000_000_000, event("z", 2_000_000_000))]))
+    assert len([key for key in kafka.state if key.startswith(b"piece|")]) == 1
+
+
+def test_a_large_step_is_written_in_records_that_kafka_takes() -> None:
+    about = source()
+    kafka, feed = changelog(about), start(about, Known(hours(about)))
+    records = [Arrived(one, HOUR, event(f"person {one}", HOUR)) for one in range(70_000)]
+    kafka.commit(feed.process(records))  # refuses what is larger than a record may be
+    assert len([key for key in kafka.state if key.startswith(b"piece|")]) == 3
+    again = start(about, Known(hours(about)), kafka)
+    assert again.people == feed.people == 70_000
+    table = next(iter(again._streams.tallies.values())).tables["window"]
+    assert table.nbytes / again.people <= 100
+
+
+def test_an_entry_takes_less_than_a_hundred_bytes_at_any_size() -> None:
+    about = source(contribution=1_000_000)
+    feed = start(about, Known(hours(about)))
+    for step in range(30):
+        people = [Arrived(step, HOUR, event(f"{step}/{one}", HOUR)) for one in range(1 + 100 * step)]
+        feed.process([replace(record, offset=place) for place, record in enumerate(people)])
+        table = next(iter(feed._streams.tallies.values())).tables["window"]
+        assert table.nbytes / max(feed.people, 600) <= 100
+
+
+def test_records_of_a_later_version_are_refused() -> None:
+    about, kafka = source(), changelog(source())
+    definitions = Known(hours(about))
+    kafka.commit(start(about, definitions, kafka).process([Arrived(0, 5, event("a", 5))]))
+    for key in (b"@progress", b"stream|s", b"piece|0"):
+        broken = Kafka(kafka.changelog, {**kafka.state, key: b'{"later":1}'})
+        with pytest.raises(LaterVersionError):
+            start(about, definitions, broken)
+
+
+def test_a_stream_that_control_has_not_told_of_yet_is_waited_for() -> None:
+    about, kafka = source(), changelog(source())
+    kafka.commit(start(about, Known(hours(about)), kafka).process([Arrived(0, 5, event("a", 5))]))
+    with pytest.raises(TableMissedError, match="control has not told of yet"):
+        start(about, Known(), kafka)
+
+
+def test_streams_that_count_the_same_share_it_and_one_that_comes_later_joins_with_the_next_window() -> None:
+    about = source(contribution=1)
+    definitions = Known(hours(about, "a"), hours(about, "b", where="TRUE", by=["origin"]))
+    kafka, feed = changelog(about), start(about, definitions)
+    kafka.commit(feed.process([Arrived(0, 5, event("p", 5))]))
+    assert len(feed._streams.tallies) == 1
+    definitions.tell(hours(about, "c"))
+    kafka.commit(feed.process([Arrived(1, 6, event("p", 6))]))
+    assert len(feed._streams.tallies) == 2
+    feed = start(about, definitions, kafka)
+    kafka.commit(feed.process([Arrived(2, HOUR + 6, event("p", HOUR + 6))]))
+    assert len(feed._streams.tallies) == 1
+    kafka.commit(feed.process([Arrived(3, 2 * HOUR, event("q", 2 * HOUR))]))
+    found = {(one["stream"], one["start"]): one["counts"] for one in kafka.partials()}
+    assert found == {(name, at): [1] for name in "abc" for at in (0, HOUR)}
+
+
+def test_what_a_stream_has_counted_goes_with_it_and_one_that_is_extended_goes_on_with_whole_windows() -> None:
+    about = source()
+    definitions = Known(hours(about, "a"), hours(about, "b", where="delay > 0"))
+    kafka, feed = changelog(about), start(about, definitions)
+    kafka.commit(feed.process([Arrived(0, 5, event("p", 5, delay=1))]))
+    definitions.tell(replace(definitions.of("flights")[1], kind="halted"))
+    kafka.commit(feed.idle(0.0))
+    assert feed.open_windows == 1
+    assert feed.counted == 2
+    kafka.commit(feed.process([Arrived(1, 150 * MINUTE, event("p", 150 * MINUTE, delay=1))]))
+    feed = start(about, definitions, kafka)
+    definitions.tell(hours(about, "b", where="delay > 0"))
+    kafka.commit(feed.process([Arrived(2, 160 * MINUTE, event("q", 160 * MINUTE, delay=1))]))
+    kafka.commit(feed.process([Arrived(3, 190 * MINUTE, event("q", 190 * MINUTE, delay=1))]))
+    kafka.commit(feed.process([Arrived(4, 250 * MINUTE, event("q", 250 * MINUTE, delay=1))]))
+    found = {(one["stream"], one["start"]): one["counts"] for one in kafka.partials()}
+    assert {at for name, at in found if name == "b"} == {3 * HOUR}
+    assert found["b", 3 * HOUR] == [1]
+    definitions.tell(replace(definitions.of("flights")[1], kind="closed"))
+    kafka.commit(feed.idle(0.0))
+    assert b"stream|b" not in kafka.state
+
+
+def test_catching_up_is_bounded_in_each_step() -> None:
+    about = source()
+    definitions = Known(told(about, "a", window={"size": "1m"}), told(about, "b", window={"size": "1m"}))
+    kafka, feed = changelog(about), start(about, definitions)
+    kafka.commit(feed.process([Arrived(0, 6_000 * MINUTE, event("p", 6_000 * MINUTE))]))
+    assert 0 < len(kafka.partials()) <= PARTIALS_AT_ONCE
+    assert feed.behind
+    feed = start(about, definitions, kafka)
+    drain(feed, kafka)
+    assert not feed.behind
+    for name in "ab":
+        assert [one["start"] for one in kafka.partials() if one["stream"] == name] == [
+            n * MINUTE for n in range(6_000)
+        ]
+
+
+def test_a_portion_is_smaller_the_more_windows_an_event_lies_in() -> None:
+    about = source()
+    records = [Arrived(one, 5, event("p", 5)) for one in range(5_000)]
+
+    def portion(*streams: Any) -> int:
+        feed = start(about, Known(*streams))
+        feed.process(())
+        return feed.portion(records)
+
+    assert portion(hours(about)) == 5_000
+    many = [
+        told(about, f"s{n}", window={"size": "64m", "every": "1m"}, where=f"delay > {n - 5}") for n in range(12)
+    ]
+    assert 0 < portion(*many) < 1_000
+
+
+def test_nothing_is_written_where_nothing_is_due() -> None:
+    about = source()
+    feed: FeedProcessor = start(about, Known(hours(about)))
+    assert feed.process([Arrived(0, 5, event("p", 5))])
+    assert not feed.idle(0.0)
+    assert not feed.follow(())
+    assert not feed.needs_tables([Arrived(1, 5, event("p", 5))])
