@@ -14,7 +14,7 @@ from stream.cli import output, sources, streams
 from stream.cli.app import app
 from stream.cli.queries import _line
 from tests.unit.processors.installation import KEY
-from tests.unit.processors.test_standing import GROUP, WINDOW, flights, question, standing
+from tests.unit.processors.live import GROUP, WINDOW, flights, question, standing
 from tests.unit.test_budget_commands import Connected, run
 
 

@@ -12,20 +12,20 @@ from schemas import MAX_EVENT_BYTES
 from stream.processors.base import RecordLike
 from stream.processors.queries.decoding import (
     FIRST,
+    TAKEN,
     UNREADABLE,
     Row,
     as_taken,
     each_once,
     in_full,
     malformed,
-    taken_by,
     unfit,
     without_repeats,
 )
 from stream.processors.queries.families import Families
 from stream.processors.queries.families.base import Asked, Context
 from stream.processors.queries.families.rows import Rows
-from stream.processors.queries.hosted import CONTROL_UNREAD
+from stream.processors.queries.hosted import CONTROL_UNREAD, PLAIN, STANDING
 from stream.processors.queries.shares import Shares
 from stream.processors.queries.windows import about_of
 from stream.processors.queries.work import Workload
@@ -83,7 +83,7 @@ class Admission:
         shares = self.shares.copy()
         rejected: list[tuple[int, Rejection]] = []
         streams = self._context.streams
-        slot_of, plain, standing = streams.slots.get, streams.plain, streams.standing
+        slot_of, sorts = streams.slots.get, streams.sorts
         unknown, like = False, FIRST
         for place, record in enumerate(records):
             value = record.value
@@ -101,11 +101,12 @@ class Admission:
                     unknown = unknown or query.stream not in streams.unread
                     raise self._unknown(query.stream)
                 # The next query is probably to a stream of the same sort.
-                like = taken_by(plain=plain[slot], standing=standing[slot])
+                sort = sorts[slot]
+                like = TAKEN[sort]
                 if query.__class__ is not like.kind:
                     query = as_taken(like, value, query)
-                about = about_of(query) if standing[slot] else None
-                if query.__class__ is like.kind and plain[slot] and query.value is not None:
+                about = about_of(query) if sort & STANDING else None
+                if sort & PLAIN and query.__class__ is like.kind and query.value is not None:
                     row = (place, query.id, slot, query.value, query.threshold, record.offset, value, about)
                     rows.append(row)
                     continue
@@ -130,7 +131,7 @@ class Admission:
         rejected, rows = reading.rejected.copy(), reading.rows.copy()
         asked: list[Asked] = []
         streams, one_by_one = self._context.streams, self._families.one_by_one
-        kinds, standing = streams.kinds, streams.standing
+        kinds, sorts = streams.kinds, streams.sorts
         for place, slot, query in reading.waiting:
             record = reading.records[place]
             payload = record.value or b""
@@ -139,7 +140,7 @@ class Admission:
             except Rejection as rejection:
                 rejected.append((place, rejection))
                 continue
-            about = about_of(query) if standing[slot] else None
+            about = about_of(query) if sorts[slot] & STANDING else None
             if kinds[slot] in one_by_one:
                 asked.append(Asked(place, query.id, slot, record.offset, payload, content, about))
             else:
@@ -156,7 +157,7 @@ class Admission:
         A stream that this worker must not answer for is not looked up: its table may not be the right one.
         """
         streams = self._context.streams
-        if not streams.standing[slot] and (query.window is not None or query.group is not None):
+        if not streams.sorts[slot] & STANDING and (query.window is not None or query.group is not None):
             raise Rejection("malformed", "window, group: this stream is no standing one; remove them")
         if streams.columns.refused[slot]:
             return 0.0

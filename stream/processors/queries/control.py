@@ -11,7 +11,7 @@ from schemas import TableSource
 from stream.data import TableStore
 from stream.processors.base import RecordLike, TableMissedError
 from stream.processors.queries.definitions import Definition, DefinitionReader
-from stream.processors.queries.hosted import CONTROL_UNREAD, HostedStreams
+from stream.processors.queries.hosted import CONTROL_UNREAD, PLAIN, HostedStreams
 from stream.processors.queries.life import CLOSED, HALTED, OPEN
 
 
@@ -66,7 +66,7 @@ class Control:
                 f"{missed[0].stream} has figures in {self._changelog} that this restore left out"
             )
         slots = self._streams.host(definitions)
-        self.heavy = self.heavy or not all(self._streams.plain[slot] for slot in slots)
+        self.heavy = self.heavy or not all(self._streams.sorts[slot] & PLAIN for slot in slots)
         for slot, definition in zip(slots, definitions, strict=True):
             if definition.kind == "opened":
                 if slot in self._pending and not self._is_current(slot, self._pending[slot]):

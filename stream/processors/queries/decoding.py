@@ -34,7 +34,8 @@ _any: Final = _taken(struct(Query))
 FIRST: Final = _taken(struct(Query, only=_PLAIN_FIELDS))
 """A query with a trusted value, and nothing else that there may be."""
 _of_a_window: Final = _taken(struct(Query, only=_PLAIN_FIELDS | {"window", "group"}))
-_BY_SORT: Final = (_any, FIRST, _any, _of_a_window)
+TAKEN: Final = (_any, FIRST, _any, _of_a_window)
+"""How a stream takes its queries, by its sort: ``PLAIN`` ones are trusted values alone, those of ``STANDING`` streams name their window."""
 
 _query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -42,11 +43,6 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _REPEATED = Rejection("malformed", REPEATED)
 Row = tuple[int, str, int, float, float | None, int, bytes, About | None]
 """A query to a family that answers in columns: an entry of each column of ``Rows``."""
-
-
-def taken_by(*, plain: bool, standing: bool) -> Taken:
-    """How a stream takes its queries: ``plain`` if they are trusted values alone, ``standing`` if each names its window."""
-    return _BY_SORT[plain + 2 * standing]
 
 
 def as_taken(like: Taken, value: bytes, query: Any) -> Any:
@@ -112,8 +108,8 @@ def without_repeats(rows: list[Row], rejected: list[tuple[int, Rejection]]) -> l
     """
     joined = np.frombuffer(b"".join([row[6] for row in rows]), dtype=np.uint8)
     least = 12 * len(rows) - 2 * [row[4] for row in rows].count(None)
-    least += sum(quotes_of(row[7]) for row in rows if row[7] is not None)
-    if np.count_nonzero(joined == ord('"')) == least:
+    found = int(np.count_nonzero(joined == ord('"')))
+    if found == least or found == least + sum(quotes_of(row[7]) for row in rows if row[7] is not None):
         return rows
     kept = []
     for row in rows:

@@ -25,12 +25,16 @@ from stream.processors.queries.terms import Terms, TermsTable
 CONTROL_UNREAD: Final = "this worker cannot read the stream's control event; upgrade it"
 """Why a stream is not answered whose latest control event a later version wrote."""
 
+PLAIN: Final = 1
+STANDING: Final = 2
+
 
 class HostedStreams:
     """Slots, one per stream: ``columns`` has the streams' figures, ``noise`` their keys, ``life`` their states.
 
     ``names[slot]`` is the stream of a slot, ``keys[slot]`` the key of its records, ``kinds[slot]`` the name of its family;
-    ``plain[slot]`` says that it is a sparse vector over trusted values, and ``standing[slot]`` that windows ask it. ``extensions`` has those of the few streams that were
+    ``sorts[slot]`` says how it takes its questions: ``PLAIN`` if it is a sparse vector over trusted values, ``STANDING`` if windows ask
+    it, or both. ``extensions`` has those of the few streams that were
     extended. ``unread`` names streams that have no slot, since no definition of theirs can be read here.
     """
 
@@ -41,8 +45,7 @@ class HostedStreams:
         self.keys: list[bytes] = []
         self.incarnations: list[str] = []
         self.kinds: list[str] = []
-        self.plain: list[bool] = []
-        self.standing: list[bool] = []
+        self.sorts: list[int] = []
         self.columns = StreamColumns()
         self.noise = StreamKeys(key, self.incarnations)
         self.life = LifeCycle(self.columns)
@@ -119,14 +122,14 @@ class HostedStreams:
         facts = {index: _facts(self.terms[index]) for index in set(terms_of)}
         for (slot, definition), index in zip(fresh.items(), terms_of, strict=True):
             self.noise.begin(slot, definition.digest, definition.key_id)
-            self.kinds[slot], self.plain[slot], self.standing[slot], _ = facts[index]
+            self.kinds[slot], self.sorts[slot], _ = facts[index]
         columns.grow(len(self))
         self._beginnings += 1
         slots = np.fromiter(fresh, dtype=np.intp, count=len(fresh))
         columns.begun[slots] = self._beginnings
         columns.terms_of[slots] = terms_of
         columns.threshold[slots] = [definition.threshold for definition in fresh.values()]
-        columns.cutoff[slots] = [facts[index][3] for index in terms_of]
+        columns.cutoff[slots] = [facts[index][2] for index in terms_of]
         self.life.begin(slots)
 
     def _new_slot(self, name: str) -> int:
@@ -137,8 +140,7 @@ class HostedStreams:
         self.keys.append(name.encode())
         self.incarnations.append("")
         self.kinds.append("")
-        self.plain.append(False)
-        self.standing.append(False)
+        self.sorts.append(0)
         self.noise.add()
         return slot
 
@@ -215,9 +217,10 @@ class HostedStreams:
         return self.barrier_of_round(slot, int(self.columns.tops[slot]))
 
 
-def _facts(terms: Terms) -> tuple[str, bool, bool, int]:
-    """The family, whether it is plain, whether it is standing, and the cutoff of a stream that begins on these terms."""
-    return terms.family, terms.plain, terms.standing is not None, terms.calibration.cutoff or UNLIMITED
+def _facts(terms: Terms) -> tuple[str, int, int]:
+    """The family, how questions are taken, and the cutoff of a stream that begins on these terms."""
+    sort = PLAIN * terms.plain + STANDING * (terms.standing is not None)
+    return terms.family, sort, terms.calibration.cutoff or UNLIMITED
 
 
 def _version(definition: Definition) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.monitor.installation import VIEWER, Installation, get, post
-from tests.unit.processors.test_standing import flights, standing
+from tests.unit.processors.live import flights, standing
 
 
 async def test_a_live_topic_is_declared_in_words() -> None:

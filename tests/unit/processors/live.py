@@ -1,0 +1,56 @@
+"""A live topic, streams that its windows ask, and what the windows send; for tests of both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+WINDOW = {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
+GROUP = {"origin": "EWR"}
+
+
+def flights(**changed: Any) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        "origin": ["EWR", "JFK", "LGA"],
+        "delay": {"kind": "integers", "minimum": -60, "maximum": 1500},
+        "wait": {"kind": "integers", "minimum": 0, "maximum": 1500},
+        "speed": {"kind": "bins", "edges": [0, 10, 20]},
+        "gate": 4000,
+    }
+    return {
+        "source": "flights",
+        "kind": "events",
+        "topic": "ops.departures",
+        "neighbors": "add-remove",
+        "epsilon": 1000,
+        "delta": 0.1,
+        "person": "tailnum",
+        "time": "scheduled",
+        "attributes": attributes,
+        "contribution": 2,
+        **changed,
+    }
+
+
+def standing(name: str = "late", mechanism: dict[str, Any] | None = None, **changed: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        name: changed.pop(name) for name in ("epsilon", "delta", "expected_queries") if name in changed
+    }
+    return {
+        "stream": name,
+        "source": "flights",
+        "epsilon": 1,
+        "expected_queries": 30_000,
+        "mechanism": mechanism or {"kind": "above_threshold", "threshold": 25, "cutoff": 3, "monotone": True},
+        "standing": {
+            "where": "delay >= 60",
+            "by": ["origin"],
+            "window": {"size": "1h", "every": "15m"},
+            "lateness": "10m",
+            **changed,
+        },
+        **fields,
+    }
+
+
+def question(stream: str, number: int, **fields: Any) -> dict[str, Any]:
+    return {"id": f"{number}", "stream": stream, "window": WINDOW, "group": GROUP, **fields}
