@@ -19,6 +19,8 @@ from stream.settings import Settings
 
 POLL_MS: Final = 250
 BATCH_RECORDS: Final = 2_000
+PARTITION_BYTES: Final = 512 * 1024
+"""Most that is fetched ahead of a partition, for each target: few answers are alerts, and there are many targets."""
 _LOST: Final = (CommitFailedError, IllegalStateError, RebalanceInProgressError, UnknownMemberIdError)
 """What a commit ends with when its partitions have gone to another process."""
 
@@ -59,7 +61,8 @@ class Follower(ConsumerRebalanceListener):  # type: ignore[misc]
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_ms,
             max_poll_interval_ms=math.inf,  # a target may be away for hours
-            max_partition_fetch_bytes=settings.fetch_bytes,
+            max_partition_fetch_bytes=PARTITION_BYTES,
+            fetch_max_bytes=settings.fetch_bytes,
             fetch_max_wait_ms=100,
         )
         consumer.subscribe([self._topic], listener=self)

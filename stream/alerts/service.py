@@ -175,7 +175,7 @@ class Following:
                 if alert is not None and during == self._follower.round:
                     known = record.offset < self._committed.get(partition, 0)
                     alertmanager.take(alert.answer, alert.opening.source, alert.time, known=known)
-            if records:
+            if records and during == self._follower.round:
                 read[partition] = records[-1].offset + 1
             if await self._is_rebuilt():
                 await alertmanager.send()
