@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from schemas import Source, TableSource
-from stream.data.labels import cells_of
+from stream.labels import cells_of
 
 Group = Mapping[str, str | int]
 """One cell: the value of each attribute; of a binned one its bin, as ``[0, 10)``."""

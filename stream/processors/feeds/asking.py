@@ -10,7 +10,7 @@ import msgspec
 
 from schemas.sources import Domain
 from schemas.windows import written_moment
-from stream.data.labels import cells_of
+from stream.labels import cells_of
 from stream.processors.feeds.told import Told
 
 _encode = msgspec.json.Encoder().encode

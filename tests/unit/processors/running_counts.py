@@ -22,7 +22,7 @@ from schemas import (
 )
 from stream.accounting.running_counts import candidates, tree_of
 from stream.accounting.setting import Movement, Setting
-from stream.data.labels import cells_of
+from stream.labels import cells_of
 from stream.mechanisms.running_count import following
 from stream.processors.base import Record
 from stream.processors.queries import QueryProcessor

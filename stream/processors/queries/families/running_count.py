@@ -13,7 +13,7 @@ from typing import Any
 from schemas import EventsSource, RunningCountCalibration, StandingQuery, Window, moment_ms, written_moment
 from stream.accounting.counting_trees import CountingTree, Node
 from stream.accounting.running_counts import answer_alpha, node_law, tree_of
-from stream.data.labels import cells_of
+from stream.labels import cells_of
 from stream.mechanisms.grid import shown
 from stream.mechanisms.running_count import node_name, window_number
 from stream.noise import Role, cell_noise
