@@ -13,6 +13,7 @@ from schemas.wire import struct
 from stream.processors.base import PROGRESS_KEY, LaterVersionError, Outputs, RecordLike, TableMissedError
 from stream.processors.feeds.clocks import Clock
 from stream.processors.feeds.definitions import Definitions
+from stream.processors.feeds.figures import Figures
 from stream.processors.feeds.intake import Intake
 from stream.processors.feeds.pieces import number_of, take
 from stream.processors.feeds.pieces_log import Changes, PiecesLog
@@ -70,9 +71,7 @@ class FeedProcessor:
         self._offset = 0
         self._seen = -1
         self._restoring: dict[bytes, RecordLike] = {}
-        self._gone: Counter[str] = Counter()
-
-    # What an engine asks
+        self._figures = Figures(self._streams)
 
     def reached_end(self, moment: float) -> None:
         """Be told that whatever stood in the partition at a moment has been taken in, in seconds since 1970.
@@ -148,8 +147,7 @@ class FeedProcessor:
         self._close(outputs)
         if records:
             self._offset = records[-1].offset + 1
-            self._progress(outputs)
-        elif outputs:
+        if records or outputs:
             self._progress(outputs)
         return outputs
 
@@ -167,34 +165,35 @@ class FeedProcessor:
         del now
         return self.process(())
 
-    # What a service shows
-
     @property
     def counted(self) -> int:
         """Events that count, once for each window."""
-        return self._gone["counted"] + sum(tally.counted for tally in self._streams.tallies.values())
+        return self._figures["counted"]
 
     @property
     def late(self) -> int:
         """Events that came too late for a window, once for each."""
-        return self._gone["late"] + sum(tally.late for tally in self._streams.tallies.values())
+        return self._figures["late"]
 
     @property
     def left_out(self) -> int:
         """Events that the bounds left out, once for each window."""
-        return self._gone["left_out"] + sum(tally.left_out for tally in self._streams.tallies.values())
+        return self._figures["left_out"]
 
     @property
     def open_windows(self) -> int:
         """Windows in which something was counted and that are not told of; those of streams that share them are one."""
-        return sum(len(tally.rows) for tally in self._streams.tallies.values())
+        return self._figures.open_windows
 
     @property
     def people(self) -> int:
         """People who were counted in open windows, once for each."""
-        return sum(tally.people for tally in self._streams.tallies.values())
+        return self._figures.people
 
-    # Streams
+    @property
+    def table_bytes(self) -> int:
+        """The memory that these people take."""
+        return self._figures.table_bytes
 
     def _resume(self, name: str, found: Any, told: Mapping[str, Told]) -> None:
         known = told.get(name)
@@ -236,23 +235,14 @@ class FeedProcessor:
     def _end(self, outputs: Outputs, stream: Stream, told: Told) -> None:
         """Drop what was counted for a stream; of one that may be extended yet it is kept how far it was."""
         name = stream.told.spec.stream
-        before = self._figures()
-        self._streams.end(name)
-        self._gone.update(before - self._figures())
+        with self._figures.kept():
+            self._streams.end(name)
         value = None
         if told.kind != "closed":
             ended = FeedStream(incarnation=told.incarnation, offset=stream.offset, next=stream.next, state="ended")
             value = ended.model_dump_json(exclude_defaults=True).encode()
             self._ended[name] = _decode_stream(value)
         self._keep(outputs, _STREAM + name.encode(), value)
-
-    def _figures(self) -> Counter[str]:
-        found: Counter[str] = Counter()
-        for tally in self._streams.tallies.values():
-            found.update(counted=tally.counted, late=tally.late, left_out=tally.left_out)
-        return found
-
-    # Counting
 
     def _count(self, records: Sequence[RecordLike], outputs: Outputs) -> Changes:
         batch, rejections = self._intake.read(records)
@@ -263,16 +253,13 @@ class FeedProcessor:
         found = ((tally, tally.count(batch, self._log.next)) for tally in self._streams.tallies.values())
         return [(tally, touched) for tally, touched in found if touched is not None]
 
-    # Writing
-
     def _close(self, outputs: Outputs) -> None:
         told = self._telling.due(self._streams, self._clock.now, outputs)
         for stream in told:
             self._keep_stream(outputs, stream)
         if told:
-            before = self._figures()
-            self._streams.settle()
-            self._gone.update(before - self._figures())
+            with self._figures.kept():
+                self._streams.settle()
 
     def _write(self, outputs: Outputs, changes: Changes) -> None:
         outputs.extend(self.changelog, self._partition, self._log.write(changes, self._streams.tallies.values()))
