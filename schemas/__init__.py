@@ -51,7 +51,7 @@ from schemas.mechanisms import (
     SparsePmw,
     SparseProject,
 )
-from schemas.partials import MergedStream, Partial
+from schemas.partials import MergedStream, NodeSums, Partial
 from schemas.populations import EdgeTotals, Period, Population, Standing
 from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Group, Query, Term, form_of
 from schemas.rejected import RejectedHeaders
@@ -150,6 +150,7 @@ __all__ = [
     "MemberStatus",
     "MergedStream",
     "Method",
+    "NodeSums",
     "NoisyMax",
     "NumericSparse",
     "OpenStream",

@@ -28,8 +28,8 @@ class Partial(Event):
 class MergedStream(Event):
     """How far merging is with a standing stream.
 
-    ``reached`` is the beginning of the last window that was asked or passed over, −1 before the first, and ``windows`` how many
-    were asked.
+    ``reached`` is the beginning of the last window that was asked or passed over, −1 before the first; of a running count
+    ``windows`` is how many windows its sums are about.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -38,3 +38,10 @@ class MergedStream(Event):
     partitions: Annotated[int, Field(ge=1, le=1_000_000)]
     reached: int
     windows: Count = 0
+
+
+class NodeSums(Event):
+    """Of a running count, the sums over one node of its windows so far, one a group."""
+
+    incarnation: Incarnation
+    sums: tuple[int, ...]

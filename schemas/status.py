@@ -36,7 +36,7 @@ class PartitionStatus(Event):
     (``@role|partition``). ``records`` are read so far, of at most ``total`` offsets.
     """
 
-    role: Literal["worker", "budget"]
+    role: Literal["worker", "budget", "feed"]
     partition: Count
     member: str
     phase: Literal["restoring", "ready"]
@@ -52,7 +52,7 @@ class MemberStatus(Event):
     leaves; that of one that was killed stays. ``started`` is in seconds since the epoch, ``memory`` what it takes up, in bytes.
     """
 
-    role: Literal["worker", "budget"]
+    role: Literal["worker", "budget", "feed"]
     member: str
     version: str
     started: float

@@ -13,9 +13,7 @@ from aiokafka.partitioner import murmur2
 from schemas import EventsSource, Source, moment_ms, written_moment
 from stream.errors import Invalid
 from stream.processors.base import Headers
-
-MARK_HEADER: Final = "sotto-mark"
-"""The header of a record that is no event, and tells the time of a source whose clock are marks."""
+from stream.processors.feeds.clocks import MARK_HEADER
 
 LiveEvent = Mapping[str, Any] | bytes
 """An event's fields, or its bytes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from stream.cli import alerting, monitoring
 from stream.cli.output import CommandError
 from stream.kafka.nearby import settings_here
 from stream.kafka.replicas import ReplicaError, Replicas, cores
+from stream.kafka.roles import ServiceName
 from stream.kafka.services import serve as serve_role
 from stream.kafka.services import stop_when_told
 from stream.noise import NoiseKey
@@ -24,6 +25,7 @@ class RoleName(StrEnum):
 
     WORKER = "worker"
     BUDGET = "budget"
+    FEED = "feed"
     MONITOR = "monitor"
     ALERTS = "alerts"
 
@@ -32,15 +34,15 @@ def serve(
     role: Annotated[
         RoleName,
         typer.Argument(
-            help="worker answers queries; budget grants, records and halts; monitor shows and takes requests; alerts "
-            "tells webhooks and Alertmanager."
+            help="worker answers queries; budget grants, records and halts; feed counts live topics; monitor shows and takes "
+            "requests; alerts tells webhooks and Alertmanager."
         ),
     ],
     key_file: Annotated[Path | None, typer.Option(help="Noise key file; else SOTTO_NOISE_KEY[_FILE].")] = None,
     host: Annotated[str | None, typer.Option(help="Address of the monitor's page and API.")] = None,
     port: Annotated[int | None, typer.Option(help="Port of the monitor's page and API.")] = None,
     processes: Annotated[
-        int, typer.Option(help="Worker processes, restarted when they fail; 0 for one per core.", min=0)
+        int, typer.Option(help="Worker or feed processes, restarted when they fail; 0 for one per core.", min=0)
     ] = 1,
     json_logs: Annotated[bool, typer.Option(help="Log JSON.")] = False,
     stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
@@ -48,35 +50,37 @@ def serve(
     """Run a service until SIGTERM or Ctrl-C."""
     log.configure(as_json=json_logs)
     if role is RoleName.MONITOR:
-        _require_worker(role, processes)
+        _require_replicable(role, processes)
         monitoring.serve(host, port, stop_with_stdin=stop_with_stdin)
         return
     if role is RoleName.ALERTS:
-        _require_worker(role, processes)
+        _require_replicable(role, processes)
         alerting.serve(stop_with_stdin=stop_with_stdin)
         return
     if host is not None or port is not None:
         raise CommandError(
-            "--host and --port are the monitor's; a worker's metrics have SOTTO_METRICS_HOST and _PORT"
+            "--host and --port are the monitor's; other services' metrics have SOTTO_METRICS_HOST and _PORT"
         )
-    _require_worker(role, processes)
-    key = NoiseKey.load(key_file) if key_file else NoiseKey.from_environment()
+    _require_replicable(role, processes)
+    name: ServiceName = "feed" if role is RoleName.FEED else "worker" if role is RoleName.WORKER else "budget"
+    if name == "feed" and key_file is not None:
+        raise CommandError("--key-file is the workers' and the budget service's; a feed needs no noise key")
+    key = None if name == "feed" else NoiseKey.load(key_file) if key_file else NoiseKey.from_environment()
     if processes == 1:
-        name: Literal["worker", "budget"] = "worker" if role is RoleName.WORKER else "budget"
         asyncio.run(serve_role(name, settings_here(), key, stop_with_stdin=stop_with_stdin))
         return
     arguments = [*(("--key-file", str(key_file)) if key_file else ()), *(("--json-logs",) if json_logs else ())]
-    asyncio.run(_serve_replicas(processes or cores(), arguments, stop_with_stdin=stop_with_stdin))
+    asyncio.run(_serve_replicas(name, processes or cores(), arguments, stop_with_stdin=stop_with_stdin))
 
 
-def _require_worker(role: RoleName, processes: int) -> None:
-    if processes != 1 and role is not RoleName.WORKER:
-        raise CommandError("--processes is the workers'; the other services are one process each")
+def _require_replicable(role: RoleName, processes: int) -> None:
+    if processes != 1 and role not in {RoleName.WORKER, RoleName.FEED}:
+        raise CommandError("--processes is the workers' and the feeds'; the other services are one process each")
 
 
-async def _serve_replicas(count: int, arguments: list[str], *, stop_with_stdin: bool) -> None:
+async def _serve_replicas(role: ServiceName, count: int, arguments: list[str], *, stop_with_stdin: bool) -> None:
     try:
-        replicas = Replicas(settings_here(), count, arguments)
+        replicas = Replicas(settings_here(), role, count, arguments)
         stop_when_told(replicas.stop, stop_with_stdin=stop_with_stdin)
         await replicas.run()
     except ReplicaError as error:

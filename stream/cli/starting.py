@@ -38,7 +38,7 @@ def up(
         int | None, typer.Option(help="The broker's port for clients; else 9092, or a free one if that is taken.")
     ] = None,
 ) -> None:
-    """Start broker, budget service, workers and monitor on this machine, and stop them at Ctrl-C.
+    """Start broker, budget service, workers, a feed and monitor on this machine, and stop them at Ctrl-C.
 
     Ends with status 1, and stops the others, when the broker or one of the services but the monitor ends. One a folder; a
     broker that runs in the folder already is used, and goes on afterwards. Tables may lie in the working folder and below,
@@ -63,9 +63,17 @@ def up(
         roots = Settings().table_roots or os.pathsep.join([str(Path.cwd()), str(adult.PATH.parent)])
         settings = Settings.of_local_broker(running.bootstrap, table_roots=roots)
         asyncio.run(create_topics(settings))
-        roles: list[tuple[RoleName, int]] = [("budget", 0), *(("worker", number) for number in range(workers))]
+        roles: list[tuple[RoleName, int]] = [
+            ("budget", 0),
+            ("feed", 0),
+            *(("worker", number) for number in range(workers)),
+        ]
         services = [
-            stack.enter_context(Service(role, settings, key_file, folder / "logs" / f"{role}-{number}.log"))
+            stack.enter_context(
+                Service(
+                    role, settings, None if role == "feed" else key_file, folder / "logs" / f"{role}-{number}.log"
+                )
+            )
             for role, number in roles
         ]
         if alerts is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import Final
@@ -13,7 +14,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
 
 from stream.kafka.clients import KAFKA, Clients
-from stream.kafka.health import Health
+from stream.kafka.health import Health, Part
 from stream.kafka.lives import Equipment
 from stream.kafka.membership import Membership, MembershipLostError
 from stream.kafka.partition import PartitionTask
@@ -25,6 +26,7 @@ from stream.kafka.standby import Standby
 from stream.kafka.starting import Stopped, patiently
 from stream.kafka.supervision import StalledError, Supervision
 from stream.log import get_logger
+from stream.processors.base import Processor
 from stream.settings import Settings
 
 POLL_INTERVAL_MS: Final = math.inf
@@ -56,8 +58,9 @@ class Engine:
         clients: Clients = KAFKA,
         *,
         partitions: int = 0,
-        health: Health | None = None,
+        health: Health | Part | None = None,
         stamps: Stamps | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Take the role's input and table topics, and of how many partitions warm copies may be kept."""
         self.role = role
@@ -68,6 +71,7 @@ class Engine:
         self.metrics = self.health.metrics
         self._standby = Standby(role, settings, partitions, clients)
         self._stamps = stamps or Stamps()
+        self._clock = clock
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._partitions: dict[int, PartitionTask] = {}
         self._stopping = asyncio.Event()
@@ -80,6 +84,10 @@ class Engine:
     def stop(self) -> None:
         """Finish the batches in hand, leave the group, and return from ``run``."""
         self._stopping.set()
+
+    def processors(self) -> list[Processor]:
+        """The live state of each partition that is at work."""
+        return [life.processor for one in self._partitions.values() if (life := one.life) is not None]
 
     async def run(self) -> None:
         """Join the group and work, as soon as Kafka is there.
@@ -122,6 +130,7 @@ class Engine:
                 self.metrics,
                 self._standby.take,
                 self._stamps,
+                self._clock,
             )
             consumer.subscribe(self._topics, listener=_Listener(self, equipment))
             log.info("joined", role=self.role.name, group=self.role.group)

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, NoReturn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
 from stream.kafka.metrics import Metrics
+from stream.kafka.roles import ServiceName
 
 HUNG_SECONDS: Final = 60.0
 """A service whose event loop has not come round for so long is not alive."""
@@ -75,11 +76,46 @@ class Probes:
 
 
 class Health(Probes):
-    """The probes of a service that runs an engine, with the engine's figures."""
+    """The probes of a service that runs engines, with their figures."""
 
-    def __init__(self, role: Literal["worker", "budget"]) -> None:
+    def __init__(self, role: ServiceName) -> None:
         self.metrics = Metrics(role)
+        self._lacks: dict[str, str] = {}
         super().__init__(self.metrics.registry, self.metrics.ready)
+
+    def part(self, name: str) -> Part:
+        """A part of the service that may lack something by itself; the whole lacks what any of them does."""
+        return Part(self, name)
+
+    def drop(self, name: str) -> None:
+        """Forget a part."""
+        self._lacks.pop(name, None)
+        self.metrics.drop(name)
+        self._tell_of_parts()
+
+    def tell_of(self, name: str, lack: str) -> None:
+        """Say what a part lacks now."""
+        self._lacks[name] = lack
+        self._tell_of_parts()
+
+    def _tell_of_parts(self) -> None:
+        self.tell("; ".join(f"{name}: {lack}" for name, lack in sorted(self._lacks.items()) if lack))
+
+
+class Part:
+    """What one of several engines of a service says of itself."""
+
+    def __init__(self, whole: Health, name: str) -> None:
+        self.metrics = whole.metrics.part(name)
+        self.lack = "has not begun yet"
+        self._whole = whole
+        self._name = name
+        whole.tell_of(name, self.lack)
+
+    def tell(self, lack: str) -> None:
+        """Say what is lacking now."""
+        self.lack = lack
+        self._whole.tell_of(self._name, lack)
 
 
 class _Server(ThreadingMixIn, WSGIServer):

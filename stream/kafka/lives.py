@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aiokafka import TopicPartition
 
 from stream.kafka.clients import Clients, Consumer
-from stream.kafka.metrics import Metrics
+from stream.kafka.metrics import Metrics, PartMetrics
 from stream.kafka.positions import Extent, GroupOffsets, next_offset
 from stream.kafka.reports import RestoreReport
 from stream.kafka.restore import read_to_end, reader
@@ -46,6 +47,8 @@ class Life:
     offsets: GroupOffsets
     sought: set[TopicPartition] = field(default_factory=set)
     """Partitions from which nothing has come since the seek."""
+    told: float = 0.0
+    """When the end of the input was last asked for."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,11 @@ class Equipment:
     clients: Clients
     consumer: Consumer
     offsets: Consumer
-    metrics: Metrics
+    metrics: Metrics | PartMetrics
     inherit: Callable[[int], Copy | None] = lambda _: None
     stamps: Stamps = field(default_factory=Stamps)
+    clock: Callable[[], float] = time.time
+    """Seconds since 1970, as this process has them."""
 
 
 class Lives:
@@ -95,7 +100,8 @@ class Lives:
             copy = self._equipment.inherit(self._partition)
             processor, read = (copy.processor, copy.positions) if copy else (role.make(self._partition), {})
             positions, offsets = await self._restore(processor, read, report, writer)
-            await report.ready(writer)
+            if role.reports:
+                await report.ready(writer)
         except BaseException:
             await writer.close()
             raise
@@ -133,7 +139,8 @@ class Lives:
                     report.records += len(records)
                     if self._stopping.is_set():
                         raise Stopped
-                    await report.progress(writer)
+                    if self._role.reports:
+                        await report.progress(writer)
                 positions[source] = await consumer.position(source)
         finally:
             await consumer.stop()

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Final
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_COMBINED: Final[dict[str, Callable[[Iterable[float]], float]]] = {
+    "partitions": sum,
+    "member": min,
+    "ready": min,
+    "failing": sum,
+    "step_seconds": max,
+}
+"""What becomes of a gauge that several engines of one process set."""
 
 
 class Metrics:
@@ -54,3 +66,43 @@ class Metrics:
         self.batch_seconds = Histogram(
             f"sotto_{role}_batch_seconds", "From records in hand to transaction committed.", registry=self.registry
         )
+        self._parts: dict[str, dict[str, float]] = {name: {} for name in _COMBINED}
+
+    def part(self, name: str) -> PartMetrics:
+        """The same for one of several engines of a process: they count together, and their gauges are combined."""
+        return PartMetrics(self, name)
+
+    def drop(self, name: str) -> None:
+        """Forget the gauges of an engine that is no more."""
+        for values in self._parts.values():
+            values.pop(name, None)
+
+    def set_part(self, gauge: str, part: str, value: float) -> None:
+        """Set one engine's share of a gauge."""
+        values = self._parts[gauge]
+        values[part] = value
+        shown: Gauge = getattr(self, gauge)
+        shown.set(_COMBINED[gauge](values.values()))
+
+
+class PartMetrics:
+    """One engine's share of a process's figures."""
+
+    def __init__(self, whole: Metrics, name: str) -> None:
+        self.events, self.busy, self.failures = whole.events, whole.busy, whole.failures
+        self.unread, self.restored = whole.unread, whole.restored
+        self.restore_seconds, self.batch_seconds = whole.restore_seconds, whole.batch_seconds
+        self.partitions, self.member, self.ready, self.failing, self.step_seconds = (
+            Share(whole, gauge, name) for gauge in _COMBINED
+        )
+
+
+class Share:
+    """One engine's share of a gauge."""
+
+    def __init__(self, whole: Metrics, gauge: str, part: str) -> None:
+        self._whole, self._gauge, self._part = whole, gauge, part
+
+    def set(self, value: float) -> None:
+        """Say what it is now."""
+        self._whole.set_part(self._gauge, self._part, value)

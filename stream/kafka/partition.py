@@ -19,7 +19,7 @@ from stream.kafka.starting import Stopped
 from stream.kafka.steps import Step
 from stream.kafka.unread import UnreadableChangelogError, readable, tell_of_unread
 from stream.log import get_logger
-from stream.processors.base import LaterVersionError, Outputs, TableMissedError
+from stream.processors.base import InputRefusedError, LaterVersionError, Outputs, TableMissedError, Timed
 from stream.tracing import batch_span
 
 IDLE_MS = 200
@@ -28,6 +28,8 @@ TABLES_WAIT = 5.0
 """Longest wait, in seconds, for a control event that may be on its way when a query names an unknown stream."""
 TABLES_WAIT_MS = 50
 """Longest wait of one fetch of it, in milliseconds."""
+END_SECONDS = 0.5
+"""A partition asks for the end of its input at most so often."""
 BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds between tries after failures in a row."""
 CALM_SECONDS = 30.0
@@ -50,6 +52,7 @@ _EXPLAINED = (
     TableMissedError,
     UnreadableChangelogError,
     LaterVersionError,
+    InputRefusedError,
 )
 """Errors whose messages may be logged: they quote nothing private."""
 
@@ -62,12 +65,15 @@ class PartitionTask:
         self.step = Step()
         self.failing_since: float | None = None
         """When the first of the failures in a row was, on the monotonic clock; None if all is well."""
+        self.refusal = ""
+        """Why nothing is taken of an input that is not as it must be."""
         self._failed = 0.0
         self._role = equipment.role
         self._settings = equipment.settings
         self._consumer = equipment.consumer
         self._offsets = equipment.offsets
         self._metrics = equipment.metrics
+        self._clock = equipment.clock
         self._life: Life | None = None
         self._stopping = asyncio.Event()
         self._lives = Lives(partition, equipment, self._stopping, self.step)
@@ -75,6 +81,11 @@ class PartitionTask:
         self._suspects: dict[TopicPartition, int] = {}
         self._poison: dict[TopicPartition, set[int]] = {}
         self._log = log.bind(role=self._role.name, partition=partition)
+
+    @property
+    def life(self) -> Life | None:
+        """What is in memory."""
+        return self._life
 
     def resume(self) -> asyncio.Task[None]:
         """Start, or go on after ``stop`` with what is in memory: if another owner came between, its fence tells."""
@@ -120,6 +131,7 @@ class PartitionTask:
         self.step.enter("pausing")
         fenced = isinstance(error, ProducerFenced)
         known = isinstance(error, _EXPLAINED)
+        self.refusal = str(error) if isinstance(error, InputRefusedError) else ""
         # An unforeseen error's message might quote private data: where it was raised is all that is logged of it.
         frames = traceback.extract_tb(error.__traceback__)[-3:]
         detail = str(error)[:300] if known else [f"{frame.filename}:{frame.lineno}" for frame in frames]
@@ -155,10 +167,34 @@ class PartitionTask:
                 await self._follow(life, table, fetched.get(table, ()))
             for source in inputs:
                 await self._answer_in_portions(life, source, fetched.get(source, ()))
-            await self._commit(life, processor.idle(time.monotonic()), idle=not fetched)
+            if isinstance(processor, Timed):
+                await self._keep_time(life, processor, inputs, idle=not fetched)
+            else:
+                await self._commit(life, processor.idle(time.monotonic()), idle=not fetched)
             self._failures = 0
             if time.monotonic() - self._failed > CALM_SECONDS:
                 self.failing_since = None
+
+    async def _keep_time(
+        self, life: Life, processor: Timed, inputs: Sequence[TopicPartition], *, idle: bool
+    ) -> None:
+        """Do what is due by the clock; where nothing has come, the clock is told that there was nothing up to now.
+
+        The moment is taken before the end is asked for, and the end is that of whatever was written: an event in a
+        transaction that is open may have been stamped long ago.
+        """
+        moment = self._clock()
+        if idle and moment - life.told >= END_SECONDS:
+            life.told = moment
+            ends = await self._offsets.end_offsets(inputs)
+            if all([await self._consumer.position(source) >= ends[source] for source in inputs]):
+                processor.reached_end(moment)
+        while idle or processor.behind:
+            self.step.enter("working")
+            outputs = await asyncio.to_thread(life.processor.idle, time.monotonic())
+            await self._commit(life, outputs, idle=idle)
+            if not processor.behind or self._stopping.is_set():
+                return
 
     async def _fetch(self, sources: Sequence[TopicPartition], wait_ms: int, limit: int) -> Fetched:
         """Records that have come, or what comes next within a wait.
@@ -246,7 +282,7 @@ class PartitionTask:
             self._suspects.pop(source, None)
             try:
                 outputs = await self._process(life, records)
-            except (KafkaError, Stopped):
+            except (KafkaError, Stopped, InputRefusedError):
                 raise
             except Exception:
                 self._suspects[source] = records[-1].offset
@@ -272,7 +308,7 @@ class PartitionTask:
             return life.processor.refuse(record)
         try:
             return await self._process(life, [record])
-        except (KafkaError, Stopped):
+        except (KafkaError, Stopped, InputRefusedError):
             raise
         except Exception:
             self._poison.setdefault(source, set()).add(record.offset)
@@ -284,6 +320,7 @@ class PartitionTask:
         self._metrics.busy.inc(outputs.busy)
         life.positions[source] = following
         self.failing_since = None
+        self.refusal = ""
 
     async def _follow(self, life: Life, table: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
         if news := self._news(life, table, records):

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from stream.environment import KEY_FILE_VARIABLE, MONITOR_NAMES, MONITOR_TOKEN, NOISE_KEY, without
 from stream.settings import Settings, variable
 
-RoleName = Literal["worker", "budget", "monitor", "alerts"]
+RoleName = Literal["worker", "budget", "feed", "monitor", "alerts"]
 
 STOP_SECONDS = 15.0
 """How long a service may take to finish its batch and leave its group."""

@@ -1,4 +1,4 @@
-"""Several workers on one machine: a process each, since one Python process is one core."""
+"""Several workers or feeds on one machine: a process each, since one Python process is one core."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final
 
 from stream.environment import MONITOR_NAMES, MONITOR_TOKEN, NOISE_KEY, without
 from stream.kafka.processes import STOP_SECONDS
+from stream.kafka.roles import ServiceName
 from stream.log import get_logger
 from stream.settings import Settings, variable
 
@@ -33,7 +34,7 @@ def cores() -> int:
 
 
 class Replicas:
-    """Runs ``count`` workers, each ``sotto serve worker`` with this process's environment and some arguments.
+    """Runs ``count`` workers or feeds, each ``sotto serve ROLE`` with this process's environment and some arguments.
 
     Of the environment they are not given the monitor's tokens, nor another noise key than the file in the arguments.
     They write to this process's standard error. Process n of them has the metrics port ``settings.metrics_port + n``.
@@ -43,12 +44,13 @@ class Replicas:
         ReplicaError: the metrics ports do not suffice.
     """
 
-    def __init__(self, settings: Settings, count: int, arguments: Sequence[str] = ()) -> None:
+    def __init__(self, settings: Settings, role: ServiceName, count: int, arguments: Sequence[str] = ()) -> None:
         if settings.metrics_port and settings.metrics_port + count - 1 > LAST_PORT:
             raise ReplicaError(
                 f"metrics_port: {count} processes need the ports from {settings.metrics_port} on; set "
                 f"{variable('metrics_port')} to {LAST_PORT - count + 1} at most"
             )
+        self._role = role
         self._settings = settings
         self._count = count
         self._command = [
@@ -57,16 +59,16 @@ class Replicas:
             "-m",
             "stream.cli",
             "serve",
-            "worker",
+            role,
             "--stop-with-stdin",
             *arguments,
         ]
         needless = MONITOR_TOKEN | MONITOR_NAMES
-        self._needless = needless | NOISE_KEY if "--key-file" in arguments else needless
+        self._needless = needless | NOISE_KEY if "--key-file" in arguments or role == "feed" else needless
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Have every worker finish its batches and leave the group."""
+        """Have every process finish its batches and leave the group."""
         self._stopping.set()
 
     def environment(self, number: int) -> dict[str, str]:
@@ -100,10 +102,10 @@ class Replicas:
             if self._stopping.is_set() or status == 0:
                 return
             failures = 1 if time.monotonic() - began >= STEADY else failures + 1
-            log.error("worker ended", process=number, status=status, failures=failures)
+            log.error("process ended", role=self._role, process=number, status=status, failures=failures)
             if failures > len(BACKOFF):
                 raise ReplicaError(
-                    f"worker process {number} failed {failures} times at its start; see its log above"
+                    f"{self._role} process {number} failed {failures} times at its start; see its log above"
                 )
             await self._stopped_within(BACKOFF[failures - 1])
 
@@ -116,7 +118,7 @@ class Replicas:
             env=self.environment(number),
             start_new_session=True,  # Ctrl-C reaches this process alone, which passes the order on.
         )
-        log.info("worker started", process=number, pid=process.pid)
+        log.info("process started", role=self._role, process=number, pid=process.pid)
         ended = asyncio.create_task(process.wait())
         stopping = asyncio.create_task(self._stopping.wait())
         try:

@@ -6,6 +6,7 @@ import time
 from typing import Literal
 
 from schemas import PartitionStatus
+from stream.kafka.roles import ServiceName
 from stream.kafka.writer import Writer
 from stream.processors.base import Outputs
 
@@ -19,7 +20,7 @@ class RestoreReport:
     Reports go out by the partition's own writer, in transactions of their own: whoever has been fenced cannot report.
     """
 
-    def __init__(self, topic: str, role: Literal["worker", "budget"], partition: int, member: str) -> None:
+    def __init__(self, topic: str, role: ServiceName, partition: int, member: str) -> None:
         self.records = 0
         self.total = 0
         self._topic = topic

@@ -1,4 +1,4 @@
-"""What an engine runs: workers, or the budget service."""
+"""What an engine runs: workers, the budget service, or feeds."""
 
 from __future__ import annotations
 
@@ -10,20 +10,28 @@ from typing import Literal
 
 from stream.processors.base import Processor
 
+ServiceName = Literal["worker", "budget", "feed"]
+"""The services that engines run."""
+
 
 @dataclass(frozen=True)
 class Role:
     """Which processor an engine runs, and under which names Kafka knows it."""
 
-    name: Literal["worker", "budget"]
+    name: ServiceName
     group: str
     status: str
     make: Callable[[int], Processor]
+    reports: bool = True
+    """Whether its restores are told on the status topic, partition by partition."""
+
+    process: str = ""
+    """The process's name, where it is not to be made of host and number."""
 
     @property
     def member(self) -> str:
         """This process's name in the group, and in what it reports."""
-        return f"{self.name}-{socket.gethostname()}-{os.getpid()}"
+        return self.process or f"{self.name}-{socket.gethostname()}-{os.getpid()}"
 
     def transactional_id(self, partition: int) -> str:
         """The static id that fences a partition's previous owner."""

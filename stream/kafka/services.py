@@ -1,4 +1,4 @@
-"""The two services: workers and the budget service, ready to run."""
+"""The services: workers, the budget service and feeds, ready to run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
 
 from stream import tracing
 from stream.data import GuardedReader, ReadingLimits, TableStore
 from stream.kafka.acls import Role as AccessRole
 from stream.kafka.engine import Engine
+from stream.kafka.feeds import FeedService
 from stream.kafka.health import Health
 from stream.kafka.heartbeats import heartbeats
 from stream.kafka.names import budget_group, worker_group
 from stream.kafka.processes import STOP_SECONDS
-from stream.kafka.roles import Role
+from stream.kafka.roles import Role, ServiceName
 from stream.kafka.starting import Stopped, patiently
 from stream.kafka.topics import find_topics, warn_of_topics
 from stream.log import get_logger
@@ -78,13 +78,23 @@ def budget(settings: Settings, topics: Topics, key: NoiseKey, health: Health | N
     return Engine(role, settings, [topics.requests, topics.charges], health=health)
 
 
+def _service(
+    role: ServiceName, settings: Settings, topics: Topics, key: NoiseKey | None, health: Health
+) -> Engine | FeedService:
+    if role == "feed":
+        return FeedService(settings, topics, health)
+    if key is None:
+        raise ValueError(f"a {role} needs the noise key")
+    return (worker if role == "worker" else budget)(settings, topics, key, health)
+
+
 async def serve(
-    role: Literal["worker", "budget"], settings: Settings, key: NoiseKey, *, stop_with_stdin: bool = False
+    role: ServiceName, settings: Settings, key: NoiseKey | None, *, stop_with_stdin: bool = False
 ) -> None:
     """Run a service until SIGTERM or SIGINT, then hand over: batches in hand are finished, the group is left.
 
     It waits for Kafka if it has to. With ``stop_with_stdin`` the end of standard input is an order to stop too, so that a
-    service ends with its parent.
+    service ends with its parent. Feeds need no noise key.
     """
     tracing.configure(role)
     started = time.time()
@@ -97,7 +107,7 @@ async def serve(
         find = partial(find_topics, settings, attempts=50, role=AccessRole(role))
         topics = await patiently(find, stopping, health.tell)
         await warn_of_topics(settings, AccessRole(role))
-        engine = (worker if role == "worker" else budget)(settings, topics, key, health)
+        engine = _service(role, settings, topics, key, health)
         # Batches allocate hundreds of thousands of short-lived records: the default would collect every 700.
         gc.freeze()
         gc.set_threshold(100_000, 20, 20)

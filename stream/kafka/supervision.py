@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Final
 
-from stream.kafka.health import Health
+from stream.kafka.health import Health, Part
 from stream.kafka.membership import Membership
 from stream.kafka.partition import PartitionTask
+from stream.kafka.roles import ServiceName
 from stream.kafka.steps import ON_KAFKA
 from stream.log import get_logger
 
@@ -29,7 +30,7 @@ class StalledError(RuntimeError):
 class Supervision:
     """Looks at everything once a second, at an engine's behest."""
 
-    def __init__(self, role: Literal["worker", "budget"], membership: Membership, health: Health) -> None:
+    def __init__(self, role: ServiceName, membership: Membership, health: Health | Part) -> None:
         self._role = role
         self._membership = membership
         self._health = health
@@ -41,13 +42,15 @@ class Supervision:
         Raises:
             StalledError: a task waits for Kafka for good; its process must end, for others to take over.
         """
-        now, longest, failing = time.monotonic(), 0.0, []
+        now, longest, failing, refusals = time.monotonic(), 0.0, [], set[str]()
         for task in partitions:
             name, since = task.step.name, task.step.since
             if name == "resting":
                 continue
             longest = max(longest, now - since)
             self._tell_if_long(task, now)
+            if task.refusal:
+                refusals.add(task.refusal)
             if task.failing_since is not None and now - task.failing_since > FAILING_SECONDS:
                 failing.append(task.partition)
             contact = self._membership.contact
@@ -62,6 +65,8 @@ class Supervision:
         metrics.step_seconds.set(longest)
         if not self._membership.joined:
             self._health.tell(f"this {self._role} {self._membership.absence}")
+        elif refusals:
+            self._health.tell("; ".join(sorted(refusals)))
         elif failing:
             self._health.tell(f"partitions start over again and again, see the log: {sorted(failing)}")
         else:

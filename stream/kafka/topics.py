@@ -112,28 +112,67 @@ async def create_topics(settings: Settings) -> Created:
     """
     topics = Topics(settings.prefix, settings.partitions)
     async with admin_client(settings) as admin:
-        brokers = len((await from_any_broker(admin.describe_cluster))["brokers"])
-        told = "replication" in settings.model_fields_set
-        replication = settings.replication if told else replicas_among(brokers)
+        brokers, replication = await _replication(admin, settings)
         existing = set(await from_any_broker(admin.list_topics))
         missing = [wanted for wanted in layout(topics) if wanted.name not in existing]
-        if missing:
-            response = await admin.create_topics(
-                [
-                    NewTopic(
-                        wanted.name,
-                        wanted.partitions,
-                        replication,
-                        topic_configs=wanted.configuration_with(replication),
-                    )
-                    for wanted in missing
-                ],
-            )
-            for name, code, *_ in response.topic_errors:
-                if code and for_code(code) is not TopicAlreadyExistsError:
-                    raise TopicsError(f"cannot create topic {name}: {for_code(code).__name__}")
+        await _create(admin, missing, replication)
     await find_topics(settings, attempts=20)
     return Created([wanted.name for wanted in missing], replication, brokers)
+
+
+async def find_live_topic(settings: Settings, topics: Topics, source: str, topic: str) -> int:
+    """How many partitions a source's topic has; the changelog of its tasks is made if it is missing.
+
+    Raises:
+        TopicsError: the topic is not there or hidden, or the changelog was made for another number of partitions.
+    """
+    async with admin_client(settings) as admin:
+        found = await _describe(admin, [topic])
+        if not found.get(topic):
+            raise TopicsError(
+                f"topic {topic} of source '{source}' does not exist; create it"
+                if topic in found
+                else f"Kafka hides topic {topic} of source '{source}'; see 'sotto topics acl --role feed --live {topic}'"
+            )
+        wanted = feed_layout(topics, source, len(found[topic]))
+        for attempt in range(20):
+            kept = (await _describe(admin, [wanted.name])).get(wanted.name)
+            if kept:
+                break
+            if attempt == 0:
+                await _create(admin, [wanted], (await _replication(admin, settings))[1])
+            await asyncio.sleep(0.2)
+        else:
+            raise TopicsError(f"topic {wanted.name} is not there; see 'sotto topics acl --role feed'")
+    if len(kept) != wanted.partitions:
+        raise TopicsError(
+            f"topic {topic} has {wanted.partitions} partitions, and had {len(kept)} when its first stream began; close the "
+            f"streams of source '{source}', and register another source for the topic as it is"
+        )
+    return wanted.partitions
+
+
+async def _replication(admin: AIOKafkaAdminClient, settings: Settings) -> tuple[int, int]:
+    """How many brokers there are, and how many replicas a new topic gets."""
+    brokers = len((await from_any_broker(admin.describe_cluster))["brokers"])
+    told = "replication" in settings.model_fields_set
+    return brokers, settings.replication if told else replicas_among(brokers)
+
+
+async def _create(admin: AIOKafkaAdminClient, missing: list[TopicLayout], replication: int) -> None:
+    if not missing:
+        return
+    response = await admin.create_topics(
+        [
+            NewTopic(
+                wanted.name, wanted.partitions, replication, topic_configs=wanted.configuration_with(replication)
+            )
+            for wanted in missing
+        ],
+    )
+    for name, code, *_ in response.topic_errors:
+        if code and for_code(code) is not TopicAlreadyExistsError:
+            raise TopicsError(f"cannot create topic {name}: {for_code(code).__name__}")
 
 
 async def find_topics(settings: Settings, *, attempts: int = 1, role: Role | None = None) -> Topics:

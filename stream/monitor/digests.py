@@ -14,6 +14,7 @@ import msgspec
 
 from schemas import FIRST_VERSION, Amount, StreamState
 from schemas.rejected import HEADER_PREFIX
+from stream.kafka.roles import ServiceName
 from stream.processors.base import Headers
 from stream.processors.rejections import address_of
 
@@ -160,7 +161,7 @@ class ControlShape(msgspec.Struct, frozen=True, gc=False):
 class RestoreShape(msgspec.Struct, frozen=True, gc=False):
     """See schemas.PartitionStatus."""
 
-    role: Literal["worker", "budget"]
+    role: ServiceName
     partition: int
     member: str
     phase: Literal["restoring", "ready"]
@@ -172,7 +173,7 @@ class RestoreShape(msgspec.Struct, frozen=True, gc=False):
 class MemberShape(msgspec.Struct, frozen=True, gc=False):
     """See schemas.MemberStatus."""
 
-    role: Literal["worker", "budget"]
+    role: ServiceName
     member: str
     version: str
     started: float

@@ -6,16 +6,17 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError
 
-from stream.kafka.names import budget_group, worker_group
+from stream.kafka.names import budget_group, merging_group, worker_group
 from stream.kafka.observers import group_members
 from stream.kafka.restore import reader
+from stream.kafka.roles import ServiceName
 from stream.kafka.security import admin_client
 from stream.log import get_logger
 from stream.monitor.models import MemberRow, PartitionRow, Restore, WorkersView
@@ -29,12 +30,11 @@ INTERVAL = 2.0
 THROUGHPUT_SECONDS = 60
 
 log = get_logger("monitor")
-RoleName = Literal["worker", "budget"]
 
 
 @dataclass(frozen=True)
 class _Group:
-    role: RoleName
+    role: ServiceName
     name: str
     inputs: tuple[str, ...]
     partitions: int
@@ -59,6 +59,7 @@ class Groups:
         self._show = show
         self._groups = (
             _Group("worker", worker_group(settings), (topics.queries,), topics.partitions),
+            _Group("feed", merging_group(settings), (topics.partials,), topics.partitions),
             _Group("budget", budget_group(settings), (topics.requests, topics.charges), LEDGER_PARTITIONS),
         )
         self._throughput: dict[tuple[str, int], Series] = {}
@@ -90,6 +91,8 @@ class Groups:
         for group in self._groups:
             present = await _members(admin, group)
             rows = await self._rows(admin, ends, group, present)
+            if group.role == "feed" and not present and not any(row.end for row in rows):
+                continue  # no live topic is counted here
             partitions += rows
             for member in present:
                 own = [row for row in rows if row.partition in member.partitions]
@@ -144,7 +147,7 @@ class Groups:
             return 0
         return max(offsets, 0)
 
-    def _rate(self, role: RoleName, partition: int, position: int) -> float:
+    def _rate(self, role: ServiceName, partition: int, position: int) -> float:
         now = time.time()
         series = self._throughput.setdefault((role, partition), Series(width=2, spacing=INTERVAL, limit=32))
         series.add((now, position))
@@ -153,7 +156,7 @@ class Groups:
             return 0.0
         return max(position - before[1], 0.0) / (now - before[0])
 
-    def _restore(self, role: RoleName, partition: int) -> Restore | None:
+    def _restore(self, role: ServiceName, partition: int) -> Restore | None:
         entry = self._tables.restores.get((role, partition))
         if entry is None:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -11,6 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from schemas import Amount
+from stream.kafka.roles import ServiceName
 from stream.monitor.budget_models import Forecast
 from stream.monitor.entries import STATES
 from stream.monitor.history import HEADLINE_WINDOW, PACE_WINDOWS
@@ -134,7 +136,7 @@ class _Figures(Collector):
             "sotto_monitor_unassigned_partitions", "Partitions that no process has.", labels=["role"]
         )
         members = GaugeMetricFamily("sotto_monitor_members", "Processes, by service.", labels=["role"])
-        for role in ("worker", "budget"):
+        for role in get_args(ServiceName):
             rows = [row for row in workers.partitions if row.role == role]
             if rows:
                 lag.add_metric([role], sum(row.lag for row in rows))

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from schemas import Amount, Calibration, Position, StreamSpec, StreamState
+from stream.kafka.roles import ServiceName
 
 AccessRole = Literal["viewer", "analyst", "operator"]
 StreamSort = Literal[
@@ -309,7 +310,7 @@ class Restore(View):
 class PartitionRow(View):
     """One input partition of a service."""
 
-    role: Literal["worker", "budget"]
+    role: ServiceName
     partition: int
     member: Annotated[str | None, Field(description="Who has it; null while nobody does.")]
     position: Annotated[int | None, Field(description="The next offset to be answered, as committed.")]
@@ -323,7 +324,7 @@ class MemberRow(View):
     """One running service process; what it says of itself is null until it has said it."""
 
     member: str
-    role: Literal["worker", "budget"]
+    role: ServiceName
     host: str
     partitions: list[int]
     lag: int

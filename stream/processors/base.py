@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -89,6 +89,10 @@ class LaterVersionError(RuntimeError):
         )
 
 
+class InputRefusedError(RuntimeError):
+    """An input is not as it must be, and nothing of it is taken before somebody mends it; the message quotes nothing private."""
+
+
 class Processor(Protocol):
     """One partition's state machine."""
 
@@ -148,3 +152,15 @@ class Processor(Protocol):
 
     def needs_tables(self, records: Sequence[RecordLike]) -> bool:
         """Whether the tables must be up to date before this batch: it names keys they do not hold yet."""
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A processor for which the end of its input tells the time."""
+
+    def reached_end(self, moment: float) -> None:
+        """Be told that whatever stood in the input at a moment has been taken in, in seconds since 1970."""
+
+    @property
+    def behind(self) -> bool:
+        """Whether more is due by the clock than one step does: ``idle`` does more of it at each call."""

@@ -185,6 +185,8 @@ class Driver(Requesting, WatchCalls):
         self.crash()
         after = {place: log[marks.get(place, 0) :] for place, log in self._logs.items()}
         for place, records in before.items():
+            if place[0].startswith(self.topics.feed_states()):
+                continue  # how counts are cut into pieces depends on restarts; what comes of them does not
             again = after.get(place, [])
             if compare and [one[4:] for one in records] != [one[4:] for one in again]:
                 raise NotReproducibleError(

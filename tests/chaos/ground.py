@@ -64,7 +64,7 @@ class Ground:
         own = (settings or self.settings).model_copy(
             update={"table_roots": str(self.folder), "work_outstanding": WORK_OUTSTANDING}
         )
-        service = Service(role, own, self.folder / "noise.key", path)
+        service = Service(role, own, None if role == "feed" else self.folder / "noise.key", path)
         return self._stack.enter_context(service)
 
     async def logged(self, service: Service, event: str, seconds: float = 30.0) -> None:

@@ -95,14 +95,14 @@ async def test_a_killed_worker_is_started_again_and_an_order_to_stop_reaches_all
         ground.start("budget")
         await ground.open()
         with parent(settings, key, tmp_path, processes=2) as workers:
-            pids = {line["pid"] for line in await workers.until("worker started", 2)}
+            pids = {line["pid"] for line in await workers.until("process started", 2)}
             await workers.until("joined", 2)
             await ground.ask(400)
             await ground.answered()
             os.kill(min(pids), signal.SIGKILL)
             ground.injected["SIGKILL worker under a parent"] += 1
-            started = await workers.until("worker started", 3)
-            assert workers.logged("worker ended")[0]["status"] == -signal.SIGKILL
+            started = await workers.until("process started", 3)
+            assert workers.logged("process ended")[0]["status"] == -signal.SIGKILL
             assert started[2]["process"] == next(one["process"] for one in started if one["pid"] == min(pids))
             await ground.ask(400)
             await ground.answered()
@@ -121,7 +121,7 @@ async def test_no_worker_outlives_a_parent_that_is_killed(
     settings: Settings, key: NoiseKey, tmp_path: Path
 ) -> None:
     with parent(settings, key, tmp_path, processes=3) as workers:
-        pids = {line["pid"] for line in await workers.until("worker started", 3)}
+        pids = {line["pid"] for line in await workers.until("process started", 3)}
         await workers.until("joined", 3)
         workers.process.kill()
         await until_gone(pids)
@@ -130,7 +130,7 @@ async def test_no_worker_outlives_a_parent_that_is_killed(
 async def test_workers_that_fail_at_every_start_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicas, "BACKOFF", (0.1,))
     with pytest.raises(ReplicaError, match="failed 2 times at its start"):
-        await Replicas(Settings(), 1, ["--no-such-option"]).run()
+        await Replicas(Settings(), "worker", 1, ["--no-such-option"]).run()
 
 
 @pytest.mark.parametrize("role", ["budget", "monitor"])

@@ -64,7 +64,7 @@ async def _play(world: World, seed: int) -> list[str]:
 
 def play(seed: int) -> Report:
     """Run one schedule; equal seeds give equal runs."""
-    with _quiet(), virtual_time() as loop, lazily():
+    with quiet(), virtual_time() as loop, lazily():
         world = World(loop, seed)
         try:
             violations = loop.run_until_complete(_play(world, seed))
@@ -93,7 +93,7 @@ def lazily() -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Thousands of schedules would fill the screen with the engine's log."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

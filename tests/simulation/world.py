@@ -55,17 +55,6 @@ Outcome = TypeVar("Outcome")
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 
 
-@dataclass(frozen=True)
-class _Role(Role):
-    """A role whose process has a name that a seed repeats."""
-
-    process: str = ""
-
-    @property
-    def member(self) -> str:
-        return self.process
-
-
 @dataclass(eq=False)
 class Service:
     """A service, as its supervisor sees it: restarted whenever it ends unless told to stop."""
@@ -130,7 +119,7 @@ class World:
 
         inputs = [topics.queries, topics.control] if role == "worker" else [topics.requests, topics.charges]
         copied = PARTITIONS if role == "worker" else 0
-        described = _Role(role, group_of(role), topics.status, make, member)
+        described = Role(role, group_of(role), topics.status, make, process=member)
         stamps = Stamps(self._wall_clock())
         return Engine(described, SETTINGS, inputs, clients, partitions=copied, stamps=stamps)
 

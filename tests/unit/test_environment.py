@@ -63,7 +63,7 @@ def test_a_service_is_given_its_own_secrets_alone(
 def test_replicas_are_given_no_other_key_than_their_file_and_no_token() -> None:
     monitors = MONITOR_TOKEN | MONITOR_NAMES
     for arguments, needless in (([], monitors), (["--key-file", "noise.key"], monitors | NOISE_KEY)):
-        environment = Replicas(Settings(), 1, arguments).environment(0)
+        environment = Replicas(Settings(), "worker", 1, arguments).environment(0)
         assert environment.keys() & SECRETS == SECRETS - needless
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from stream.processors.feeds.running import RunningSums
+
 Partials = dict[int, Any]
 """What of a window is there, by partition of the topic."""
 
@@ -21,9 +23,9 @@ class Merged:
     incarnation: str
     partitions: int
     reached: int = -1
-    windows: int = 0
     open: dict[int, Partials] = field(default_factory=dict)
     latest: dict[int, int] = field(default_factory=dict)
+    running: RunningSums = field(default_factory=RunningSums)
 
     def is_news(self, partial: Any) -> bool:
         """Whether a partition tells of a window for the first time."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
-from schemas import MAX_GROUPS, MergedStream, Partial, Progress
+from schemas import MAX_GROUPS, MergedStream, NodeSums, Progress
 from schemas.wire import struct
 from stream.processors.base import PROGRESS_KEY, LaterVersionError, Outputs, RecordLike
 from stream.processors.feeds.asking import groups_in, questions
 from stream.processors.feeds.merged import Merged, Partials
+from stream.processors.feeds.partials import decode_partial, fits, partial_of
 from stream.processors.feeds.told import Told, told_of
 from stream.processors.letters import dead_letter
 from stream.processors.rejections import INTERNAL, Rejection
@@ -23,6 +23,7 @@ QUESTIONS_AT_ONCE: Final = MAX_GROUPS
 """A step ends with the window that brings its questions to this."""
 
 _PARTIAL: Final = "@partial"
+_NODE: Final = "@node"
 
 _MALFORMED = Rejection("malformed", "partial: is none; see that nobody but the feeds may write this topic")
 _UNFIT = Rejection(
@@ -34,10 +35,11 @@ _RECUT = Rejection(
 )
 
 _WireStream: Any = struct(MergedStream)
+_WireNode: Any = struct(NodeSums)
 _WireProgress: Any = struct(Progress)
 _encode = msgspec.json.Encoder().encode
-_decode_partial: Any = msgspec.json.Decoder(struct(Partial)).decode
 _decode_stream: Any = msgspec.json.Decoder(_WireStream).decode
+_decode_node: Any = msgspec.json.Decoder(_WireNode).decode
 _decode_progress: Any = msgspec.json.Decoder(_WireProgress).decode
 
 
@@ -77,19 +79,27 @@ class MergeProcessor:
         """End the restore and give the next offset of the partials that the changelog holds."""
         kept, self._kept = self._kept, {}
         partials: list[Any] = []
+        nodes: list[tuple[str, int, Any]] = []
         for key, record in kept.items():
             if record.value is None:
                 continue
-            kind = key.decode().partition("|")[0]
+            kind, _, rest = key.decode().partition("|")
             if key == PROGRESS_KEY:
                 self._offset = _read(record, _decode_progress).offset
             elif kind == _PARTIAL:
-                partials.append(_read(record, _decode_partial))
+                partials.append(_read(record, decode_partial))
+            elif kind == _NODE:
+                stream, _, place = rest.rpartition("|")
+                nodes.append((stream, int(place), _read(record, _decode_node)))
             else:
                 found = _read(record, _decode_stream)
-                self._streams[kind] = Merged(found.incarnation, found.partitions, found.reached, found.windows)
+                self._streams[kind] = Merged(found.incarnation, found.partitions, found.reached)
+                self._streams[kind].running.windows = found.windows
         for partial in sorted(partials, key=lambda one: one.start):
             self._stream_of(partial).take(partial)
+        for stream, number, node in nodes:
+            if (merged := self._streams.get(stream)) is not None and merged.incarnation == node.incarnation:
+                merged.running.kept[number] = node
         self._ended = {name for name, told in self._told.items() if not told.asks and name in self._streams}
         return {self._topics.partials: self._offset}
 
@@ -103,14 +113,14 @@ class MergeProcessor:
 
     def needs_tables(self, records: Sequence[RecordLike]) -> bool:
         """Whether a partial is of a stream that control has not told of yet."""
-        partials = map(_partial_of, records)
+        partials = map(partial_of, records)
         return any(one is not None and self._definition_of(one) is None for one in partials)
 
     def portion(self, records: Sequence[RecordLike]) -> int:
         """As many partials as complete windows of few enough groups."""
         asked, waiting = 0, set[tuple[str, int, int]]()
         for count, record in enumerate(records, 1):
-            partial = _partial_of(record)
+            partial = partial_of(record)
             told = None if partial is None else self._definition_of(partial)
             if told is None or partial is None or not told.asks:
                 continue
@@ -183,9 +193,9 @@ class MergeProcessor:
         for start, partials in merged.due():
             written |= {_key_of(partial.stream, start, number): None for number in partials}
             if len(partials) == merged.partitions:
-                self._ask(outputs, told, merged, start, partials)
+                self._ask(outputs, told, merged, start, partials, written)
         if merged.reached != before:
-            kept = _WireStream(merged.incarnation, merged.partitions, merged.reached, merged.windows)
+            kept = _WireStream(merged.incarnation, merged.partitions, merged.reached, merged.running.windows)
             written[partial.stream.encode()] = _encode(kept)
         self._keep(outputs, written)
 
@@ -193,26 +203,41 @@ class MergeProcessor:
         """A partial and its stream's definition, or a Rejection."""
         if isinstance(record.value, Unread):
             raise record.value.rejection
-        partial = _partial_of(record)
+        partial = partial_of(record)
         if partial is None:
             raise _MALFORMED
         told = self._definition_of(partial)
         if told is None:
             raise _UNKNOWN
-        if not _fits(partial, told):
+        if not fits(partial, told):
             raise _UNFIT
         return partial, told
 
-    def _ask(self, outputs: Outputs, told: Told, merged: Merged, start: int, partials: Partials) -> None:
+    def _ask(
+        self,
+        outputs: Outputs,
+        told: Told,
+        merged: Merged,
+        start: int,
+        partials: Partials,
+        written: dict[bytes, bytes | None],
+    ) -> None:
         """Ask a window of all its groups."""
         counts = [0] * groups_in(told)
         for partial in partials.values():
             for cell, count in zip(partial.cells, partial.counts, strict=True):
                 counts[cell] += count
-        merged.windows += 1
-        key = told.spec.stream.encode()
-        asked = questions(told, start, counts)
-        outputs.extend(self._topics.queries, self._partition, ((key, value, ()) for value in asked))
+        name, numbers = told.spec.stream, cast("list[Any]", counts)
+        if told.spec.mechanism.kind == "running_count":
+            changed = merged.running.add(told, start, counts)
+            if not changed:
+                return
+            for place in changed:
+                sums = _WireNode(merged.incarnation, merged.running.node(place))
+                written[_node_key(name, place)] = _encode(sums)
+            numbers = merged.running.groups
+        asked = questions(told, start, numbers)
+        outputs.extend(self._topics.queries, self._partition, ((name.encode(), value, ()) for value in asked))
 
     def _stream_of(self, partial: Any) -> Merged:
         merged = self._streams.get(partial.stream)
@@ -234,6 +259,8 @@ class MergeProcessor:
             }
             merged.forget()
             if told.kind == "closed":
+                nodes = getattr(told.calibration, "nodes", 0) if merged.running.windows else 0
+                written |= {_node_key(name, place): None for place in range(nodes)}
                 written[name.encode()] = None
                 del self._streams[name]
             self._keep(outputs, written)
@@ -253,29 +280,8 @@ def _key_of(stream: str, start: int, partition: int) -> bytes:
     return f"{_PARTIAL}|{stream}|{start}|{partition}".encode()
 
 
-def _partial_of(record: RecordLike) -> Any | None:
-    """The partial that a record holds; None if it is none that this version can read."""
-    value = record.value
-    if value is None or isinstance(value, Unread):
-        return None
-    try:
-        partial = _decode_partial(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return partial if record.key == partial.stream.encode() else None
-
-
-def _fits(partial: Any, told: Told) -> bool:
-    """Whether a partial is of a window and of groups that its stream has."""
-    cells = partial.cells
-    return (
-        partial.source == told.source.source
-        and partial.partition < partial.partitions
-        and partial.start % told.standing.window.every_ms == 0
-        and len(cells) == len(partial.counts)
-        and all(before < after for before, after in pairwise(cells))
-        and (not cells or cells[-1] < groups_in(told))
-    )
+def _node_key(stream: str, place: int) -> bytes:
+    return f"{_NODE}|{stream}|{place}".encode()
 
 
 def _read(record: RecordLike, decode: Any) -> Any:

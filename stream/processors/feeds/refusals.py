@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from stream.processors.base import InputRefusedError
 
-class FeedRefusedError(RuntimeError):
+
+class FeedRefusedError(InputRefusedError):
     """A live topic is not as its source says, and what is counted of it would not be what was promised."""
 
 

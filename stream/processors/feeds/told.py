@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from schemas import MAX_RECORD_BYTES, Control, EventsSource
+from schemas import MAX_RECORD_BYTES, Calibration, Control, EventsSource
 from schemas.streams import StandingQuery, StreamSpec
 from schemas.wire import Codec, MalformedEventError
 from stream.processors.base import RecordLike
@@ -22,6 +22,7 @@ class Told:
     standing: StandingQuery
     source: EventsSource
     incarnation: str
+    calibration: Calibration
     kind: Literal["opened", "halted", "closed"]
     value: bytes
     """The control event itself."""
@@ -44,4 +45,6 @@ def told_of(record: RecordLike, known: Told | None = None) -> Told | None:
     spec, source = control.spec, control.source
     if spec.standing is None or not isinstance(source, EventsSource):
         return known
-    return Told(spec, spec.standing, source, control.identity.incarnation, control.kind, value)
+    return Told(
+        spec, spec.standing, source, control.identity.incarnation, control.calibration, control.kind, value
+    )

@@ -30,6 +30,8 @@ class Clock:
 class Task:
     """What supervision looks at of a partition's task."""
 
+    refusal = ""
+
     def __init__(self, partition: int, name: StepName, since: float, failing_since: float | None = None) -> None:
         self.partition = partition
         self.step = Step()

@@ -14,6 +14,7 @@ from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.told import Told
 from stream.processors.topics import Topics, partition_of
+from tests.unit.processors.feeds.streams import CALIBRATION
 
 TOPICS = Topics("test", 3)
 HOUR = 3_600_000
@@ -92,7 +93,7 @@ def told(
         }
     )
     assert spec.standing is not None
-    return Told(spec, spec.standing, about, "0" * 31 + "1", kind, b"")
+    return Told(spec, spec.standing, about, "0" * 31 + "1", CALIBRATION, kind, b"")
 
 
 def home(who: Any, partitions: int) -> int:

@@ -1,0 +1,228 @@
+"""People's events for a live topic, and what must stand on queries because of them, computed event by event."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from aiokafka.partitioner import murmur2
+
+from schemas import EventsSource, RegisterSource, StreamSpec
+from schemas.windows import moment_ms, span_ms, written_moment
+from stream.processors.base import RecordLike
+from stream.processors.topics import Topics, partition_of
+
+Logs = Mapping[tuple[str, int], Sequence[RecordLike]]
+
+GROUPS = ("a", "b", "c")
+PEOPLE = 12
+BEGINS = 1_767_225_600_000
+"""2026-01-01T00:00:00Z."""
+
+
+def live_source(topic: str, clock: str, idle: str = "1s") -> EventsSource:
+    """A live topic whose people's events are bounded."""
+    declared: dict[str, Any] = {
+        "kind": "events",
+        "source": "visits",
+        "topic": topic,
+        "neighbors": "add-remove",
+        "epsilon": 100.0,
+        "person": "who.id",
+        "time": "at",
+        "attributes": {"group": list(GROUPS), "value": {"kind": "integers", "minimum": 0, "maximum": 9}},
+        "contribution": 2,
+        "clock": clock,
+        "idle": idle,
+    }
+    request = {"request": "source", "kind": "register", "source": declared}
+    source = RegisterSource.model_validate(request, strict=False).source
+    assert isinstance(source, EventsSource)
+    return source
+
+
+def standing_specs(size: str, every: str, begins: int) -> list[StreamSpec]:
+    """A stream of each kind that standing streams have."""
+    hopping = {"window": {"size": size, "every": every}, "begins": written_moment(begins)}
+    plain = {"window": {"size": every}, "begins": written_moment(begins)}
+    sparse = {"kind": "above_threshold", "threshold": 3.0, "cutoff": 500}
+    wanted: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        ("visits-high", sparse, {**hopping, "where": "value >= 5", "by": ["group"]}),
+        ("visits-late", sparse, {**plain, "lateness": every}),
+        ("visitors", {"kind": "laplace", "answers": 900}, {**plain, "count": "people", "by": ["group"]}),
+        ("visits-all", {"kind": "histogram", "attributes": ["group"], "answers": 300}, {**plain, "by": ["group"]}),
+        ("visits-sum", {"kind": "laplace", "answers": 900}, {**hopping, "count": {"sum": "value"}}),
+    ]
+    return [
+        StreamSpec.model_validate(
+            {
+                "stream": name,
+                "source": "visits",
+                "epsilon": 10.0,
+                "expected_queries": 500,
+                "mechanism": mechanism,
+                "standing": standing,
+            },
+            strict=False,
+        )
+        for name, mechanism, standing in wanted
+    ]
+
+
+class Visits:
+    """Events as people send them, some late, some wrong, for a topic of so many partitions."""
+
+    def __init__(self, partitions: int, seed: int) -> None:
+        self._partitions = partitions
+        self._chance = random.Random(seed)
+        self._wrong: set[tuple[int, bytes]] = set()
+
+    @property
+    def wrong(self) -> int:
+        """How many different events were wrong."""
+        return len(self._wrong)
+
+    def is_wrong(self, value: bytes, partition: int) -> bool:
+        """Whether an event was sent as one that must be set aside."""
+        return (partition, value) in self._wrong
+
+    def next(self, now: int, back: int) -> tuple[int, bytes, bytes]:
+        """Partition, key and value of an event of about ``now``, at most ``back`` ms before it, in milliseconds."""
+        partition, key, value, wrong = self._made(now, back)
+        if wrong:
+            self._wrong.add((partition, value))
+        return partition, key, value
+
+    def _made(self, now: int, back: int) -> tuple[int, bytes, bytes, bool]:
+        chance = self._chance
+        person = f"person-{chance.randrange(PEOPLE)}"
+        event: dict[str, Any] = {
+            "who": {"id": person},
+            "at": now - int(back * chance.random() ** 3),
+            "group": chance.choice(GROUPS),
+            "value": chance.randrange(12),
+        }
+        key = person.encode()
+        partition = int(murmur2(key) & 0x7FFFFFFF) % self._partitions
+        fate = chance.random()
+        if fate < 0.01:
+            event["at"] = now + 10**9
+        elif fate < 0.02:
+            del event["who"]
+        elif fate < 0.03:
+            event["group"] = "nobody's"
+        elif fate < 0.04:
+            return partition, key, b'{"who":{"id":"person-1"}', True
+        elif fate < 0.05 and self._partitions > 1:
+            partition = (partition + 1) % self._partitions
+        return partition, key, json.dumps(event).encode(), fate < 0.05
+
+
+def violations_of_windows(
+    logs: Logs, topics: Topics, source: EventsSource, specs: Sequence[StreamSpec], partitions: int, until: int
+) -> list[str]:
+    """What is wrong with the questions of standing streams, whose windows are closed if their clock is at ``until``."""
+    found: list[str] = []
+    for spec in specs:
+        wanted = dict(_wanted(logs, topics, source, spec, partitions, until))
+        key = spec.stream.encode()
+        place = (topics.queries, partition_of(key, topics.partitions))
+        asked = [json.loads(one.value or b"") for one in logs.get(place, ()) if one.key == key]
+        missing = len(wanted) - len(asked)
+        if missing > 0:
+            found.append(f"{spec.stream}: {missing} of {len(wanted)} questions were not asked")
+        wanted |= dict(_wanted(logs, topics, source, spec, partitions, until + 10**10, most=len(asked)))
+        for question, (identifier, numbers) in zip(asked, wanted.items(), strict=False):
+            shown = question.get("values", [question.get("value")])
+            if question["id"] != identifier:
+                found.append(f"{spec.stream}: asked {question['id']} where {identifier} is due")
+                break
+            if shown != numbers:
+                found.append(f"{spec.stream}: {identifier} asks {shown}, and a plain count finds {numbers}")
+    return found
+
+
+def _wanted(
+    logs: Logs,
+    topics: Topics,
+    source: EventsSource,
+    spec: StreamSpec,
+    partitions: int,
+    until: int,
+    most: int | None = None,
+) -> Iterator[tuple[str, list[int]]]:
+    """The questions of a stream by id, with their numbers, in their order."""
+    standing = spec.standing
+    assert standing is not None
+    size, every, late = standing.window.size_ms, standing.window.every_ms, span_ms(standing.lateness)
+    counts: dict[int, Counter[int]] = defaultdict(Counter)
+    for number in range(partitions):
+        for start, cell, count in _counted(logs, topics, source, spec, number, partitions):
+            counts[start][cell] += count
+    cells = len(GROUPS) if standing.by else 1
+    start, given = standing.window.first_from(moment_ms(standing.begins or "")), 0
+    while start + size + late <= until and (most is None or given < most):
+        if spec.mechanism.kind == "histogram":
+            yield written_moment(start), [counts[start][cell] for cell in range(cells)]
+            given += 1
+        else:
+            for cell in range(cells):
+                yield f"{written_moment(start)}/{cell}", [counts[start][cell]]
+                given += 1
+        start += every
+
+
+def _counted(
+    logs: Logs, topics: Topics, source: EventsSource, spec: StreamSpec, number: int, partitions: int
+) -> Iterator[tuple[int, int, int]]:
+    """What a partition adds to windows: beginning, cell, and by how much."""
+    standing = spec.standing
+    assert standing is not None
+    size, every, late = standing.window.size_ms, standing.window.every_ms, span_ms(standing.lateness)
+    first = standing.window.first_from(moment_ms(standing.begins or ""))
+    visits: Counter[tuple[str, int]] = Counter()
+    effect = _effect(logs, topics, source, spec.stream, number)
+    clock = -1
+    for record in logs.get((source.topic, number), ()):
+        if source.clock == "broker":
+            clock = record.timestamp
+        marks = [value for name, value in record.headers if name == "sotto-mark"]
+        if marks:
+            clock = max(clock, moment_ms(marks[0].decode()))
+        event = _event(record.value)
+        if marks or event is None or record.offset < effect:
+            continue
+        at, who, value = event["at"], event["who"]["id"], min(event["value"], 9)
+        if int(murmur2(who.encode()) & 0x7FFFFFFF) % partitions != number:
+            continue
+        if clock >= 0 and at > clock + span_ms(source.ahead):
+            continue
+        if standing.where is not None and value < 5:
+            continue
+        for start in range(at - at % every, at - at % every - size, -every):
+            bound = 1 if standing.count == "people" else source.contribution
+            if start < first or clock >= start + size + late or visits[who, start] >= bound:
+                continue
+            visits[who, start] += 1
+            cell = GROUPS.index(event["group"]) if standing.by else 0
+            yield start, cell, 1 if isinstance(standing.count, str) else value
+
+
+def _effect(logs: Logs, topics: Topics, source: EventsSource, stream: str, number: int) -> int:
+    """From which offset on a partition counts for a stream, as its changelog has it."""
+    key = f"stream|{stream}".encode()
+    kept = [one.value for one in logs.get((topics.feed_state(source.source), number), ()) if one.key == key]
+    return int(json.loads(kept[-1] or b"")["offset"]) if kept else 0
+
+
+def _event(value: bytes | None) -> dict[str, Any] | None:
+    try:
+        event = json.loads(value or b"")
+    except ValueError:
+        return None
+    if not isinstance(event, dict) or "who" not in event or event["group"] not in GROUPS:
+        return None
+    return event

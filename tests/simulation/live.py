@@ -1,0 +1,305 @@
+"""Feeds on the broker in memory: people's events, faults as the seed has them, and every window computed anew in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+
+from aiokafka import TopicPartition
+
+from schemas import StreamSpec
+from sotto import Driver
+from stream.kafka.feeds import FeedService, feed_group
+from stream.kafka.health import Health
+from stream.kafka.names import merging_group
+from stream.processors.base import Record, RecordLike
+from stream.processors.topics import Topics
+from stream.processors.unread import TOO_LARGE, Unread, UnreadBatch
+from stream.settings import Settings
+from tests.chaos.windows import Logs, Visits, live_source, standing_specs, violations_of_windows
+from tests.simulation.broker import Broker
+from tests.simulation.cast import KEY, PARTITIONS, SETTINGS
+from tests.simulation.clients import clients_of
+from tests.simulation.clock import EPOCH, VirtualLoop, virtual_time
+from tests.simulation.faults import Faults, Process
+from tests.simulation.schedule import Report, lazily, quiet
+
+LIVE_PARTITIONS = 3
+"""A live topic is its owner's: its partitions are others than the installation's."""
+SECONDS = 24
+"""How long people send events."""
+PATIENCE = 240.0
+BEGINS = int(EPOCH * 1000)
+TOPIC = "hospital.visits"
+SOURCE = live_source(TOPIC, "broker")
+LATER = "visits-sum"
+"""The stream that is opened in the middle."""
+
+
+@cache
+def told() -> tuple[dict[str, Record], dict[str, Record]]:
+    """What control tells of each stream when it is opened, and when it is closed."""
+    driver = Driver(KEY, partitions=PARTITIONS)
+    driver.register(SOURCE)
+    topic = driver.topics.control
+
+    def latest() -> dict[str, Record]:
+        found = {(record.key or b"").decode(): record for record in driver.records(topic)}
+        return {
+            name: record._replace(topic=topic.replace(driver.topics.prefix, SETTINGS.prefix))
+            for name, record in found.items()
+        }
+
+    for spec in specs():
+        driver.open(spec)
+    opened = latest()
+    for spec in specs():
+        driver.close(SOURCE.source, spec.stream)
+    return opened, latest()
+
+
+@cache
+def specs() -> tuple[StreamSpec, ...]:
+    """Windows of four seconds and of two."""
+    return tuple(standing_specs("4s", "2s", BEGINS))
+
+
+@dataclass(eq=False)
+class Running:
+    """A feed, as its supervisor sees it."""
+
+    process: Process
+    service: FeedService
+    task: asyncio.Task[None]
+    leaving: bool = False
+
+    def end(self) -> None:
+        """Cut it off in the middle of whatever it does."""
+        for engine in self.service._engines.values():
+            for task in engine._tasks.values():
+                task.cancel()
+        for task in (self.task, *self.service._serving.values()):
+            task.cancel()
+
+
+class LiveWorld:
+    """Everything of one schedule."""
+
+    def __init__(self, loop: VirtualLoop, seed: int) -> None:
+        self.loop = loop
+        self.chance = random.Random(seed)
+        topics = self.topics = Topics(SETTINGS.prefix, PARTITIONS)
+        wide = (topics.queries, topics.control, topics.partials, topics.merges, topics.rejected, topics.status)
+        live = (TOPIC, topics.feed_state(SOURCE.source))
+        counts = dict.fromkeys(wide, PARTITIONS) | dict.fromkeys(live, LIVE_PARTITIONS)
+        self.broker = Broker(loop, self.branch(), counts)
+        self.faults = Faults(self.branch(), strikes=self.chance.randint(0, 6), rate=0.01)
+        self.injected: Counter[str] = self.faults.injected
+        self.visits = Visits(LIVE_PARTITIONS, seed)
+        self.feeds: list[Running] = []
+        self.closed: set[str] = set()
+        self.unreadable = 0
+        self._names = 0
+        self.tell(*(record for name, record in told()[0].items() if name != LATER))
+
+    def branch(self) -> random.Random:
+        """A generator of its own, so that one part's draws do not shift another's."""
+        return random.Random(self.chance.getrandbits(64))
+
+    def tell(self, *records: Record) -> None:
+        """Write to control, as the budget service would."""
+        for record in records:
+            self.broker.append(record.topic, record.partition, record.key or b"", record.value)
+
+    def start(self) -> None:
+        """Start a feed in a process of its own."""
+        self._names += 1
+        process = Process(f"feed-{self._names}", self.loop, self.branch(), self.faults)
+
+        async def find(settings: Settings, topics: Topics, source: str, topic: str) -> int:
+            del settings, topics, source, topic
+            return await process.call(lambda: LIVE_PARTITIONS)
+
+        service = FeedService(
+            SETTINGS,
+            self.topics,
+            Health("feed"),
+            clients_of(process, self.broker, self.branch()),
+            find=find,
+            clock=lambda: EPOCH + self.loop.time(),
+            process=process.name,
+        )
+        running = Running(process, service, self.loop.create_task(service.run()))
+        process.on_death = running.end
+        running.task.add_done_callback(lambda _: self._ended(running))
+        self.feeds.append(running)
+
+    def _ended(self, running: Running) -> None:
+        """Restart what was not told to stop, after a while."""
+        self.feeds.remove(running)
+        if not running.task.cancelled() and running.task.exception() is not None:
+            self.injected["service ended by itself"] += 1
+        if not running.leaving:
+            self.loop.call_later(self.chance.uniform(0.1, 3.0), self.start)
+
+    async def people(self) -> None:
+        """Send events in bursts; now and then nobody does for a while, or a batch comes that nobody can read."""
+        chance = self.branch()
+        while self.loop.time() < SECONDS:
+            await asyncio.sleep(chance.choice((0.1, 0.5, 3.0)) * chance.random())
+            for _ in range(chance.choice((0, 1, 5, 30))):
+                partition, key, value = self.visits.next(self.broker.timestamp, 6000)
+                for _ in range(1 + (chance.random() < 0.03)):
+                    self.broker.append(TOPIC, partition, key, value)
+            if chance.random() < 0.01:
+                self._append_unreadable(chance.randrange(LIVE_PARTITIONS))
+
+    def _append_unreadable(self, partition: int) -> None:
+        log = self.broker.logs[TopicPartition(TOPIC, partition)]
+        batch = UnreadBatch(log.end, log.end, "zstd", 12_000, "ab" * 32)
+        self.broker.append(TOPIC, partition, b"", Unread(b"(a batch)", TOO_LARGE, batch))
+        self.unreadable += 1
+        self.injected["unreadable batch"] += 1
+
+    async def streams(self) -> None:
+        """Open a stream in the middle, and close another."""
+        chance = self.branch()
+        await asyncio.sleep(chance.uniform(1.0, SECONDS / 2))
+        self.tell(told()[0][LATER])
+        self.injected["stream opened in the middle"] += 1
+        await asyncio.sleep(chance.uniform(0.0, SECONDS / 3))
+        if chance.random() < 0.5:
+            name = chance.choice([spec.stream for spec in specs()])
+            self.closed.add(name)
+            self.tell(told()[1][name])
+            self.injected["stream closed"] += 1
+
+    async def trouble(self) -> None:
+        """Upset the whole now and then."""
+        chance = self.branch()
+        for _ in range(chance.randint(0, 5)):
+            await asyncio.sleep(chance.uniform(0.0, 5.0))
+            upset = chance.choice(
+                (self._kill, self._zombie, self._join, self._leave, self._outage, self._compact, self._expire)
+            )
+            if upset(chance):
+                self.injected[upset.__name__.strip("_")] += 1
+
+    def _kill(self, chance: random.Random) -> bool:
+        if self.feeds:
+            chance.choice(self.feeds).process.kill()
+        return bool(self.feeds)
+
+    def _zombie(self, chance: random.Random) -> bool:
+        if self.feeds:
+            chance.choice(self.feeds).process.suspend(chance.uniform(3.0, 12.0))
+        return bool(self.feeds)
+
+    def _join(self, chance: random.Random) -> bool:
+        del chance
+        if len(self.feeds) < 3:
+            self.start()
+            return True
+        return False
+
+    def _leave(self, chance: random.Random) -> bool:
+        staying = [one for one in self.feeds if not one.leaving]
+        if len(staying) > 1:
+            leaving = chance.choice(staying)
+            leaving.leaving = True
+            leaving.service.stop()
+        return len(staying) > 1
+
+    def _outage(self, chance: random.Random) -> bool:
+        seconds = chance.uniform(0.5, 6.0)
+        for one in self.feeds:
+            one.process.cut(seconds)
+        return True
+
+    def _compact(self, chance: random.Random) -> bool:
+        topics = self.topics
+        compacted = {topics.merges, topics.feed_state(SOURCE.source), topics.control}
+        return sum(log.compact(chance) for log in self.broker.logs.values() if log.topic in compacted) > 0
+
+    def _expire(self, chance: random.Random) -> bool:
+        del chance
+        for name in (merging_group(SETTINGS), feed_group(SETTINGS, self.topics, SOURCE.source)):
+            self.broker.group(name).offsets.clear()
+        return True
+
+    def logs(self) -> Logs:
+        """All that is committed, by partition."""
+        found: dict[tuple[str, int], list[RecordLike]] = {}
+        for place, log in self.broker.logs.items():
+            found[place.topic, place.partition] = list(log.committed())
+        return found
+
+    def violations(self, until: int) -> list[str]:
+        """What is wrong with the windows that are closed when the clock is at ``until``."""
+        open_ = [spec for spec in specs() if spec.stream not in self.closed]
+        logs = self.logs()
+        found = violations_of_windows(logs, self.topics, SOURCE, open_, LIVE_PARTITIONS, until)
+        letters = sum(len(logs[self.topics.rejected, number]) for number in range(PARTITIONS))
+        wanted = sum(wrong for wrong in self.wrong(logs)) + self.unreadable
+        if letters != wanted:
+            found.append(f"{letters} dead letters of {wanted} wrong events")
+        for name in self.closed:
+            asked = [
+                one
+                for place, log in logs.items()
+                if place[0] == self.topics.queries
+                for one in log
+                if one.key == name.encode()
+            ]
+            if len({one.value for one in asked}) != len(asked):
+                found.append(f"{name}: asked a question twice")
+        return found
+
+    def wrong(self, logs: Logs) -> list[int]:
+        """How many events of each partition are wrong: some of them were sent twice."""
+        return [
+            sum(self.visits.is_wrong(record.value or b"", number) for record in logs[TOPIC, number])
+            for number in range(LIVE_PARTITIONS)
+        ]
+
+    async def settle(self) -> list[str]:
+        """Wait until all windows are asked."""
+        until = self.broker.timestamp
+        await asyncio.sleep(3.0)
+        deadline = self.loop.time() + PATIENCE
+        found = ["never looked"]
+        while self.loop.time() < deadline:
+            if not any(log.open for log in self.broker.logs.values()):
+                found = self.violations(until)
+                if not found or not all("not asked" in one or "dead letters" in one for one in found):
+                    break
+            await asyncio.sleep(2.0)
+        return found
+
+
+async def _play(world: LiveWorld) -> list[str]:
+    for _ in range(world.chance.randint(1, 2)):
+        world.start()
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(world.people(), world.streams(), world.trouble())
+    world.faults.cease()
+    return await world.settle()
+
+
+def play(seed: int) -> Report:
+    """Run one schedule; equal seeds give equal runs."""
+    with quiet(), virtual_time() as loop, lazily():
+        world = LiveWorld(loop, seed)
+        try:
+            violations = loop.run_until_complete(_play(world))
+        except Exception as error:  # noqa: BLE001  (whatever stops a schedule is a finding)
+            violations = [f"{type(error).__name__}: {error}"]
+        broker = world.broker
+        figures = Counter(aborted=broker.aborted, expired=broker.expired, fenced=broker.fenced)
+        figures["questions"] = sum(
+            len(broker.committed(world.topics.queries, number)) for number in range(PARTITIONS)
+        )
+    return Report(seed, world.injected, violations, figures, world.broker.digest())

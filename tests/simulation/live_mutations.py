@@ -1,0 +1,147 @@
+"""Feeds with one thing wrong, each a mistake that counting and merging can make: the simulation must find all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from aiokafka import TopicPartition
+
+from stream.kafka.lives import Lives
+from stream.kafka.partition import PartitionTask
+from stream.kafka.positions import Extent
+from stream.kafka.roles import Role
+from stream.kafka.writer import Writer
+from stream.processors.base import PROGRESS_KEY, Outputs, Processor
+from stream.processors.feeds.clocks import Clock
+from stream.processors.feeds.merged import Merged
+from stream.processors.feeds.merging import MergeProcessor
+from stream.processors.feeds.processor import FeedProcessor
+
+Mutation = Callable[[], AbstractContextManager[Any]]
+
+
+@contextmanager
+def no_fencing() -> Iterator[None]:
+    """Every life of a partition has a transactional id of its own."""
+    births = iter(range(10**9))
+    with patch.object(Role, "transactional_id", lambda self, number: f"{self.group}-{number}-{next(births)}"):
+        yield
+
+
+@contextmanager
+def partials_outside_of_the_transaction() -> Iterator[None]:
+    """What a partition has in a window is written before the position that it stands for."""
+    commit = Writer.commit
+
+    async def apart(self: Writer, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
+        early, rest = Outputs(), Outputs(busy=outputs.busy)
+        for topic, partition, messages in outputs:
+            (early if topic.endswith((".partials", ".queries")) else rest).extend(topic, partition, messages)
+        if early:
+            await commit(self, early, {})
+        await commit(self, rest, positions)
+
+    with patch.object(Writer, "commit", apart):
+        yield
+
+
+@contextmanager
+def position_without_the_counts() -> Iterator[None]:
+    """A partition's position goes to its changelog, and what it has counted does not."""
+    with patch.object(FeedProcessor, "_write", lambda *_: None):
+        yield
+
+
+@contextmanager
+def counts_without_the_position() -> Iterator[None]:
+    """A partition goes on from where its group's offsets are, which lag."""
+    resume_at = Lives._resume_at
+
+    def without(self: Lives, processor: Processor, extent: Extent, reached: int) -> int:
+        del reached
+        return resume_at(self, processor, extent, extent.committed)
+
+    with patch.object(Lives, "_resume_at", without):
+        yield
+
+
+@contextmanager
+def merged_windows_not_deleted() -> Iterator[None]:
+    """The partials of a window that was asked stay in the changelog, and how far the stream is does not get there."""
+    keep = MergeProcessor._keep
+
+    def forgetful(self: MergeProcessor, outputs: Outputs, written: Mapping[bytes, bytes | None]) -> None:
+        keep(
+            self,
+            outputs,
+            {
+                key: value
+                for key, value in written.items()
+                if key.startswith((b"@partial", PROGRESS_KEY)) and value
+            },
+        )
+
+    with patch.object(MergeProcessor, "_keep", forgetful):
+        yield
+
+
+@contextmanager
+def partials_not_kept() -> Iterator[None]:
+    """Merging moves on, and a restart knows nothing of windows that are half told."""
+    keep = MergeProcessor._keep
+
+    def forgetful(self: MergeProcessor, outputs: Outputs, written: Mapping[bytes, bytes | None]) -> None:
+        keep(self, outputs, {key: value for key, value in written.items() if not key.startswith(b"@partial")})
+
+    with patch.object(MergeProcessor, "_keep", forgetful):
+        yield
+
+
+@contextmanager
+def the_first_partition_is_enough() -> Iterator[None]:
+    """A window is asked when anybody has told of it."""
+
+    def due(self: Merged) -> Iterator[tuple[int, Any]]:
+        for start in sorted(self.open):
+            self.reached = start
+            partials = self.open.pop(start)
+            yield start, dict.fromkeys(range(self.partitions), next(iter(partials.values())))
+
+    with patch.object(Merged, "due", due):
+        yield
+
+
+@contextmanager
+def the_end_is_taken_for_granted() -> Iterator[None]:
+    """The clock is told that nothing has come, whatever there is to read."""
+    keep_time = PartitionTask._keep_time
+
+    async def hasty(self: PartitionTask, life: Any, processor: Any, inputs: Any, *, idle: bool) -> None:
+        processor.reached_end(self._clock() + 10.0)
+        await keep_time(self, life, processor, inputs, idle=idle)
+
+    with patch.object(PartitionTask, "_keep_time", hasty):
+        yield
+
+
+@contextmanager
+def silent_partitions_stand_still() -> Iterator[None]:
+    """Only events move the clock."""
+    with patch.object(Clock, "reached_end", lambda *_: None):
+        yield
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    no_fencing,
+    partials_outside_of_the_transaction,
+    position_without_the_counts,
+    counts_without_the_position,
+    merged_windows_not_deleted,
+    partials_not_kept,
+    the_first_partition_is_enough,
+    the_end_is_taken_for_granted,
+    silent_partitions_stand_still,
+)

@@ -1,0 +1,251 @@
+"""Live topics in memory: events in, windows answered, and nothing changes with crashes and redeliveries."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from schemas import Query
+from schemas.windows import moment_ms
+from sotto import Driver, Invalid, Unknown
+
+KEY = bytes(range(32))
+AIRPORTS = ["EWR", "JFK", "LGA"]
+FLIGHTS: dict[str, Any] = {
+    "source": "flights",
+    "kind": "events",
+    "topic": "ops.departures",
+    "neighbors": "add-remove",
+    "epsilon": 100.0,
+    "person": "plane.tail",
+    "time": "scheduled",
+    "attributes": {"origin": AIRPORTS, "delay": {"kind": "integers", "minimum": -60, "maximum": 1500}},
+    "contribution": 2,
+    "total": 4,
+    "ahead": "6h",
+}
+LATE: dict[str, Any] = {
+    "stream": "late",
+    "source": "flights",
+    "epsilon": 20.0,
+    "expected_queries": 300,
+    "mechanism": {"kind": "above_threshold", "threshold": 25.0, "cutoff": 5},
+    "standing": {
+        "where": "delay >= 60",
+        "by": ["origin"],
+        "window": {"size": "1h", "every": "30m"},
+        "lateness": "10m",
+        "begins": "2026-01-01T00:00:00Z",
+    },
+}
+
+
+def running(steps: int) -> dict[str, Any]:
+    """The same, as a running count of hours."""
+    standing = {**LATE["standing"], "window": {"size": "1h"}}
+    return {
+        **LATE,
+        "stream": "so-far",
+        "mechanism": {"kind": "running_count", "steps": steps},
+        "standing": standing,
+    }
+
+
+def event(tail: str, time: str, origin: str = "EWR", delay: int = 100) -> dict[str, Any]:
+    return {"plane": {"tail": tail}, "scheduled": time, "origin": origin, "delay": delay}
+
+
+def new_driver(clock: str = "broker", *streams: dict[str, Any], partitions: int = 2) -> Driver:
+    driver = Driver(KEY, partitions=partitions)
+    driver.register({**FLIGHTS, "clock": clock})
+    for stream in streams or (LATE,):
+        driver.open(stream)
+    driver.advance("flights", "2026-01-01T00:00:00Z")
+    return driver
+
+
+def asked(driver: Driver) -> dict[tuple[str, str, str], Any]:
+    """What stands on queries: the number by stream, window and group."""
+    found: dict[tuple[str, str, str], Any] = {}
+    for record in driver.records(driver.topics.queries):
+        query = Query.model_validate_json(record.value or b"")
+        assert query.window is not None
+        place = (query.stream, query.window.start, str((query.group or {}).get("origin")))
+        assert place not in found
+        found[place] = query.value if query.value is not None else sum(query.values or ())
+    return found
+
+
+def some_events(chance: random.Random, hours: int) -> list[dict[str, Any]]:
+    return [
+        event(
+            f"N{chance.randrange(20)}",
+            f"2026-01-01T{chance.randrange(hours):02}:{chance.randrange(60):02}:00Z",
+            chance.choice(AIRPORTS),
+            chance.choice((0, 59, 60, 200)),
+        )
+        for _ in range(300)
+    ]
+
+
+def plainly(events: list[dict[str, Any]], hours: int) -> Counter[tuple[str, str]]:
+    """The hourly counts by airport: of each plane the first two in an hour that were late."""
+    counts: Counter[tuple[str, str]] = Counter()
+    seen: Counter[tuple[str, str]] = Counter()
+    for one in events:
+        hour = f"{one['scheduled'][:13]}:00:00Z"
+        person = (one["plane"]["tail"], hour)
+        if one["delay"] >= 60 and seen[person] < 2:
+            seen[person] += 1
+            counts[hour, one["origin"]] += 1
+    assert len({hour for hour, _ in counts}) == hours
+    return counts
+
+
+@pytest.mark.parametrize("clock", ["broker", "marks"])
+def test_each_window_and_group_is_answered_once_with_what_a_plain_count_finds(clock: str) -> None:
+    driver = new_driver(clock)
+    events = some_events(random.Random(1), 3)
+    answers = list(driver.publish("flights", events))
+    for time in ("02:30", "03:10", "05:10"):
+        answers += driver.advance("flights", f"2026-01-01T{time}:00Z")
+    counts = plainly(events, 3)
+    found = asked(driver)
+    starts = [f"2026-01-01T{half // 2:02}:{30 * (half % 2):02}:00Z" for half in range(9)]
+    assert [key for key in found if key[2] == "EWR"] == [("late", start, "EWR") for start in starts]
+    for (stream, start, origin), value in found.items():
+        assert stream == "late"
+        if start[14:16] == "00":
+            assert value == counts[start, origin]
+    assert len(answers) == len(found) == 27
+    assert {(one.window.start, (one.group or {})["origin"]) for one in answers if one.window} == {
+        (start, origin) for _, start, origin in found
+    }
+
+
+def test_a_window_is_answered_when_the_clock_is_its_lateness_beyond_it_and_not_before() -> None:
+    driver = new_driver()
+    assert not driver.advance("flights", "2026-01-01T01:09:59Z")
+    assert len(driver.advance("flights", "2026-01-01T01:10:00Z")) == 3
+    assert not driver.publish("flights", [event("N1", "2026-01-01T00:30:00Z")] * 3)
+    driver.advance("flights", "2026-01-01T01:40:00Z")
+    assert asked(driver)["late", "2026-01-01T00:00:00Z", "EWR"] == 0.0
+    assert asked(driver)["late", "2026-01-01T00:30:00Z", "EWR"] == 2.0
+
+
+def test_running_counts_go_on_from_window_to_window_up_to_their_horizon() -> None:
+    driver = new_driver("broker", running(3))
+    events = some_events(random.Random(2), 3)
+    answers = list(driver.publish("flights", events))
+    for time in ("01:10", "02:10", "09:00"):
+        answers += driver.advance("flights", f"2026-01-01T{time}:00Z")
+        driver.crash()
+    found, so_far = asked(driver), Counter[str]()
+    starts = [f"2026-01-01T{hour:02}:00:00Z" for hour in range(3)]
+    assert list(found) == [("so-far", start, origin) for start in starts for origin in AIRPORTS]
+    counts: Counter[tuple[str, str]] = Counter()
+    hourly, lives = Counter[tuple[str, str]](), Counter[str]()
+    for one in events:
+        tail, hour = one["plane"]["tail"], f"{one['scheduled'][:13]}:00:00Z"
+        if one["delay"] >= 60 and hour in starts and hourly[tail, hour] < 2:
+            hourly[tail, hour] += 1
+            if lives[tail] < 4:
+                lives[tail] += 1
+                counts[hour, one["origin"]] += 1
+    assert max(lives.values()) == 4
+    for start in starts:
+        for origin in AIRPORTS:
+            so_far[origin] += counts[start, origin]
+            assert found["so-far", start, origin] == so_far[origin]
+    assert [one.outcome for one in answers] == ["answer"] * 9
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_crashes_and_redeliveries_change_nothing_that_anybody_can_see(seed: int) -> None:
+    plain, upset = (new_driver("marks", LATE, running(4), partitions=3) for _ in range(2))
+    chance = random.Random(seed)
+    told: list[list[bytes]] = [[], []]
+    for step in range(8):
+        events = some_events(chance, 4)[:60]
+        time = 1_767_225_600 + 1800 * step + chance.randrange(600)
+        for number, driver in enumerate((plain, upset)):
+            for publishes in (True, False):
+                found = driver.publish("flights", events) if publishes else driver.advance("flights", time)
+                told[number] += sorted(one.model_dump_json().encode() for one in found)
+                if driver is upset and chance.random() < 0.6:
+                    assert driver.redeliver() == found
+                if driver is upset and chance.random() < 0.5:
+                    driver.crash()
+    assert told[0] == told[1]
+    assert told[0]
+    for topic in (plain.topics.queries, plain.topics.partials, plain.topics.rejected):
+        assert [one[:3] + one[4:] for one in plain.records(topic)] == [
+            one[:3] + one[4:] for one in upset.records(topic)
+        ]
+    for driver in (plain, upset):
+        driver.crash()
+    assert plain.figures() == upset.figures()
+
+
+def test_what_is_no_event_is_set_aside_with_its_reason_and_stops_nobody() -> None:
+    driver = new_driver()
+    right = event("N1", "2026-01-01T00:30:00Z")
+    wrong: list[Any] = [
+        b"{",
+        b"\xff",
+        {**right, "plane": {}},
+        {**right, "origin": "SFO"},
+        {**right, "scheduled": "2030-01-01T00:00:00Z"},
+        {**right, "padding": "x" * 1_000_000},
+        json.dumps(right).encode() + b"}",
+    ]
+    driver.advance("flights", "2026-01-01T00:40:00Z")
+    driver.publish("flights", [*wrong, right])
+    driver.advance("flights", "2026-01-01T01:10:00Z")
+    assert len(driver.records(driver.topics.rejected)) == len(wrong)
+    assert asked(driver)["late", "2026-01-01T00:00:00Z", "EWR"] == 1.0
+    headers = [value for one in driver.records(driver.topics.rejected) for _, value in one.headers]
+    assert not [value for value in headers if b"SFO" in value or b"N1" in value]
+
+
+def test_a_stream_that_ends_asks_no_more() -> None:
+    driver = new_driver()
+    driver.advance("flights", "2026-01-01T01:10:00Z")
+    driver.close("flights", "late")
+    assert not driver.advance("flights", "2026-01-01T09:00:00Z")
+    assert len(asked(driver)) == 3
+
+
+def test_what_is_no_live_topic_and_no_moment_is_told() -> None:
+    driver = new_driver()
+    driver.register(
+        {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 1.0, "sensitivity": 1.0}
+    )
+    with pytest.raises(Invalid, match="no live topic"):
+        driver.publish("feed", [])
+    with pytest.raises(Invalid, match="names no zone"):
+        driver.advance("flights", "2026-01-01T00:00:00")
+    with pytest.raises(Unknown, match="nobody"):
+        driver.advance("nobody", 0)
+    assert moment_ms("2026-01-01T00:00:00Z") == 1_767_225_600_000
+
+
+def test_a_question_is_published_as_ever() -> None:
+    driver = new_driver()
+    driver.register(
+        {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 1.0, "sensitivity": 1.0}
+    )
+    driver.open(
+        {
+            "stream": "ward",
+            "source": "feed",
+            "epsilon": 1.0,
+            "mechanism": {"kind": "above_threshold", "threshold": 5.0},
+        }
+    )
+    driver.publish("ward", value=3.0, id="a")
+    assert [one.id for one in driver.answers(from_beginning=True)] == ["a"]
