@@ -48,6 +48,7 @@ from schemas.mechanisms import (
     SparsePmw,
     SparseProject,
 )
+from schemas.places import Address
 from schemas.populations import EdgeTotals, Period, Population, Standing
 from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Query, Term, form_of
 from schemas.rejected import RejectedHeaders
@@ -90,6 +91,7 @@ __all__ = [
     "MAX_RECORD_BYTES",
     "MAX_UNIVERSE",
     "AboveThreshold",
+    "Address",
     "Allot",
     "AllotmentRecord",
     "Amount",

@@ -56,18 +56,34 @@ def named(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
     return texts, nobody.to_numpy()
 
 
-def people_of(name: str, column: pl.Series) -> tuple[People, Mask]:
-    """The people that a column names, and which rows name somebody; the number of a row that does not means nothing."""
-    texts, nobody = named(name, column)
-    rows = pl.DataFrame({"person": texts})
-    somebody = texts.filter(pl.Series(~nobody)).unique()
-    numbered = pl.DataFrame({"person": somebody, "number": np.arange(len(somebody), dtype=np.uint32)})
-    numbers = rows.join(numbered, on="person", how="left", maintain_order="left")["number"]
-    digests = b"".join(
-        [blake3(text.encode(), derive_key_context=_NAME_CONTEXT).digest(NAME_BYTES) for text in somebody]
-    )
-    names = np.frombuffer(digests, dtype="<u8").reshape(-1, 2).astype(np.uint64)
-    return People(numbers.fill_null(0).to_numpy().astype(np.uint32), names), ~nobody
+class PeopleNumbers:
+    """Gives each person whom batches of a column name a number, in no order."""
+
+    def __init__(self, column: str) -> None:
+        self.column: Final = column
+        self._texts = pl.Categories.random()
+        # The mapping lives as long as a series that is of it.
+        self._anchor = pl.Series([], dtype=pl.Categorical(self._texts))
+
+    def add(self, column: pl.Series) -> tuple[Numbers, Mask]:
+        """The numbers of a batch's people, and which rows name somebody; the number of a row that does not means nothing."""
+        texts, nobody = named(self.column, column)
+        somebody = ~nobody
+        asked = (
+            texts if somebody.all() else texts.zip_with(pl.Series(somebody), pl.Series([None], dtype=pl.String))
+        )
+        numbers = asked.cast(self._anchor.dtype).to_physical()
+        return numbers.fill_null(0).to_numpy().astype(np.uint32), somebody
+
+    def names(self) -> Words:
+        """A digest of each person's name, by number."""
+        digests = b"".join(
+            [
+                blake3(text.encode(), derive_key_context=_NAME_CONTEXT).digest(NAME_BYTES)
+                for text in self._texts.to_series()
+            ]
+        )
+        return np.frombuffer(digests, dtype="<u8").reshape(-1, 2).astype(np.uint64)
 
 
 def contribution_key(key: bytes, source: str) -> bytes:
@@ -95,7 +111,7 @@ def choose(codes: Mapping[str, CodeArray], people: People, most: int, key: bytes
     whose, names = place[people.private_numbers], people.private_names[by_name]
     own = siphash(np.frombuffer(key, dtype="<u8").reshape(1, 2).astype(np.uint64), _twice(names)).reshape(-1, 2)
     keys = own[whose]
-    alike = siphash(keys, _words(codes, len(whose)))
+    alike = siphash(keys, words_of(codes, len(whose)))
     order = _sorted(whose, alike, people.count)
     rank = np.empty(len(whose), dtype=np.uint64)
     rank[order] = _ranks(whose[order], alike[order])
@@ -112,7 +128,7 @@ def _twice(names: Words) -> Words:
     return np.concatenate([doubled, np.tile(np.arange(2, dtype=np.uint64), len(names))[:, None]], axis=1)
 
 
-def _words(codes: Mapping[str, CodeArray], rows: int) -> Words:
+def words_of(codes: Mapping[str, CodeArray], rows: int) -> Words:
     """Each row's codes side by side, by the names of the attributes, as whole words."""
     width = sum(column.dtype.itemsize for column in codes.values())
     found = np.zeros((rows, -(-width // _WORD_BYTES) * _WORD_BYTES), dtype=np.uint8)

@@ -18,7 +18,8 @@ from structlog.testing import capture_logs
 from schemas import Categories, Domain, Integers, TableSource
 from stream.data import DataError, GuardedReader, ReadingLimits, Table, UnreadableError, adult
 from stream.data import reading as reading_module
-from stream.data.files import rows_before_reading
+from stream.data.parts import local_parts
+from stream.data.sheets import FileSheet
 from tests.unit.data.small import ATTRIBUTES, source
 
 MIB = 1 << 20
@@ -123,7 +124,7 @@ def test_a_file_that_says_it_holds_too_many_rows_is_not_unfolded(tmp_path: Path)
     path = tmp_path / "people.parquet"
     pl.DataFrame({"age": pl.repeat(1, 9 * MIB, dtype=pl.Int64, eager=True)}).write_parquet(path)
     assert path.stat().st_size < MIB
-    assert rows_before_reading(path) == 9 * MIB
+    assert FileSheet.open(local_parts(str(path))[0]).said_rows() == 9 * MIB
     assert cause(lambda: reader(tmp_path)(source(AGE, path=str(path)))) == "larger than SOTTO_TABLE_BYTES"
 
 
