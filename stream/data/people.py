@@ -7,7 +7,7 @@ order they stand and whoever else is in the table. Every row is hashed and sorte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +27,8 @@ NUMBER_BYTES: Final = 4
 """And whose row it is, each row."""
 
 _WORD_BYTES: Final = 8
+_GROUP_ROWS: Final = 1 << 22
+"""Rows of how many people are chosen from at a time, which takes some hundred bytes each."""
 _NAME_CONTEXT: Final = "sotto 2026 person v1"
 _PURPOSE: Final = b"sotto contribution v1"
 
@@ -109,17 +111,42 @@ def choose(codes: Mapping[str, CodeArray], people: People, most: int, key: bytes
     place = np.empty(people.count, dtype=np.uint32)
     place[by_name] = np.arange(people.count, dtype=np.uint32)
     whose, names = place[people.private_numbers], people.private_names[by_name]
+    counted, others = [], []
+    for low, high in _groups(whose, people.count):
+        rows = np.flatnonzero((whose >= low) & (whose < high))
+        order, counts = _chosen(
+            {name: column[rows] for name, column in codes.items()}, whose[rows] - low, names[low:high], most, key
+        )
+        counted.append(rows[order[counts]])
+        others.append(rows[order[~counts]])
+    none = [np.empty(0, dtype=np.intp)]
+    arranged = np.concatenate([*none, *counted, *others])
+    return Chosen(arranged, sum(map(len, counted)), People(whose[arranged], names))
+
+
+def _groups(whose: Numbers, people: int) -> Iterator[tuple[int, int]]:
+    """Ranges of people, in order, whose rows are looked at together: so many rows, or one person's if these are more."""
+    rows = np.cumsum(np.bincount(whose, minlength=people))
+    low = done = 0
+    while low < people:
+        high = max(low + 1, int(np.searchsorted(rows, done + _GROUP_ROWS, side="right")))
+        yield low, high
+        low, done = high, int(rows[high - 1])
+
+
+def _chosen(
+    codes: Mapping[str, CodeArray], whose: Numbers, names: Words, most: int, key: bytes
+) -> tuple[npt.NDArray[np.intp], Mask]:
+    """The order of some people's rows, by person and hash, and which of them in that order count."""
     own = siphash(np.frombuffer(key, dtype="<u8").reshape(1, 2).astype(np.uint64), _twice(names)).reshape(-1, 2)
     keys = own[whose]
     alike = siphash(keys, words_of(codes, len(whose)))
-    order = _sorted(whose, alike, people.count)
+    order = _sorted(whose, alike, len(names))
     rank = np.empty(len(whose), dtype=np.uint64)
     rank[order] = _ranks(whose[order], alike[order])
     hashes = siphash(keys, np.stack([alike, rank], axis=1))
-    order = _sorted(whose, hashes, people.count)
-    counts = _ranks(whose[order]) < most
-    arranged = np.concatenate([order[counts], order[~counts]])
-    return Chosen(arranged, int(np.count_nonzero(counts)), People(whose[arranged], names))
+    order = _sorted(whose, hashes, len(names))
+    return order, _ranks(whose[order]) < most
 
 
 def _twice(names: Words) -> Words:

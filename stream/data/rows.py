@@ -6,15 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from schemas import Domain, TableSource
 from stream.data.encoding import CodeArray, Encoder, code_type
 from stream.data.frames import Frame, in_memory, require
+from stream.data.growing import GrowingColumn
 from stream.data.people import Numbers, People, PeopleNumbers
 from stream.data.places import sheets_of
 from stream.data.sheets import Sheet
+from stream.data.siphash import Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,6 @@ class Rows:
             batches: Iterable[Coded] = [encoder.encode(in_memory(frame, columns_of(source)))]
         else:
             batches = (batch for sheet in sheets_of(source.path) for batch in encoder.sheet(sheet))
-        return cls.joined(source, batches, encoder)
-
-    @classmethod
-    def joined(cls, source: TableSource, batches: Iterable[Coded], encoder: RowEncoder) -> Rows:
-        """All batches of a table in their order, and the people that ``encoder`` met by then."""
         gathered = Gathered(source)
         for batch in batches:
             gathered.add(batch)
@@ -110,27 +106,24 @@ class Gathered:
 
     def __init__(self, source: TableSource) -> None:
         self._source = source
-        self._codes: dict[str, list[CodeArray]] = {
-            name: [np.empty(0, code_type(domain.size))] for name, domain in source.attributes.items()
-        }
-        self._numbers: list[Numbers] = [np.empty(0, np.uint32)]
+        self._codes = {name: GrowingColumn(code_type(domain.size)) for name, domain in source.attributes.items()}
+        self._numbers = GrowingColumn(np.dtype(np.uint32))
         self.private_row_count = 0
         self.file_row_count = 0
 
     def add(self, batch: Coded) -> None:
         """Take a batch."""
         for name, column in batch.private_codes.items():
-            self._codes[name].append(column)
+            self._codes[name].extend(column)
         if batch.private_numbers is not None:
-            self._numbers.append(batch.private_numbers)
+            self._numbers.extend(batch.private_numbers)
         self.private_row_count += len(next(iter(batch.private_codes.values())))
         self.file_row_count += batch.file_row_count
 
-    def rows(self, names: npt.NDArray[np.uint64] | None) -> Rows:
+    def rows(self, names: Words | None) -> Rows:
         """The table of all batches, once; ``names`` are those of its people, where rows have persons."""
-        codes = {name: np.concatenate(self._codes.pop(name)) for name in self._source.attributes}
-        people = None if names is None else People(np.concatenate(self._numbers), names)
-        self._numbers = []
+        codes = {name: self._codes.pop(name).joined() for name in self._source.attributes}
+        people = None if names is None else People(self._numbers.joined(), names)
         return Rows(self._source.attributes, codes, self.file_row_count, people)
 
 

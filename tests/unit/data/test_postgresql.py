@@ -106,15 +106,21 @@ def test_credentials_may_come_from_a_service_file(
 
 
 def test_the_order_of_rows_has_no_part_in_the_fingerprint_and_each_row_has(clinic: Database) -> None:
-    store = TableStore(KEY)
+    store, orders = TableStore(KEY), (ROWS, ROWS[::-1])
+    others: list[tuple[str, ...]] = [
+        ROWS[1:],
+        (*ROWS, ROWS[0]),
+        (ROWS[0].replace("34", "35"), *ROWS[1:]),
+        (),
+    ]
     for person in (None, "who"):
         found = set()
-        for rows in (ROWS, ROWS[::-1]):
+        for rows in orders:
             fill(clinic, *rows)
             found.add(store.fingerprint(declared(clinic, person=person)))
         assert len(found) == 1
-        for rows in (ROWS[1:], (*ROWS, ROWS[0]), (ROWS[0].replace("34", "35"), *ROWS[1:]), ()):
-            fill(clinic, *rows)
+        for other in others:
+            fill(clinic, *other)
             found.add(store.fingerprint(declared(clinic, person=person)))
         assert len(found) == 5
 

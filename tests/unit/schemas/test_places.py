@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from schemas import Address, TableSource
+from schemas import Address, Integers, TableSource
 from schemas.wire import describe
 
 
 def source(path: str) -> TableSource:
     return TableSource(
-        kind="table", source="visits", neighbors="add-remove", epsilon=1.0, path=path, attributes={"x": 3}
+        kind="table",
+        source="visits",
+        neighbors="add-remove",
+        epsilon=1.0,
+        path=path,
+        attributes={"x": Integers(minimum=0, maximum=2)},
     )
 
 
