@@ -5,6 +5,8 @@ ARG BASE=python:3.12-slim
 
 FROM ${BASE} AS build
 RUN python3 -m venv /opt/sotto
+# Further extras, for tables in stores and databases: s3,postgresql
+ARG EXTRAS=
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY schemas schemas
@@ -12,7 +14,7 @@ COPY sotto sotto
 COPY stream stream
 RUN --mount=type=cache,target=/root/.cache/pip \
     # Without the local broker and its Java runtime: containers are given the address of a Kafka.
-    /opt/sotto/bin/pip install --disable-pip-version-check '.[monitor,worker]' \
+    /opt/sotto/bin/pip install --disable-pip-version-check ".[monitor,worker${EXTRAS:+,$EXTRAS}]" \
     && /opt/sotto/bin/pip uninstall --yes pip
 RUN --mount=type=cache,target=/root/.cache/pip \
     # The list of what is installed, in the CycloneDX form.

@@ -52,6 +52,7 @@ from schemas.mechanisms import (
     SparseProject,
 )
 from schemas.partials import MergedStream, NodeSums, Partial
+from schemas.places import Address
 from schemas.populations import EdgeTotals, Period, Population, Standing
 from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Group, Query, Term, form_of
 from schemas.rejected import RejectedHeaders
@@ -106,6 +107,7 @@ __all__ = [
     "MAX_RECORD_BYTES",
     "MAX_UNIVERSE",
     "AboveThreshold",
+    "Address",
     "Allot",
     "AllotmentRecord",
     "Amount",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from schemas.base import Amount, Count, Event, Identifier, Incarnation, Reason, Surplus
+from schemas.base import Amount, Count, Identifier, Incarnation, Reason, SparingEvent, Surplus
 
 StreamState = Literal["open", "exhausted", "halted", "closed"]
 
 
-class Charge(Event):
+class Charge(SparingEvent):
     """A stream's totals so far; any ``state`` but ``open`` is final: no answer follows it."""
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"surplus"})
 
     stream: Identifier
     source: Identifier

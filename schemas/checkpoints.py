@@ -6,18 +6,20 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from schemas.base import Count, Event, Incarnation, Reason, Surplus
+from schemas.base import Count, Event, Incarnation, Reason, SparingEvent, Surplus
 from schemas.charges import StreamState
 from schemas.queries import Cell, Term
 from schemas.sources import AttributeName
 
 
-class Checkpoint(Event):
+class Checkpoint(SparingEvent):
     """All that a successor needs beside the stream's definition: noise is derived anew, never stored.
 
     ``offset`` is the last query event that the stream answered, −1 before the first. ``due`` is what its partition's
     ``served`` will be when all work that the stream has asked for is done.
     """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"surplus"})
 
     incarnation: Incarnation
     state: StreamState

@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from schemas.base import ByKind, Delta, Epsilon, Event, Identifier, Number, Renewal, SparingEvent
+from schemas.places import Address
 from schemas.windows import Span, span_ms
 
 AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -184,6 +185,8 @@ class TableSource(_Source):
     One row is one person, unless ``person`` names the column that says whose row it is. Of each person at most
     ``contribution`` rows count then, chosen by a keyed hash of the person's own rows; rows that name nobody are left out. What is
     protected is a person with all rows, and neighbours differ in one person.
+
+    ``path`` is a file's, a folder's with ``/`` at its end, one with wildcards, or an address (s3:// or postgresql://).
     """
 
     wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {"person", "contribution"}
@@ -193,6 +196,12 @@ class TableSource(_Source):
     attributes: Annotated[dict[AttributeName, Domain], Field(min_length=1, max_length=1024)]
     person: AttributeName | None = None
     contribution: Annotated[int, Field(ge=1, le=MAX_CONTRIBUTION)] = 1
+
+    @field_validator("path")
+    @classmethod
+    def _public(cls, path: str) -> str:
+        Address.of_table(path)
+        return path
 
     @model_validator(mode="after")
     def _whose_rows(self) -> TableSource:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from schemas.base import Amount, Count, Event, Identifier, Incarnation, Position, Reason, Surplus
+from schemas.base import Amount, Count, Event, Identifier, Incarnation, Position, Reason, SparingEvent, Surplus
 from schemas.charges import StreamState
 
 
-class StreamStatus(Event):
+class StreamStatus(SparingEvent):
     """A stream's totals at ``position``, the last query that it answered; the latest wins.
 
     ``refused`` says why its worker does not answer for it now, though the stream has not ended: its table is another, or the
     noise key is not there.
     """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"surplus"})
 
     stream: Identifier
     source: Identifier

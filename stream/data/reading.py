@@ -1,8 +1,8 @@
-"""Reading table files for a service: from the deployment's folders only, beside the service, within limits.
+"""Reading tables for a service: from the deployment's places only, beside the service, within limits.
 
-A file may be made to take any amount of memory or time to read, and a reader may be brought to crash. So each file is
+A file may be made to take any amount of memory or time to read, and a reader may be brought to crash. So each table is
 read by a process of its own (``reading_process``) that has the limits set on it by the operating system; what comes back
-is checked again here.
+is checked again here. It is told of the service's environment what reading takes, which is no more than drivers' own settings.
 """
 
 from __future__ import annotations
@@ -11,92 +11,128 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Timer
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
-import numpy as np
-
-from schemas import TableSource
-from stream.data.encoding import CodeArray, code_type
-from stream.data.errors import DataError, UnreadableError
-from stream.data.people import NAME_BYTES, NUMBER_BYTES, People
+from schemas import Address, TableSource
+from stream.data.errors import UnreadableError
+from stream.data.parts import Part, local_folder, local_parts, local_scope
+from stream.data.pipes import receive_header, receive_rows
+from stream.data.places import Stamp, stamp_of_parts
+from stream.data.roots import Root, is_allowed, is_within, parse_roots
 from stream.data.rows import Rows
 from stream.log import get_logger
 
 READING_PROCESS: Final = "stream.data.reading_process"
-_HEADER_BYTES: Final = 64 * 1024
-_SECRETS: Final = "SOTTO_"
+LARGE_FILES: Final = "larger than SOTTO_TABLE_READING_BYTES"
+
+_ALWAYS: Final = ("PATH", "LANG", "LC_", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHON", "POLARS_")
+_NETWORK: Final = ("HOME", "SSL_CERT_")
+_STORES: Final = ("AWS_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+_PASSED_ON: Final = {
+    None: _ALWAYS,
+    "s3": (*_ALWAYS, *_NETWORK, *_STORES),
+    "postgresql": (*_ALWAYS, *_NETWORK, "PG"),
+}
+"""How the names of variables begin that a reading process is given, by the scheme of what it reads."""
 
 log = get_logger("tables")
+Told = TypeVar("Told")
 
 
 @dataclass(frozen=True)
 class ReadingLimits:
     """What a deployment lets its services read."""
 
-    roots: tuple[Path, ...]
-    """Folders that tables may lie in, at any depth; none, and no file is read."""
+    roots: tuple[Root, ...]
+    """Folders and addresses that tables may lie in, at any depth; none, and no table is read."""
 
     table_bytes: int
     """Most bytes that a table's codes may take up in a service."""
 
     reading_bytes: int
-    """Most bytes of a file, and most memory that reading it may take."""
+    """Most bytes of a table's files, and most memory that reading it may take."""
 
     seconds: float
-    """Longest that reading one file may take."""
+    """Longest that reading one table may take."""
 
     @classmethod
     def parse(cls, roots: str, *, table_bytes: int, reading_bytes: int, seconds: float) -> ReadingLimits:
-        """Take folders as one text, separated as in ``PATH``."""
-        folders = tuple(Path(folder) for folder in roots.split(os.pathsep) if folder)
-        return cls(folders, table_bytes, reading_bytes, seconds)
+        """Take roots as one text (``parse_roots``)."""
+        return cls(parse_roots(roots), table_bytes, reading_bytes, seconds)
 
 
 class GuardedReader:
-    """Reads table files within a deployment's limits.
+    """Reads tables within a deployment's limits.
 
-    Whatever is wrong with a file, whoever registered its source is told the same; the service's own log has the cause.
+    Whatever is wrong with a table, whoever registered its source is told the same; the service's own log has the cause.
     """
 
     def __init__(self, limits: ReadingLimits) -> None:
         self._limits = limits
 
     def __call__(self, source: TableSource) -> Rows:
-        """The source's rows as its file is now; DataError if the file may not or cannot be read as declared."""
+        """The source's rows as they are now; DataError if the table may not or cannot be read as declared."""
+        return self._told(source, "rows", lambda pipe: receive_rows(pipe, source, self._limits.table_bytes))
+
+    def stamp(self, source: TableSource) -> Stamp:
+        """The stamp of a source's table, which another process asks for where that takes drivers and credentials."""
+        if Address.of_table(source.path) is not None:
+            return self._told(source, "stamp", lambda pipe: (source.path, *receive_header(pipe)["stamp"]))
         try:
-            self._check(Path(source.path))
-            return self._read(source)
+            return stamp_of_parts(source.path, self._allowed(source.path) or ())
+        except UnreadableError:
+            # Reading says what is wrong with the path.
+            return (source.path,)
+
+    def _told(self, source: TableSource, wanted: str, receive: Callable[[IO[bytes]], Told]) -> Told:
+        try:
+            return self._ask(source, wanted, self._allowed(source.path), receive)
         except UnreadableError as error:
             log.warning("table not read", source=source.source, cause=error.cause)
             raise UnreadableError(error.cause) from None
 
-    def _check(self, named: Path) -> None:
-        """UnreadableError unless the file behind a path, all links followed, may be read."""
+    def _allowed(self, path: str) -> tuple[Part, ...] | None:
+        """The files behind a path of this machine, None of an address; UnreadableError if one of them may not be read."""
+        roots = self._limits.roots
+        if (address := Address.of_table(path)) is not None:
+            if not is_allowed(address, roots):
+                raise UnreadableError(_OUTSIDE)
+            return None
         try:
-            path = named.resolve(strict=True)
-            roots = [root.resolve() for root in self._limits.roots]
-        except (OSError, RuntimeError, ValueError):
-            raise UnreadableError("missing") from None
-        if not any(path.is_relative_to(root) for root in roots):
-            raise UnreadableError("outside SOTTO_TABLE_ROOTS")
-        if not path.is_file():
-            raise UnreadableError("no regular file")
-        if path.stat().st_size > self._limits.reading_bytes:
-            raise UnreadableError("larger than SOTTO_TABLE_READING_BYTES")
+            scope = local_scope(path)
+            if scope is not None and not is_within(local_folder(scope), roots):
+                raise UnreadableError(_OUTSIDE)
+            parts = local_parts(path)
+            inside = all(is_within(Path(part.location), roots) for part in parts)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise UnreadableError(error.cause if isinstance(error, UnreadableError) else "missing") from None
+        if not inside:
+            raise UnreadableError(_OUTSIDE)
+        if sum(part.size for part in parts) > self._limits.reading_bytes:
+            raise UnreadableError(LARGE_FILES)
+        return parts
 
-    def _read(self, source: TableSource) -> Rows:
+    def _ask(
+        self,
+        source: TableSource,
+        wanted: str,
+        parts: tuple[Part, ...] | None,
+        receive: Callable[[IO[bytes]], Told],
+    ) -> Told:
         limits = self._limits
         request = {
+            "wanted": wanted,
             "source": source.model_dump(mode="json"),
+            "parts": None if parts is None else [asdict(part) for part in parts],
             "table_bytes": limits.table_bytes,
             "reading_bytes": limits.reading_bytes,
             "seconds": limits.seconds,
         }
-        environment = {name: text for name, text in os.environ.items() if not name.startswith(_SECRETS)}
         with subprocess.Popen(  # noqa: S603  (our own interpreter and module)
             # -P: a module in the folder that the service runs in is none of ours.
             [sys.executable, "-P", "-m", READING_PROCESS],
@@ -104,13 +140,13 @@ class GuardedReader:
             stdout=subprocess.PIPE,
             # What it says when it crashes may quote cells.
             stderr=subprocess.DEVNULL,
-            env=environment,
+            env=_environment(source.path),
             start_new_session=True,
         ) as process:
             late = Timer(limits.seconds, process.kill)
             late.start()
             try:
-                return self._receive(source, process, json.dumps(request).encode())
+                return receive(_asked(process, json.dumps(request).encode()))
             except (EOFError, OSError, LookupError, TypeError, json.JSONDecodeError):
                 # It crashed, was ended, or says what it would not say.
                 process.kill()
@@ -119,76 +155,22 @@ class GuardedReader:
                 late.cancel()
                 process.kill()
 
-    def _receive(self, source: TableSource, process: subprocess.Popen[bytes], request: bytes) -> Rows:
-        if process.stdin is None or process.stdout is None:
-            raise EOFError
-        with suppress(BrokenPipeError):
-            process.stdin.write(request)
-            process.stdin.close()
-        answer = json.loads(_exactly(process.stdout, _length(process.stdout)))
-        if "unreadable" in answer:
-            raise UnreadableError(answer["unreadable"])
-        if "refused" in answer:
-            raise DataError(answer["refused"])
-        rows, file_rows, people = int(answer["rows"]), int(answer["file_rows"]), int(answer["people"])
-        if not (0 <= rows <= file_rows and 0 <= people <= file_rows):
-            raise EOFError
-        if rows * row_bytes(source) + people * NAME_BYTES > self._limits.table_bytes:
-            raise UnreadableError("larger than SOTTO_TABLE_BYTES")
-        codes: dict[str, CodeArray] = {}
-        for name, domain in source.attributes.items():
-            kind = code_type(domain.size)
-            codes[name] = np.frombuffer(_exactly(process.stdout, rows * kind.itemsize), dtype=kind)
-            if rows and int(codes[name].max()) >= domain.size:
-                raise EOFError
-        if source.person is None:
-            return Rows(source.attributes, codes, file_rows)
-        numbers = np.frombuffer(_exactly(process.stdout, rows * NUMBER_BYTES), dtype="<u4").astype(np.uint32)
-        if rows and int(numbers.max()) >= people:
-            raise EOFError
-        names = np.frombuffer(_exactly(process.stdout, people * NAME_BYTES), dtype="<u8").astype(np.uint64)
-        return Rows(source.attributes, codes, file_rows, People(numbers, names.reshape(-1, 2)))
+
+_OUTSIDE: Final = "outside SOTTO_TABLE_ROOTS"
 
 
-def row_bytes(source: TableSource) -> int:
-    """How many bytes the codes of one row take up, and whose row it is, where that is read."""
-    codes = sum(code_type(domain.size).itemsize for domain in source.attributes.values())
-    return codes + (0 if source.person is None else NUMBER_BYTES)
-
-
-def _length(stream: IO[bytes]) -> int:
-    length = int.from_bytes(_exactly(stream, 4), "little")
-    if length > _HEADER_BYTES:
+def _asked(process: subprocess.Popen[bytes], request: bytes) -> IO[bytes]:
+    """The pipe that a process answers on which was sent a request."""
+    if process.stdin is None or process.stdout is None:
         raise EOFError
-    return length
+    with suppress(BrokenPipeError):
+        process.stdin.write(request)
+        process.stdin.close()
+    return process.stdout
 
 
-def _exactly(stream: IO[bytes], size: int) -> bytearray:
-    """So many bytes of a pipe; EOFError if it ends before."""
-    buffer = bytearray(size)
-    view, filled = memoryview(buffer), 0
-    while filled < size:
-        got = stream.readinto(view[filled:])  # type: ignore[attr-defined]  # a pipe opened by subprocess is buffered
-        if not got:
-            raise EOFError
-        filled += got
-    return buffer
-
-
-def header(answer: dict[str, object]) -> bytes:
-    """What comes ahead of the codes: its own length, then how many rows there are or why there are none."""
-    text = json.dumps(answer).encode()
-    return len(text).to_bytes(4, "little") + text
-
-
-def write_rows(stream: IO[bytes], rows: Rows) -> None:
-    """Send rows as ``GuardedReader`` receives them."""
-    people = rows.people
-    counts = {"rows": rows.private_row_count, "file_rows": rows.file_row_count}
-    stream.write(header({**counts, "people": 0 if people is None else people.count}))
-    for name in rows.attributes:
-        stream.write(np.ascontiguousarray(rows.private_codes[name]).view(np.uint8).data)
-    if people is not None:
-        stream.write(np.ascontiguousarray(people.private_numbers, dtype="<u4").view(np.uint8).data)
-        stream.write(np.ascontiguousarray(people.private_names, dtype="<u8").view(np.uint8).data)
-    stream.flush()
+def _environment(path: str) -> dict[str, str]:
+    """What a reading process is given of the service's environment."""
+    address = Address.of_table(path)
+    begins = _PASSED_ON[None if address is None else address.scheme]
+    return {name: text for name, text in os.environ.items() if name.startswith(begins)}

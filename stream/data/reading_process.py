@@ -1,4 +1,4 @@
-"""The process that reads one table file for a service: ``python -m stream.data.reading_process``.
+"""The process that reads one table for a service: ``python -m stream.data.reading_process``.
 
 It takes a source and limits on standard input, gives the rows' codes or a refusal on standard output, and ends.
 """
@@ -6,16 +6,19 @@ It takes a source and limits on standard input, gives the rows' codes or a refus
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from typing import IO, Any
 
 from schemas import TableSource
 from stream.data.errors import DataError, UnreadableError
-from stream.data.files import rows_before_reading
-from stream.data.people import NAME_BYTES
-from stream.data.reading import header, row_bytes, write_rows
-from stream.data.rows import Rows
+from stream.data.parts import Part
+from stream.data.pipes import TOO_LARGE, header, row_bytes, write_batch, write_end
+from stream.data.places import sheets_of, stamp_of
+from stream.data.rows import Coded, RowEncoder
+from stream.errors import Missing
 
 
 def main() -> None:
@@ -25,33 +28,53 @@ def main() -> None:
     output = sys.stdout.buffer
     source = TableSource.model_validate(request["source"])
     try:
-        rows = _load(source, request["table_bytes"])
+        if request["wanted"] == "stamp":
+            output.write(header({"stamp": stamp_of(source.path)[1:]}))
+        else:
+            _send(source, request, output)
     except UnreadableError as error:
         output.write(header({"unreadable": error.cause}))
+    except Missing as error:
+        output.write(header({"unreadable": str(error)}))
     except DataError as error:
         output.write(header({"refused": str(error)}))
     except MemoryError:
         output.write(header({"unreadable": "more memory than SOTTO_TABLE_READING_BYTES"}))
-    else:
-        write_rows(output, rows)
+    output.flush()
+    # Readers may have threads that wait for whoever reads on.
+    os._exit(0)
 
 
-def _load(source: TableSource, table_bytes: int) -> Rows:
-    """The rows; a file that says by itself that it holds too much is refused before any of it is unfolded."""
-    most = table_bytes // row_bytes(source)
-    if (rows_before_reading(Path(source.path)) or 0) > most:
-        raise UnreadableError("larger than SOTTO_TABLE_BYTES")
-    rows = Rows.load(source)
-    names = 0 if rows.people is None else rows.people.count * NAME_BYTES
-    if rows.private_row_count * row_bytes(source) + names > table_bytes:
-        raise UnreadableError("larger than SOTTO_TABLE_BYTES")
-    return rows
+def _send(source: TableSource, request: dict[str, Any], output: IO[bytes]) -> None:
+    encoder = RowEncoder(source)
+    for batch in _batches(source, request, encoder):
+        write_batch(output, batch)
+    people = encoder.people()
+    write_end(output, None if people is None else people.names())
+
+
+def _batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) -> Iterator[Coded]:
+    """The table's batches; a file that says by itself that it holds too much is refused before any of it is unfolded."""
+    parts = None if request["parts"] is None else [_part(told) for told in request["parts"]]
+    most, rows = request["table_bytes"] // row_bytes(source), 0
+    for sheet in sheets_of(source.path, parts, request["reading_bytes"]):
+        if rows + (sheet.said_rows() or 0) > most:
+            raise UnreadableError(TOO_LARGE)
+        for batch in encoder.sheet(sheet):
+            rows += len(next(iter(batch.private_codes.values())))
+            yield batch
+
+
+def _part(told: dict[str, Any]) -> Part:
+    return Part(told["location"], told["size"], tuple(told["stamp"]), tuple(map(tuple, told["cells"])))
 
 
 def _limit(memory: int, seconds: float) -> None:
     """Have the operating system stop whatever takes more; a process that is stopped leaves no image of its memory."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 2))
+    # Several threads may take the time of as many processors.
+    most = int(seconds) * (os.cpu_count() or 1) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most + 1))
     # Private writable memory, which is what a table unfolds into; programs and mapped files do not count.
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
 

@@ -1,17 +1,68 @@
-"""The rows of a table as a file has them, encoded, before anything says which of them count."""
+"""The rows of a table as a place has them, encoded batch by batch, before anything says which of them count."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from schemas import Domain, TableSource
-from stream.data.encoding import CodeArray, encode
-from stream.data.files import Frame, in_memory, read_columns
-from stream.data.people import People, people_of
+from stream.data.encoding import CodeArray, Encoder, code_type
+from stream.data.frames import Frame, in_memory, require
+from stream.data.growing import GrowingColumn
+from stream.data.people import Numbers, People, PeopleNumbers
+from stream.data.places import sheets_of
+from stream.data.sheets import Sheet
+from stream.data.siphash import Words
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """A batch of rows as codes, those that are left out not among them, and the numbers of the people whose they are."""
+
+    private_codes: Mapping[str, CodeArray]
+    private_numbers: Numbers | None
+    file_row_count: int
+
+
+class RowEncoder:
+    """Encodes the batches of one source's table."""
+
+    def __init__(self, source: TableSource) -> None:
+        self._source = source
+        self._encoders = {name: Encoder(name, domain) for name, domain in source.attributes.items()}
+        self._people = None if source.person is None else PeopleNumbers(source.person)
+
+    def encode(self, cells: pl.DataFrame) -> Coded:
+        """The rows of a batch that the domains' rules leave, and that name somebody where rows have a person.
+
+        DataError if a column is neither text nor numbers; no error depends on what a cell holds.
+        """
+        kept = None
+        encoded: dict[str, CodeArray] = {}
+        for name, encoder in self._encoders.items():
+            encoded[name], known = encoder(cells[name])
+            kept = known if kept is None else kept & known
+        numbers = None
+        if self._people is not None:
+            numbers, somebody = self._people.add(cells[self._people.column])
+            kept = somebody if kept is None else kept & somebody
+        if kept is not None and not kept.all():
+            encoded = {name: column[kept] for name, column in encoded.items()}
+            numbers = None if numbers is None else numbers[kept]
+        return Coded(encoded, numbers, cells.height)
+
+    def sheet(self, sheet: Sheet) -> Iterator[Coded]:
+        """The batches of a part of the table; DataError if it lacks a column."""
+        names = columns_of(self._source)
+        require(names, sheet.types)
+        return map(self.encode, sheet.batches(names))
+
+    def people(self) -> PeopleNumbers | None:
+        """Who was named so far."""
+        return self._people
 
 
 @dataclass(frozen=True)
@@ -33,25 +84,47 @@ class Rows:
 
     @classmethod
     def load(cls, source: TableSource, frame: Frame | None = None) -> Rows:
-        """Read a source's rows from its file, or from ``frame`` instead, and encode them by the declared domains.
+        """Read a source's rows from where they lie, or from ``frame`` instead, and encode them by the declared domains.
 
         Rows that the domains' rules leave out are not among them, nor are those that name nobody where rows have a person.
-        DataError if the file or a column is missing or unreadable; no error depends on what a cell of a well-formed file holds.
+        DataError if the table or a column is missing or unreadable; no error depends on what a cell of a well-formed file holds.
         """
-        names = columns_of(source)
-        cells = read_columns(Path(source.path), names) if frame is None else in_memory(frame, names)
-        kept = np.ones(cells.height, dtype=np.bool_)
-        encoded: dict[str, CodeArray] = {}
-        for name, domain in source.attributes.items():
-            encoded[name], known = encode(name, domain, cells[name])
-            kept &= known
-        people = None
-        if source.person is not None:
-            people, somebody = people_of(source.person, cells[source.person])
-            kept &= somebody
-            people = People(people.private_numbers[kept], people.private_names)
-        codes = {name: column[kept] for name, column in encoded.items()}
-        return cls(source.attributes, codes, cells.height, people)
+        encoder = RowEncoder(source)
+        if frame is not None:
+            batches: Iterable[Coded] = [encoder.encode(in_memory(frame, columns_of(source)))]
+        else:
+            batches = (batch for sheet in sheets_of(source.path) for batch in encoder.sheet(sheet))
+        gathered = Gathered(source)
+        for batch in batches:
+            gathered.add(batch)
+        people = encoder.people()
+        return gathered.rows(None if people is None else people.names())
+
+
+class Gathered:
+    """Batches on their way to being one table; what is joined is let go of as it is, so that little is held twice."""
+
+    def __init__(self, source: TableSource) -> None:
+        self._source = source
+        self._codes = {name: GrowingColumn(code_type(domain.size)) for name, domain in source.attributes.items()}
+        self._numbers = GrowingColumn(np.dtype(np.uint32))
+        self.private_row_count = 0
+        self.file_row_count = 0
+
+    def add(self, batch: Coded) -> None:
+        """Take a batch."""
+        for name, column in batch.private_codes.items():
+            self._codes[name].extend(column)
+        if batch.private_numbers is not None:
+            self._numbers.extend(batch.private_numbers)
+        self.private_row_count += len(next(iter(batch.private_codes.values())))
+        self.file_row_count += batch.file_row_count
+
+    def rows(self, names: Words | None) -> Rows:
+        """The table of all batches, once; ``names`` are those of its people, where rows have persons."""
+        codes = {name: self._codes.pop(name).joined() for name in self._source.attributes}
+        people = None if names is None else People(self._numbers.joined(), names)
+        return Rows(self._source.attributes, codes, self.file_row_count, people)
 
 
 def columns_of(source: TableSource) -> list[str]:

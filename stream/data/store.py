@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from threading import RLock
+from time import monotonic
 from typing import Final
 
-from schemas import FIRST_VERSION, Domain, TableSource
+from schemas import FIRST_VERSION, Address, Domain, TableSource
 from stream.data.cache import BoundedCache
 from stream.data.errors import DataError, PredicateError, UnreadableError, shown
 from stream.data.expressions import Predicate
-from stream.data.files import Frame
+from stream.data.fingerprints import fingerprint
+from stream.data.frames import Frame
+from stream.data.places import Stamp, stamp_of
 from stream.data.predicates import PredicateParser
 from stream.data.rows import Rows
 from stream.data.shapes import Ranges
-from stream.data.tables import Table, fingerprint
+from stream.data.tables import Table
 from stream.noise import NoiseKey
 
 PREDICATE_CACHE_SIZE: Final = 1 << 14
+RETRY_SECONDS: Final = 10.0
 _FINGERPRINT_PURPOSE: Final = "sotto table fingerprint v1"
-
-_Stamp = tuple[object, ...]
-"""What changes when the data behind a source may have changed."""
 
 
 @dataclass(frozen=True)
 class _Current:
-    stamp: _Stamp
+    stamp: Stamp
     table: Table
     fingerprint: str
 
@@ -45,8 +45,9 @@ class TableStore:
     """Loads tables once and keeps them; tables in memory stand in for the files of the sources of their name.
 
     ``keys`` have 32 bytes each: fingerprints are made with the first, and recognised under any. By the key of its fingerprint it is
-    chosen which of a person's rows count. ``read`` reads a source's file; a file that it could not read is not read again
-    before it changes. Safe to share between threads: while one source's file is read, the tables of the others can be had.
+    chosen which of a person's rows count. ``read`` reads a source's table, and ``stamp`` tells whether it may have changed; what could not
+    be read is not read again before. A store or a database that had other data than expected is asked again after
+    ``RETRY_SECONDS``. Safe to share between threads: while one source's file is read, the tables of the others can be had.
     """
 
     def __init__(
@@ -54,16 +55,19 @@ class TableStore:
         *keys: bytes,
         overrides: Mapping[str, Frame] | None = None,
         read: Callable[[TableSource], Rows] = Rows.load,
+        stamp: Callable[[TableSource], Stamp] = lambda source: stamp_of(source.path),
     ) -> None:
         self._keys = keys
         self._read = read
+        self._stamp = stamp
         self._lock = RLock()
         self._loading: dict[str, RLock] = {}
         self._numbers = count()
         self._frames: dict[str, tuple[int, Frame]] = {}
         self._current: dict[str, _Current] = {}
-        self._unreadable: dict[str, tuple[_Stamp, TableSource, UnreadableError]] = {}
+        self._unreadable: dict[str, tuple[Stamp, TableSource, UnreadableError]] = {}
         self._tables: dict[tuple[str, str], Table] = {}
+        self._refused: dict[tuple[str, str], tuple[float, DataError]] = {}
         self._parsers: dict[str, _Parser] = {}
         self._predicates: BoundedCache[tuple[int, str], Predicate | PredicateError] = BoundedCache(
             PREDICATE_CACHE_SIZE,
@@ -72,9 +76,14 @@ class TableStore:
             self.put(name, frame)
 
     @classmethod
-    def keyed_by(cls, key: NoiseKey, read: Callable[[TableSource], Rows] = Rows.load) -> TableStore:
+    def keyed_by(
+        cls,
+        key: NoiseKey,
+        read: Callable[[TableSource], Rows] = Rows.load,
+        stamp: Callable[[TableSource], Stamp] = lambda source: stamp_of(source.path),
+    ) -> TableStore:
         """A store whose keys are subkeys of the noise key, and of the older ones."""
-        return cls(*map(table_key, (key, *key.older)), read=read)
+        return cls(*map(table_key, (key, *key.older)), read=read, stamp=stamp)
 
     def put(self, source_name: str, frame: Frame) -> None:
         """Use a table in memory for the source of this name from now on, whatever path the source gives."""
@@ -94,15 +103,17 @@ class TableStore:
             if known is not None and known.is_of(source):
                 return known
         with self._one_at_a_time(source):
-            current = self._load(source)
-            if expected_fingerprint is not None:
-                if (known := self._recognised(source, current, expected_fingerprint, version)) is not None:
-                    return known
-                raise DataError(
-                    f"source data differs from what was registered for {shown(source.source)}; restore that data, or take in the "
-                    "new with 'sotto source refresh'",
-                )
-        return current.table
+            if expected_fingerprint is None:
+                return self._load(source).table
+            at, refusal = self._refused.get((source.source, expected_fingerprint), (0.0, None))
+            if refusal is not None and monotonic() < at + RETRY_SECONDS:
+                raise refusal.with_traceback(None)
+            try:
+                return self._expected(source, expected_fingerprint, version)
+            except DataError as error:
+                if Address.of_table(source.path) is not None:
+                    self._refused[source.source, expected_fingerprint] = (monotonic(), error)
+                raise
 
     def matches(self, source: TableSource, expected_fingerprint: str, version: int = FIRST_VERSION) -> bool:
         """Whether the source's data as it is now has this fingerprint, as that version of it and under any of the keys."""
@@ -148,6 +159,14 @@ class TableStore:
                 self._parsers[source.source] = parser
         return parser
 
+    def _expected(self, source: TableSource, fingerprint: str, version: int) -> Table:
+        if (known := self._recognised(source, self._load(source), fingerprint, version)) is not None:
+            return known
+        raise DataError(
+            f"source data differs from what was registered for {shown(source.source)}; restore that data, or take in the "
+            "new with 'sotto source refresh'",
+        )
+
     def _recognised(self, source: TableSource, current: _Current, expected: str, version: int) -> Table | None:
         """The table as it is now, if it has this fingerprint as that version, under any of the keys."""
         table: Table | None = current.table
@@ -168,7 +187,7 @@ class TableStore:
 
     def _load(self, source: TableSource) -> _Current:
         number, frame = self._frames.get(source.source, (None, None))
-        stamp = (number,) if frame is not None else _file_stamp(Path(source.path))
+        stamp = (number,) if frame is not None else self._stamp(source)
         current = self._current.get(source.source)
         if current is None or current.stamp != stamp or not current.table.is_of(source):
             rows = self._read_file(source, stamp) if frame is None else Rows.load(source, frame)
@@ -178,7 +197,7 @@ class TableStore:
             self._tables[source.source, current.fingerprint] = table
         return current
 
-    def _read_file(self, source: TableSource, stamp: _Stamp) -> Rows:
+    def _read_file(self, source: TableSource, stamp: Stamp) -> Rows:
         of, asked, error = self._unreadable.get(source.source, (None, None, None))
         if error is not None and of == stamp and asked == source:
             raise UnreadableError(error.cause)
@@ -199,12 +218,3 @@ def table_key(key: NoiseKey) -> bytes:
 def _chosen_by(key: bytes, table: Table, source: TableSource) -> Table:
     """The same rows, of which another key decides which count."""
     return table if table.everyone is None else Table.of(table.rows(), source, key)
-
-
-def _file_stamp(path: Path) -> _Stamp:
-    try:
-        status = path.stat()
-    except (OSError, ValueError):
-        # Loading says what is wrong with the path.
-        return (str(path),)
-    return (str(path), status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from blake3 import blake3
 
-from schemas import FIRST_VERSION, Domain, TableSource
+from schemas import Domain, TableSource
 from stream.data.cache import BoundedCache
 from stream.data.encoding import CodeArray
 from stream.data.errors import DataError, shown
 from stream.data.expressions import Codes, Cuts, Predicate, evaluate, membership
-from stream.data.files import Frame
+from stream.data.frames import Frame
 from stream.data.people import People, choose, contribution_key
 from stream.data.rows import Rows
 from stream.data.sums import summable
@@ -39,7 +37,6 @@ MAX_GROUP_CELLS: Final = 1 << 20
 _MOST_AXES: Final = 64
 _WORD_BITS: Final = 64
 _MOST_CUTS_BY_BITMAP: Final = 8
-_FINGERPRINT_TAG: Final = b"sotto table fingerprint v1"
 
 UNKEYED: Final = bytes(32)
 """The key of tables that are public, or made up: it chooses as well as any, and is no secret."""
@@ -300,40 +297,3 @@ class Table:
 
 def _ones(bitmap: Bitmap) -> int:
     return int(np.bitwise_count(bitmap).sum(dtype=np.int64))
-
-
-def fingerprint(table: Table, source: TableSource, key: bytes, version: int = FIRST_VERSION) -> str:
-    """A digest of the source's name and schema and of the table's rows in their order: 64 hexadecimal digits.
-
-    Equal data gives an equal digest; without the 32-byte key the digest tells nothing about the rows. Where rows have
-    persons it covers whose each row is and which of them count, and their order in the file makes no difference.
-    Equal data of two versions have two digests: whether anything changed is as private as what did.
-    """
-    if not table.is_of(source):
-        raise DataError(f"the table was not encoded for source {shown(source.source)}; load it again")
-    schema = {name: domain.model_dump(mode="json") for name, domain in source.attributes.items()}
-    digest = blake3(key=key)
-
-    def add(part: bytes | memoryview) -> None:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-
-    def add_column(column: npt.NDArray[np.unsignedinteger[Any]]) -> None:
-        add(column.dtype.str.encode())
-        add(np.ascontiguousarray(column).view(np.uint8).data)
-
-    add(_FINGERPRINT_TAG)
-    add(source.source.encode())
-    add(json.dumps(schema, sort_keys=True, separators=(",", ":")).encode())
-    rows = table.rows()
-    for name in sorted(rows.private_codes):
-        add(name.encode())
-        add_column(rows.private_codes[name])
-    if rows.people is not None:
-        add(json.dumps([source.person, source.contribution, table.private_row_count]).encode())
-        add_column(rows.people.private_numbers)
-        add_column(rows.people.private_names)
-    if version != FIRST_VERSION:
-        add(b"version")
-        add(version.to_bytes(8, "little"))
-    return digest.hexdigest()

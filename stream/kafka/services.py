@@ -44,7 +44,8 @@ def table_store(settings: Settings, key: NoiseKey) -> TableStore:
         reading_bytes=settings.table_reading_bytes,
         seconds=settings.table_reading_seconds,
     )
-    return TableStore.keyed_by(key, GuardedReader(limits))
+    reader = GuardedReader(limits)
+    return TableStore.keyed_by(key, reader, reader.stamp)
 
 
 def worker(settings: Settings, topics: Topics, key: NoiseKey, health: Health | None = None) -> Engine:

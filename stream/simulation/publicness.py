@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from schemas import TableSource
+from schemas import Address, TableSource
 from stream.data import adult
+from stream.data.parts import local_folder, local_scope
 from stream.simulation.errors import SimulationError
 
 _REMEDY = "a simulation tells exact counts, so give --table a public file, or --synthetic ROWS"
@@ -41,7 +42,7 @@ def require_public(
             f"--table: there is no file {table}; give a .csv, .csv.gz or .parquet file"
         ) from None
     for known in (source, *registered):
-        if _same(path, Path(known.path)):
+        if _is_of(path, known.path):
             raise SimulationError(f"--table: {table} is the file of source '{known.source}', private; {_REMEDY}")
     for root in roots:
         if path.is_relative_to(root.resolve()):
@@ -49,6 +50,18 @@ def require_public(
                 f"--table: {table} lies in {root}, one of SOTTO_TABLE_ROOTS, where private tables are; {_REMEDY}"
             )
     return path
+
+
+def _is_of(path: Path, place: str) -> bool:
+    """Whether a file is that of a source's path, or lies in the folder of one that stands for several."""
+    if Address.of_table(place) is not None:
+        return False
+    if (scope := local_scope(place)) is None:
+        return _same(path, Path(place))
+    try:
+        return path.is_relative_to(local_folder(scope).resolve())
+    except (OSError, RuntimeError, ValueError):
+        return False
 
 
 def require_other_table(source: TableSource) -> None:

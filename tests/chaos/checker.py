@@ -72,15 +72,18 @@ async def committed(settings: Settings, topic: str, partition: int) -> list[Reco
     return [record for batch in batches for record in batch]
 
 
-async def check(settings: Settings, topics: Topics, key: NoiseKey, asked: Sequence[str]) -> Findings:
-    """Read every topic of an installation and examine it."""
+async def check(
+    settings: Settings, topics: Topics, key: NoiseKey, asked: Sequence[str], *, same_words: bool = True
+) -> Findings:
+    """Read every topic of an installation and examine it; reasons are not compared if several versions have answered."""
     wide = (topics.queries, topics.control, topics.answers, topics.state)
     places = [(topic, partition) for topic in wide for partition in range(topics.partitions)]
     serial = (topics.requests, topics.charges, topics.ledger, topics.trail)
     places += [(topic, partition) for topic in serial for partition in range(LEDGER_PARTITIONS)]
     logs = {place: await committed(settings, *place) for place in places}
     limits = Limits.of(settings.work_outstanding, settings.work_rate)
-    return examine(Installation(topics, key, TableStore.keyed_by(key), limits=limits), logs, asked)
+    tables = TableStore.keyed_by(key)
+    return examine(Installation(topics, key, tables, limits=limits, same_words=same_words), logs, asked)
 
 
 def examine(installation: Installation, logs: Logs, asked: Iterable[str]) -> Findings:

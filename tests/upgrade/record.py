@@ -1,16 +1,20 @@
 """Keep what this version writes, for later ones to read: ``python -m tests.upgrade.record NAME``.
 
 The engine and all processors run on the simulated broker, without a fault: streams of all mechanisms are opened, asked,
-closed and halted. Everything that is committed afterwards goes into one file, byte for byte. Run it from a checkout of
-the version that is to be kept, and never again for that version: a file that a later one wrote proves nothing.
+closed and halted. Everything that is committed afterwards goes into one file, byte for byte, and the version's own code
+into another, in place of the code of the version before. Run it from a checkout of the version that is to be kept, and never
+again for that version: a file that a later one wrote proves nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gzip
+import io
 import json
+import lzma
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,9 @@ from tests.simulation.schedule import lazily
 from tests.simulation.world import World, perform
 
 FOLDER = Path(__file__).parent / "recorded"
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("schemas", "sotto", "stream")
+CODE_SUFFIX = "-code.tar.xz"
 QUESTIONS = 20
 WORK_OUTSTANDING, WORK_RATE = 0.006, 0.002
 
@@ -78,8 +85,22 @@ async def _ask(world: World, questions: Questions, count: int, stream: StreamSpe
     await asyncio.sleep(5.0)
 
 
+def keep_code(name: str, root: Path) -> None:
+    """Keep the Python files of a checkout's packages; the same files make the same archive."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path in sorted(path for package in PACKAGES for path in (root / package).rglob("*.py")):
+            entry = tarfile.TarInfo(path.relative_to(root).as_posix())
+            text = path.read_bytes()
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text))
+    for earlier in FOLDER.glob(f"*{CODE_SUFFIX}"):
+        earlier.unlink()
+    (FOLDER / f"{name}{CODE_SUFFIX}").write_bytes(lzma.compress(packed.getvalue(), preset=9 | lzma.PRESET_EXTREME))
+
+
 def main(name: str) -> None:
-    """Write one file."""
+    """Write both files."""
     with lazily():
         installations = [perform(_live, seed) for seed in range(CASTS)]
     document = {
@@ -94,6 +115,7 @@ def main(name: str) -> None:
     FOLDER.mkdir(exist_ok=True)
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
     (FOLDER / f"{name}.json.gz").write_bytes(gzip.compress(text, mtime=0))
+    keep_code(name, ROOT)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,14 @@ from schemas import TableSource
 from stream.data.checks.cells import CellCheck
 from stream.data.checks.people import count_people
 from stream.data.checks.report import Columns, Report
-from stream.data.checks.scan import SURPLUS, TableFile
+from stream.data.checks.scan import TableScan
 from stream.data.checks.suggestions import about_cells, about_columns, about_rows, separator_of
 from stream.data.encoding import encode
 from stream.data.errors import DataError, shown
+from stream.data.sheets import SURPLUS
 
 
-def check_table(source: TableSource, path: Path | None = None, person: str | None = None) -> Report:
+def check_table(source: TableSource, path: Path | str | None = None, person: str | None = None) -> Report:
     """Compare a source's table, or another file, with the source's declaration, as services would read it.
 
     ``person`` names a column that says whose row it is, if not the one that the source declares; each person's rows are counted
@@ -25,7 +26,7 @@ def check_table(source: TableSource, path: Path | None = None, person: str | Non
     Memory does not grow with the number of rows. UnreadableError if there is no table at the path, DataError if it has
     no column of the person's.
     """
-    file = TableFile.open(Path(source.path) if path is None else path)
+    file = TableScan.open(source.path if path is None else str(path))
     declared = person in {None, source.person}
     person = source.person if person is None else person
     if person is not None and person not in file.types:
@@ -47,13 +48,13 @@ def check_table(source: TableSource, path: Path | None = None, person: str | Non
         rows += batch.height
         left_out += int(np.count_nonzero(~kept))
         changed += int(np.count_nonzero(kept & altered))
-        if file.is_csv:
+        if SURPLUS in batch.columns:
             surplus_lines += int((batch[SURPLUS] != "").sum())
     # Of a column that is not the declared one, each row beyond a person's first is beyond what is promised.
     people = None if person is None else count_people(file, person, rows, source.contribution if declared else 1)
     return Report(
         source=source.source,
-        path=str(file.path),
+        path=file.path,
         rows=rows,
         as_declared=rows - left_out - changed if columns.usable else None,
         changed=changed if columns.usable else None,
@@ -70,7 +71,7 @@ def check_table(source: TableSource, path: Path | None = None, person: str | Non
     )
 
 
-def _columns(source: TableSource, file: TableFile) -> Columns:
+def _columns(source: TableSource, file: TableScan) -> Columns:
     unusable: dict[str, str] = {}
     for name, domain in source.attributes.items():
         try:
@@ -84,9 +85,9 @@ def _columns(source: TableSource, file: TableFile) -> Columns:
         missing=missing,
         unusable=unusable,
         undeclared=tuple(name for name in file.types if name not in source.attributes),
-        separator=separator_of(list(file.types), source.attributes) if file.is_csv and missing else None,
+        separator=separator_of(list(file.types), source.attributes) if file.has_lines and missing else None,
     )
 
 
-def _listed(file: TableFile) -> str:
+def _listed(file: TableScan) -> str:
     return ", ".join(shown(name) for name in file.types)

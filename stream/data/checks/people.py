@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stream.data.checks.report import People
-from stream.data.checks.scan import TableFile
+from stream.data.checks.scan import TableScan
 from stream.data.people import named
 
 _ROWS_A_PASS: Final = 1 << 23
@@ -17,7 +17,7 @@ _ROWS_A_PASS: Final = 1 << 23
 _Digests = npt.NDArray[np.uint64]
 
 
-def count_people(file: TableFile, column: str, rows: int, most: int = 1) -> People:
+def count_people(file: TableScan, column: str, rows: int, most: int = 1) -> People:
     """Count each person's rows by 64-bit digests of the names in a column, and those beyond ``most`` a person.
 
     The file is read once more for every eight million rows, so that memory does not grow with them: each pass counts

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import Answer, Charge, Checkpoint, Position, StreamStatus
-from schemas.wire import encode, struct
+from schemas.wire import encode, sparing, struct
 from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
 from stream.processors.letters import dead_letter
 from stream.processors.queries.hosted import HostedStreams
@@ -20,9 +20,9 @@ from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from stream.processors.unread import Unread
 
 WireAnswer: Any = struct(Answer)
-_WireCheckpoint: Any = struct(Checkpoint)
-_WireCharge: Any = struct(Charge)
-_WireStatus: Any = struct(StreamStatus)
+_WireCheckpoint: Any = sparing(Checkpoint)
+_WireCharge: Any = sparing(Charge)
+_WireStatus: Any = sparing(StreamStatus)
 _WirePosition: Any = struct(Position)
 
 

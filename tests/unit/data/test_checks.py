@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers, TableSource
-from stream.data import DataError, Table, UnreadableError, adult
+from stream.data import DataError, Table, UnreadableError, adult, sheets
 from stream.data.checks import NOTICE, Found, Misfit, Report, check_table, commonest, people, scan
 from tests.unit.data.small import ATTRIBUTES, Cell, read_by_hand, rows, source, unhurried
 
@@ -271,9 +271,9 @@ def test_no_more_rows_than_a_batch_are_held_at_a_time(
         text = frame.write_csv().encode()
         path.write_bytes(gzip.compress(text) if kind == "csv.gz" else text)
     heights: list[int] = []
-    read = scan.TableFile.batches
+    read = scan.TableScan.batches
 
-    def seen(file: scan.TableFile, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+    def seen(file: scan.TableScan, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         for batch in read(file, names):
             heights.append(batch.height)
             yield batch
@@ -281,8 +281,8 @@ def test_no_more_rows_than_a_batch_are_held_at_a_time(
     def whole(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(scan, "BATCH_ROWS", 7)
-    monkeypatch.setattr(scan.TableFile, "batches", seen)
+    monkeypatch.setattr(sheets, "BATCH_ROWS", 7)
+    monkeypatch.setattr(scan.TableScan, "batches", seen)
     monkeypatch.setattr(pl.LazyFrame, "collect", whole)
     report = check_table(source({"x": AGE}), path, "who")
     (above,) = report.misfits

@@ -26,6 +26,8 @@ from stream.data import (
     fingerprint,
     parse,
 )
+from stream.data import people as people_module
+from stream.data import sheets as sheets_module
 from stream.data.siphash import siphash
 from stream.noise import NoiseKey
 from tests.unit.data.small import unhurried
@@ -238,3 +240,34 @@ def test_a_contribution_needs_a_person_and_a_person_a_column() -> None:
         source(2, person=None)
     with pytest.raises(DataError, match="'who'"):
         Table.load(source(), {"x": [1], "y": ["a"]})
+
+
+@unhurried
+@given(PEOPLE, st.integers(1, 4), st.integers(1, 7))
+def test_of_how_many_people_rows_are_chosen_at_a_time_makes_no_difference(
+    people: dict[str, list[tuple[int, str]]], contribution: int, rows: int
+) -> None:
+    whole = loaded(rows_of(people), contribution)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(people_module, "_GROUP_ROWS", rows)
+        parted = loaded(rows_of(people), contribution)
+    for name, column in whole.private_codes.items():
+        assert parted.private_codes[name].tolist() == column.tolist()
+    assert fingerprint(parted, source(contribution), KEY) == fingerprint(whole, source(contribution), KEY)
+    text = "x <= 1"
+    assert parted.people_count(parse(text, ATTRIBUTES)) == whole.people_count(parse(text, ATTRIBUTES))
+
+
+def test_people_of_many_batches_and_files_are_the_same_people(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [(name, number % 4, "ab"[number % 2]) for number in range(40) for name in ("ann", "bén", "7", None)]
+    whole = frame(rows)
+    monkeypatch.setattr(sheets_module, "BATCH_ROWS", 7)
+    for part in range(4):
+        cells = {name: column[part * 40 : part * 40 + 40] for name, column in whole.items()}
+        pl.DataFrame(cells, strict=False).write_parquet(tmp_path / f"{part}.parquet")
+    declared = source(2, path=f"{tmp_path}/")
+    table = Table.load(declared, key=KEY)
+    assert (table.public_size, table.private_row_count) == (3, 6)
+    assert fingerprint(table, declared, KEY) == fingerprint(Table.load(declared, whole, KEY), declared, KEY)

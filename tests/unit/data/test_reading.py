@@ -6,6 +6,7 @@ import gzip
 import os
 import resource
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,8 @@ from structlog.testing import capture_logs
 from schemas import Categories, Domain, Integers, TableSource
 from stream.data import DataError, GuardedReader, ReadingLimits, Table, UnreadableError, adult
 from stream.data import reading as reading_module
-from stream.data.files import rows_before_reading
+from stream.data.parts import local_parts
+from stream.data.sheets import FileSheet
 from tests.unit.data.small import ATTRIBUTES, source
 
 MIB = 1 << 20
@@ -123,7 +125,7 @@ def test_a_file_that_says_it_holds_too_many_rows_is_not_unfolded(tmp_path: Path)
     path = tmp_path / "people.parquet"
     pl.DataFrame({"age": pl.repeat(1, 9 * MIB, dtype=pl.Int64, eager=True)}).write_parquet(path)
     assert path.stat().st_size < MIB
-    assert rows_before_reading(path) == 9 * MIB
+    assert FileSheet.open(local_parts(str(path))[0]).said_rows() == 9 * MIB
     assert cause(lambda: reader(tmp_path)(source(AGE, path=str(path)))) == "larger than SOTTO_TABLE_BYTES"
 
 
@@ -186,6 +188,45 @@ def test_the_reading_process_gets_none_of_the_services_secrets_and_nothing_from_
     monkeypatch.setattr(subprocess, "Popen", watched)
     assert reader(tmp_path)(source(AGE, path="people.csv")).file_row_count == 1
     assert [name for environment in given for name in environment if name.startswith("SOTTO_")] == []
+
+
+def test_credentials_reach_only_the_process_that_reads_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {"SOTTO_NOISE_KEY", "AWS_SECRET_ACCESS_KEY", "PGPASSFILE", "HTTPS_PROXY", "HOME", "KUBERNETES_TOKEN"}
+    for name in secrets:
+        monkeypatch.setenv(name, "secret")
+
+    def given(path: str) -> set[str]:
+        return secrets & set(reading_module._environment(path))
+
+    assert given("/data/people.csv") == set()
+    assert given("s3://clinic/people.csv") == {"AWS_SECRET_ACCESS_KEY", "HTTPS_PROXY", "HOME"}
+    assert given("postgresql://db/clinic/public/people") == {"PGPASSFILE", "HOME"}
+
+
+def test_drivers_are_imported_by_nothing_but_an_address_that_takes_them() -> None:
+    program = (
+        "import sys; import stream.data, stream.kafka.services, stream.data.reading_process; "
+        "print(sorted({'boto3', 'botocore', 'adbc_driver_manager', 'adbc_driver_postgresql', 'pyarrow'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("path", "package", "extra"),
+    [
+        ("s3://clinic/a.csv", "boto3", "s3"),
+        ("postgresql://db/clinic/public/a", "adbc_driver_postgresql", "postgresql"),
+    ],
+)
+def test_a_driver_that_is_not_installed_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, package: str, extra: str
+) -> None:
+    (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError('none', name='{package}')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    read = GuardedReader(ReadingLimits.parse(path, table_bytes=MIB, reading_bytes=1 << 30, seconds=60.0))
+    found = cause(lambda: read(source(AGE, path=path)))
+    assert found == f"{package} is not installed; run: pip install 'sotto-dp[{extra}]'"
 
 
 def test_a_missing_column_is_told_by_its_declared_name(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from schemas import Categories, Domain, Integers, TableSource
 from stream.data import DataError, PredicateError, Rows, Table, TableStore, UnreadableError, fingerprint
 from stream.data import store as store_module
 from stream.data.cache import BoundedCache, RecentCache
-from stream.data.files import Frame
+from stream.data.frames import Frame
 from tests.unit.data.small import source
 
 KEY = bytes(range(32))

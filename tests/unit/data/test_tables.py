@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
 from stream.data import DataError, Table, UnreadableError, cells, parse
-from stream.data.files import Frame
+from stream.data.frames import Frame
 from tests.unit.data.small import ATTRIBUTES, Cell, Said, columns, predicates, rows, source, unhurried
 
 CLAMP = Integers(minimum=0, maximum=9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from schemas import MAX_EVENT_BYTES, Amount, Answer, Charge, Checkpoint, Event, Position, StreamStatus
-from schemas.wire import Codec, MalformedEventError, encode, struct
+from schemas.wire import Codec, MalformedEventError, encode, sparing, struct
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 counts = st.integers(0, 2**62)
@@ -120,3 +121,11 @@ def test_both_refuse_a_line_end_after_a_name_or_an_incarnation(stream: bytes, in
         Codec(Charge, limit=MAX_EVENT_BYTES).decode(data)
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(data, type=struct(Charge))
+
+
+@pytest.mark.parametrize("surplus", [0, -5])
+def test_what_nothing_was_priced_of_is_written_as_before_there_were_prices(surplus: int) -> None:
+    charge = Charge.model_validate({**json.loads(CHARGE % (b"a", b"0" * 32)), "reason": None, "surplus": surplus})
+    fast = sparing(Charge)(*(getattr(as_struct(charge), name) for name in Charge.model_fields))
+    assert encode(fast) == Codec(Charge, limit=MAX_EVENT_BYTES).encode(charge)
+    assert (b"surplus" in encode(fast)) == bool(surplus)

@@ -1,0 +1,116 @@
+"""Where a table lies, if not in a file of the services' own machines: addresses in object stores and databases.
+
+An address is taken in one form only, so that two that name one place are equal, and a prefix of one is found by comparing
+parts. It never holds a user, a password or a parameter: an address is public, for it stands in the ledger.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, cast
+
+Scheme = Literal["s3", "postgresql"]
+
+WILDCARDS: Final = frozenset("*")
+_POSTGRESQL_PORT: Final = 5432
+_POSTGRESQL_PARTS: Final = 3
+
+_address = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
+_bucket = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
+_host = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
+_port = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
+_key_part = re.compile(r"[A-Za-z0-9._=+,~$-]+", re.ASCII)
+_pattern_part = re.compile(r"[A-Za-z0-9._=+,~$*-]+", re.ASCII)
+_name = re.compile(r"[A-Za-z0-9_$.-]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A place in an object store (bucket and key) or a database server (database, schema and table).
+
+    ``is_folder`` says that it ends in ``/``. Parts are compared sign by sign, as stores and servers take them.
+    """
+
+    scheme: Scheme
+    host: str
+    port: int | None
+    parts: tuple[str, ...]
+    is_folder: bool
+
+    @classmethod
+    def of_table(cls, text: str) -> Address | None:
+        """The address that a source's path is; None if it is a path of a file system.
+
+        Parts of a key may hold the wildcard ``*``, and be ``**``. ValueError, without a word of the text, if it is neither.
+        """
+        address = cls._parse(text, _pattern_part)
+        if address is None:
+            return None
+        if address.scheme == "postgresql" and (len(address.parts) != _POSTGRESQL_PARTS or address.is_folder):
+            raise ValueError("give a PostgreSQL table as postgresql://HOST[:PORT]/DATABASE/SCHEMA/TABLE")
+        if not address.parts and not address.is_folder:
+            raise ValueError(
+                "give a bucket's objects as s3://BUCKET/KEY, and a folder of them with '/' at its end"
+            )
+        return address
+
+    @classmethod
+    def of_root(cls, text: str) -> Address:
+        """The address that stands for all places below it: without wildcards. ValueError, without a word of the text, if it is none."""
+        address = cls._parse(text, _key_part)
+        if address is None:
+            raise ValueError("no address; begin with s3:// or postgresql://")
+        if address.scheme == "postgresql" and len(address.parts) > _POSTGRESQL_PARTS:
+            raise ValueError("postgresql:// takes HOST[:PORT], a database, a schema and a table, and no more")
+        return address
+
+    @classmethod
+    def _parse(cls, text: str, part: re.Pattern[str]) -> Address | None:
+        if (found := _address.fullmatch(text)) is None:
+            if "://" in text:
+                raise ValueError("no '://' within a path; an address begins with s3:// or postgresql://")
+            return None
+        scheme, authority, rest = found.groups()
+        if "@" in authority:
+            raise ValueError(
+                "no user and no password in an address, which is public; services take them by reference, from PGPASSFILE, "
+                "PGUSER or AWS's own settings"
+            )
+        if "%" in text or "?" in text or "#" in text:
+            raise ValueError("an address takes no '%', no parameters ('?') and no '#'; write names as they are")
+        if scheme not in {"s3", "postgresql"}:
+            raise ValueError("an address begins with s3:// or postgresql://; files have paths without a scheme")
+        host, port = (authority, None) if scheme == "s3" else _server(authority)
+        if not (_bucket if scheme == "s3" else _host).fullmatch(host):
+            raise ValueError(
+                "behind s3:// stands a bucket's name, behind postgresql:// a host's, in lower case"
+                + (" and without a port" if scheme == "s3" else "")
+            )
+        is_folder = rest.endswith("/")
+        names = rest.removeprefix("/").removesuffix("/").split("/") if rest not in {"", "/"} else []
+        allowed = part if scheme == "s3" else _name
+        if any(name in {"", ".", ".."} or allowed.fullmatch(name) is None for name in names):
+            raise ValueError(
+                "parts of an address are letters, digits and '._-=+,~$', of ASCII, and neither empty nor '.' or '..'"
+            )
+        return cls(cast("Scheme", scheme), host, port, tuple(names), is_folder)
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """The parts before the first that holds a wildcard: whatever matches lies below them."""
+        place = next((at for at, name in enumerate(self.parts) if WILDCARDS & set(name)), len(self.parts))
+        return self.parts[:place]
+
+    def is_below(self, root: Address) -> bool:
+        """Whether a root stands for this place, and for all that its wildcards match."""
+        return (self.scheme, self.host, self.port) == (root.scheme, root.host, root.port) and self.fixed[
+            : len(root.parts)
+        ] == root.parts
+
+
+def _server(authority: str) -> tuple[str, int]:
+    host, colon, port = authority.partition(":")
+    if colon and not (_port.fullmatch(port) and int(port) < 1 << 16):
+        raise ValueError("a port is a number from 1 to 65535, without zeros before it")
+    return host, int(port) if colon else _POSTGRESQL_PORT

@@ -1,0 +1,111 @@
+"""What the process that reads a table tells the service that started it, batch by batch, over a pipe.
+
+The service trusts none of it: a file may have brought the process to say anything.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import IO, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import TableSource
+from stream.data.encoding import code_type
+from stream.data.errors import DataError, UnreadableError
+from stream.data.people import NAME_BYTES, NUMBER_BYTES
+from stream.data.rows import Coded, Gathered, Rows
+from stream.data.siphash import Words
+
+_HEADER_BYTES: Final = 4 << 20
+_MOST_BATCH_ROWS: Final = 1 << 24
+
+
+def row_bytes(source: TableSource) -> int:
+    """How many bytes the codes of one row take up, and whose row it is, where that is read."""
+    codes = sum(code_type(domain.size).itemsize for domain in source.attributes.values())
+    return codes + (0 if source.person is None else NUMBER_BYTES)
+
+
+def header(answer: dict[str, object]) -> bytes:
+    """What comes ahead of codes or names: its own length, then how many there are or why there are none."""
+    text = json.dumps(answer).encode()
+    return len(text).to_bytes(4, "little") + text
+
+
+def write_batch(stream: IO[bytes], batch: Coded) -> None:
+    """Send a batch."""
+    rows = len(next(iter(batch.private_codes.values())))
+    stream.write(header({"rows": rows, "file_rows": batch.file_row_count}))
+    for column in batch.private_codes.values():
+        stream.write(np.ascontiguousarray(column).view(np.uint8).data)
+    if batch.private_numbers is not None:
+        stream.write(np.ascontiguousarray(batch.private_numbers, dtype="<u4").view(np.uint8).data)
+
+
+def write_end(stream: IO[bytes], names: Words | None) -> None:
+    """Send that these were all, and the names of the people."""
+    stream.write(header({"people": 0 if names is None else len(names)}))
+    if names is not None:
+        stream.write(np.ascontiguousarray(names, dtype="<u8").view(np.uint8).data)
+    stream.flush()
+
+
+def receive_header(stream: IO[bytes]) -> dict[str, Any]:
+    """The next header; UnreadableError or DataError if it is a refusal, EOFError or the like if it is none."""
+    length = int.from_bytes(_exactly(stream, 4), "little")
+    if length > _HEADER_BYTES:
+        raise EOFError
+    answer = json.loads(_exactly(stream, length).tobytes())
+    if "unreadable" in answer:
+        raise UnreadableError(answer["unreadable"])
+    if "refused" in answer:
+        raise DataError(answer["refused"])
+    return dict(answer)
+
+
+def receive_rows(stream: IO[bytes], source: TableSource, most_bytes: int) -> Rows:
+    """The rows that ``write_batch`` and ``write_end`` send; UnreadableError if they take up more than ``most_bytes``."""
+    gathered, each, highest = Gathered(source), row_bytes(source), -1
+    while "people" not in (answer := receive_header(stream)):
+        rows, file_rows = int(answer["rows"]), int(answer["file_rows"])
+        if not 0 <= rows <= file_rows <= _MOST_BATCH_ROWS:
+            raise EOFError
+        if (gathered.private_row_count + rows) * each > most_bytes:
+            raise UnreadableError(TOO_LARGE)
+        codes = {}
+        for name, domain in source.attributes.items():
+            codes[name] = _exactly(stream, rows, code_type(domain.size))
+            if rows and int(codes[name].max()) >= domain.size:
+                raise EOFError
+        numbers = None
+        if source.person is not None:
+            numbers = _exactly(stream, rows, np.dtype("<u4")).astype(np.uint32, copy=False)
+            highest = max(highest, int(numbers.max(initial=0)) if rows else -1)
+        gathered.add(Coded(codes, numbers, file_rows))
+    people = int(answer["people"])
+    if not highest < people <= gathered.file_row_count:
+        raise EOFError
+    if gathered.private_row_count * each + people * NAME_BYTES > most_bytes:
+        raise UnreadableError(TOO_LARGE)
+    if source.person is None:
+        return gathered.rows(None)
+    names = _exactly(stream, 2 * people, np.dtype("<u8")).astype(np.uint64, copy=False)
+    return gathered.rows(names.reshape(-1, 2))
+
+
+TOO_LARGE: Final = "larger than SOTTO_TABLE_BYTES"
+_BYTE: Final = np.dtype(np.uint8)
+
+
+def _exactly(stream: IO[bytes], items: int, kind: np.dtype[Any] = _BYTE) -> npt.NDArray[Any]:
+    """So many items of a pipe; EOFError if it ends before."""
+    found = np.empty(items, dtype=kind)
+    view, filled = found.view(np.uint8).data, 0
+    while filled < len(view):
+        got = stream.readinto(view[filled:])  # type: ignore[attr-defined]  # a pipe opened by subprocess is buffered
+        if not got:
+            raise EOFError
+        filled += got
+    return found

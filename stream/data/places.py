@@ -1,0 +1,74 @@
+"""Tables where they lie: in files of this machine, in an object store, or in a database.
+
+What drives stores and databases is imported when an address asks for it, and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import polars as pl
+
+from schemas import Address
+from stream.data.errors import UnreadableError
+from stream.data.frames import require
+from stream.data.parts import CHANGED, Part, has_changed, local_parts
+from stream.data.sheets import FileSheet, Sheet
+
+Stamp = tuple[object, ...]
+"""What changes when the data behind a path may have changed; of one item where nothing can be told."""
+
+
+def sheets_of(path: str, parts: Sequence[Part] | None = None, most_bytes: int | None = None) -> Iterator[Sheet]:
+    """What a path stands for, one after the other; ``parts`` of this machine are as they were listed.
+
+    Objects of a store may have ``most_bytes`` together.
+
+    After the last it is made sure that all of it is of one time: UnreadableError if a file has changed since it was listed.
+    Of a database all is read in one snapshot.
+    """
+    if (address := Address.of_table(path)) is None:
+        listed = local_parts(path) if parts is None else parts
+        for part in listed:
+            yield FileSheet.open(part)
+        if any(map(has_changed, listed)):
+            raise UnreadableError(CHANGED)
+    elif address.scheme == "s3":
+        from stream.data.objects import object_sheets  # noqa: PLC0415  (an extra)
+
+        yield from object_sheets(address, most_bytes)
+    else:
+        from stream.data.postgresql import postgresql_sheets  # noqa: PLC0415  (an extra)
+
+        yield from postgresql_sheets(address)
+
+
+def read_columns(path: str, names: Sequence[str]) -> pl.DataFrame:
+    """The named columns of a whole table at once; DataError if it lacks one, UnreadableError if it is not there."""
+    batches: list[pl.DataFrame] = []
+    for sheet in sheets_of(path):
+        require(names, sheet.types)
+        batches.extend(sheet.batches(names))
+    return pl.concat(batches)
+
+
+def stamp_of(path: str) -> Stamp:
+    """The stamp of what a path stands for now. UnreadableError if a store or a server does not tell."""
+    if (address := Address.of_table(path)) is None:
+        try:
+            return stamp_of_parts(path, local_parts(path))
+        except UnreadableError:
+            # Reading says what is wrong with the path.
+            return (path,)
+    if address.scheme == "s3":
+        from stream.data.objects import object_parts  # noqa: PLC0415  (an extra)
+
+        return stamp_of_parts(path, object_parts(address))
+    from stream.data.postgresql import snapshot  # noqa: PLC0415  (an extra)
+
+    return (path, *snapshot(address))
+
+
+def stamp_of_parts(path: str, parts: Sequence[Part]) -> Stamp:
+    """The stamp of a path that stands for these files."""
+    return (path, *((part.location, *part.stamp) for part in parts))

@@ -1,0 +1,124 @@
+"""The files of a table in batches, without letting a cell decide how other cells are read.
+
+Memory does not grow with the number of rows, but with a Parquet file's largest row group. Cells of CSV are text and a missing
+one is the empty text. A CSV file has a line of column names and must be well formed, that is, its writer put cells that hold
+quotes, commas or newlines in quotes. A blank line is a row whose cells are missing, wherever it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import polars as pl
+
+from stream.data.errors import UnreadableError
+from stream.data.parts import Part
+
+BATCH_ROWS: Final = 1 << 16
+SURPLUS: Final = "\0surplus"
+"""The column that holds a CSV line's first cell beyond the file's columns. No header has the name."""
+
+
+class Sheet(Protocol):
+    """A part of a table that is read by itself."""
+
+    @property
+    def types(self) -> Mapping[str, pl.DataType]:
+        """Its columns, in order."""
+
+    @property
+    def is_csv(self) -> bool:
+        """Whether lines may have too many cells, which ``SURPLUS`` then tells."""
+
+    def said_rows(self) -> int | None:
+        """How many rows it says that it has, without reading them; None where it does not say."""
+
+    def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """The named columns, some rows at a time; first none, for the columns' types. UnreadableError if it is malformed."""
+
+
+@dataclass(frozen=True)
+class FileSheet:
+    """A CSV or Parquet file, and the columns that its folders' names say."""
+
+    location: str
+    cells: Mapping[str, str | None]
+    types: Mapping[str, pl.DataType]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, part: Part, options: Mapping[str, Any] | None = None) -> FileSheet:
+        """A file, by what its store takes as ``options``; UnreadableError if it has no columns."""
+        options, cells = options or {}, dict(part.cells)
+        with readable():
+            if _is_parquet(part.location):
+                own = dict(pl.scan_parquet(part.location, glob=False, **options).collect_schema())
+            else:
+                own = _csv_columns(part.location, options)
+        return cls(part.location, cells, own | dict.fromkeys(cells, pl.String()), options)
+
+    @property
+    def is_csv(self) -> bool:
+        """Whether lines may have too many cells."""
+        return not _is_parquet(self.location)
+
+    def said_rows(self) -> int | None:
+        """What a Parquet file's end says."""
+        if self.is_csv:
+            return None
+        with readable():
+            return int(self._scanned().select(pl.len()).collect().item())
+
+    def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """The named columns, in the file's order."""
+        said = [pl.lit(self.cells[name], dtype=pl.String).alias(name) for name in names if name in self.cells]
+        own = [name for name in names if name not in self.cells]
+        # Where folders say all that is asked for, any column tells the number of rows.
+        read = own or [name for name in self.types if name not in self.cells][:1]
+        yield pl.DataFrame(schema={name: self.types.get(name, pl.String()) for name in names})
+        with readable():
+            for batch in self._scanned().select(read).collect_batches(chunk_size=BATCH_ROWS, lazy=True):
+                cells = batch.with_columns(pl.col(own).fill_null("")) if self.is_csv and own else batch
+                yield cells.with_columns(said).select(names)
+
+    def _scanned(self) -> pl.LazyFrame:
+        if not self.is_csv:
+            return pl.scan_parquet(self.location, glob=False, hive_partitioning=False, **self.options)
+        own = {name: kind for name, kind in self.types.items() if name not in self.cells}
+        return pl.scan_csv(
+            self.location,
+            schema={**own, SURPLUS: pl.String()},
+            missing_columns="insert",
+            encoding="utf8-lossy",
+            truncate_ragged_lines=True,
+            empty_string_is_null=False,
+            glob=False,
+            **self.options,
+        )
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """UnreadableError for whatever goes wrong in reading a file; what the reader says may quote cells, so it is not passed on."""
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError):
+        raise UnreadableError(
+            "its format, or its rights; in CSV, cells with quotes or newlines must be quoted"
+        ) from None
+
+
+def _is_parquet(location: str) -> bool:
+    return location.lower().endswith(".parquet")
+
+
+def _csv_columns(location: str, options: Mapping[str, Any]) -> dict[str, pl.DataType]:
+    """The columns of a CSV file as they are read: of two of one name the second is given another."""
+    try:
+        header = pl.scan_csv(location, infer_schema=False, encoding="utf8-lossy", glob=False, **options)
+        return dict(header.collect_schema())
+    except pl.exceptions.NoDataError:
+        raise UnreadableError("no line of column names") from None

@@ -1,0 +1,177 @@
+"""A store that speaks S3 and a PostgreSQL server, of this machine and for one test run."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import free_port
+
+ADMIN, READER = "the-administrator", "the-reader"
+
+
+@contextmanager
+def object_store() -> Iterator[str]:
+    """The address of a store that is empty at first."""
+    pytest.importorskip("moto", reason="moto, a store that speaks S3, is not installed")
+    pytest.importorskip("boto3", reason="boto3, the extra s3, is not installed")
+    port = free_port()
+    with subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as server:
+        try:
+            _wait(port, server)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.kill()
+
+
+@dataclass(frozen=True)
+class Database:
+    """A server with a role ``reader`` that may read."""
+
+    port: int
+    folder: Path
+
+    def execute(self, *statements: str) -> None:
+        """Execute statements as the server's owner, in the database ``clinic``."""
+        text = "".join(f"{statement};\n" for statement in statements)
+        subprocess.run(
+            [
+                shutil.which("psql") or "psql",
+                "-qX",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-h",
+                "127.0.0.1",
+                "-p",
+                str(self.port),
+                "clinic",
+            ],
+            input=text,
+            text=True,
+            check=True,
+            capture_output=True,
+            env={**os.environ, "PGUSER": "postgres", "PGPASSWORD": ADMIN},
+        )
+
+    def address(self, table: str) -> str:
+        """Where one of its tables lies."""
+        return f"postgresql://127.0.0.1:{self.port}/clinic/public/{table}"
+
+
+@contextmanager
+def database_server() -> Iterator[Database]:
+    """A server, with the programs that Debian's package ``postgresql`` brings."""
+    pytest.importorskip(
+        "adbc_driver_postgresql", reason="adbc-driver-postgresql, the extra postgresql, is not installed"
+    )
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    initdb = str(found[-1]) if found else shutil.which("initdb")
+    if initdb is None or shutil.which("psql") is None:
+        pytest.skip("PostgreSQL's server is not installed: apt-get install postgresql")
+    postgres = str(Path(initdb).with_name("postgres"))
+    # The server refuses to run as root, and its user may not enter pytest's folders.
+    folder = Path(tempfile.mkdtemp(prefix="sotto-postgresql-"))
+    other: dict[str, Any] = {}
+    if os.geteuid() == 0:
+        try:
+            user = pwd.getpwnam("postgres")
+        except KeyError:
+            pytest.skip("there is no user 'postgres' for a server to run as")
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        other = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    password = folder / "password"
+    password.write_text(ADMIN)
+    password.chmod(0o644)
+    data, port = folder / "data", free_port()
+    try:
+        subprocess.run(
+            [
+                initdb,
+                "-D",
+                str(data),
+                "-A",
+                "scram-sha-256",
+                "-U",
+                "postgres",
+                "--no-sync",
+                f"--pwfile={password}",
+            ],
+            check=True,
+            capture_output=True,
+            cwd=folder,
+            **other,
+        )
+        listening = ["-p", str(port), "-k", str(folder), "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]
+        with subprocess.Popen(
+            [postgres, "-D", str(data), *listening],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=folder,
+            **other,
+        ) as server:
+            try:
+                _wait(port, server)
+                yield _prepared(Database(port, folder))
+            finally:
+                server.send_signal(3)  # SIGQUIT: at once
+                server.wait()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prepared(server: Database) -> Database:
+    environment = {**os.environ, "PGUSER": "postgres", "PGPASSWORD": ADMIN}
+    command = [
+        "psql",
+        "-qX",
+        "-h",
+        "127.0.0.1",
+        "-p",
+        str(server.port),
+        "postgres",
+        "-c",
+        "CREATE DATABASE clinic",
+    ]
+    until = time.monotonic() + 120
+    # A server that listens may still be starting up.
+    while subprocess.run(command, env=environment, capture_output=True, check=False).returncode:
+        if time.monotonic() > until:
+            raise TimeoutError
+        time.sleep(0.2)
+    server.execute(
+        f"CREATE ROLE reader LOGIN PASSWORD '{READER}' CONNECTION LIMIT 20",
+        "ALTER ROLE reader SET default_transaction_read_only = on",
+        "ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO reader",
+    )
+    return server
+
+
+def _wait(port: int, server: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 120
+    while server.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+    raise RuntimeError("the server ended right after its start")

@@ -1,0 +1,236 @@
+"""Tables in a store that speaks S3: the same rows as from files, of one time, and of the allowed places alone."""
+
+from __future__ import annotations
+
+import gzip
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from structlog.testing import capture_logs
+
+from schemas import Address, Categories, Domain, Integers, TableSource
+from stream.data import DataError, GuardedReader, ReadingLimits, Rows, TableStore, UnreadableError
+from stream.data import store as store_module
+from stream.data.checks import check_table
+from stream.data.objects import _client
+from stream.data.places import sheets_of
+from stream.data.roots import parse_roots
+from tests.unit.data.small import source
+
+KEY = bytes(range(32))
+SECRET = "wJalrXUtnFEMI"  # noqa: S105
+ATTRIBUTES: dict[str, Domain] = {
+    "x": Integers(minimum=0, maximum=9),
+    "year": Integers(minimum=2020, maximum=2029),
+    "ward": Categories(values=("A/B", "C")),
+}
+PLAIN = ("x,year,ward\n1,2023,C\n\n2,2024,A/B\n", [(1, 3, 1), (2, 4, 0)])
+
+
+@dataclass(frozen=True)
+class Bucket:
+    name: str
+    client: Any
+    folder: Path
+
+    def put(self, key: str, body: bytes) -> None:
+        self.client.put_object(Bucket=self.name, Key=key, Body=body)
+
+    def put_parquet(self, key: str, cells: dict[str, list[Any]]) -> None:
+        path = self.folder / "object.parquet"
+        pl.DataFrame(cells).write_parquet(path)
+        self.put(key, path.read_bytes())
+
+    def address(self, key: str = "") -> str:
+        return f"s3://{self.name}/{key}"
+
+    def put_visits(self) -> None:
+        self.put("visits/", b"")
+        self.put("visits/_SUCCESS", b"")
+        self.put_parquet("visits/year=2024/ward=C/b%20.parquet", {"x": [5]})
+        self.put_parquet("visits/year=2023/ward=A%2FB/a.parquet", {"x": [1, 2]})
+
+
+@pytest.fixture
+def bucket(store_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A bucket, and credentials as a deployment gives them: in files that variables name."""
+    (tmp_path / "config").write_text(
+        f"[profile clinic]\nregion = eu-west-1\nendpoint_url = {store_address}\ns3 =\n  addressing_style = path\n"
+    )
+    (tmp_path / "credentials").write_text(
+        f"[clinic]\naws_access_key_id = AKIA\naws_secret_access_key = {SECRET}\n"
+    )
+    for name in (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_ENDPOINT_URL",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_PROFILE", "clinic")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    _client.cache_clear()
+    name = f"clinic-{uuid.uuid4().hex}"
+    _client().create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    return Bucket(name, _client(), tmp_path)
+
+
+def reader(*roots: str, reading: int = 1 << 30) -> GuardedReader:
+    return GuardedReader(ReadingLimits(parse_roots(":".join(roots)), 8 << 20, reading, 120.0))
+
+
+def declared(path: str, attributes: dict[str, Domain] = ATTRIBUTES) -> TableSource:
+    return source(attributes, path=path)
+
+
+def cause(refuse: Callable[[], object]) -> str:
+    with pytest.raises(UnreadableError) as refused, capture_logs() as logged:
+        refuse()
+    assert str(refused.value) == str(UnreadableError("another cause"))
+    assert SECRET not in str(logged)
+    return refused.value.cause
+
+
+def rows_of(rows: Rows) -> list[tuple[int, ...]]:
+    return list(zip(*(column.tolist() for column in rows.private_codes.values()), strict=True))
+
+
+@pytest.mark.parametrize("key", ["visits/", "visits/year=*/", "visits/**/*.parquet"])
+def test_a_partitioned_folder_is_read_as_from_disk(bucket: Bucket, key: str) -> None:
+    bucket.put_visits()
+    assert rows_of(reader(bucket.address())(declared(bucket.address(key)))) == [(1, 3, 0), (2, 3, 0), (5, 4, 1)]
+
+
+@pytest.mark.parametrize("key", ["plain.csv", "plain.csv.gz", "plain.parquet"])
+def test_single_objects_are_read_as_files_are(bucket: Bucket, key: str) -> None:
+    text, rows = PLAIN
+    bucket.put("plain.csv", text.encode())
+    bucket.put("plain.csv.gz", gzip.compress(text.encode()))
+    bucket.put_parquet(
+        "plain.parquet", {"ward": ["C", None, "A/B"], "x": [1, None, 2], "year": [2023, None, 2024]}
+    )
+    found = reader(bucket.address(key))(declared(bucket.address(key)))
+    assert rows_of(found) == rows
+    assert found.file_row_count == 3
+
+
+def test_nothing_outside_the_roots_is_asked_for(bucket: Bucket) -> None:
+    bucket.put_visits()
+    bucket.put("visits-secret/a.csv", PLAIN[0].encode())
+    for root in (
+        bucket.address("visits-secret/"),
+        "s3://another-bucket",
+        str(bucket.folder),
+        "postgresql://clinic",
+    ):
+        for key in ("visits/", "visits/year=2023/", "*/", "**/*.parquet", ""):
+            found = cause(partial(reader(root), declared(bucket.address(key))))
+            assert found == "outside SOTTO_TABLE_ROOTS"
+    assert (
+        reader("s3://another-bucket", bucket.address("visits"))(declared(bucket.address("visits/"))).file_row_count
+        == 3
+    )
+
+
+def test_an_object_whose_key_has_dots_for_a_folder_is_refused(bucket: Bucket) -> None:
+    bucket.put("visits/../secret.csv", PLAIN[0].encode())
+    assert cause(lambda: reader(bucket.address("visits"))(declared(bucket.address("visits/")))) == (
+        "a file below has an empty name, or dots for one"
+    )
+
+
+def test_what_goes_wrong_is_told_by_the_stores_own_word_to_the_log_alone(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = reader(bucket.address(), "s3://no-such-bucket")
+    assert cause(lambda: read(declared("s3://no-such-bucket/a.csv"))) == "the store refused: NoSuchBucket"
+    assert cause(lambda: read(declared(bucket.address("a.csv")))) == "missing"
+    assert cause(lambda: read(declared(bucket.address("a/")))) == "missing"
+    bucket.put_visits()
+    assert cause(lambda: reader(bucket.address(), reading=1 << 8)(declared(bucket.address("visits/"))))
+    bucket.put("broken.parquet", b"PAR1 no table PAR1")
+    assert cause(lambda: read(declared(bucket.address("broken.parquet")))).startswith("its format")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    found = cause(lambda: read(declared(bucket.address("visits/"))))
+    assert found == "the store was not reached: EndpointConnectionError"
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    assert cause(lambda: read(declared(bucket.address("visits/")))) == "the store was not reached: ProfileNotFound"
+
+
+def test_the_objects_together_may_be_no_larger_than_may_be_read(bucket: Bucket) -> None:
+    bucket.put_visits()
+    address = Address.of_table(bucket.address("visits/"))
+    assert address is not None
+    with pytest.raises(UnreadableError) as refused:
+        list(sheets_of(bucket.address("visits/"), most_bytes=100))
+    assert refused.value.cause == "larger than SOTTO_TABLE_READING_BYTES"
+
+
+def test_a_table_of_which_an_object_changes_while_it_is_read_is_refused(bucket: Bucket) -> None:
+    bucket.put_visits()
+    sheets = sheets_of(bucket.address("visits/"))
+    next(sheets)
+    bucket.put_parquet("visits/year=2025/ward=C/c.parquet", {"x": [1]})
+    with pytest.raises(UnreadableError) as refused:
+        list(sheets)
+    assert refused.value.cause == "changed while it was read"
+
+
+def test_what_is_loaded_is_what_is_recognised_and_other_data_than_registered_is_refused(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.put_visits()
+    guarded, reads = reader(bucket.address()), []
+
+    def counted(asked: TableSource) -> Rows:
+        reads.append(asked.path)
+        return guarded(asked)
+
+    visits = declared(bucket.address("visits/"))
+    budget = TableStore(KEY, read=counted, stamp=guarded.stamp)
+    registered = budget.fingerprint(visits)
+    assert budget.fingerprint(visits) == registered
+    assert len(reads) == 1
+    assert TableStore(KEY, read=counted, stamp=guarded.stamp).get(visits, registered).private_row_count == 3
+    bucket.put_parquet("visits/year=2024/ward=C/b%20.parquet", {"x": [6]})
+    assert budget.get(visits, registered).private_row_count == 3
+    refreshed = budget.fingerprint(visits, version=2)
+    assert budget.get(visits, refreshed, version=2).private_row_count == 3
+    late = TableStore(KEY, read=counted, stamp=guarded.stamp)
+    reads.clear()
+    for _ in range(3):
+        with pytest.raises(DataError, match="differs from what was registered"):
+            late.get(visits, registered)
+    assert len(reads) == 1
+    assert late.get(visits, refreshed, version=2).private_row_count == 3
+    bucket.put_parquet("visits/year=2024/ward=C/b%20.parquet", {"x": [5]})
+    monkeypatch.setattr(store_module, "RETRY_SECONDS", 0.0)
+    assert late.get(visits, registered).private_row_count == 3
+
+
+def test_the_rows_of_a_folder_have_the_fingerprint_that_they_have_on_disk(bucket: Bucket) -> None:
+    bucket.put_visits()
+    for key, cells in {"year=2024/ward=C/b.parquet": [5], "year=2023/ward=A%2FB/a.parquet": [1, 2]}.items():
+        path = bucket.folder / "visits" / key
+        path.parent.mkdir(parents=True)
+        pl.DataFrame({"x": cells}).write_parquet(path)
+    store = TableStore(KEY)
+    assert store.fingerprint(declared(bucket.address("visits/"))) == store.fingerprint(
+        declared(f"{bucket.folder}/visits/")
+    )
+
+
+def test_an_owner_checks_objects_as_services_read_them(bucket: Bucket) -> None:
+    bucket.put_visits()
+    report = check_table(declared(bucket.address("visits/")))
+    assert (report.rows, report.as_declared) == (3, 3)
+    assert report.path == bucket.address("visits/")

@@ -1,0 +1,170 @@
+"""Tables of several files: which they are, in what order, and whose folders say a column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+import pytest
+from structlog.testing import capture_logs
+
+from schemas import Categories, Domain, Integers, TableSource
+from stream.data import DataError, GuardedReader, ReadingLimits, Rows, TableStore, UnreadableError
+from stream.data.checks import check_table
+from stream.data.parts import local_parts
+from stream.data.places import sheets_of
+from tests.unit.data.small import source
+
+KEY = bytes(range(32))
+ATTRIBUTES: dict[str, Domain] = {
+    "x": Integers(minimum=0, maximum=9),
+    "year": Integers(minimum=2020, maximum=2029),
+    "ward": Categories(values=("A/B", "C", "none"), other="none"),
+}
+
+
+@pytest.fixture
+def visits(tmp_path: Path) -> Path:
+    """A table of three files in folders that say year and ward, and what writers leave beside them."""
+    folder = tmp_path / "visits"
+    for name, cells in {
+        "year=2024/ward=C/b.parquet": [5],
+        "year=2023/ward=A%2FB/a.parquet": [1, 2],
+        "year=2023/ward=__HIVE_DEFAULT_PARTITION__/a.parquet": [3, 4],
+    }.items():
+        (folder / name).parent.mkdir(parents=True)
+        pl.DataFrame({"x": cells}).write_parquet(folder / name)
+    (folder / "_SUCCESS").write_text("")
+    (folder / "year=2023" / ".part.crc").write_text("")
+    return folder
+
+
+def reader(*roots: Path) -> GuardedReader:
+    return GuardedReader(ReadingLimits(roots, 8 << 20, 1 << 30, 60.0))
+
+
+def declared(path: object, attributes: dict[str, Domain] = ATTRIBUTES) -> TableSource:
+    return source(attributes, path=str(path))
+
+
+def cause(refuse: Callable[[], object]) -> str:
+    with pytest.raises(UnreadableError) as refused, capture_logs():
+        refuse()
+    assert str(refused.value) == str(UnreadableError("another cause"))
+    return refused.value.cause
+
+
+def rows_of(rows: Rows) -> list[tuple[int, ...]]:
+    return list(zip(*(column.tolist() for column in rows.private_codes.values()), strict=True))
+
+
+@pytest.mark.parametrize("path", ["visits/", "visits/**/*.parquet", "visits/year=*/", "visits/*/ward=*/?.parquet"])
+def test_files_are_read_in_the_order_of_their_names_and_their_folders_say_columns(visits: Path, path: str) -> None:
+    path = path.replace("?", "*")
+    rows = reader(visits.parent)(declared(f"{visits.parent}/{path}"))
+    assert rows_of(rows) == [(1, 3, 0), (2, 3, 0), (3, 3, 2), (4, 3, 2), (5, 4, 1)]
+    assert rows.file_row_count == 5
+
+
+def test_wildcards_stand_for_signs_of_one_name(visits: Path) -> None:
+    assert len(local_parts(f"{visits}/*=2023/*/*.parquet")) == 2
+    assert len(local_parts(f"{visits}/**/b.*")) == 1
+    assert len(local_parts(f"{visits}/**/**/**/*")) == 3
+    for nothing in ("*.parquet", "*/*.parquet", "year=202?/**/a.parquet", "year=202[34]/**/*"):
+        with pytest.raises(UnreadableError):
+            local_parts(f"{visits}/{nothing}")
+
+
+def test_a_file_of_the_very_name_is_no_pattern(tmp_path: Path) -> None:
+    for name in ("a*.csv", "ab.csv"):
+        (tmp_path / name).write_text("x\n1\n")
+    assert [part.location for part in local_parts(f"{tmp_path}/a*.csv")] == [f"{tmp_path}/a*.csv"]
+
+
+def test_csv_and_parquet_may_lie_side_by_side_and_lack_no_column(visits: Path) -> None:
+    (visits / "year=2025").mkdir()
+    (visits / "year=2025" / "c.csv").write_text("y,x,ward\n0,6,C\n\n0,7,D\n")
+    rows = reader(visits.parent)(declared(f"{visits}/"))
+    assert rows_of(rows)[5:] == [(6, 5, 1), (7, 5, 2)]
+    assert rows.file_row_count == 8
+    (visits / "year=2025" / "d.csv").write_text("y\n0\n")
+    with pytest.raises(DataError, match="no column 'x'"):
+        reader(visits.parent)(declared(f"{visits}/"))
+
+
+def test_what_is_no_table_or_belongs_to_delta_is_refused(visits: Path) -> None:
+    read = reader(visits.parent)
+    (visits / "notes.txt").write_text("")
+    assert cause(lambda: read(declared(f"{visits}/"))) == "no .csv, .csv.gz or .parquet file"
+    (visits / "notes.txt").unlink()
+    (visits / "year=2023" / "_delta_log").mkdir()
+    (visits / "year=2023" / "_delta_log" / "0.json").write_text("")
+    assert cause(lambda: read(declared(f"{visits}/"))).startswith("a Delta table's folder")
+    assert cause(lambda: read(declared(f"{visits}/*/*/*.parquet"))).startswith("a Delta table's folder")
+    assert len(read(declared(f"{visits}/year=2024/", {"x": ATTRIBUTES["x"]})).private_codes["x"]) == 1
+
+
+def test_no_pattern_and_no_link_leads_out_of_the_roots(visits: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    pl.DataFrame({"x": [9]}).write_parquet(secret / "a.parquet")
+    only: dict[str, Domain] = {"x": ATTRIBUTES["x"]}
+    read = reader(visits)
+    outside = "outside SOTTO_TABLE_ROOTS"
+    for path in (
+        f"{secret}/",
+        f"{visits}/../secret/",
+        f"{visits}/../*/a.parquet",
+        f"{tmp_path}/**/a.parquet",
+        f"{tmp_path}/vis*/year=2024/ward=C/b.parquet",
+        "/",
+        "/**/*.csv",
+    ):
+        assert cause(partial(read, declared(path, only))) == outside
+    assert cause(lambda: read(declared(f"{visits}/*/../../secret/a.parquet", only))) == "missing"
+    (visits / "in.parquet").symlink_to(secret / "a.parquet")
+    assert cause(lambda: read(declared(f"{visits}/", only))) == outside
+    assert cause(lambda: read(declared(f"{visits}/*.parquet", only))) == outside
+    (visits / "in.parquet").unlink()
+    (visits / "folder").symlink_to(secret)
+    assert cause(lambda: read(declared(f"{visits}/folder/", only))) == outside
+    assert read(declared(f"{visits}/", only)).file_row_count == 5
+
+
+def test_a_stamp_is_made_of_nothing_outside_the_roots(visits: Path) -> None:
+    assert reader(visits).stamp(declared("/**/*.csv")) == ("/**/*.csv",)
+    assert len(reader(visits).stamp(declared(f"{visits}/"))) == 4
+
+
+def test_a_table_whose_file_changes_while_it_is_read_is_refused(visits: Path) -> None:
+    sheets = sheets_of(f"{visits}/")
+    next(sheets)
+    pl.DataFrame({"x": [8]}).write_parquet(visits / "year=2024/ward=C/b.parquet")
+    with pytest.raises(UnreadableError) as refused:
+        list(sheets)
+    assert refused.value.cause == "changed while it was read"
+
+
+def test_another_file_in_the_folder_is_other_data_and_a_renamed_folder_of_the_same_rows_is_not(
+    visits: Path,
+) -> None:
+    store = TableStore(KEY)
+    registered = store.fingerprint(declared(f"{visits}/"))
+    assert TableStore(KEY).get(declared(f"{visits}/"), registered).private_row_count == 5
+    moved = visits.rename(visits.parent / "moved")
+    assert store.fingerprint(declared(f"{moved}/")) == registered
+    extra = moved / "year=2024/ward=C/c.parquet"
+    pl.DataFrame({"x": [0]}).write_parquet(extra)
+    assert store.fingerprint(declared(f"{moved}/")) != registered
+    with pytest.raises(DataError, match="differs"):
+        TableStore(KEY).get(declared(f"{moved}/"), registered)
+    extra.unlink()
+    assert store.fingerprint(declared(f"{moved}/")) == registered
+
+
+def test_an_owner_checks_a_folder_as_services_read_it(visits: Path) -> None:
+    report = check_table(declared(f"{visits}/"))
+    assert (report.rows, report.changed, report.left_out) == (5, 2, 0)
+    assert report.columns.found == ("x", "year", "ward")

@@ -1,0 +1,221 @@
+"""Tables in PostgreSQL: one snapshot, in whatever order the server sends it, read by a role that may do no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from schemas import Bins, Categories, Domain, Integers, TableSource
+from stream.data import DataError, GuardedReader, ReadingLimits, Rows, TableStore, UnreadableError
+from stream.data import postgresql as postgresql_module
+from stream.data.checks import check_table
+from stream.data.places import sheets_of, stamp_of
+from stream.data.roots import parse_roots
+from tests.unit.data.servers import READER, Database
+from tests.unit.data.small import source
+
+KEY = bytes(range(32))
+_BROKE_OFF = "PostgreSQL broke off while it sent rows"
+ATTRIBUTES: dict[str, Domain] = {
+    "age": Integers(minimum=0, maximum=120),
+    "Sex": Categories(values=("F", "M", "?"), other="?"),
+    "bmi": Bins(edges=(10.0, 18.5, 25.0, 30.0)),
+    "paid": Integers(minimum=0, maximum=1000, outside="reject"),
+    "insured": Categories(values=("true", "false")),
+}
+
+
+@pytest.fixture
+def clinic(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
+    """The server, and credentials as a deployment gives them: in a file that a variable names."""
+    passwords = tmp_path / "pgpass"
+    passwords.write_text(f"127.0.0.1:{database.port}:clinic:reader:{READER}\n")
+    passwords.chmod(0o600)
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    monkeypatch.setenv("PGPASSFILE", str(passwords))
+    monkeypatch.setenv("PGUSER", "reader")
+    return database
+
+
+def fill(database: Database, *rows: str, table: str = "visits") -> None:
+    database.execute(
+        f"DROP TABLE IF EXISTS {table} CASCADE",
+        f'CREATE TABLE {table} (who uuid, age smallint, "Sex" char(3), bmi double precision, paid numeric, insured boolean)',
+        *([f"INSERT INTO {table} VALUES {', '.join(rows)}"] if rows else []),  # noqa: S608
+    )
+
+
+ANN, BEN = ("'11111111-1111-1111-1111-111111111111'", "'22222222-2222-2222-2222-222222222222'")
+ROWS = (
+    f"({ANN}, 34, 'F', 17.5, 10.0, true)",
+    f"({ANN}, 200, 'M', 25, 999, false)",
+    f"({BEN}, -3, 'x', 'NaN', 1, true)",
+    f"({BEN}, NULL, 'F', 20, 1, true)",
+    f"({BEN}, 51, NULL, 'Infinity', 7.00, true)",
+    "(NULL, 51, 'F', 12, 7.5, true)",
+    "(NULL, 52, 'F', 12, 1e40, true)",
+    "(NULL, 53, 'F', 12, 1000, true)",
+)
+
+
+def reader(root: str) -> GuardedReader:
+    return GuardedReader(ReadingLimits(parse_roots(root), 8 << 20, 1 << 30, 120.0))
+
+
+def declared(database: Database, table: str = "visits", person: str | None = None) -> TableSource:
+    found = source(ATTRIBUTES, path=database.address(table))
+    return found.model_copy(update={"person": person, "contribution": 1 if person is None else 2})
+
+
+def cause(refuse: Callable[[], object]) -> str:
+    with pytest.raises(UnreadableError) as refused, capture_logs() as logged:
+        refuse()
+    assert str(refused.value) == str(UnreadableError("another cause"))
+    assert READER not in str(logged)
+    return refused.value.cause
+
+
+def rows_of(rows: Rows) -> list[tuple[int, ...]]:
+    return sorted(zip(*(column.tolist() for column in rows.private_codes.values()), strict=True))
+
+
+def test_cells_are_taken_as_from_files(clinic: Database) -> None:
+    fill(clinic, *ROWS)
+    rows = reader(f"postgresql://127.0.0.1:{clinic.port}/clinic/public/")(declared(clinic))
+    assert rows_of(rows) == [(34, 0, 0, 10, 0), (51, 2, 2, 7, 0), (53, 0, 0, 1000, 0), (120, 1, 2, 999, 1)]
+    assert rows.file_row_count == len(ROWS)
+
+
+def test_credentials_may_come_from_a_service_file(
+    clinic: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(clinic, *ROWS)
+    services = tmp_path / "pg_service.conf"
+    services.write_text(f"[clinic]\nhost=nowhere.invalid\nport=1\ndbname=other\nuser=reader\npassword={READER}\n")
+    services.chmod(0o440)
+    monkeypatch.delenv("PGPASSFILE")
+    monkeypatch.delenv("PGUSER")
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    monkeypatch.setenv("PGSERVICE", "clinic")
+    rows = reader(f"postgresql://127.0.0.1:{clinic.port}/clinic/public/")(declared(clinic))
+    assert rows.file_row_count == len(ROWS)
+
+
+def test_the_order_of_rows_has_no_part_in_the_fingerprint_and_each_row_has(clinic: Database) -> None:
+    store, orders = TableStore(KEY), (ROWS, ROWS[::-1])
+    others: list[tuple[str, ...]] = [
+        ROWS[1:],
+        (*ROWS, ROWS[0]),
+        (ROWS[0].replace("34", "35"), *ROWS[1:]),
+        (),
+    ]
+    for person in (None, "who"):
+        found = set()
+        for rows in orders:
+            fill(clinic, *rows)
+            found.add(store.fingerprint(declared(clinic, person=person)))
+        assert len(found) == 1
+        for other in others:
+            fill(clinic, *other)
+            found.add(store.fingerprint(declared(clinic, person=person)))
+        assert len(found) == 5
+
+
+def test_a_worker_with_other_rows_than_registered_refuses(clinic: Database) -> None:
+    fill(clinic, *ROWS)
+    registered = TableStore(KEY).fingerprint(declared(clinic, person="who"))
+    assert TableStore(KEY).get(declared(clinic, person="who"), registered).public_size == 2
+    clinic.execute("UPDATE visits SET age = 35 WHERE age = 34")
+    with pytest.raises(DataError, match="differs from what was registered"):
+        TableStore(KEY).get(declared(clinic, person="who"), registered)
+
+
+def test_all_rows_are_of_one_moment(clinic: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(clinic)
+    clinic.execute("INSERT INTO visits SELECT NULL, 1, repeat('M', 1), 20, 1, true FROM generate_series(1, 50000)")
+    monkeypatch.setattr(postgresql_module, "_BATCH_BYTES", 1 << 16)
+    sheets = sheets_of(clinic.address("visits"))
+    sheet = next(sheets)
+    batches = sheet.batches(["age"])
+    next(batches)
+    found = [next(batches)]
+    clinic.execute("UPDATE visits SET age = 2", "INSERT INTO visits SELECT * FROM visits")
+    found.extend(batches)
+    assert len(found) > 2
+    assert sum(batch.height for batch in found) == 50_000
+    assert {age for batch in found for age in batch["age"]} == {1}
+    # Another look within it sees the same, though others have committed meanwhile.
+    assert {age for batch in sheet.batches(["age"]) for age in batch["age"]} == {1}
+    assert list(sheets) == []
+
+
+def test_a_stamp_stays_until_somebody_commits(clinic: Database) -> None:
+    fill(clinic, *ROWS)
+    # The server itself commits now and then, so that one pair of several must do.
+    assert any(stamp_of(clinic.address("visits")) == stamp_of(clinic.address("visits")) for _ in range(20))
+    before = stamp_of(clinic.address("visits"))
+    clinic.execute("UPDATE visits SET age = 35 WHERE age = 34")
+    assert stamp_of(clinic.address("visits")) != before
+    guarded = reader(f"postgresql://127.0.0.1:{clinic.port}").stamp(declared(clinic))
+    assert (guarded[0], len(guarded)) == (clinic.address("visits"), 3)
+
+
+def test_nothing_is_written_whatever_a_view_does(clinic: Database) -> None:
+    fill(clinic, *ROWS)
+    clinic.execute(
+        "CREATE TABLE IF NOT EXISTS marks (at int)",
+        "GRANT INSERT ON marks TO reader",
+        "CREATE OR REPLACE FUNCTION mark() RETURNS int LANGUAGE sql AS 'INSERT INTO marks VALUES (1) RETURNING at'",
+        "CREATE VIEW marking AS SELECT mark() AS age",
+    )
+    asked = source({"age": ATTRIBUTES["age"]}, path=clinic.address("marking"))
+    read = reader(f"postgresql://127.0.0.1:{clinic.port}/clinic")
+    assert cause(lambda: read(asked)) == _BROKE_OFF
+    clinic.execute("DO $$ BEGIN IF (SELECT count(*) FROM marks) > 0 THEN RAISE 'written'; END IF; END $$")
+
+
+def test_what_goes_wrong_is_told_by_code_to_the_log_alone(
+    clinic: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fill(clinic, *ROWS)
+    clinic.execute(
+        "CREATE TABLE IF NOT EXISTS hidden (age int)",
+        "REVOKE ALL ON hidden FROM reader",
+        "CREATE VIEW dividing AS SELECT 1 / (age - 34) AS age FROM visits",
+    )
+    root = f"postgresql://127.0.0.1:{clinic.port}/clinic/public"
+
+    def asked(table: str, at: str = root) -> str:
+        return cause(partial(reader(at), source({"age": ATTRIBUTES["age"]}, path=clinic.address(table))))
+
+    assert asked("nothing") == "missing"
+    assert asked("hidden") == "PostgreSQL says 42501"
+    assert asked("dividing") == _BROKE_OFF
+    for other in ("postgresql://127.0.0.1", f"{root}2", "postgresql://localhost", f"{root}/visits2"):
+        assert asked("visits", other) == "outside SOTTO_TABLE_ROOTS"
+    with pytest.raises(DataError, match="no column 'height'"):
+        reader(root)(source({"height": ATTRIBUTES["age"]}, path=clinic.address("visits")))
+    (tmp_path / "pgpass").write_text("")
+    assert asked("visits") == "PostgreSQL was not reached, or let nobody in"
+    monkeypatch.setenv("PGPASSWORD", "wrong-" + READER)
+    assert asked("visits") == "PostgreSQL was not reached, or let nobody in"
+
+
+def test_columns_of_any_name_are_quoted(clinic: Database) -> None:
+    name = 'it\'s "x"; DROP TABLE visits; --'
+    clinic.execute("DROP TABLE IF EXISTS odd", f'CREATE TABLE odd ("{name.replace(chr(34), 2 * chr(34))}" int)')
+    clinic.execute("INSERT INTO odd VALUES (3)")
+    rows = Rows.load(source({name: ATTRIBUTES["age"]}, path=clinic.address("odd")))
+    assert rows.private_codes[name].tolist() == [3]
+
+
+def test_an_owner_checks_a_table_as_services_read_it(clinic: Database) -> None:
+    fill(clinic, *ROWS)
+    report = check_table(declared(clinic), person="who")
+    assert (report.rows, report.left_out, report.as_declared) == (8, 4, 2)
+    assert report.people is not None
+    assert (report.people.people, report.people.rows_without) == (2, 3)

@@ -1,0 +1,128 @@
+"""Addresses of tables: one form each, and never a word of a secret."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from schemas import Address, Integers, TableSource
+from schemas.wire import describe
+
+
+def source(path: str) -> TableSource:
+    return TableSource(
+        kind="table",
+        source="visits",
+        neighbors="add-remove",
+        epsilon=1.0,
+        path=path,
+        attributes={"x": Integers(minimum=0, maximum=2)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("s3://clinic/visits/2024.parquet", ("visits", "2024.parquet")),
+        ("s3://clinic/visits/", ("visits",)),
+        ("s3://clinic/", ()),
+        ("s3://clinic/visits/year=*/**/*.csv.gz", ("visits", "year=*", "**", "*.csv.gz")),
+        ("postgresql://db.internal/clinic/public/visits", ("clinic", "public", "visits")),
+        ("postgresql://db.internal:6432/clinic/public/visits", ("clinic", "public", "visits")),
+    ],
+)
+def test_an_address_is_taken_apart(text: str, parts: tuple[str, ...]) -> None:
+    address = Address.of_table(text)
+    assert address is not None
+    assert address.parts == parts
+    assert source(text).path == text
+
+
+@pytest.mark.parametrize(
+    "text", ["/data/visits.csv", "visits.csv", "C:/visits.csv", "/data/s3:/x.csv", "/d/%2e.csv"]
+)
+def test_what_has_no_scheme_is_a_path(text: str) -> None:
+    assert Address.of_table(text) is None
+    assert source(text).path == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://reader:hunter2@db/clinic/public/visits",
+        "postgresql://hunter2@db/clinic/public/visits",
+        "postgresql://db/clinic/public/visits?password=hunter2",
+        "postgresql://db/clinic/public/visits?options=hunter2",
+        "postgres://reader:hunter2@db/clinic/public/visits",
+        "s3://key:hunter2@clinic/visits.csv",
+        "s3://clinic@hunter2/visits.csv",
+        "https://clinic.example/visits.csv?X-Amz-Signature=hunter2",
+        " s3://key:hunter2@clinic/visits.csv",
+        "file:///hunter2",
+        "gs://hunter2/visits.csv",
+        "S3://hunter2/visits.csv",
+        "s3://Hunter2/visits.csv",
+        "s3://hunter2:9000/visits.csv",
+        "s3://hunter2",
+        "s3://hunter2/../other/visits.csv",
+        "s3://hunter2/./visits.csv",
+        "s3://hunter2//visits.csv",
+        "s3://hunter2/a%2e%2e/visits.csv",
+        "s3://hunter2/visits.csv#x",
+        "s3://hunter2/visits\\x.csv",
+        "s3://hunter2/a b.csv",
+        "s3://hunter2/[a-z].csv",
+        "s3://hunter2/\uff0e\uff0e/visits.csv",
+        "s3://hunter2/visits.csv\n",
+        "postgresql:///clinic/public/hunter2",
+        "postgresql://a,b/clinic/public/hunter2",
+        "postgresql://DB/clinic/public/hunter2",
+        "postgresql://[::1]/clinic/public/hunter2",
+        "postgresql://db:05432/clinic/public/hunter2",
+        "postgresql://db:65536/clinic/public/hunter2",
+        "postgresql://db/clinic/hunter2",
+        "postgresql://db/clinic/public/hunter2/",
+        "postgresql://db/clinic/public/hunter*",
+        "postgresql://db/dbname=x/public/hunter2",
+        "postgresql://db/clinic/pub'lic/hunter2",
+    ],
+)
+def test_any_other_form_is_refused_at_registration_without_a_word_of_it(text: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        source(text)
+    told = describe(refused.value)
+    assert told.startswith("path: ")
+    assert "hunter2" not in str(refused.value) + told
+
+
+def test_whoever_gives_a_password_is_told_where_it_belongs() -> None:
+    with pytest.raises(ValidationError, match="no user and no password in an address, which is public"):
+        source("postgresql://reader:secret@db/clinic/public/visits")
+
+
+@pytest.mark.parametrize(
+    ("root", "text", "below"),
+    [
+        ("s3://clinic/visits", "s3://clinic/visits/a.csv", True),
+        ("s3://clinic/visits/", "s3://clinic/visits/*/a.csv", True),
+        ("s3://clinic/visits/a.csv", "s3://clinic/visits/a.csv", True),
+        ("s3://clinic/visits", "s3://clinic/visits-secret/a.csv", False),
+        ("s3://clinic/visits", "s3://clinic/visit*/a.csv", False),
+        ("s3://clinic/visits", "s3://clinic/*/a.csv", False),
+        ("s3://clinic/visits", "s3://clinic/**/a.csv", False),
+        ("s3://clinic/visits", "s3://clinic/", False),
+        ("s3://clinic/visits", "s3://clinic.evil/visits/a.csv", False),
+        ("s3://clinic", "s3://clinic2/a.csv", False),
+        ("s3://clinic/visits", "s3://clinic/Visits/a.csv", False),
+        ("postgresql://db/clinic/public", "postgresql://db:5432/clinic/public/visits", True),
+        ("postgresql://db", "postgresql://db/clinic/public/visits", True),
+        ("postgresql://db/clinic/public", "postgresql://db:5433/clinic/public/visits", False),
+        ("postgresql://db/clinic/public", "postgresql://db.evil/clinic/public/visits", False),
+        ("postgresql://db/clinic/public", "postgresql://db/clinic/public2/visits", False),
+        ("postgresql://clinic/visits", "s3://clinic/visits/a.csv", False),
+    ],
+)
+def test_a_root_stands_for_what_lies_below_it_part_by_part(root: str, text: str, below: bool) -> None:
+    address = Address.of_table(text)
+    assert address is not None
+    assert address.is_below(Address.of_root(root)) == below
