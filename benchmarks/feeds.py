@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.report import Figure, show_figures, write_json
-from schemas import EventsSource
+from schemas import AnswersCalibration, EventsSource
 from schemas.streams import StreamSpec
 from stream.processors.base import Record
 from stream.processors.feeds.definitions import Definitions
@@ -61,6 +61,21 @@ class _Opened(Definitions):
         return self._opened
 
 
+_CALIBRATION: Final = AnswersCalibration(
+    epsilon=1.0,
+    delta=0.0,
+    grid=1.0,
+    sensitivity_steps=1,
+    cutoff=1,
+    expected_queries=1,
+    beta=0.05,
+    alpha=3.0,
+    method="basic",
+    epsilon_answer=1.0,
+)
+"""Feeds ask nothing of it."""
+
+
 def _stream(number: int, where: str | None) -> Told:
     standing = {
         "window": {"size": "1m"},
@@ -80,7 +95,7 @@ def _stream(number: int, where: str | None) -> Told:
     )
     if spec.standing is None:
         raise TypeError("the stream is not standing")
-    return Told(spec, spec.standing, _SOURCE, f"{number:032x}", "opened", b"")
+    return Told(spec, spec.standing, _SOURCE, f"{number:032x}", _CALIBRATION, "opened", b"")
 
 
 @dataclass

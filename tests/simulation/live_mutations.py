@@ -69,22 +69,21 @@ def counts_without_the_position() -> Iterator[None]:
 
 
 @contextmanager
-def merged_windows_not_deleted() -> Iterator[None]:
-    """The partials of a window that was asked stay in the changelog, and how far the stream is does not get there."""
-    keep = MergeProcessor._keep
+def merging_forgets_how_far_it_was() -> Iterator[None]:
+    """A restart begins with all partials anew, and does not know which windows were asked."""
+    keep, restored = MergeProcessor._keep, MergeProcessor.restored
 
     def forgetful(self: MergeProcessor, outputs: Outputs, written: Mapping[bytes, bytes | None]) -> None:
-        keep(
-            self,
-            outputs,
-            {
-                key: value
-                for key, value in written.items()
-                if key.startswith((b"@partial", PROGRESS_KEY)) and value
-            },
-        )
+        keep(self, outputs, {key: value for key, value in written.items() if key == PROGRESS_KEY})
 
-    with patch.object(MergeProcessor, "_keep", forgetful):
+    def anew(self: MergeProcessor) -> Mapping[str, int]:
+        return dict.fromkeys(restored(self), 0)
+
+    with (
+        patch.object(MergeProcessor, "_keep", forgetful),
+        patch.object(MergeProcessor, "restored", anew),
+        patch.object(MergeProcessor, "repeatable", new=True),
+    ):
         yield
 
 
@@ -139,7 +138,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     partials_outside_of_the_transaction,
     position_without_the_counts,
     counts_without_the_position,
-    merged_windows_not_deleted,
+    merging_forgets_how_far_it_was,
     partials_not_kept,
     the_first_partition_is_enough,
     the_end_is_taken_for_granted,
