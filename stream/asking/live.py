@@ -50,7 +50,7 @@ class LiveTopic:
     def marks(self, moment: int) -> Iterator[LiveRecord]:
         """A mark for each partition: the clock has reached a moment, in milliseconds since 1970."""
         headers = ((MARK_HEADER, written_moment(moment).encode()),)
-        return (LiveRecord(self.source.topic, number, None, None, headers) for number in range(self.partitions))
+        return (LiveRecord(self.source.topic, number, None, b"", headers) for number in range(self.partitions))
 
 
 def person_key(event: LiveEvent, path: str) -> bytes | None:

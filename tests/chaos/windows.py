@@ -19,6 +19,8 @@ Logs = Mapping[tuple[str, int], Sequence[RecordLike]]
 
 GROUPS = ("a", "b", "c")
 PEOPLE = 12
+LARGEST = 64 * 1024
+"""An event that is larger is not read."""
 BEGINS = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""
 
@@ -223,6 +225,8 @@ def _event(value: bytes | None) -> dict[str, Any] | None:
         event = json.loads(value or b"")
     except ValueError:
         return None
-    if not isinstance(event, dict) or "who" not in event or event["group"] not in GROUPS:
+    if len(value or b"") > LARGEST or not isinstance(event, dict):
+        return None
+    if not event.get("who", {}).get("id") or event["group"] not in GROUPS:
         return None
     return event

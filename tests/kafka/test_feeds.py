@@ -58,7 +58,7 @@ class Live:
         """Move the clock of a source that has marks."""
         headers = [("sotto-mark", written_moment(moment).encode())]
         for number in range(PARTITIONS):
-            await self.producer.send(self.source.topic, None, partition=number, headers=headers)
+            await self.producer.send(self.source.topic, b"", partition=number, headers=headers)
         await self.producer.flush()
 
     async def logs(self) -> dict[tuple[str, int], list[RecordLike]]:
@@ -181,9 +181,7 @@ async def test_what_is_wrong_with_an_event_costs_nothing_and_stops_nobody(ground
         await topic.mark(BEGINS)
         for key, value in bad:
             await topic.producer.send_and_wait(topic.source.topic, value, key=key, partition=0)
-        # A person in a partition of somebody else's.
-        places = [topic.visits.next(BEGINS + 500, 1)[:2] for _ in range(100)]
-        home = next(number for number, key in places if key == b"person-1")
+        # Of these a person is at home in one partition.
         for number in range(PARTITIONS):
             await topic.producer.send_and_wait(topic.source.topic, json.dumps(right).encode(), partition=number)
         await topic.send(BEGINS + 1000, 1000, 50)
@@ -199,7 +197,6 @@ async def test_what_is_wrong_with_an_event_costs_nothing_and_stops_nobody(ground
         assert codes.count("partition") >= PARTITIONS - 1
         assert {"ahead", "person", "unknown category", "oversize", "malformed"} <= set(codes)
         assert not [value for letter in letters for _, value in letter.headers if b"elsewhere" in value]
-        assert home in range(PARTITIONS)
     finally:
         await topic.producer.stop()
 

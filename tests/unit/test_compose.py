@@ -18,7 +18,7 @@ from stream.settings import Settings
 
 PROJECT = Path(__file__).parents[2]
 COMPOSE = PROJECT / "docker-compose.yml"
-OWN = ["topics", "budget", "worker-1", "worker-2", "monitor", "alerts"]
+OWN = ["topics", "budget", "worker-1", "worker-2", "feed", "monitor", "alerts"]
 SERVING = ["budget", "worker-1", "worker-2"]
 DASHBOARDS = ["prometheus", "grafana"]
 
@@ -39,7 +39,7 @@ def stages() -> list[str]:
     return re.split(r"^FROM ", (PROJECT / "Dockerfile").read_text(), flags=re.MULTILINE)[1:]
 
 
-def test_there_is_one_kafka_one_budget_service_two_workers_and_what_watches_them(
+def test_there_is_one_kafka_one_budget_service_two_workers_a_feed_and_what_watches_them(
     services: dict[str, dict[str, Any]],
 ) -> None:
     assert list(services) == ["kafka", *OWN, *DASHBOARDS]
@@ -60,7 +60,7 @@ def test_every_command_exists_with_its_options(services: dict[str, dict[str, Any
     assert context.command_path.split()[1] == arguments[0]
 
 
-@pytest.mark.parametrize("name", [*SERVING, "monitor", "alerts"])
+@pytest.mark.parametrize("name", [*SERVING, "feed", "monitor", "alerts"])
 def test_services_wait_for_kafka_and_its_topics_and_come_back_after_a_crash(
     services: dict[str, dict[str, Any]], name: str
 ) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import promql_parser
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from stream.alerts.metrics import AlertMetrics
+from stream.kafka.feed_figures import FeedFigures
 from stream.kafka.metrics import Metrics
 from stream.monitor.metrics import exposition
 from tests.unit.monitor.installation import HIGH, Installation, spec
@@ -48,8 +50,11 @@ def exported() -> dict[str, set[str]]:
     installation.driver.send(0, b"no JSON")
     installation.flow()
     families = list(text_string_to_metric_families(exposition(installation.monitor).decode()))
-    for role in ("worker", "budget"):
+    for role in ("worker", "budget", "feed"):
         families += Metrics(role).registry.collect()
+    feeding = CollectorRegistry()
+    FeedFigures(feeding)._rejected.labels("malformed")
+    families += feeding.collect()
     alerting = AlertMetrics()
     alerting.of("oncall").dropped("old")
     families += alerting.registry.collect()
@@ -98,7 +103,7 @@ def test_prometheus_asks_every_service_of_the_compose_file_where_it_listens() ->
     jobs = {job["job_name"]: job for job in yaml.safe_load(CONFIGURATION.read_text())["scrape_configs"]}
     own = {
         f"{name}:{services[name]['environment']['SOTTO_METRICS_PORT']}"
-        for name in ("budget", "worker-1", "worker-2")
+        for name in ("budget", "worker-1", "worker-2", "feed")
     }
     assert set(jobs["sotto-services"]["static_configs"][0]["targets"]) == own
     assert all(services[target.split(":")[0]]["environment"]["SOTTO_METRICS_HOST"] == "0.0.0.0" for target in own)  # noqa: S104
