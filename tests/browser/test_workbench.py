@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from schemas import CloseStream, ExtendStream, OpenStream, RegisterSource
+from schemas import CloseStream, EventsSource, ExtendStream, OpenStream, RegisterSource
 from sotto import AsyncClient
 from stream.kafka.processes import Service
 from stream.settings import Settings
@@ -132,6 +132,48 @@ async def test_every_kind_of_attribute_and_source_can_be_declared(open_page: Ope
         await page.get_by_label("Events of one person").fill("5")
         await expect(page.locator(".declared")).to_contain_text("one person sends up to 5 events")
         assert (await shown_json(page))["source"]["contributions"] == 5
+
+
+async def test_a_live_topic_is_registered_and_a_standing_stream_opened_on_it(open_page: OpenPage) -> None:
+    scene = Scene()
+    async with scene.served() as address:
+        page = await open_page(address, "register", OPERATOR)
+        await page.get_by_label("Kind").first.select_option("events")
+        await page.get_by_label("Name").first.fill("flights")
+        await page.get_by_label("Topic").fill("ops.departures")
+        await page.get_by_label("Field of the person").fill("plane.tail")
+        await page.get_by_label("Field of the time").fill("at")
+        await page.get_by_label("Events that count").fill("2")
+        await page.get_by_label("Where attributes stand").fill("delay: flight.delay")
+        delay = page.get_by_role("group", name="Attribute", exact=True).first
+        await delay.get_by_label("Name").fill("delay")
+        await delay.get_by_label("Minimum").fill("0")
+        await delay.get_by_label("Maximum").fill("9")
+        await expect(page.locator(".declared")).to_contain_text("of which at most 2 events count in each window")
+        await page.get_by_label("Its people are in no other source").check()
+        await page.get_by_role("button", name="Register source…").click()
+        await confirmed(page, "Register source", "It is registered")
+        page = await open_page(address, "plan?source=flights", OPERATOR)
+        await page.get_by_label("Name of the stream").fill("late")
+        await page.get_by_label("Mechanism").select_option("above_threshold")
+        await page.get_by_label("Of the events with").fill("delay >= 5")
+        await page.get_by_role("group", name="For each value of").get_by_label("delay").check()
+        await page.get_by_label("One begins every").fill("15m")
+        await expect(page.get_by_text("which is 100 windows with all groups")).to_be_visible()
+        await page.get_by_role("button", name="Open stream…").click()
+        await confirmed(page, "Open stream", "It is open")
+        card = page.get_by_role("region", name="At a glance")
+        await expect(card).to_contain_text(
+            "It asks how many events with delay >= 5 for each delay in windows of 1h, one every 15m"
+        )
+        await expect(card).to_contain_text("that is 100 windows with all groups")
+    registered, opened = scene.requested
+    assert isinstance(registered, RegisterSource)
+    assert isinstance(registered.source, EventsSource)
+    assert (registered.source.contribution, registered.source.fields) == (2, {"delay": "flight.delay"})
+    assert isinstance(opened, OpenStream)
+    assert opened.stream.standing is not None
+    assert opened.stream.standing.by == ("delay",)
 
 
 async def test_a_plan_shows_its_cost_its_curve_and_what_is_vacuous(open_page: OpenPage) -> None:

@@ -27,7 +27,7 @@ export function topicForm() {
       labelled("Topic", topic, "of JSON events, keyed by the person"),
       labelled("Field of the person", person, "its name, or the way to it, as user.id"),
       labelled("Field of the time", time, "ISO 8601 with a zone, or milliseconds since 1970"),
-      labelled("Events of one person", contribution, "that count at most in a window of a stream"),
+      labelled("Events that count", contribution, "of one person, at most, in a window of a stream"),
       labelled("In all windows together", total, "what counts of one person in a running count; empty: none may be opened"),
       labelled("Where attributes stand", fields, "those whose field has another name, or is nested"),
       labelled("Windows close by", clock),
