@@ -39,14 +39,24 @@ HALTED = Seen("halted")
 
 
 @dataclass(frozen=True)
+class Sent:
+    """Events of a live topic that come in one go, and the moment that the source's clock reaches then."""
+
+    events: Sequence[Mapping[str, Any]]
+    until: str
+
+
+@dataclass(frozen=True)
 class Side:
     """One of two neighbouring data sets: what each query of a run asks, without its id and stream, and the table.
 
-    On a source of trusted values the data are in the queries; on a table the queries of both sides are the same.
+    On a source of trusted values the data are in the queries; on a table the queries of both sides are the same. Streams of a live
+    topic may be left to ask by themselves: ``sent`` is what comes on it then.
     """
 
-    queries: Sequence[Mapping[str, Any]]
+    queries: Sequence[Mapping[str, Any]] = ()
     table: Mapping[str, Sequence[Any]] | None = None
+    sent: Sequence[Sent] = ()
 
 
 @dataclass(frozen=True)
@@ -78,8 +88,10 @@ class Case:
 
     def __post_init__(self) -> None:
         one, other = self.sides
-        if not one.queries or len(one.queries) != len(other.queries):
-            raise ValueError("sides: both must ask the same number of queries, one at least")
+        if bool(one.queries) == bool(one.sent) or len(one.queries) != len(other.queries):
+            raise ValueError("sides: both must ask the same number of queries, one at least, or have events")
+        if [sent.until for sent in one.sent] != [sent.until for sent in other.sent]:
+            raise ValueError("sides: the clock of both must reach the same moments")
 
     @property
     def kind(self) -> str:

@@ -41,6 +41,7 @@ class _Run:
     """One run under way: its streams, and what was seen so far."""
 
     side: int
+    source: str
     streams: list[str]
     seen: list[Seen] = field(default_factory=list)
     over: bool = False
@@ -71,6 +72,9 @@ class _Installation:
         """Open all streams and ask all queries, the two sides in turns."""
         sides = [self._opened(side, runs) for side in range(2)]
         opened = [run for pair in zip(*sides, strict=True) for run in pair]
+        if self._case.sides[0].sent:
+            self._send(opened)
+            return opened
         places = range(len(self._case.sides[0].queries))
         if self._case.interruption == "redelivery":
             self._ask(opened, places)
@@ -95,12 +99,25 @@ class _Installation:
         for number in range(runs):
             source = f"source-{side}-{number // per_source}"
             if number % per_source == 0:
-                self._driver.register({**case.source, **budget, "source": source}, table)
-            run = _Run(side, [f"stream-{side}-{number}-{own}" for own in range(case.streams)])
+                topic = {"topic": source} if case.source["kind"] == "events" else {}
+                self._driver.register({**case.source, **topic, **budget, "source": source}, table)
+            run = _Run(side, source, [f"stream-{side}-{number}-{own}" for own in range(case.streams)])
             for name in run.streams:
                 spec = {"epsilon": 1.0, **case.stream, "mechanism": dict(case.mechanism)}
                 self._driver.open({**spec, "stream": name, "source": source})
             yield run
+
+    def _send(self, runs: list[_Run]) -> None:
+        """Send each side's events to its sources; all streams of a source are asked about the same ones."""
+        run_of = {run.streams[0]: run for run in runs}
+        for side, source in dict.fromkeys((run.side, run.source) for run in runs):
+            for sent in self._case.sides[side].sent:
+                for answers in (
+                    self._driver.publish(source, sent.events),
+                    self._driver.advance(source, sent.until),
+                ):
+                    for answer in answers:
+                        run_of[answer.stream].seen.append(self._case.seen(answer))
 
     def _ask(self, runs: list[_Run], places: range) -> None:
         queries = (

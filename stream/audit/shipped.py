@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from stream.audit import standing
 from stream.audit.cases import Case, Side, Transcript
 from stream.audit.running_counts import RUNNING
 
@@ -193,6 +194,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             ),
             _PLAN,
         ),
+        *standing.LAPLACE,
     ),
     "randomized_response": (
         Case(
@@ -217,6 +219,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
     "histogram": (
         Case("one row more", {"kind": "histogram", **_BY_SEX}, _GROWING, _table(_GROUPS, "F", "FM"), _PLAN),
         Case("one row changed", {"kind": "histogram", **_BY_SEX}, _CHANGING, _table(_GROUPS, "FF", "FM"), _PLAN),
+        *standing.HISTOGRAM,
     ),
     "running_count": RUNNING,
     "lazy_histogram": (

@@ -9,6 +9,7 @@ import pytest
 from stream.audit import AuditError, Case, Finding, Side, audit_all, cases_of
 from stream.audit.runs import sample
 from tests.privacy import audit_variants as variants
+from tests.privacy import standing_variants
 from tests.privacy.audit_variants import Variant, broken
 
 SEED = 20
@@ -60,6 +61,24 @@ def test_a_running_count_that_is_broken_is_flagged(variant: Variant, pair: str) 
         found = audited(case, 500)
     assert found.flagged, found
     assert not audited(case, 200).flagged
+
+
+@pytest.mark.parametrize(
+    ("variant", "kind", "pair"),
+    [
+        (standing_variants.bound_for_each_batch, "laplace", "one person with 9 events more"),
+        (standing_variants.bound_after_the_filter_of_another_stream, "laplace", "one person with 9 events more"),
+        (standing_variants.watermark_of_event_times, "laplace", "one person ahead of the others more"),
+        (standing_variants.empty_windows_left_out, "laplace", "one person in an empty window more"),
+        (standing_variants.groups_only_when_seen, "histogram", "one person in both groups of a window more"),
+    ],
+)
+def test_a_wrong_way_to_count_a_live_topic_is_flagged(variant: Variant, kind: str, pair: str) -> None:
+    [case] = [case for case in cases_of([kind]) if case.pair == pair]
+    with broken(variant):
+        found = audited(case, 600)
+    assert found.flagged, found
+    assert not audited(case, 100).flagged
 
 
 def test_decimals_that_are_rounded_as_doubles_are_flagged() -> None:
