@@ -1,4 +1,4 @@
-"""What a feed has counted so far, and holds: private figures for those who run it."""
+"""What a feed has counted so far, and holds: private figures for those who run it, who may ask in the middle of a step."""
 
 from __future__ import annotations
 
@@ -31,21 +31,23 @@ class Figures:
 
     def _there(self) -> Counter[str]:
         found: Counter[str] = Counter()
-        for tally in self._streams.tallies.values():
+        for tally in list(self._streams.tallies.values()):
             found.update(counted=tally.counted, late=tally.late, left_out=tally.left_out)
         return found
 
     @property
     def open_windows(self) -> int:
         """Windows of all tallies that something was counted in."""
-        return sum(len(tally.rows) for tally in self._streams.tallies.values())
+        return sum(len(tally.rows) for tally in list(self._streams.tallies.values()))
 
     @property
     def people(self) -> int:
         """People in these windows, once for each."""
-        return sum(tally.people for tally in self._streams.tallies.values())
+        return sum(tally.people for tally in list(self._streams.tallies.values()))
 
     @property
     def table_bytes(self) -> int:
         """The memory that the people take."""
-        return sum(table.nbytes for tally in self._streams.tallies.values() for table in tally.tables.values())
+        return sum(
+            table.nbytes for tally in list(self._streams.tallies.values()) for table in list(tally.tables.values())
+        )
