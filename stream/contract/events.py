@@ -28,6 +28,7 @@ from schemas import (
     Measurement,
     MemberStatus,
     MergedStream,
+    NodeSums,
     OpenStream,
     Partial,
     PartitionStatus,
@@ -154,7 +155,7 @@ CHANNELS: Final = (
     Channel(
         "merges",
         "internal",
-        "the stream's name, @partial|STREAM|START|PARTITION or @progress",
+        "the stream's name, @partial|STREAM|START|PARTITION, @node|STREAM|NUMBER or @progress",
         "feeds",
         "The changelog of merging; private.",
         compacted=True,
@@ -216,6 +217,7 @@ EVENTS: Final = (
     EventKind(Progress, "state", None, read_back=True),
     EventKind(Partial, "partials", None, read_back=True),
     EventKind(MergedStream, "merges", None, read_back=True),
+    EventKind(NodeSums, "merges", None, read_back=True),
     EventKind(HypothesisUpdate, "state", None, read_back=True),
     EventKind(Measurement, "state", None, read_back=True),
 )
