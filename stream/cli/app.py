@@ -17,7 +17,7 @@ COMMANDS: Final = {
     "serve": Later("stream.cli.serving:serve", "Run a service until SIGTERM or Ctrl-C."),
     "up": Later(
         "stream.cli.starting:up",
-        "Start broker, budget service, workers and monitor on this machine, and stop them at Ctrl-C.",
+        "Start broker, budget service, workers, a feed and monitor on this machine, and stop them at Ctrl-C.",
     ),
     "ask": Later("stream.cli.queries:ask", "Ask one query and wait for its answer."),
     "sql": Later(
