@@ -248,8 +248,8 @@ class EventsSource(_Source):
     topic: TopicName
     person: FieldPath
     time: FieldPath
-    attributes: Annotated[dict[AttributeName, Domain], Field(max_length=64, default_factory=dict)]
-    fields: Annotated[dict[AttributeName, FieldPath], Field(max_length=64, default_factory=dict)]
+    attributes: Annotated[dict[AttributeName, Domain], Field(max_length=64)] = Field(default_factory=dict)
+    fields: Annotated[dict[AttributeName, FieldPath], Field(max_length=64)] = Field(default_factory=dict)
     contribution: Annotated[int, Field(ge=1, le=MAX_CONTRIBUTION)] = 1
     total: Annotated[int, Field(ge=1, le=MAX_CONTRIBUTION)] | None = None
     unit: Literal["person", "person-period"] = "person"
