@@ -75,10 +75,10 @@ def demo(
     bar = _Bar()
     try:
         with ExitStack() as stack:
-            up = stack.enter_context(installation(folder, bar, os.environ.get("SOTTO_BOOTSTRAP")))
+            live = scene is Scene.LIVE
+            up = stack.enter_context(installation(folder, bar, os.environ.get("SOTTO_BOOTSTRAP"), feed=live))
             monitor = stack.enter_context(monitoring.start(up.settings, folder, port))
             bar.step(monitor.where)
-            live = scene is Scene.LIVE
             report = asyncio.run(run_live_demo(up.settings, bar)) if live else run_demo(up, bar, queries=queries)
             bar.stop()
             if as_json:

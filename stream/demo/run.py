@@ -59,13 +59,16 @@ class Installation:
 
 
 @contextmanager
-def installation(folder: Path, progress: Progress, bootstrap: str | None) -> Iterator[Installation]:
-    """Start budget service and two workers. Everything started is stopped again, whatever happens.
+def installation(
+    folder: Path, progress: Progress, bootstrap: str | None, *, feed: bool = False
+) -> Iterator[Installation]:
+    """Start budget service and two workers, with a feed if asked. Everything started is stopped again, whatever happens.
 
     Args:
         folder: Where broker data, logs and the key of this run go.
         progress: Is told how far it is.
         bootstrap: A Kafka to use; a local one is started if None.
+        feed: Whether live topics are counted.
     """
     folder.mkdir(parents=True, exist_ok=True)
     run_id = uuid.uuid4().hex[:8]
@@ -88,15 +91,16 @@ def installation(folder: Path, progress: Progress, bootstrap: str | None) -> Ite
         settings = kafka.model_copy(update=own)
         asyncio.run(create_topics(settings))
         stack.callback(lambda: asyncio.run(delete_topics(settings)))
-        progress.step("starting the budget service and two workers")
+        progress.step(f"starting the budget service{', a feed' if feed else ''} and two workers")
         roles: list[tuple[RoleName, int]] = [("budget", 0), ("worker", 0), ("worker", 1)]
-        _, *workers = [
+        roles += [("feed", 0)] if feed else []
+        services = [
             stack.enter_context(
                 Service(role, settings, key_file, folder / "logs" / f"{run_id}-{role}-{number}.log")
             )
             for role, number in roles
         ]
-        yield Installation(settings, tuple(workers))
+        yield Installation(settings, tuple(one for one in services if one.role == "worker"))
 
 
 def run_demo(up: Installation, progress: Progress, *, queries: int, seed: int = 1) -> Report:
