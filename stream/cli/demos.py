@@ -51,7 +51,7 @@ class _Bar:
         if self._task is None:
             self._progress.start()
             self._task = self._progress.add_task("answered", total=total)
-        self._progress.update(self._task, completed=answered, description=f"{published:,} asked, answered")
+        self._progress.update(self._task, completed=answered, description=f"{published:,} published, answered")
 
     def stop(self) -> None:
         self._progress.stop()

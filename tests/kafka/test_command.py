@@ -88,6 +88,23 @@ def test_demo_holds_every_claim_it_prints_and_keeps_its_page_up(bootstrap: str, 
     assert not list(tmp_path.glob("*.key"))
 
 
+def test_the_live_demo_asks_a_year_of_windows_once_and_finds_the_worst(bootstrap: str, tmp_path: Path) -> None:
+    done = sotto(
+        *("demo", "live", "--json", "--folder", str(tmp_path), "--port", str(free_port())),
+        environment={"SOTTO_BOOTSTRAP": bootstrap},
+        timeout=480,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert report["held"]
+    assert all(check["held"] for check in report["checks"])
+    assert report["departures"] == 336_776
+    assert report["late"] > report["left_out"] > 0
+    alerts = [one["aircraft"] for one in report["windows"] if one["alert"]]
+    # What is promised is α = 38; that all alerts lie below half of the worst is less likely by far than that it fails.
+    assert max(alerts) > 70
+
+
 def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> None:
     installation = tmp_path / ".sotto"
     port = free_port()
