@@ -16,6 +16,7 @@ from typing import Literal
 
 from stream import tracing
 from stream.data import GuardedReader, ReadingLimits, TableStore
+from stream.kafka import reading
 from stream.kafka.acls import Role as AccessRole
 from stream.kafka.engine import Engine
 from stream.kafka.health import Health
@@ -99,6 +100,7 @@ async def serve(
         topics = await patiently(find, stopping, health.tell)
         await warn_of_topics(settings, AccessRole(role))
         engine = (worker if role == "worker" else budget)(settings, topics, key, health)
+        reading.install()
         # Batches allocate hundreds of thousands of short-lived records: the default would collect every 700.
         gc.freeze()
         gc.set_threshold(100_000, 20, 20)

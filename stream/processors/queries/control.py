@@ -66,7 +66,7 @@ class Control:
                 f"{missed[0].stream} has figures in {self._changelog} that this restore left out"
             )
         slots = self._streams.host(definitions)
-        self.heavy = self.heavy or not all(self._streams.plain[slot] for slot in slots)
+        self.heavy = self.heavy or not bool(self._streams.columns.plain[slots].all())
         for slot, definition in zip(slots, definitions, strict=True):
             if definition.kind == "opened":
                 if slot in self._pending and not self._is_current(slot, self._pending[slot]):

@@ -79,7 +79,7 @@ def _answer(streams: HostedStreams, shown: dict[int, _Shown], one: Asked, reply:
         spent, left = streams.spent(slot), streams.shown_left(slot)
         version = streams.terms_at(slot).shown_version
         known = shown[slot] = _Shown(
-            streams.names[slot], streams.keys[slot], spent, left, index, one.offset, version
+            streams.names[slot], streams.key(slot), spent, left, index, one.offset, version
         )
     known.answered, known.offset = index + 1, one.offset
     answer = WireAnswer(
@@ -104,7 +104,7 @@ def _answer(streams: HostedStreams, shown: dict[int, _Shown], one: Asked, reply:
 def _refused(streams: HostedStreams, one: Asked, reply: Reply, refusal: Rejection) -> Message:
     """There is no dead letter: nothing is wrong with the question, and its asker is told."""
     answer = WireAnswer(one.id, streams.names[one.slot], "rejected", reason=refusal.reason, price=reply.price)
-    return (streams.keys[one.slot], encode(answer), ())
+    return (streams.key(one.slot), encode(answer), ())
 
 
 def _halted(streams: HostedStreams, one: Asked) -> Message:
@@ -117,4 +117,4 @@ def _halted(streams: HostedStreams, one: Asked) -> Message:
         spent=streams.spent(slot),
         tops_left=streams.shown_left(slot),
     )
-    return (streams.keys[slot], encode(answer), ())
+    return (streams.key(slot), encode(answer), ())

@@ -3,27 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from schemas.wire import encode
+from stream.kernel import Column, Spans, joined, spans_of
 from stream.mechanisms.above_threshold import Decisions
+
+Places = npt.NDArray[np.intp]
+
+Row = tuple[int, str, int, float, float | None, int, bytes]
+"""A question that was read by itself: an entry of each column of ``Rows``."""
 
 
 class Rows(NamedTuple):
     """Admitted questions in the order of their records, whose numbers in the batch are ``places``.
 
-    ``values`` are private numbers; ``thresholds`` are the questions' own, None where the stream's counts.
+    ``ids`` are written as JSON has them between quotation marks. ``values`` are private numbers; ``thresholds`` are the
+    questions' own, NaN where the stream's counts.
     """
 
-    places: Sequence[int] = ()
-    ids: Sequence[str] = ()
-    slots: Sequence[int] = ()
-    values: Sequence[float] = ()
-    thresholds: Sequence[float | None] = ()
-    offsets: Sequence[int] = ()
-    payloads: Sequence[bytes] = ()
+    places: Places
+    ids: Spans
+    slots: Places
+    values: npt.NDArray[np.float64]
+    thresholds: npt.NDArray[np.float64]
+    offsets: Column
+    payloads: Spans
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Self:
+        """Questions that were read one by one."""
+        places, ids, slots, values, thresholds, offsets, payloads = zip(*rows, strict=True) if rows else ((),) * 7
+        return cls(
+            np.array(places, dtype=np.intp),
+            spans_of([encode(one)[1:-1] for one in ids]),
+            np.array(slots, dtype=np.intp),
+            np.array(values, dtype=np.float64),
+            np.array(thresholds, dtype=np.float64),
+            np.array(offsets, dtype=np.int64),
+            spans_of(payloads),
+        )
+
+    def and_also(self, others: Rows) -> Rows:
+        """These and others, in the order of their records."""
+        if not len(others.places) or not len(self.places):
+            return others if len(others.places) else self
+        order = np.argsort(np.concatenate((self.places, others.places)), kind="stable")
+        return Rows(
+            np.concatenate((self.places, others.places)),
+            joined((self.ids, others.ids)),
+            np.concatenate((self.slots, others.slots)),
+            np.concatenate((self.values, others.values)),
+            np.concatenate((self.thresholds, others.thresholds)),
+            np.concatenate((self.offsets, others.offsets)),
+            joined((self.payloads, others.payloads)),
+        ).picked(order)
+
+    def before(self, place: int) -> Rows:
+        """Those of records before one."""
+        if not len(self.places) or self.places[-1] < place:
+            return self
+        return self.picked(np.flatnonzero(self.places < place))
+
+    def picked(self, members: Places) -> Rows:
+        """Some of them."""
+        return Rows(
+            self.places[members],
+            self.ids.picked(members),
+            self.slots[members],
+            self.values[members],
+            self.thresholds[members],
+            self.offsets[members],
+            self.payloads.picked(members),
+        )
 
 
 class Number(NamedTuple):
