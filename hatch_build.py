@@ -1,7 +1,8 @@
 """Builds the kernel's C into a library beside it, where there is a compiler; an installation without one does all in Python.
 
 ``python hatch_build.py`` builds it in this source tree. ``CC`` names the compiler; without it that is ``cc``, ``gcc`` or ``clang``
-on the path, or else the package ziglang where that is installed.
+on the path, or else the package ziglang where that is installed. ``SOTTO_KERNEL=off`` leaves it out: the wheel is then one for
+every platform.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class KernelBuild(BuildHookInterface):  # type: ignore[misc,valid-type]  # hatch
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before a wheel is built, or an editable install."""
-        if self.target_name != "wheel" or (library := build()) is None:
+        unwanted = os.environ.get("SOTTO_KERNEL", "").casefold() == "off"
+        if self.target_name != "wheel" or unwanted or (library := build()) is None:
             return
         if version != "editable":
             build_data["pure_python"] = False

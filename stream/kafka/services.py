@@ -26,6 +26,7 @@ from stream.kafka.processes import STOP_SECONDS
 from stream.kafka.roles import Role
 from stream.kafka.starting import Stopped, patiently
 from stream.kafka.topics import find_topics, warn_of_topics
+from stream.kernel import compiled
 from stream.log import get_logger
 from stream.noise import NoiseKey
 from stream.processors.budget import BudgetProcessor
@@ -101,6 +102,7 @@ async def serve(
         await warn_of_topics(settings, AccessRole(role))
         engine = (worker if role == "worker" else budget)(settings, topics, key, health)
         reading.install()
+        log.info("ready to begin", role=role, kernel="python" if compiled() is None else "compiled")
         # Batches allocate hundreds of thousands of short-lived records: the default would collect every 700.
         gc.freeze()
         gc.set_threshold(100_000, 20, 20)
