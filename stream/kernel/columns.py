@@ -16,6 +16,12 @@ _FIRST_TEXTS: Final = 64
 _FIRST_BYTES: Final = 1024
 
 
+def address(array: npt.NDArray[Any]) -> int:
+    """Where an array's first entry is."""
+    place: int = array.__array_interface__["data"][0]
+    return place
+
+
 class Spans(Sequence[bytes]):
     """Texts that lie somewhere in ``data``, each at a place and of a size."""
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from stream.kernel.columns import Column, Spans
+from stream.kernel.columns import Column, Spans, address
 from stream.kernel.library import compiled
 
 Words = npt.NDArray[np.uint64]
@@ -34,16 +34,16 @@ def keyed_words(keys: Spans, prefix: bytes, numbers: Column | None, texts: Spans
     while done < rows:
         done += library.sotto_derive(
             rows - done,
-            keys.data.ctypes.data,
-            keys.at[done:].ctypes.data,
+            address(keys.data),
+            address(keys.at[done:]),
             prefix,
             len(prefix),
-            None if numbers is None else numbers[done:].ctypes.data,
-            texts.data.ctypes.data,
-            texts.at[done:].ctypes.data,
-            texts.size[done:].ctypes.data,
+            None if numbers is None else address(numbers[done:]),
+            address(texts.data),
+            address(texts.at[done:]),
+            address(texts.size[done:]),
             width,
-            words[done:].ctypes.data,
+            address(words[done:]),
         )
         if done < rows:
             # It is longer than what is hashed side by side.

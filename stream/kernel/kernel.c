@@ -412,6 +412,24 @@ static inline uint8_t *decimal(uint8_t *p, int64_t number) {
     return p;
 }
 
+/* At least as many bytes as ``count`` texts take. */
+PUBLIC int64_t sotto_room(int64_t count, const part *parts, int64_t part_count) {
+    int64_t room = 0;
+    for (const part *one = parts; one < parts + part_count; one++) {
+        if (!one->data) {
+            room += 20 * count;
+        } else if (!one->at) {
+            room += one->length * count;
+        } else {
+            for (int64_t n = 0; n < count; n++) {
+                if (one->which && n + AHEAD < count) __builtin_prefetch(&one->size[one->which[n + AHEAD]]);
+                room += one->size[one->which ? one->which[n] : n];
+            }
+        }
+    }
+    return room;
+}
+
 /* Write ``count`` texts one behind another; the caller has made room for all of them. Gives the bytes written. */
 PUBLIC int64_t sotto_pack(int64_t count, const part *parts, int64_t part_count, uint8_t *out, int64_t *at,
                           int32_t *size) {

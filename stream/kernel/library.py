@@ -27,6 +27,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
         None,
         [_NUMBER, *[_POINTER] * 3, _NUMBER, _POINTER, _NUMBER, _DOUBLED, *[_POINTER] * 10],
     ),
+    "sotto_room": (_NUMBER, [_NUMBER, _POINTER, _NUMBER]),
     "sotto_pack": (_NUMBER, [_NUMBER, _POINTER, _NUMBER, *[_POINTER] * 3]),
     "sotto_frame": (_NUMBER, [*[_NUMBER] * 4, *[_POINTER] * 7, _NUMBER, _POINTER]),
     "sotto_unframe": (_NUMBER, [_POINTER, *[_NUMBER] * 8, *[_POINTER] * 6]),

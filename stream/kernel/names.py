@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stream.kernel.columns import Column, Spans, Texts
+from stream.kernel.columns import Column, Spans, Texts, address
 from stream.kernel.library import compiled
 
 _FIRST_ENTRIES: Final = 256
@@ -61,23 +61,23 @@ class Names:
         hashes = np.empty(count, dtype=np.uint64)
         library.sotto_scan(
             count,
-            events.data.ctypes.data,
-            events.at.ctypes.data,
-            events.size.ctypes.data,
+            address(events.data),
+            address(events.at),
+            address(events.size),
             limit,
-            self._table.ctypes.data,
+            address(self._table),
             len(self._table),
             self._seed,
-            names.data.ctypes.data,
-            names.at.ctypes.data,
-            names.size.ctypes.data,
-            read.ctypes.data,
-            ids.at.ctypes.data,
-            ids.size.ctypes.data,
-            slots.ctypes.data,
-            hashes.ctypes.data,
-            values.ctypes.data,
-            thresholds.ctypes.data,
+            address(names.data),
+            address(names.at),
+            address(names.size),
+            address(read),
+            address(ids.at),
+            address(ids.size),
+            address(slots),
+            address(hashes),
+            address(values),
+            address(thresholds),
         )
         return Scanned(read, ids, slots, values, thresholds)
 
@@ -91,12 +91,12 @@ class Names:
             self._entered = 0
         names = self.texts.spans
         library.sotto_enter(
-            self._table.ctypes.data,
+            address(self._table),
             len(self._table),
             self._seed,
-            names.data.ctypes.data,
-            names.at.ctypes.data,
-            names.size.ctypes.data,
+            address(names.data),
+            address(names.at),
+            address(names.size),
             self._entered,
             count,
         )

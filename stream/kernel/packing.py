@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from stream.kernel.columns import Column, Spans, spans_of
+from stream.kernel.columns import Column, Spans, address, spans_of
 from stream.kernel.library import compiled
-
-_LONGEST_NUMBER: Final = 20
 
 Picked = tuple[Spans, Column]
 """Texts, and the number of that which each row has."""
@@ -22,7 +19,7 @@ Part = bytes | Spans | Picked | Column
 
 class _Part(ctypes.Structure):
     _fields_ = (
-        ("data", ctypes.c_void_p),
+        ("data", ctypes.c_char_p),
         ("at", ctypes.c_void_p),
         ("size", ctypes.c_void_p),
         ("which", ctypes.c_void_p),
@@ -34,30 +31,22 @@ def pack(count: int, parts: Sequence[Part]) -> Spans:
     """So many texts, each of all its parts one behind another; whole numbers are written in decimal digits."""
     if (library := compiled()) is None:
         return spans_of([b"".join(row) for row in zip(*map(_spelt, parts, [count] * len(parts)), strict=True)])
-    laid_out = (_Part * len(parts))(*map(_laid_out, parts))
-    out = np.empty(sum(_room(count, part) for part in parts), dtype=np.uint8)
+    laid_out = (_Part * len(parts))(*[_Part(*_laid_out(part)) for part in parts])
+    out = np.empty(library.sotto_room(count, laid_out, len(parts)), dtype=np.uint8)
     at, size = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int32)
-    written = library.sotto_pack(count, laid_out, len(parts), out.ctypes.data, at.ctypes.data, size.ctypes.data)
+    written = library.sotto_pack(count, laid_out, len(parts), address(out), address(at), address(size))
     return Spans(out[:written], at, size)
 
 
-def _laid_out(part: Part) -> _Part:
+def _laid_out(part: Part) -> tuple[Any, ...]:
     if isinstance(part, bytes):
-        return _Part(ctypes.cast(ctypes.c_char_p(part), ctypes.c_void_p).value, None, None, None, len(part))
+        return (part, None, None, None, len(part))
     if isinstance(part, np.ndarray):
-        return _Part(None, part.ctypes.data, None, None, 0)
-    spans, which = part if isinstance(part, tuple) else (part, None)
-    places = None if which is None else which.ctypes.data
-    return _Part(spans.data.ctypes.data, spans.at.ctypes.data, spans.size.ctypes.data, places, 0)
-
-
-def _room(count: int, part: Part) -> int:
-    if isinstance(part, bytes):
-        return count * len(part)
-    if isinstance(part, np.ndarray):
-        return count * _LONGEST_NUMBER
-    sizes: npt.NDArray[Any] = part[0].size[part[1]] if isinstance(part, tuple) else part.size
-    return int(sizes.sum())
+        return (None, address(part), None, None, 0)
+    if isinstance(part, tuple):
+        texts, which = part
+        return (address(texts.data), address(texts.at), address(texts.size), address(which), 0)
+    return (address(part.data), address(part.at), address(part.size), None, 0)
 
 
 def _spelt(part: Part, count: int) -> Iterator[bytes]:

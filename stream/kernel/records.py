@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from stream.kernel.columns import Buffer, Column, Sizes, Spans
+from stream.kernel.columns import Buffer, Column, Sizes, Spans, address
 from stream.kernel.library import compiled
 
 _NUMBERS: Final = ("offset", "time", "key_at", "at")
@@ -27,7 +27,7 @@ class RecordReader:
         self._at: Column = np.empty(room, dtype=np.int64)
         self._size: Sizes = np.empty(room, dtype=np.int32)
         columns = (self._offset, self._time, self._key_at, self._key_size, self._at, self._size)
-        self._pointers = (self._data.ctypes.data, *(column.ctypes.data for column in columns))
+        self._pointers = (address(self._data), *(address(column) for column in columns))
 
     def read(
         self, start: int, stop: int, *, count: int, last_delta: int, base: int, first_time: int, appended: int
@@ -74,13 +74,13 @@ class RecordWriter:
             len(values),
             self.count,
             self._most,
-            keys.data.ctypes.data,
-            keys.at.ctypes.data,
-            keys.size.ctypes.data,
-            values.data.ctypes.data,
-            values.at.ctypes.data,
-            values.size.ctypes.data,
-            self._out.ctypes.data,
+            address(keys.data),
+            address(keys.at),
+            address(keys.size),
+            address(values.data),
+            address(values.at),
+            address(values.size),
+            address(self._out),
             self._room,
             ctypes.addressof(self._written),
         )

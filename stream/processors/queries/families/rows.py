@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -36,7 +37,9 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Self:
         """Questions that were read one by one."""
-        places, ids, slots, values, thresholds, offsets, payloads = zip(*rows, strict=True) if rows else ((),) * 7
+        if not rows:
+            return cls.none()
+        places, ids, slots, values, thresholds, offsets, payloads = zip(*rows, strict=True)
         return cls(
             np.array(places, dtype=np.intp),
             spans_of([encode(one)[1:-1] for one in ids]),
@@ -46,6 +49,13 @@ class Rows(NamedTuple):
             np.array(offsets, dtype=np.int64),
             spans_of(payloads),
         )
+
+    @classmethod
+    @cache
+    def none(cls) -> Self:
+        """No questions."""
+        nothing, integers, floats = spans_of([]), np.array([], dtype=np.int64), np.array([], dtype=np.float64)
+        return cls(integers, nothing, integers, floats, floats, integers, nothing)
 
     def and_also(self, others: Rows) -> Rows:
         """These and others, in the order of their records."""
