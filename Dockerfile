@@ -8,10 +8,15 @@ RUN python3 -m venv /opt/sotto
 # Further extras, for tables in stores and databases: s3,postgresql
 ARG EXTRAS=
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE hatch_build.py ./
 COPY schemas schemas
 COPY sotto sotto
 COPY stream stream
+RUN --mount=type=cache,target=/root/.cache/pip \
+    # A C compiler out of a package, for the kernel.
+    python3 -m venv /opt/compiler \
+    && /opt/compiler/bin/pip install --disable-pip-version-check 'ziglang>=0.13'
+ENV CC="/opt/compiler/bin/python -m ziglang cc"
 RUN --mount=type=cache,target=/root/.cache/pip \
     # Without the local broker and its Java runtime: containers are given the address of a Kafka.
     /opt/sotto/bin/pip install --disable-pip-version-check ".[monitor,worker${EXTRAS:+,$EXTRAS}]" \

@@ -20,6 +20,7 @@ from benchmarks.contenders import PEERS, environment
 from benchmarks.installation import SOURCE_EPSILON, STREAM_EPSILON, THRESHOLD
 from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.stopwatch import best_seconds
+from benchmarks.streams import fetched
 from schemas import MAX_DEFINITION_BYTES, Amount, Answer, Control, Query
 from schemas.wire import Codec, encode, struct
 from sotto import Driver
@@ -131,7 +132,7 @@ def _processor(driver: Driver, key: NoiseKey, streams: int) -> Figure:
     processor = QueryProcessor(driver.topics, 0, key, TableStore(bytes(32)))
     processor.restore(driver.records(driver.topics.control))
     processor.restored()
-    batches = [_records(driver, streams, number * BATCH) for number in range(REPEATS)]
+    batches = [fetched(_records(driver, streams, number * BATCH)) for number in range(REPEATS)]
     seconds = []
     for batch in batches:
         began = time.perf_counter()

@@ -25,7 +25,7 @@ from aiokafka import TopicPartition
 from benchmarks.installation import FOLDER, Installation, fill, install, make_queries, private_broker
 from benchmarks.programs import service
 from benchmarks.report import Figure, show_figures, write_json
-from benchmarks.streams import GC_THRESHOLDS, THRESHOLD, definitions
+from benchmarks.streams import GC_THRESHOLDS, THRESHOLD, definitions, fetched
 from stream.data import TableStore
 from stream.kafka.broker import LocalBroker
 from stream.kafka.restore import reader
@@ -114,10 +114,10 @@ def _restored(streams: int) -> QueryProcessor:
     return processor
 
 
-def _queries(streams: int, offset: int) -> list[Record]:
+def _queries(streams: int, offset: int) -> Sequence[Record]:
     """Inline threshold queries over random streams."""
     generator = random.Random(offset)
-    return [_query(generator.randrange(streams), offset + number) for number in range(BATCH)]
+    return fetched([_query(generator.randrange(streams), offset + number) for number in range(BATCH)])
 
 
 def _query(stream: int, offset: int) -> Record:
@@ -144,7 +144,7 @@ def _ask_each_once(processor: QueryProcessor, streams: int) -> float:
     """The rate at which streams answer that have to derive their keys first."""
     batches = range(0, streams, BATCH)
     return median(
-        _rate(processor, [_query(stream, stream) for stream in range(first, min(first + BATCH, streams))])
+        _rate(processor, fetched([_query(stream, stream) for stream in range(first, min(first + BATCH, streams))]))
         for first in batches
     )
 

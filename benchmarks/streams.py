@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+import numpy as np
+
 from sotto import Driver
+from stream.kernel import compiled, spans_of
 from stream.noise import NoiseKey
 from stream.processors.base import Record
+from stream.processors.columns import RecordColumns
 from stream.processors.topics import Topics
 
 CUTOFF: Final = 10
@@ -17,6 +21,20 @@ GC_THRESHOLDS: Final = (100_000, 20, 20)
 """Those that a service sets for itself."""
 THRESHOLD: Final = 1e6
 """Far above every value: no stream may reach its cutoff during a run."""
+
+
+def fetched(records: Sequence[Record]) -> Sequence[Record]:
+    """Records as a worker gets them out of a fetch: in columns, where the kernel is compiled."""
+    if compiled() is None:
+        return records
+    return RecordColumns(
+        records[0].topic,
+        records[0].partition,
+        offsets=np.array([record.offset for record in records]),
+        timestamps=np.array([record.timestamp for record in records]),
+        keys=spans_of([record.key or b"" for record in records]),
+        values=spans_of([record.value or b"" for record in records]),
+    )
 
 
 def definitions(key: NoiseKey, topics: Topics, streams: int, thresholds: int = 1) -> Iterator[Record]:

@@ -10,6 +10,8 @@ KEY_VARIABLE: Final = "SOTTO_NOISE_KEY"
 KEY_FILE_VARIABLE: Final = "SOTTO_NOISE_KEY_FILE"
 KEY_COMMAND_VARIABLE: Final = "SOTTO_NOISE_KEY_COMMAND"
 TOKEN_VARIABLE: Final = "SOTTO_MONITOR_TOKEN"  # noqa: S105  (a name)
+KERNEL_VARIABLE: Final = "SOTTO_KERNEL"
+"""``off`` has a process do without the compiled kernel."""
 
 NOISE_KEY: Final = frozenset({KEY_VARIABLE, KEY_FILE_VARIABLE, KEY_COMMAND_VARIABLE})
 """The noise key, or where it is to be had: for workers and budget service."""

@@ -26,6 +26,8 @@ from stream.settings import Settings
 property_settings.register_profile("patient", deadline=None)
 property_settings.load_profile("patient")
 
+pytest_plugins = ["tests.scheduling"]
+
 StartService = Callable[[RoleName], Service]
 
 

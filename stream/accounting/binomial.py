@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betainccinv, betaincinv
+
+from stream.accounting.later import betainccinv, betaincinv
 
 Floats = npt.NDArray[np.float64]
 

@@ -14,13 +14,12 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Any, Literal
 
-from scipy.optimize import minimize_scalar
-
 from schemas import EstimateCalibration, Pmw, SparseVectorCalibration, StreamSpec
 from schemas.mechanisms import MAX_UNIVERSE
 from stream.accounting.comparisons import THRESHOLD_PART, Comparisons
 from stream.accounting.composition import rounded_down
 from stream.accounting.hypotheses import WEIGHT_STEPS
+from stream.accounting.later import minimize_scalar
 from stream.accounting.methods import HEADROOM, LARGEST_NOISE, PlanError
 from stream.accounting.setting import Setting
 from stream.accounting.tails import one_sided_reach, two_sided_reach

@@ -10,8 +10,6 @@ import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from scipy.optimize import minimize_scalar
-
 from schemas import EstimateCalibration, Pmw, StreamSpec
 from stream.accounting import estimates
 from stream.accounting.comparisons import THRESHOLD_PART, Comparisons
@@ -21,6 +19,7 @@ from stream.accounting.estimate_laws import marginal_law, number_law, opening_la
 from stream.accounting.estimates import NOISES_OF_SLACK, NUMBERS_PART, largest_pair, wide_noises
 from stream.accounting.gaussian import gaussian_delta, least_multiple, rough_epsilon
 from stream.accounting.hypotheses import WEIGHT_STEPS
+from stream.accounting.later import minimize_scalar
 from stream.accounting.laws import normal_reach, reach, variance_of
 from stream.accounting.methods import HEADROOM, LARGEST_NOISE
 from stream.accounting.setting import Setting

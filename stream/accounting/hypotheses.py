@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
-from scipy.optimize import minimize_scalar
-
 from schemas import HypothesisCalibration, Pmw, SparsePmw, SparseVectorCalibration, StreamSpec
 from schemas.mechanisms import MAX_ANSWERS, MAX_UNIVERSE
 from stream.accounting.accuracy import AccuracyError
 from stream.accounting.composition import rounded_down
+from stream.accounting.later import minimize_scalar
 from stream.accounting.methods import PlanError, Problem, one_sided, one_sided_rounds, textbook
 from stream.accounting.setting import Setting
 from stream.accounting.tails import two_sided_reach

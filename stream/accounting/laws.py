@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from scipy.special import ndtri
-
 from stream.accounting.gaussian import LEAST_VARIANCE
+from stream.accounting.later import ndtri
 from stream.accounting.sums import laplace_sum_alpha
 from stream.accounting.tails import each_failure, two_sided_reach
 from stream.noise import Gaussian, Symmetric

@@ -11,10 +11,9 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import minimize_scalar
-from scipy.special import gammaln, logsumexp
 
 from schemas import ReleaseCalibration
+from stream.accounting.later import gammaln, logsumexp, minimize_scalar
 from stream.accounting.sums import least_bound
 
 NOISE_SHARE = 0.45

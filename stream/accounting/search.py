@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize, minimize_scalar
 
 from stream.accounting.accuracy import Layout, alpha_of, failure_bound, negligible
+from stream.accounting.later import minimize, minimize_scalar
 
 
 @dataclass(frozen=True, slots=True)

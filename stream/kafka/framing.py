@@ -17,7 +17,7 @@ FIRST_TIMESTAMP: Final = slice(27, 35)
 MAX_TIMESTAMP: Final = slice(35, 43)
 COUNT: Final = slice(57, 61)
 """Place of the number of records."""
-_LOG_APPEND_TIME: Final = 0x08
+APPEND_TIME: Final = 0x08
 _LONGEST_VARINT: Final = 10
 
 
@@ -67,7 +67,7 @@ def parse(batch: memoryview, following: int) -> Iterator[Read]:
     data = bytes(batch[HEADER_BYTES:])
     base = int.from_bytes(batch[:8], "big")
     first_timestamp = int.from_bytes(batch[FIRST_TIMESTAMP], "big", signed=True)
-    appended = int.from_bytes(batch[MAX_TIMESTAMP], "big") if batch[ATTRIBUTES] & _LOG_APPEND_TIME else None
+    appended = int.from_bytes(batch[MAX_TIMESTAMP], "big") if batch[ATTRIBUTES] & APPEND_TIME else None
     last = int.from_bytes(batch[LAST_DELTA], "big")
     place = 0
     for _ in range(int.from_bytes(batch[COUNT], "big", signed=True)):

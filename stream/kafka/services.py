@@ -15,6 +15,7 @@ from functools import partial
 
 from stream import tracing
 from stream.data import GuardedReader, ReadingLimits, TableStore
+from stream.kafka import reading
 from stream.kafka.acls import Role as AccessRole
 from stream.kafka.engine import Engine
 from stream.kafka.feeds import FeedService
@@ -25,6 +26,7 @@ from stream.kafka.processes import STOP_SECONDS
 from stream.kafka.roles import Role, ServiceName
 from stream.kafka.starting import Stopped, patiently
 from stream.kafka.topics import find_topics, warn_of_topics
+from stream.kernel import compiled
 from stream.log import get_logger
 from stream.noise import NoiseKey
 from stream.processors.budget import BudgetProcessor
@@ -109,6 +111,10 @@ async def serve(
         topics = await patiently(find, stopping, health.tell)
         await warn_of_topics(settings, AccessRole(role))
         engine = _service(role, settings, topics, key, health)
+        if role != "feed":
+            # Feeds must see of each record who stamped it.
+            reading.install()
+        log.info("ready to begin", role=role, kernel="python" if compiled() is None else "compiled")
         # Batches allocate hundreds of thousands of short-lived records: the default would collect every 700.
         gc.freeze()
         gc.set_threshold(100_000, 20, 20)

@@ -10,16 +10,14 @@ from aiokafka import TopicPartition
 from aiokafka.errors import InvalidTimestampError
 
 from stream.kafka.clients import KAFKA, Clients, Producer
+from stream.kafka.filling import batches_of
 from stream.kafka.security import connection
 from stream.kafka.stamps import Stamps
-from stream.processors.base import Message, Outputs
-from stream.processors.unread import MAX_RECORDS
+from stream.processors.base import Messages, Outputs
 from stream.settings import Settings
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that a producer gets to flush before its connections are cut."""
-
-_NO_HEADERS: list[tuple[str, bytes]] = []
 
 
 class Writer:
@@ -30,8 +28,9 @@ class Writer:
     the id is the only fence there is.) After any error a writer is good for nothing but ``close``.
     """
 
-    def __init__(self, producer: Producer, group: str, stamps: Stamps) -> None:
+    def __init__(self, producer: Producer, group: str, stamps: Stamps, batch_bytes: int) -> None:
         self._producer = producer
+        self._batch_bytes = batch_bytes
         self._group = group
         self._stamps = stamps
 
@@ -58,7 +57,7 @@ class Writer:
         except BaseException:
             await producer.stop()
             raise
-        return cls(producer, group, stamps or Stamps())
+        return cls(producer, group, stamps or Stamps(), settings.batch_bytes)
 
     async def commit(self, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
         """Write everything or nothing, in batches that every reader of ours takes; returns once the transaction is committed."""
@@ -89,19 +88,9 @@ class Writer:
         except TimeoutError:
             await self._producer.client.close()
 
-    async def _send(self, topic: str, partition: int, messages: list[Message]) -> None:
-        now = self._stamps.now()
-        deliveries = []
-        batch = self._producer.create_batch()
-        for number, (key, value, headers) in enumerate(messages, 1):
-            listed = list(headers) if headers else _NO_HEADERS
-            full = number % MAX_RECORDS == 0
-            if full or batch.append(timestamp=now, key=key, value=value, headers=listed) is None:
-                deliveries.append(await self._producer.send_batch(batch, topic, partition=partition))
-                batch = self._producer.create_batch()
-                batch.append(timestamp=now, key=key, value=value, headers=listed)
-        deliveries.append(await self._producer.send_batch(batch, topic, partition=partition))
-        await _all(deliveries)
+    async def _send(self, topic: str, partition: int, messages: Messages) -> None:
+        batches = batches_of(self._producer, messages, self._stamps.now(), self._batch_bytes)
+        await _all([await self._producer.send_batch(batch, topic, partition=partition) for batch in batches])
 
 
 async def _all(awaitables: Iterable[Awaitable[Any]]) -> None:

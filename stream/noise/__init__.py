@@ -4,11 +4,21 @@ from stream.noise.discrete_gaussian import Gaussian
 from stream.noise.geometric import DELTA_PER_DRAW, MAX_DIGITS, Geometric, NoiseScaleError, TwoSidedGeometric
 from stream.noise.keys import NoiseKey, NoiseKeyError
 from stream.noise.samplers import Sampler, Symmetric, cell_noise, gaussian, sampler
-from stream.noise.words import Role, block_words, cell_words, event_words, round_words, stream_subkey
+from stream.noise.words import (
+    SUBKEY_BYTES,
+    Role,
+    block_words,
+    cell_words,
+    event_words,
+    round_words,
+    stream_subkey,
+    stream_subkeys,
+)
 
 __all__ = [
     "DELTA_PER_DRAW",
     "MAX_DIGITS",
+    "SUBKEY_BYTES",
     "Gaussian",
     "Geometric",
     "NoiseKey",
@@ -26,4 +36,5 @@ __all__ = [
     "round_words",
     "sampler",
     "stream_subkey",
+    "stream_subkeys",
 ]

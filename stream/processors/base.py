@@ -7,8 +7,9 @@ position reached among them, in one transaction, and on any failure throws the p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple, Protocol, runtime_checkable
 
 Headers = Sequence[tuple[str, bytes]]
@@ -49,22 +50,63 @@ Message = tuple[bytes | None, bytes | None, Headers]
 """Key, value and headers of a record to be written; no value deletes the key from a compacted topic."""
 
 
+class Messages(Collection[Message]):
+    """Messages to one partition, in order: lists of them, and whole sequences that stay as they came."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts: list[Collection[Message]] = []
+
+    def add(self, message: Message) -> None:
+        """Write one message."""
+        if self.parts and isinstance(last := self.parts[-1], list):
+            last.append(message)
+        else:
+            self.parts.append([message])
+
+    def extend(self, messages: Collection[Message]) -> None:
+        """Write several messages."""
+        if messages:
+            self.parts.append(list(messages) if isinstance(messages, list) else messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return chain.from_iterable(self.parts)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __contains__(self, message: object) -> bool:
+        return any(message in part for part in self.parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Collection) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+
 @dataclass(slots=True)
 class Outputs:
     """What one step writes, by topic and partition, in order; ``busy`` counts the questions that must come again."""
 
-    messages: dict[tuple[str, int], list[Message]] = field(default_factory=dict)
+    messages: dict[tuple[str, int], Messages] = field(default_factory=dict)
     busy: int = 0
 
     def add(self, topic: str, partition: int, message: Message) -> None:
         """Write one message."""
-        self.messages.setdefault((topic, partition), []).append(message)
+        self._at(topic, partition).add(message)
 
-    def extend(self, topic: str, partition: int, messages: Iterable[Message]) -> None:
+    def extend(self, topic: str, partition: int, messages: Collection[Message]) -> None:
         """Write several messages to one partition."""
-        self.messages.setdefault((topic, partition), []).extend(messages)
+        self._at(topic, partition).extend(messages)
 
-    def __iter__(self) -> Iterator[tuple[str, int, list[Message]]]:
+    def _at(self, topic: str, partition: int) -> Messages:
+        place = (topic, partition)
+        if (found := self.messages.get(place)) is None:
+            found = self.messages[place] = Messages()
+        return found
+
+    def __iter__(self) -> Iterator[tuple[str, int, Messages]]:
         return ((topic, partition, messages) for (topic, partition), messages in self.messages.items() if messages)
 
     def __bool__(self) -> bool:

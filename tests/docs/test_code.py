@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stream.kernel import library
 from stream.monitor import tokens
 from stream.noise import keys
 from stream.settings import Settings, variable
@@ -52,7 +53,9 @@ def test_commands_named_in_text_exist_with_their_options(path: Path) -> None:
 @each_page
 def test_variables_are_ones_that_sotto_reads(path: Path) -> None:
     read = {variable(field) for field in Settings.model_fields}
-    read |= {value for module in (keys, tokens) for value in vars(module).values() if isinstance(value, str)}
+    read |= {
+        value for module in (keys, library, tokens) for value in vars(module).values() if isinstance(value, str)
+    }
     named = set(re.findall(r"\bSOTTO_[A-Z_]*[A-Z]\b(?!…)", path.read_text()))
     others = [PROJECT / "docker-compose.yml", *(PROJECT / "tests" / "browser").glob("*.py")]
     elsewhere = {name for file in others for name in re.findall(r"\bSOTTO_[A-Z_]+\b", file.read_text())}

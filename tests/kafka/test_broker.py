@@ -13,10 +13,12 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from stream.kafka import broker_java
+from stream.kafka import broker_java, broker_server
 from stream.kafka.broker import BrokerError, LocalBroker, java, java_classpath, prepare
 from stream.kafka.broker_config import Ports, choose_ports
 from stream.kafka.broker_process import Process, is_alive, start_mark
+from stream.kafka.broker_server import server_command
+from stream.kafka.broker_warm import warm_up
 
 pytestmark = pytest.mark.kafka
 
@@ -254,6 +256,24 @@ def test_the_cache_falls_back_to_the_project_where_there_is_no_home(
     assert broker_java._caches() == [project]
     monkeypatch.setenv("HOME", "/proc/nowhere")
     assert broker_java._first_writable(broker_java._caches()) == project
+
+
+def test_what_java_remembers_of_a_start_fits_and_brokers_are_started_with_it() -> None:
+    cache = warm_up()
+    command = server_command(prepare(), heap_megabytes=256, further=["-XX:AOTMode=on"])
+    assert f"-XX:AOTCache={cache}" in command
+    # With that mode Java refuses to run unless all that it remembers is of use to it.
+    subprocess.run([*command[:-1], "--version"], check=True, capture_output=True)
+
+
+def test_a_broker_starts_though_java_can_make_nothing_of_what_it_remembers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoilt = tmp_path / "start.aot"
+    spoilt.write_bytes(b"of another version")
+    monkeypatch.setattr(broker_server, "start_cache", lambda _: spoilt)
+    with LocalBroker(tmp_path / "broker", heap_megabytes=256) as broker:
+        assert broker.status() is not None
 
 
 def test_other_java_programs_run_from_the_same_jars() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,18 +20,20 @@ import pytest
 from blake3 import blake3
 from msgspec.structs import replace
 
-from stream.mechanisms.above_threshold import decide, query_sampler, threshold_sampler
+from stream.kernel import Spans
+from stream.mechanisms.above_threshold import ABOVE, query_sampler, threshold_sampler
 from stream.mechanisms.grid import Grid
 from stream.mechanisms.running_count import node_name
-from stream.noise import NoiseKey, Sampler, event_words, gaussian, sampler, stream_subkey
+from stream.noise import NoiseKey, Role, Sampler, event_words, gaussian, sampler, stream_subkey, stream_subkeys
 from stream.noise.geometric import Integers, LowWords, Words
 from stream.processors.budget.openings import definition_digest
 from stream.processors.queries import QueryProcessor
 from stream.processors.queries.families import running_count
 from stream.processors.queries.families.estimates import _Keyed
 from stream.processors.queries.families.hypothesis import _KeyedNoise
+from stream.processors.queries.families.rows import Number
+from stream.processors.queries.families.sparse_vector import SparseVectorFamily
 from stream.processors.queries.life import LifeCycle
-from stream.processors.queries.replies import WireAnswer
 
 NO_NOISE = Fraction(200)
 """The rate of noise that is 0 in all but e^-200 of all draws."""
@@ -74,22 +75,13 @@ def _epsilon(calibration: Any) -> Fraction:
 
 def query_noise_released(surgery: Surgery) -> None:
     """The noise of the comparison is used again as the noise of the answer: ⊤ carries f + ν."""
-    compared: deque[int] = deque()
 
-    def remembering(margin: Integers, *arguments: Any) -> Any:
-        compared.extend(margin.tolist())
-        return decide(margin, *arguments)
+    def compared_by(_: Any, batch: Any, compared: Any, decisions: Any) -> dict[int, Number]:
+        tops = np.flatnonzero(decisions.codes == ABOVE)
+        places, margins = batch.rows.places[tops].tolist(), compared.margins[tops].tolist()
+        return {place: Number(float(one), "fresh", 1.0) for place, one in zip(places, margins, strict=True)}
 
-    def with_value(*fields: Any, **named: Any) -> Any:
-        answer = WireAnswer(*fields, **named)
-        if answer.outcome in {"above", "below", "halted"}:
-            value = compared.popleft()
-            if answer.outcome == "above":
-                answer = replace(answer, estimate=float(value))
-        return answer
-
-    surgery.exchange(decide, remembering)
-    surgery.exchange(WireAnswer, with_value)
+    surgery.patch.setattr(SparseVectorFamily, "_numbers", compared_by)
 
 
 def lsl_3(surgery: Surgery) -> None:
@@ -192,11 +184,16 @@ def same_noise_for_other_data(surgery: Surgery) -> None:
     def subkey(key: NoiseKey, **context: Any) -> bytes:
         return stream_subkey(key, **{**context, "incarnation": ""})
 
+    def subkeys(key: NoiseKey, *, incarnations: Spans, definitions: Spans, role: Role) -> Spans:
+        nobody = Spans(incarnations.data, incarnations.at, np.zeros_like(incarnations.size))
+        return stream_subkeys(key, incarnations=nobody, definitions=definitions, role=role)
+
     def words(subkeys: Any, topic: str, partition: int, offsets: Any, payloads: Any, count: int) -> Any:
         return event_words(subkeys, topic, partition, [0] * len(offsets), [b""] * len(payloads), count)
 
     surgery.exchange(definition_digest, digest)
     surgery.exchange(stream_subkey, subkey)
+    surgery.exchange(stream_subkeys, subkeys)
     surgery.exchange(event_words, words)
 
 

@@ -49,7 +49,7 @@ def empty_windows_left_out(surgery: Surgery) -> None:
         outputs = process(feed, records)
         for (topic, _), messages in outputs.messages.items():
             if topic.endswith(".partials"):
-                messages[:] = [message for message in messages if b'"cells":[]' not in (message[1] or b"")]
+                messages.parts = [[message for message in messages if b'"cells":[]' not in (message[1] or b"")]]
         return outputs
 
     surgery.patch.setattr(FeedProcessor, "process", sparing)

@@ -50,7 +50,8 @@ async def observe(settings: Settings, clients: Clients) -> dict[str, Any]:
         await note("one committed")
         producer = second._producer
         await producer.begin_transaction()
-        await second._send(place.topic, place.partition, [(b"key", b"two", ())])
+        ((_, _, messages),) = _outputs(place, b"two")
+        await second._send(place.topic, place.partition, messages)
         await producer.send_offsets_to_transaction({source: 6}, group)
         await note("two open")
         third = await Writer.fence(settings, f"{group}-0", group, clients)

@@ -80,6 +80,17 @@ def test_help_and_the_clients_bring_in_nothing_heavy(code: str) -> None:
     assert json.loads(done.stdout.splitlines()[-1]) == []
 
 
+def test_services_start_without_what_only_planning_needs() -> None:
+    done = run(
+        LISTING
+        % "import stream.cli.serving, stream.kafka.engine, stream.processors.budget, stream.processors.queries"
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert "scipy" not in told
+    assert "numpy" in told
+
+
 def test_what_is_heavy_is_seen() -> None:
     assert "numpy" in json.loads(run(LISTING % "from sotto import Driver").stdout)
 

@@ -237,7 +237,7 @@ class MergeProcessor:
                 written[_node_key(name, place)] = _encode(sums)
             numbers = merged.running.groups
         asked = questions(told, start, numbers)
-        outputs.extend(self._topics.queries, self._partition, ((name.encode(), value, ()) for value in asked))
+        outputs.extend(self._topics.queries, self._partition, [(name.encode(), value, ()) for value in asked])
 
     def _stream_of(self, partial: Any) -> Merged:
         merged = self._streams.get(partial.stream)
@@ -266,7 +266,7 @@ class MergeProcessor:
             self._keep(outputs, written)
 
     def _keep(self, outputs: Outputs, written: Mapping[bytes, bytes | None]) -> None:
-        outputs.extend(self._topics.merges, self._partition, ((key, value, ()) for key, value in written.items()))
+        outputs.extend(self._topics.merges, self._partition, [(key, value, ()) for key, value in written.items()])
 
     def _reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> None:
         outputs.add(self._topics.rejected, self._partition, dead_letter(record, rejection))

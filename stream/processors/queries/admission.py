@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
 from schemas import MAX_EVENT_BYTES
+from stream.kernel import Spans, spans_of
 from stream.processors.base import RecordLike
+from stream.processors.columns import RecordColumns
 from stream.processors.queries.decoding import (
     FIRST,
     TAKEN,
     UNREADABLE,
-    Row,
     as_taken,
     each_once,
     in_full,
@@ -24,7 +27,7 @@ from stream.processors.queries.decoding import (
 )
 from stream.processors.queries.families import Families
 from stream.processors.queries.families.base import Asked, Context
-from stream.processors.queries.families.rows import Rows
+from stream.processors.queries.families.rows import Row, Rows
 from stream.processors.queries.hosted import CONTROL_UNREAD, PLAIN, STANDING
 from stream.processors.queries.shares import Shares
 from stream.processors.queries.windows import about_of
@@ -44,13 +47,15 @@ class Reading:
     records: Sequence[RecordLike]
     rejected: list[tuple[int, Rejection]]
     unknown: bool
-    rows: list[Row]
+    rows: Rows
     waiting: list[tuple[int, int, Any]]
     shares: Shares
 
     def is_of(self, records: Sequence[RecordLike]) -> bool:
         """Whether these are the records that were read."""
         mine = self.records
+        if isinstance(mine, RecordColumns):
+            return mine.are(records)
         return len(mine) == len(records) and (not mine or (mine[0] is records[0] and mine[-1] is records[-1]))
 
 
@@ -85,7 +90,9 @@ class Admission:
         streams = self._context.streams
         slot_of, sorts = streams.slots.get, streams.sorts
         unknown, like = False, FIRST
-        for place, record in enumerate(records):
+        scanned, places = self._scan(records)
+        for place in places:
+            record = records[place]
             value = record.value
             if value.__class__ is not bytes or len(value) > MAX_EVENT_BYTES:
                 rejected.append((place, unfit(value)))
@@ -124,12 +131,32 @@ class Admission:
             if budget <= 0:
                 records = records[: place + 1]
                 break
-        return Reading(records, rejected, unknown, without_repeats(rows, rejected), waiting, shares)
+        found = scanned.before(len(records)).and_also(Rows.of(without_repeats(rows, rejected)))
+        return Reading(records, rejected, unknown, found, waiting, shares)
+
+    def _scan(self, records: Sequence[RecordLike]) -> tuple[Rows, Iterable[int]]:
+        """The plain queries that can be read all at once, and the places of the other records."""
+        streams = self._context.streams
+        events = _events(records)
+        if (scanned := streams.texts.scan(events, MAX_EVENT_BYTES)) is None:
+            return Rows.of(()), range(len(records))
+        taken = scanned.read
+        taken[taken] = streams.columns.plain[scanned.slots[taken]]
+        offsets = (
+            records.offsets
+            if isinstance(records, RecordColumns)
+            else np.array([record.offset for record in records], dtype=np.int64)
+        )
+        everything = np.arange(len(records))
+        _, ids, slots, values, thresholds = scanned
+        rows = Rows(everything, ids, slots, values, thresholds, offsets, events)
+        return (rows, ()) if taken.all() else (rows.picked(everything[taken]), everything[~taken].tolist())
 
     def admit(self, reading: Reading) -> Batch:
         """Do the work that questions ask for, in order."""
-        rejected, rows = reading.rejected.copy(), reading.rows.copy()
+        rejected = reading.rejected.copy()
         asked: list[Asked] = []
+        resolved: list[Row] = []
         streams, one_by_one = self._context.streams, self._families.one_by_one
         kinds, sorts = streams.kinds, streams.sorts
         for place, slot, query in reading.waiting:
@@ -144,12 +171,10 @@ class Admission:
             if kinds[slot] in one_by_one:
                 asked.append(Asked(place, query.id, slot, record.offset, payload, content, about))
             else:
-                rows.append((place, query.id, slot, content, query.threshold, record.offset, payload, about))
+                resolved.append((place, query.id, slot, content, query.threshold, record.offset, payload, about))
         if reading.waiting:
             rejected.sort(key=itemgetter(0))
-            rows.sort(key=itemgetter(0))
-        columns: Any = zip(*rows, strict=True) if rows else ()
-        return Batch(rejected, asked, Rows(*columns))
+        return Batch(rejected, asked, reading.rows.and_also(Rows.of(resolved)))
 
     def _resolve(self, slot: int, query: Any) -> Any:
         """What the stream's family makes of a question; every private number comes from here.
@@ -176,3 +201,10 @@ class Admission:
         if stream in self._context.streams.unread:
             return Rejection("unknown-stream", f"stream: {CONTROL_UNREAD}")
         return Rejection("unknown-stream", "stream: no such stream is open; open it first")
+
+
+def _events(records: Sequence[RecordLike]) -> Spans:
+    """The bytes of records; nothing where there are none, or none that could be read."""
+    if isinstance(records, RecordColumns):
+        return records.values
+    return spans_of([value if (value := one.value).__class__ is bytes else b"" for one in records])

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any, Final
+
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from schemas.wire import encode
+from stream.kernel import Column, Part, Spans, joined, pack, spans_of
 from stream.mechanisms.above_threshold import ABOVE, HALTED
-from stream.processors.base import Message, Outputs
-from stream.processors.queries.families.rows import Rows, Verdicts
+from stream.processors.base import Outputs
+from stream.processors.columns import MessageColumns
+from stream.processors.queries.families.rows import Number, Rows, Verdicts
+from stream.processors.queries.groups import groups
 from stream.processors.queries.hosted import HostedStreams
 from stream.processors.queries.life import EXHAUSTED
 from stream.processors.queries.replies import Replies, WireAnswer
+from stream.processors.queries.windows import About
 
-_OUTCOMES = ("below", "above")
+_OUTCOMES: Final = ("below", "above")
+_HEAD: Final = b'{"id":"","stream":"'
+_ID_ENDS: Final = _HEAD.index(b'","')
+_FIRST_INDEX: Final = b'"index":0'
 
 
 class ColumnPublisher:
@@ -23,53 +34,83 @@ class ColumnPublisher:
         self._streams = streams
         self._replies = replies
 
-    def publish(self, rows: Rows, verdicts: Verdicts, answers: list[Message | None], outputs: Outputs) -> None:
-        """Write answers, and what must outlive this worker; streams that do not answer say ``halted``."""
-        self._write(rows, verdicts, answers)
-        self._count(rows, verdicts, outputs)
+    def publish(self, rows: Rows, verdicts: Verdicts, outputs: Outputs) -> MessageColumns:
+        """The answers to rows, in order; ``outputs`` gets what must outlive this worker.
 
-    def _write(self, rows: Rows, verdicts: Verdicts, answers: list[Message | None]) -> None:
+        Streams that do not answer say ``halted``.
+        """
+        answers = self._answers(rows, verdicts)
+        self._count(rows, verdicts, outputs)
+        return answers
+
+    def _answers(self, rows: Rows, verdicts: Verdicts) -> MessageColumns:
         streams, columns, decisions = self._streams, self._streams.columns, verdicts.decisions
         slots, stream_of = verdicts.slots, verdicts.stream_of
         tops = columns.tops[slots][stream_of] + decisions.tops_before + (decisions.codes == ABOVE)
         index = columns.answered[slots][stream_of] + np.where(verdicts.live[stream_of], decisions.place, 0)
         left = columns.cutoff[slots][stream_of] - tops
-        told = (decisions.codes, index, tops, left, columns.terms_of[slots][stream_of])
-        keys, names, terms, numbers = streams.keys, streams.names, streams.terms, verdicts.numbers
-        extensions_of = streams.extensions.get
-        for place, query_id, slot, about, code, number, shown, rest, terms_of in zip(
-            rows.places, rows.ids, rows.slots, rows.abouts, *(column.tolist() for column in told), strict=True
-        ):
-            name = names[slot]
-            if code == HALTED:
-                spent = terms[terms_of].spent(number, shown, 0, extensions_of(slot, ()))
-                answer = WireAnswer(query_id, name, "halted", None, None, None, streams.reason(slot), spent, rest)
-            elif code == ABOVE and place in numbers:
-                spent = terms[terms_of].spent(number + 1, shown, 0, extensions_of(slot, ()))
-                estimate, basis, alpha = numbers[place]
-                version = terms[terms_of].shown_version
-                answer = WireAnswer(
-                    query_id,
-                    name,
-                    "above",
-                    number,
-                    estimate,
-                    basis,
-                    None,
-                    spent,
-                    rest,
-                    alpha=alpha,
-                    version=version,
-                )
-            else:
-                spent = terms[terms_of].spent(number + 1, shown, 0, extensions_of(slot, ()))
-                answer = WireAnswer(query_id, name, _OUTCOMES[code], number, None, None, None, spent, rest)
-                if (version := terms[terms_of].shown_version) is not None:
-                    answer = replace(answer, version=version)
-            if about is not None:
-                window, group = about
-                answer = replace(answer, window=window, group=group)
-            answers[place] = (keys[slot], encode(answer), ())
+        halted = decisions.codes == HALTED
+        # Answers of equal figures are equal but for id, stream and index, unless there is more to tell of the stream
+        # or of the question.
+        figures = (decisions.codes, tops, left, columns.terms_of[slots][stream_of])
+        first, group = groups(len(rows.slots), [*figures, self._apart(rows, verdicts, halted)])
+        told: Iterator[Any] = zip(
+            *(column[first].tolist() for column in (*figures, rows.slots, index, rows.places)), strict=True
+        )
+        texts = [self._text(one[:-1], verdicts.numbers.get(one[-1]), rows.abouts.get(one[-1])) for one in told]
+        before, after = (spans_of([text[part] for text in texts]) for part in (0, 1))
+        names = streams.texts.texts.spans
+        indexed, unindexed = np.flatnonzero(~halted), np.flatnonzero(halted)
+        packed = [
+            pack(len(places), [*_addressed(rows, names, places), (before, group[places]), *more])
+            for places, more in (
+                (indexed, (index[indexed], (after, group[indexed]))),
+                (unindexed, ()),
+            )
+            if len(places)
+        ]
+        values = joined(packed) if packed else rows.ids
+        order = np.argsort(np.concatenate((indexed, unindexed)), kind="stable") if len(packed) > 1 else None
+        return MessageColumns(names.picked(rows.slots), values if order is None else values.picked(order))
+
+    def _apart(self, rows: Rows, verdicts: Verdicts, halted: npt.NDArray[np.bool_]) -> Column:
+        """A number for each row whose answer's text is its own, or its stream's; 0 for all others."""
+        apart = np.where(halted, rows.slots + 1, 0)
+        if extensions := self._streams.extensions:
+            extended = np.array([slot in extensions for slot in verdicts.slots.tolist()], dtype=np.bool_)
+            apart = np.where(extended[verdicts.stream_of], rows.slots + 1, apart)
+        if verdicts.numbers or rows.abouts:
+            own = np.flatnonzero(np.isin(rows.places, [*verdicts.numbers, *rows.abouts]))
+            apart[own] = -1 - own
+        return apart
+
+    def _text(self, figures: tuple[int, ...], number: Number | None, about: About | None) -> tuple[bytes, bytes]:
+        """What stands between stream and index of an answer, and what behind that; all of it is the first if it has none."""
+        code, tops, left, terms_of, slot, index = figures
+        terms, extensions = self._streams.terms[terms_of], self._streams.extensions.get(slot, ())
+        window, group = about or (None, None)
+        if code == HALTED:
+            spent = terms.spent(index, tops, 0, extensions)
+            reason = self._streams.reason(slot)
+            answer = WireAnswer(
+                "", "", "halted", reason=reason, spent=spent, tops_left=left, window=window, group=group
+            )
+            return encode(answer)[len(_HEAD) :], b""
+        answer = WireAnswer(
+            "",
+            "",
+            _OUTCOMES[code],
+            0,
+            spent=terms.spent(index + 1, tops, 0, extensions),
+            tops_left=left,
+            version=terms.shown_version,
+            window=window,
+            group=group,
+        )
+        if number is not None:
+            answer = replace(answer, estimate=number.estimate, basis=number.basis, alpha=number.alpha)
+        head, sign, tail = encode(answer)[len(_HEAD) :].partition(_FIRST_INDEX)
+        return head + sign[:-1], tail
 
     def _count(self, rows: Rows, verdicts: Verdicts, outputs: Outputs) -> None:
         """Move the streams' figures on, and write them."""
@@ -78,7 +119,7 @@ class ColumnPublisher:
         stream_of = verdicts.stream_of[given]
         answered = np.bincount(stream_of, minlength=len(slots))
         last = np.full(len(slots), -1, dtype=np.int64)
-        np.maximum.at(last, stream_of, np.array(rows.offsets, dtype=np.int64)[given])
+        np.maximum.at(last, stream_of, rows.offsets[given])
         shown = np.where(verdicts.live, columns.tops_left(slots) - decisions.tops_left, 0)
         some = answered > 0
         first = (columns.answered[slots] == 0) & some
@@ -92,3 +133,8 @@ class ColumnPublisher:
         self._replies.checkpoints(outputs, touched)
         # A stream's first answer costs the threshold's share, each ⊤ one more; ⊥s after the first cost nothing.
         self._replies.charges(outputs, slots[first | (shown > 0) | ended])
+
+
+def _addressed(rows: Rows, names: Spans, places: npt.NDArray[np.intp]) -> tuple[Part, ...]:
+    """How the answers to rows begin: with id and stream."""
+    return (_HEAD[:_ID_ENDS], rows.ids.picked(places), _HEAD[_ID_ENDS:], (names, rows.slots[places]))

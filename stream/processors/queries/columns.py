@@ -44,13 +44,14 @@ class StreamColumns(Columns):
 
     ``cutoff`` is how many ordinary charged answers a stream's grant pays for, ``tops`` how many charged ones it has given and
     ``surplus`` what these have cost beyond an ordinary charge each, in parts of one; 0 for sparse vectors. ``threshold`` is
-    that of a sparse vector's definition. ``begun`` is the number of the beginning, never 0, that a stream's figures go
+    that of a sparse vector's definition; ``plain`` says that a stream is one over trusted values. ``begun`` is the number of the beginning, never 0, that a stream's figures go
     back to: another beginning, another number.
     """
 
     terms_of: npt.NDArray[np.int32]
     begun: npt.NDArray[np.int64]
     threshold: npt.NDArray[np.float64]
+    plain: npt.NDArray[np.bool_]
     cutoff: npt.NDArray[np.int64]
     state: npt.NDArray[np.uint8]
     refused: npt.NDArray[np.bool_]

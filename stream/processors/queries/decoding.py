@@ -12,7 +12,8 @@ import numpy as np
 from schemas import MAX_EVENT_BYTES, Query
 from schemas.repeats import REPEATED, may_repeat_a_field, repeats_a_field
 from schemas.wire import Codec, MalformedEventError, struct
-from stream.processors.queries.windows import About, quotes_of
+from stream.processors.queries.families.rows import Row
+from stream.processors.queries.windows import quotes_of
 from stream.processors.rejections import Rejection
 from stream.processors.unread import Unread
 from stream.processors.written import readable
@@ -41,8 +42,6 @@ _query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _REPEATED = Rejection("malformed", REPEATED)
-Row = tuple[int, str, int, float, float | None, int, bytes, About | None]
-"""A query to a family that answers in columns: an entry of each column of ``Rows``."""
 
 
 def as_taken(like: Taken, value: bytes, query: Any) -> Any:

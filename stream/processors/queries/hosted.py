@@ -14,6 +14,7 @@ import numpy as np
 from schemas import FIRST_VERSION, Extensions, TableSource
 from stream.accounting.charged import charged_answers
 from stream.accounting.costs import PARTS, whole_left
+from stream.kernel import Names
 from stream.noise import NoiseKey, Role
 from stream.processors.exhaustion import exhausted_reason
 from stream.processors.queries.columns import UNLIMITED, StreamColumns
@@ -32,22 +33,22 @@ STANDING: Final = 2
 class HostedStreams:
     """Slots, one per stream: ``columns`` has the streams' figures, ``noise`` their keys, ``life`` their states.
 
-    ``names[slot]`` is the stream of a slot, ``keys[slot]`` the key of its records, ``kinds[slot]`` the name of its family;
+    ``names[slot]`` is the stream of a slot, of which ``texts`` has the bytes, ``kinds[slot]`` the name of its family, and
     ``sorts[slot]`` says how it takes its questions: ``PLAIN`` if it is a sparse vector over trusted values, ``STANDING`` if windows ask
-    it, or both. ``extensions`` has those of the few streams that were
-    extended. ``unread`` names streams that have no slot, since no definition of theirs can be read here.
+    it, or both. ``extensions`` has those of the few streams that were extended. ``unread`` names streams that have no slot, since no
+    definition of theirs can be read here.
     """
 
     def __init__(self, key: NoiseKey) -> None:
         self.slots: dict[str, int] = {}
         self.unread: set[str] = set()
         self.names: list[str] = []
-        self.keys: list[bytes] = []
         self.incarnations: list[str] = []
         self.kinds: list[str] = []
         self.sorts: list[int] = []
         self.columns = StreamColumns()
-        self.noise = StreamKeys(key, self.incarnations)
+        self.texts = Names()
+        self.noise = StreamKeys(key)
         self.life = LifeCycle(self.columns)
         self.terms_table = TermsTable()
         self.terms: list[Terms] = self.terms_table.all
@@ -67,7 +68,7 @@ class HostedStreams:
         A new incarnation starts afresh. Of several definitions of one stream the last counts, and of several extensions of one
         incarnation the most: none is ever taken back.
         """
-        slots = []
+        slots: list[int] = []
         fresh: dict[int, Definition] = {}
         extended: dict[int, Definition] = {}
         renewed: dict[int, Definition] = {}
@@ -86,6 +87,7 @@ class HostedStreams:
             if definition.version > FIRST_VERSION:
                 renewed[slot] = max(definition, renewed.get(slot, definition), key=_version)
             slots.append(slot)
+        self.texts.extend([name.encode() for name in self.names[len(self.texts.texts) :]])
         if fresh:
             self._begin(fresh)
         for slot, definition in renewed.items():
@@ -120,8 +122,8 @@ class HostedStreams:
         """Start streams as their definitions have them."""
         columns, terms_of = self.columns, [definition.terms for definition in fresh.values()]
         facts = {index: _facts(self.terms[index]) for index in set(terms_of)}
-        for (slot, definition), index in zip(fresh.items(), terms_of, strict=True):
-            self.noise.begin(slot, definition.digest, definition.key_id)
+        self.noise.begin(fresh, len(self))
+        for slot, index in zip(fresh, terms_of, strict=True):
             self.kinds[slot], self.sorts[slot], _ = facts[index]
         columns.grow(len(self))
         self._beginnings += 1
@@ -129,6 +131,7 @@ class HostedStreams:
         columns.begun[slots] = self._beginnings
         columns.terms_of[slots] = terms_of
         columns.threshold[slots] = [definition.threshold for definition in fresh.values()]
+        columns.plain[slots] = [facts[index][1] == PLAIN for index in terms_of]
         columns.cutoff[slots] = [facts[index][2] for index in terms_of]
         self.life.begin(slots)
 
@@ -137,16 +140,18 @@ class HostedStreams:
         self.slots[name] = slot
         self.unread.discard(name)
         self.names.append(name)
-        self.keys.append(name.encode())
         self.incarnations.append("")
         self.kinds.append("")
         self.sorts.append(0)
-        self.noise.add()
         return slot
 
     def barrier_of_round(self, slot: int, tops: int) -> int:
         """ρ + s of the round that follows so many ⊤s; the same round for ever where ρ is drawn once."""
         return int(self.terms_at(slot).barriers([self.noise.subkey(slot, Role.THRESHOLD)], [tops])[0])
+
+    def key(self, slot: int) -> bytes:
+        """The key of a stream's records."""
+        return self.names[slot].encode()
 
     def show_resumed(self, recent: int) -> None:
         """Mark the streams changed of which the last worker may have shown no digest, or one that is untrue here.

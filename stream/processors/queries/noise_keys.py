@@ -2,48 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import KeysView, Sequence
+from collections.abc import KeysView, Mapping
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from schemas import FIRST_VERSION
-from stream.noise import NoiseKey, Role, stream_subkey
+from stream.kernel import Spans, rows_of, with_room
+from stream.noise import SUBKEY_BYTES, NoiseKey, Role, stream_subkey, stream_subkeys
+from stream.processors.queries.definitions import Definition
+
+_DIGEST_BYTES: Final = 32
+_INCARNATION_BYTES: Final = 32
+_ROOM_AT_FIRST: Final = 64
 
 
 class StreamKeys:
     """Each stream's noise key, incarnation and digest, by slot.
 
     ``keyless`` has the missing noise key's name of each stream that lacks its key: such a stream is refused by the processor
-    and never draws. ``incarnations`` is the hosted streams' own list.
+    and never draws.
     """
 
-    def __init__(self, key: NoiseKey, incarnations: Sequence[str]) -> None:
+    def __init__(self, key: NoiseKey) -> None:
         self.keyless: dict[int, str] = {}
-        self._key = key
-        self._incarnations = incarnations
-        self._digests: list[bytes] = []
-        self._key_of: list[NoiseKey] = []
+        self._keys = (key, *key.older)
+        self._numbers = {one.key_id: number for number, one in enumerate(self._keys)}
+        self._incarnations = np.zeros((_ROOM_AT_FIRST, _INCARNATION_BYTES), dtype=np.uint8)
+        self._digests = np.zeros((_ROOM_AT_FIRST, _DIGEST_BYTES), dtype=np.uint8)
+        self._key_of = np.zeros(_ROOM_AT_FIRST, dtype=np.uint8)
+        self._count = 0
         self._versions: dict[int, bytes] = {}
-        self._found: dict[str, NoiseKey | None] = {}
 
-    def add(self) -> None:
-        """Make room for one more stream."""
-        self._digests.append(b"")
-        self._key_of.append(self._key)
+    def begin(self, fresh: Mapping[int, Definition], count: int) -> None:
+        """Take the incarnations and digests of streams by slot, and the names of their noise keys; there are so many slots."""
+        self._count = count
+        self._incarnations = with_room(self._incarnations, count)
+        self._digests = with_room(self._digests, count)
+        self._key_of = with_room(self._key_of, count)
+        slots = np.fromiter(fresh, dtype=np.intp, count=len(fresh))
+        incarnations = "".join([one.incarnation for one in fresh.values()]).encode()
+        digests = bytes.fromhex("".join([one.digest for one in fresh.values()]))
+        self._incarnations[slots] = np.frombuffer(incarnations, dtype=np.uint8).reshape(-1, _INCARNATION_BYTES)
+        self._digests[slots] = np.frombuffer(digests, dtype=np.uint8).reshape(-1, _DIGEST_BYTES)
+        self._key_of[slots] = [self._numbers.get(one.key_id, 0) for one in fresh.values()]
+        for slot, one in fresh.items():
+            self._versions.pop(slot, None)
+            if one.key_id in self._numbers:
+                self.keyless.pop(slot, None)
+            else:
+                self.keyless[slot] = one.key_id
 
-    def begin(self, slot: int, digest: str, key_id: str) -> None:
-        """Take a stream's digest and the name of its noise key."""
-        self._digests[slot] = bytes.fromhex(digest)
-        self._versions.pop(slot, None)
-        if key_id not in self._found:
-            self._found[key_id] = self._key.find(key_id)
-        if (key := self._found[key_id]) is None:
-            self.keyless[slot] = key_id
-            self._key_of[slot] = self._key
-        else:
-            self.keyless.pop(slot, None)
-            self._key_of[slot] = key
+    def incarnations(self, slots: npt.NDArray[np.intp]) -> Spans:
+        """The incarnations of streams, as they are written."""
+        return rows_of(self._incarnations, slots)
 
     def renew(self, slot: int, version: int) -> None:
         """Draw the noise of questions for another version of the data.
@@ -57,11 +70,30 @@ class StreamKeys:
         """The key that a stream's noise in one role is derived from; the threshold's is that of all versions."""
         version = b"" if role is Role.THRESHOLD else self._versions.get(slot, b"")
         return stream_subkey(
-            self._key_of[slot],
-            incarnation=self._incarnations[slot],
-            definition=self._digests[slot] + version,
+            self._keys[self._key_of[slot]],
+            incarnation=self._incarnations[slot].tobytes().decode(),
+            definition=self._digests[slot].tobytes() + version,
             role=role,
         )
+
+    def subkeys(self, slots: npt.NDArray[np.intp], role: Role) -> npt.NDArray[np.uint8]:
+        """The same of many streams, a row for each."""
+        found = np.empty((len(slots), SUBKEY_BYTES), dtype=np.uint8)
+        key_of = self._key_of[slots]
+        for number in np.unique(key_of).tolist():
+            members = np.flatnonzero(key_of == number)
+            derived = stream_subkeys(
+                self._keys[number],
+                incarnations=self.incarnations(slots[members]),
+                definitions=rows_of(self._digests, slots[members]),
+                role=role,
+            )
+            found[members] = np.frombuffer(derived.one_behind_another(), dtype=np.uint8).reshape(-1, SUBKEY_BYTES)
+        if self._versions:
+            for place, slot in enumerate(slots.tolist()):
+                if slot in self._versions:
+                    found[place] = np.frombuffer(self.subkey(slot, role), dtype=np.uint8)
+        return found
 
     @property
     def renewed(self) -> KeysView[int]:
@@ -70,5 +102,5 @@ class StreamKeys:
 
     def others(self) -> npt.NDArray[np.bool_]:
         """Which streams have another key than the one that new streams get."""
-        own = self._key
-        return np.fromiter((key is not own for key in self._key_of), dtype=np.bool_, count=len(self._key_of))
+        others: npt.NDArray[np.bool_] = self._key_of[: self._count] != 0
+        return others

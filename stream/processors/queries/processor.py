@@ -13,6 +13,7 @@ from schemas.wire import struct
 from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Message, Outputs, RecordLike
+from stream.processors.columns import RecordColumns
 from stream.processors.queries.admission import Admission, Batch, Reading
 from stream.processors.queries.column_publishing import ColumnPublisher
 from stream.processors.queries.control import Control
@@ -130,14 +131,28 @@ class QueryProcessor:
         if not records:
             return outputs
         batch = self._admission.admit(reading)
-        answers: list[Message | None] = [None] * len(records)
+        answers: list[Message | None] = [None] * (len(records) - len(batch.rows.slots) and len(records))
         for place, rejection in batch.rejected:
             answers[place] = self._replies.reject(outputs, records[place], rejection)
-        if batch.rows.slots or batch.asked:
-            self._answer(batch, answers, outputs)
-        outputs.extend(self._topics.answers, self._partition, enveloped(self._topics.answers, records, answers))
+        in_columns = self._answer(batch, answers, outputs)
+        outputs.extend(self._topics.answers, self._partition, self._in_order(records, batch, answers, in_columns))
         self._reached(outputs, records[-1], charged)
         return outputs
+
+    def _in_order(
+        self,
+        records: Sequence[RecordLike],
+        batch: Batch,
+        answers: list[Message | None],
+        in_columns: Sequence[Message],
+    ) -> Sequence[Message]:
+        """All answers to records, each with the headers that it is to have; they stay in columns if all are."""
+        if not answers and isinstance(records, RecordColumns):
+            return in_columns
+        answers = answers or [None] * len(records)
+        for place, answer in zip(batch.rows.places.tolist(), in_columns, strict=True):
+            answers[place] = answer
+        return enveloped(self._topics.answers, records, answers)
 
     def refuse(self, record: RecordLike) -> Outputs:
         """Reject an event that breaks ``process``, or that could not be read."""
@@ -165,7 +180,7 @@ class QueryProcessor:
         written = (
             {key for key, *_ in outputs.messages.get((self._topics.state, self._partition), ())} if charged else ()
         )
-        missing = [slot for slot in charged if self.streams.keys[slot] not in written]
+        missing = [slot for slot in charged if self.streams.key(slot) not in written]
         self._replies.checkpoints(outputs, np.array(missing, dtype=np.intp))
         shares = self._admission.shares
         self._progress = _WireProgress(last.offset + 1, shares.clock, shares.served)
@@ -180,15 +195,23 @@ class QueryProcessor:
             self._replies.charges(outputs, ended)
         return outputs
 
-    def _answer(self, batch: Batch, answers: list[Message | None], outputs: Outputs) -> None:
-        """Answer the admitted queries, family by family; a stream's queries all go to one."""
+    def _answer(self, batch: Batch, answers: list[Message | None], outputs: Outputs) -> Sequence[Message]:
+        """Answer the admitted queries, family by family; a stream's queries all go to one.
+
+        Gives the answers to ``batch.rows``; ``answers`` gets the others.
+        """
         rows, asked = batch.rows, batch.asked
-        slots = np.array([*rows.slots, *(one.slot for one in asked)], dtype=np.intp)
-        offsets = np.array([*rows.offsets, *(one.offset for one in asked)], dtype=np.int64)
+        if not len(rows.slots) and not asked:
+            return ()
+        slots, offsets = rows.slots, rows.offsets
+        if asked:
+            slots = np.append(slots, np.array([one.slot for one in asked], dtype=np.intp))
+            offsets = np.append(offsets, np.array([one.offset for one in asked], dtype=np.int64))
         replayed = self._halt_replayed(slots, offsets)
-        if rows.slots:
+        in_columns: Sequence[Message] = ()
+        if len(rows.slots):
             verdicts = self._families.in_columns.decide(rows)
-            self._column_publisher.publish(rows, verdicts, answers, outputs)
+            in_columns = self._column_publisher.publish(rows, verdicts, outputs)
         by_kind: dict[str, list[Asked]] = {}
         for one in asked:
             by_kind.setdefault(self.streams.kinds[one.slot], []).append(one)
@@ -196,6 +219,7 @@ class QueryProcessor:
             self._publisher.publish(self._families.one_by_one[kind], questions, answers, outputs)
         self._replies.checkpoints(outputs, replayed)
         self._replies.charges(outputs, replayed)
+        return in_columns
 
     def _halt_replayed(self, slots: npt.NDArray[np.intp], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
         """An offset that a stream has passed already means that the input topic went back: never answer it again."""

@@ -79,7 +79,7 @@ def _answer(streams: HostedStreams, shown: dict[int, _Shown], one: Asked, reply:
         spent, left = streams.spent(slot), streams.shown_left(slot)
         version = streams.terms_at(slot).shown_version
         known = shown[slot] = _Shown(
-            streams.names[slot], streams.keys[slot], spent, left, index, one.offset, version
+            streams.names[slot], streams.key(slot), spent, left, index, one.offset, version
         )
     known.answered, known.offset = index + 1, one.offset
     answer = WireAnswer(
@@ -114,7 +114,7 @@ def _refused(streams: HostedStreams, one: Asked, reply: Reply, refusal: Rejectio
         window=window,
         group=group,
     )
-    return (streams.keys[one.slot], encode(answer), ())
+    return (streams.key(one.slot), encode(answer), ())
 
 
 def _halted(streams: HostedStreams, one: Asked) -> Message:
@@ -130,4 +130,4 @@ def _halted(streams: HostedStreams, one: Asked) -> Message:
         window=window,
         group=group,
     )
-    return (streams.keys[slot], encode(answer), ())
+    return (streams.key(slot), encode(answer), ())

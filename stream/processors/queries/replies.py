@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Answer, Charge, Checkpoint, Position, StreamStatus
-from schemas.wire import encode, sparing, struct
+from schemas import Answer
+from schemas.wire import encode, struct
+from stream.kernel import Column, Part, Spans, pack, spans_of
 from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
+from stream.processors.columns import MessageColumns
 from stream.processors.letters import dead_letter
+from stream.processors.queries.groups import groups
 from stream.processors.queries.hosted import HostedStreams
 from stream.processors.queries.life import STATES
 from stream.processors.queries.updates import Update, encode_update, update_key
@@ -20,10 +24,7 @@ from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from stream.processors.unread import Unread
 
 WireAnswer: Any = struct(Answer)
-_WireCheckpoint: Any = sparing(Checkpoint)
-_WireCharge: Any = sparing(Charge)
-_WireStatus: Any = sparing(StreamStatus)
-_WirePosition: Any = struct(Position)
+_STATE_NAMES: Final = spans_of([state.encode() for state in STATES])
 
 
 class Replies:
@@ -36,40 +37,48 @@ class Replies:
 
     def checkpoints(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
         """One changelog record per touched stream."""
-        streams = self._streams
-        columns = (
-            streams.columns.state,
-            streams.columns.answered,
-            streams.columns.tops,
-            streams.columns.last_offset,
-            streams.columns.due,
-            streams.columns.surplus,
+        if not len(slots):
+            return
+        columns = self._streams.columns
+        values = pack(
+            len(slots),
+            (
+                b'{"incarnation":"',
+                self._streams.noise.incarnations(slots),
+                b'","state":"',
+                (_STATE_NAMES, columns.state[slots].astype(np.int64)),
+                b'","answered":',
+                columns.answered[slots],
+                b',"tops":',
+                columns.tops[slots],
+                b',"offset":',
+                columns.last_offset[slots],
+                b',"reason":',
+                self._reasons(slots),
+                b',"due":',
+                columns.due[slots],
+                self._surplus(slots),
+                b"}",
+            ),
         )
-        rows = zip(slots.tolist(), *(column[slots].tolist() for column in columns), strict=True)
-        keys, incarnations, reason_of = streams.keys, streams.incarnations, streams.life.reasons.get
-        outputs.extend(
-            self._topics.state,
-            self._partition,
-            [
-                (
-                    keys[slot],
-                    encode(
-                        _WireCheckpoint(
-                            incarnations[slot],
-                            STATES[state],
-                            answered,
-                            tops,
-                            offset,
-                            reason_of(slot),
-                            due,
-                            surplus,
-                        )
-                    ),
-                    (),
-                )
-                for slot, state, answered, tops, offset, due, surplus in rows
-            ],
-        )
+        outputs.extend(self._topics.state, self._partition, MessageColumns(self._names(slots), values))
+
+    def _surplus(self, slots: npt.NDArray[np.intp]) -> Part:
+        """The last field of a record; it is left out where it is 0."""
+        surplus = self._streams.columns.surplus[slots]
+        if not surplus.any():
+            return b""
+        known, which = np.unique(surplus, return_inverse=True)
+        return spans_of([b',"surplus":%d' % one if one else b"" for one in known.tolist()]), which
+
+    def _names(self, slots: npt.NDArray[np.intp]) -> Spans:
+        return self._streams.texts.texts.spans.picked(slots)
+
+    def _reasons(self, slots: npt.NDArray[np.intp]) -> Part:
+        """Why streams ended or are refused, as JSON."""
+        if not (reasons := self._streams.life.reasons):
+            return b"null"
+        return _texts_of([reasons.get(slot) for slot in slots.tolist()])
 
     def update(self, outputs: Outputs, slot: int, update: Update) -> None:
         """One changelog record for a step of a stream's hypothesis."""
@@ -82,44 +91,109 @@ class Replies:
 
     def charges(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
         """One charge per stream with news for the ledger."""
-        streams = self._streams
-        for slot in slots.tolist():
-            source = streams.terms_at(slot).source.source
-            charge = _WireCharge(
-                streams.names[slot],
-                source,
-                streams.incarnations[slot],
-                STATES[streams.columns.state[slot]],
-                int(streams.columns.answered[slot]),
-                int(streams.columns.tops[slot]),
-                streams.spent(slot),
-                streams.life.reasons.get(slot),
-                int(streams.columns.surplus[slot]),
-            )
-            key = source.encode()
-            outputs.add(self._topics.charges, partition_of(key, LEDGER_PARTITIONS), (key, encode(charge), ()))
+        if not len(slots):
+            return
+        sources, source_of = self._sources(slots)
+        values = pack(
+            len(slots),
+            (
+                *self._totals(slots, (sources, source_of)),
+                b',"spent":',
+                self._spent(slots),
+                b',"reason":',
+                self._reasons(slots),
+                self._surplus(slots),
+                b"}",
+            ),
+        )
+        home = np.array([partition_of(source, LEDGER_PARTITIONS) for source in sources])[source_of]
+        for partition in np.unique(home).tolist():
+            own = np.flatnonzero(home == partition)
+            charges = MessageColumns(sources.picked(source_of[own]), values.picked(own))
+            outputs.extend(self._topics.charges, partition, charges)
 
     def status(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
         """One digest per stream that changed since the last time."""
-        streams = self._streams
-        for slot in slots.tolist():
-            position = _WirePosition(self._topics.queries, self._partition, int(streams.columns.last_offset[slot]))
-            terms = streams.terms_at(slot)
-            digest = _WireStatus(
-                streams.names[slot],
-                terms.source.source,
-                streams.incarnations[slot],
-                STATES[streams.columns.state[slot]],
-                int(streams.columns.answered[slot]),
-                int(streams.columns.tops[slot]),
-                streams.shown_left(slot),
-                streams.spent(slot),
-                terms.calibration.alpha,
-                position,
-                streams.reason(slot) if streams.columns.refused[slot] else None,
-                int(streams.columns.surplus[slot]),
+        if not len(slots):
+            return
+        columns = self._streams.columns
+        refused: Part = b"null"
+        if columns.refused[slots].any():
+            reasons = zip(slots.tolist(), columns.refused[slots].tolist(), strict=True)
+            refused = _texts_of(
+                [self._streams.reason(slot) if is_refused else None for slot, is_refused in reasons]
             )
-            outputs.add(self._topics.status, self._partition, (streams.keys[slot], encode(digest), ()))
+        values = pack(
+            len(slots),
+            (
+                *self._totals(slots, self._sources(slots)),
+                self._left(slots),
+                b',"spent":',
+                self._spent(slots),
+                b',"alpha":',
+                self._alphas(slots),
+                b',"position":{"topic":"' + self._topics.queries.encode(),
+                b'","partition":%d,"offset":' % self._partition,
+                columns.last_offset[slots],
+                b'},"refused":',
+                refused,
+                self._surplus(slots),
+                b"}",
+            ),
+        )
+        outputs.extend(self._topics.status, self._partition, MessageColumns(self._names(slots), values))
+
+    def _totals(self, slots: npt.NDArray[np.intp], sources: Part) -> tuple[Part, ...]:
+        """The fields that a charge and a digest begin with."""
+        streams, columns = self._streams, self._streams.columns
+        return (
+            b'{"stream":"',
+            self._names(slots),
+            b'","source":"',
+            sources,
+            b'","incarnation":"',
+            streams.noise.incarnations(slots),
+            b'","state":"',
+            (_STATE_NAMES, columns.state[slots].astype(np.int64)),
+            b'","answered":',
+            columns.answered[slots],
+            b',"tops":',
+            columns.tops[slots],
+        )
+
+    def _sources(self, slots: npt.NDArray[np.intp]) -> tuple[Spans, Column]:
+        first, group = groups(len(slots), [self._streams.columns.terms_of[slots]])
+        return spans_of(
+            [self._streams.terms_at(slot).source.source.encode() for slot in slots[first].tolist()]
+        ), group
+
+    def _alphas(self, slots: npt.NDArray[np.intp]) -> Part:
+        first, group = groups(len(slots), [self._streams.columns.terms_of[slots]])
+        return spans_of(
+            [encode(self._streams.terms_at(slot).calibration.alpha) for slot in slots[first].tolist()]
+        ), group
+
+    def _left(self, slots: npt.NDArray[np.intp]) -> Part:
+        """How many charged answers streams may still give."""
+        columns = self._streams.columns
+        first, group = groups(len(slots), [columns.cutoff[slots], columns.tops[slots], columns.surplus[slots]])
+        shown = [encode(self._streams.shown_left(slot)) for slot in slots[first].tolist()]
+        return spans_of([b',"tops_left":' + left for left in shown]), group
+
+    def _spent(self, slots: npt.NDArray[np.intp]) -> Part:
+        """What streams have spent so far, as JSON."""
+        streams, columns = self._streams, self._streams.columns
+        figures = [
+            columns.terms_of[slots],
+            columns.answered[slots] > 0,
+            columns.tops[slots],
+            columns.surplus[slots],
+        ]
+        if streams.extensions:
+            extended = np.array([slot in streams.extensions for slot in slots.tolist()], dtype=np.bool_)
+            figures.append(np.where(extended, slots + 1, 0))
+        first, group = groups(len(slots), figures)
+        return spans_of([encode(streams.spent(slot)) for slot in slots[first].tolist()]), group
 
     def reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> Message | None:
         """Give an answer where the event has an id and a stream; write a dead letter unless it need only come again.
@@ -137,3 +211,9 @@ class Replies:
         window, group = about_of_event(value)
         answer = WireAnswer(query_id, name, "rejected", reason=rejection.reason, window=window, group=group)
         return (name.encode(), encode(answer), ())
+
+
+def _texts_of(reasons: Sequence[str | None]) -> Part:
+    """Reasons as JSON."""
+    number_of = {reason: number for number, reason in enumerate(dict.fromkeys(reasons))}
+    return spans_of(list(map(encode, number_of))), np.array([number_of[one] for one in reasons], dtype=np.int64)

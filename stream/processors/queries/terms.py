@@ -117,9 +117,11 @@ class Terms:
         """The law of the fresh noise of numbers."""
         return self._sampler("answer", answer_sampler)
 
-    def barriers(self, subkeys: Sequence[bytes], tops: Sequence[int]) -> npt.NDArray[np.int64]:
+    def barriers(self, subkeys: Sequence[bytes], tops: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """ρ + s of streams of these subkeys, each after so many ⊤s; the same for ever where ρ is drawn once."""
-        rounds = tops if self.sparse_vector.fresh_threshold else [0] * len(tops)
+        rounds = np.asarray(tops, dtype=np.int64)
+        if not self.sparse_vector.fresh_threshold:
+            rounds = np.zeros_like(rounds)
         words, low = round_words(subkeys, rounds, self.threshold_noise.words)
         return self.threshold_noise.draw(words, low) + self.sparse_vector.shift
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from structlog.testing import capture_logs
 
 from schemas import Categories, Domain, Integers, TableSource
 from stream.data import DataError, GuardedReader, ReadingLimits, Rows, TableStore, UnreadableError
+from stream.data import growing as growing_module
+from stream.data import sheets as sheets_module
 from stream.data.checks import check_table
+from stream.data.growing import GrowingColumn
 from stream.data.parts import local_parts
 from stream.data.places import sheets_of
+from stream.data.rows import Coded, RowEncoder
 from tests.unit.data.small import source
 
 KEY = bytes(range(32))
@@ -162,6 +168,57 @@ def test_another_file_in_the_folder_is_other_data_and_a_renamed_folder_of_the_sa
         TableStore(KEY).get(declared(f"{moved}/"), registered)
     extra.unlink()
     assert store.fingerprint(declared(f"{moved}/")) == registered
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
+def test_no_more_than_a_batch_is_held_that_is_not_encoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path = tmp_path / f"table.{kind}"
+    frame = pl.DataFrame({"x": [number % 10 for number in range(1000)]})
+    if kind == "parquet":
+        frame.write_parquet(path)
+    else:
+        text = frame.write_csv().encode()
+        path.write_bytes(gzip.compress(text) if kind == "csv.gz" else text)
+    heights: list[int] = []
+    encode = RowEncoder.encode
+
+    def seen(encoder: RowEncoder, cells: pl.DataFrame) -> Coded:
+        heights.append(cells.height)
+        return encode(encoder, cells)
+
+    def whole(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(sheets_module, "BATCH_ROWS", 7)
+    monkeypatch.setattr(RowEncoder, "encode", seen)
+    monkeypatch.setattr(pl.LazyFrame, "collect", whole)
+    rows = Rows.load(declared(path, {"x": ATTRIBUTES["x"]}))
+    assert rows.private_codes["x"].tolist() == frame["x"].to_list()
+    assert max(heights) <= 7
+    assert sum(heights) == 1000
+
+
+def test_a_column_grows_past_its_blocks_and_is_one_array_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growing_module, "_FIRST_BYTES", 1 << 12)
+    monkeypatch.setattr(growing_module, "_MOST_BYTES", 1 << 13)
+    column, parts = (
+        GrowingColumn(np.dtype("<u2")),
+        [np.arange(size, dtype="<u2") for size in (0, 3, 9000, 1, 4096)],
+    )
+    assert len(GrowingColumn(np.dtype("<u2")).joined()) == 0
+    for part in parts:
+        column.extend(part)
+    found = column.joined()
+    assert found.dtype == np.dtype("<u2")
+    assert np.array_equal(found, np.concatenate(parts))
+
+
+def test_a_path_in_no_form_of_an_address_is_refused_without_a_word_of_it() -> None:
+    with pytest.raises(DataError, match=r"^path: no user and no password") as refused:
+        check_table(declared("unused.csv"), "postgresql://reader:hunter2@db/clinic/public/visits")
+    assert "hunter2" not in str(refused.value)
 
 
 def test_an_owner_checks_a_folder_as_services_read_it(visits: Path) -> None:

@@ -92,3 +92,17 @@ def test_the_table_of_any_other_source_is_not_taken_for_want_of_another(private:
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(SimulationError, match="there is no file"):
         require_public(tmp_path / "none.csv", source(tmp_path / "private.csv"))
+
+
+@pytest.mark.parametrize("path", ["{}/", "{}/year=*/*.csv", "{}/*.csv"])
+def test_a_file_in_the_folder_of_a_table_of_several_is_private(tmp_path: Path, public: Path, path: str) -> None:
+    inside = tmp_path / "visits" / "year=2024" / "a.csv"
+    inside.parent.mkdir(parents=True)
+    inside.write_text("age\n1\n")
+    visits = source(Path("-")).model_copy(update={"path": path.format(tmp_path / "visits")})
+    stored = visits.model_copy(update={"path": "s3://clinic/visits/"})
+    with pytest.raises(SimulationError, match="the file of source 'people', private"):
+        require_public(inside, stored, registered=[visits])
+    assert require_public(public, stored, registered=[visits]) == public.resolve()
+    with pytest.raises(SimulationError, match="its own table is private"):
+        require_other_table(stored)

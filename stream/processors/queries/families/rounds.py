@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from stream.noise import Role
+from stream.kernel import Spans, rows_of, with_room
+from stream.noise import SUBKEY_BYTES, Role
 from stream.processors.queries.columns import Columns
 from stream.processors.queries.hosted import HostedStreams
 
@@ -26,7 +27,7 @@ class Rounds(Columns):
     def __init__(self, streams: HostedStreams) -> None:
         super().__init__()
         self._streams = streams
-        self.query_keys: list[bytes] = []
+        self._query_keys = np.zeros((0, SUBKEY_BYTES), dtype=np.uint8)
         self._some_are_fresh = False
 
     def prepare(self, slots: npt.NDArray[np.intp]) -> None:
@@ -47,21 +48,22 @@ class Rounds(Columns):
 
     def _follow(self) -> None:
         """Make room for streams that are new."""
-        if (missing := len(self._streams) - len(self.query_keys)) > 0:
-            self.grow(len(self._streams))
-            self.query_keys += [b""] * missing
+        self.grow(len(self._streams))
+        self._query_keys = with_room(self._query_keys, len(self._streams))
+
+    def query_keys(self, slots: npt.NDArray[np.intp]) -> Spans:
+        """The keys that ν is derived from."""
+        return rows_of(self._query_keys, slots)
 
     def _derive(self, slots: npt.NDArray[np.intp], index: int) -> None:
         """The figures of streams of the same terms, all draws at once."""
         terms, columns, noise = self._streams.terms[index], self._streams.columns, self._streams.noise
-        members = slots.tolist()
-        for slot in members:
-            self.query_keys[slot] = noise.subkey(slot, Role.QUERY)
+        self._query_keys[slots] = noise.subkeys(slots, Role.QUERY)
         tops = columns.tops[slots]
         self.begun[slots] = columns.begun[slots]
         self.tops[slots] = tops
         self.fresh[slots] = fresh = terms.sparse_vector.fresh_threshold
         self._some_are_fresh |= fresh
         self.threshold[slots] = terms.grid.public(columns.threshold[slots])
-        subkeys = [noise.subkey(slot, Role.THRESHOLD) for slot in members]
-        self.barrier[slots] = terms.barriers(subkeys, tops.tolist())
+        subkeys = noise.subkeys(slots, Role.THRESHOLD)
+        self.barrier[slots] = terms.barriers(rows_of(subkeys, np.arange(len(slots))), tops)

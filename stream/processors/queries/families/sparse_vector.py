@@ -9,27 +9,26 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from stream.kernel import Spans, rows_of
 from stream.mechanisms.above_threshold import ABOVE, Decisions, decide
 from stream.mechanisms.grid import shown
 from stream.mechanisms.ranges import written
 from stream.noise import Role, Sampler, event_words
 from stream.processors.queries.families.base import Context, form_for, on_values
 from stream.processors.queries.families.rounds import Rounds
-from stream.processors.queries.families.rows import Number, Rows, Verdicts
+from stream.processors.queries.families.rows import Number, Places, Rows, Verdicts
 from stream.processors.queries.terms import Terms
 from stream.processors.written import value_of
 
 Integers = npt.NDArray[np.int64]
-Places = npt.NDArray[np.intp]
 
 _NO_NUMBERS: Final[Mapping[int, Number]] = {}
 
 
 class _Batch(NamedTuple):
-    """Rows, the slot of each, and which of them go by the same terms."""
+    """Rows, and which of them go by the same terms."""
 
     rows: Rows
-    slots: Places
     by_terms: Sequence[tuple[Terms, Places]]
 
 
@@ -66,10 +65,10 @@ class SparseVectorFamily:
     def decide(self, rows: Rows) -> Verdicts:
         """Compare every question with its stream's barrier, in order."""
         streams, rounds = self._streams, self._rounds
-        each = np.array(rows.slots, dtype=np.intp)
+        each = rows.slots
         slots, stream_of = np.unique(each, return_inverse=True)
         rounds.prepare(slots)
-        batch = _Batch(rows, each, self._by_terms(each))
+        batch = _Batch(rows, self._by_terms(each))
         compared = self._compared(batch)
         live = streams.life.answering(slots)
         tops = streams.columns.tops[slots]
@@ -89,10 +88,9 @@ class SparseVectorFamily:
         return [(terms[index], np.flatnonzero(terms_of == index)) for index in np.unique(terms_of).tolist()]
 
     def _compared(self, batch: _Batch) -> _Compared:
-        values = np.array(batch.rows.values, dtype=np.float64)
-        asked = np.array(batch.rows.thresholds, dtype=np.float64)
-        thresholds = self._rounds.threshold[batch.slots]
-        steps = np.empty(len(batch.slots), dtype=np.int64)
+        values, asked = batch.rows.values, batch.rows.thresholds
+        thresholds = self._rounds.threshold[batch.rows.slots]
+        steps = np.empty(len(values), dtype=np.int64)
         for terms, members in batch.by_terms:
             own = ~np.isnan(asked[members])
             thresholds[members[own]] = terms.grid.public(asked[members[own]])
@@ -101,22 +99,20 @@ class SparseVectorFamily:
 
     def _noise(self, batch: _Batch) -> Integers:
         """ν of every question, with all noise of one law drawn at once."""
-        noise = np.empty(len(batch.slots), dtype=np.int64)
+        noise = np.empty(len(batch.rows.slots), dtype=np.int64)
         laws: dict[Sampler, list[Places]] = {}
         for terms, members in batch.by_terms:
             laws.setdefault(terms.query_noise, []).append(members)
-        query_keys = self._rounds.query_keys
         for law, parts in laws.items():
             members = np.sort(np.concatenate(parts))
-            subkeys = [query_keys[slot] for slot in _picked(batch.rows.slots, members)]
-            noise[members] = self._draw(law, batch.rows, members, subkeys)
+            rows = batch.rows if len(laws) == 1 else batch.rows.picked(members)
+            noise[members] = self._draw(law, rows, self._rounds.query_keys(rows.slots))
         return noise
 
-    def _draw(self, law: Sampler, rows: Rows, members: Places, subkeys: Sequence[bytes]) -> Integers:
-        """One law's noise for some rows, each under a key of its own."""
-        context = self._context
-        offsets, payloads = _picked(rows.offsets, members), _picked(rows.payloads, members)
-        words, low = event_words(subkeys, context.topic, context.partition, offsets, payloads, law.words)
+    def _draw(self, law: Sampler, rows: Rows, subkeys: Spans) -> Integers:
+        """One law's noise for rows, each under a key of its own."""
+        topic, partition = self._context.topic, self._context.partition
+        words, low = event_words(subkeys, topic, partition, rows.offsets, rows.payloads, law.words)
         return law.draw(words, low)
 
     def _numbers(self, batch: _Batch, compared: _Compared, decisions: Decisions) -> Mapping[int, Number]:
@@ -125,31 +121,30 @@ class SparseVectorFamily:
         if not len(tops):
             return _NO_NUMBERS
         numbers: dict[int, Number] = {}
-        for terms, chosen in self._by_terms(batch.slots[tops]):
+        for terms, chosen in self._by_terms(batch.rows.slots[tops]):
             calibration, members = terms.sparse_vector, tops[chosen]
             if calibration.numbers == "none":
                 continue
-            slots = batch.slots[members]
+            slots = batch.rows.slots[members]
             if calibration.numbers == "fresh":
-                subkeys = [self._streams.noise.subkey(slot, Role.ANSWER) for slot in slots.tolist()]
-                steps = compared.values[members] + self._draw(terms.answer_noise, batch.rows, members, subkeys)
+                subkeys = rows_of(self._streams.noise.subkeys(slots, Role.ANSWER), np.arange(len(slots)))
+                steps = compared.values[members] + self._draw(
+                    terms.answer_noise, batch.rows.picked(members), subkeys
+                )
             else:
                 before = self._streams.columns.tops[slots] + decisions.tops_before[members]
                 barriers = map(self._streams.barrier_of_round, slots.tolist(), before.tolist())
                 gaps = compared.margins[members] - np.array(list(barriers), dtype=np.int64)
                 steps = compared.thresholds[members] + gaps
             for member, number in zip(members.tolist(), shown(steps.tolist(), calibration.grid), strict=True):
-                numbers[batch.rows.places[member]] = Number(number, calibration.numbers, calibration.answer_alpha)
+                numbers[int(batch.rows.places[member])] = Number(
+                    number, calibration.numbers, calibration.answer_alpha
+                )
         return numbers
 
 
 def _as_written(terms: Terms, rows: Rows, members: Places) -> Callable[[int], Decimal]:
     """The exact number of each of some rows: a trusted value stands in its event, a count is whole."""
     if terms.trusts_values:
-        return lambda place: value_of(rows.payloads[members[place]])
-    return lambda place: written(rows.values[members[place]])
-
-
-def _picked(column: Sequence[Any], members: Places) -> Sequence[Any]:
-    """A column's members, in rising order; the column itself where that is all of it, as when there is one law."""
-    return column if len(members) == len(column) else [column[place] for place in members.tolist()]
+        return lambda place: value_of(rows.payloads[int(members[place])])
+    return lambda place: written(float(rows.values[members[place]]))

@@ -1,0 +1,130 @@
+"""How messages become the batches that a producer sends."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.record.util import calc_crc32c
+
+from stream.kafka.clients import Batch, Producer
+from stream.kernel import RecordWriter, Spans, compiled, spans_of
+from stream.processors.base import Message, Messages
+from stream.processors.columns import MessageColumns
+from stream.processors.unread import MAX_RECORDS
+
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_BEHIND_LENGTH: Final = 12
+_ATTRIBUTES: Final = 21
+_CHECKSUM: Final = struct.Struct(">I")
+_CHECKSUM_AT: Final = 17
+_TRANSACTIONAL: Final = 0x10
+_OVERHEAD: Final = 32
+"""Bytes, at most, that a record takes beside its key and value."""
+
+_NO_HEADERS: Final[list[tuple[str, bytes]]] = []
+
+
+def batches_of(producer: Producer, messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[Batch]:
+    """Messages in batches that every reader of ours takes, and of at most so many bytes unless one message is longer."""
+    if isinstance(producer, AIOKafkaProducer) and compiled() is not None and not _any_headers(messages):
+        yield from framed(messages, timestamp, batch_bytes)
+    else:
+        yield from _appended(producer, messages, timestamp)
+
+
+def _any_headers(messages: Messages) -> bool:
+    return any(
+        headers for part in messages.parts if not isinstance(part, MessageColumns) for _, _, headers in part
+    )
+
+
+def _appended(producer: Producer, messages: Messages, timestamp: int) -> Iterator[Batch]:
+    batch = producer.create_batch()
+    for number, (key, value, headers) in enumerate(messages, 1):
+        listed = list(headers) if headers else _NO_HEADERS
+        full = number % MAX_RECORDS == 0
+        if full or batch.append(timestamp=timestamp, key=key, value=value, headers=listed) is None:
+            yield batch
+            batch = producer.create_batch()
+            batch.append(timestamp=timestamp, key=key, value=value, headers=listed)
+    yield batch
+
+
+class FramedBatch:
+    """Records that are laid out already, where aiokafka has its ``BatchBuilder``."""
+
+    def __init__(self, writer: RecordWriter, timestamp: int) -> None:
+        self._records = writer.records()
+        self._count = writer.count
+        self._timestamp = timestamp
+        self._producer = (-1, -1, 0)
+        self._built: bytearray | None = None
+
+    def append(self, **_: Any) -> None:
+        """It takes no more."""
+
+    def close(self) -> None:
+        """It is closed."""
+
+    def closed(self) -> bool:
+        """Whether it takes no more."""
+        return True
+
+    def size(self) -> int:
+        """Its length in bytes."""
+        return _HEADER.size + len(self._records)
+
+    def record_count(self) -> int:
+        """How many records it has."""
+        return self._count
+
+    def _set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        self._producer = (producer_id, producer_epoch, base_sequence)
+
+    def _build(self) -> bytearray:
+        if self._built is None:
+            length = self.size() - _BEHIND_LENGTH
+            times = (self._timestamp, self._timestamp)
+            figures = (_TRANSACTIONAL, self._count - 1, *times, *self._producer, self._count)
+            built = bytearray(_HEADER.pack(0, length, -1, 2, 0, *figures))
+            built += self._records
+            _CHECKSUM.pack_into(built, _CHECKSUM_AT, calc_crc32c(memoryview(built)[_ATTRIBUTES:]))
+            self._built = built
+        return self._built
+
+
+def framed(messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
+    """Messages without headers in batches that are laid out already."""
+    parts = [_columns(part) for part in messages.parts]
+    largest = _OVERHEAD + max(_longest(keys) + _longest(values) for keys, values in parts)
+    total = sum(int(keys.size.sum() + values.size.sum()) + (_OVERHEAD + 2) * len(keys) for keys, values in parts)
+    room = min(batch_bytes - _HEADER.size, total)
+    writer = RecordWriter(room, MAX_RECORDS - 1, largest)
+    for keys, values in parts:
+        first = 0
+        while (first := first + writer.write(first, keys, values)) < len(values):
+            yield FramedBatch(writer, timestamp)
+            writer = RecordWriter(room, MAX_RECORDS - 1, largest)
+    yield FramedBatch(writer, timestamp)
+
+
+def _columns(part: Collection[Message]) -> tuple[Spans, Spans]:
+    if isinstance(part, MessageColumns):
+        return part.keys, part.values
+    return _optional([key for key, _, _ in part]), _optional([value for _, value, _ in part])
+
+
+def _optional(texts: list[bytes | None]) -> Spans:
+    """Texts, some of which may be missing: these have a size of -1."""
+    spans = spans_of([text or b"" for text in texts])
+    for place, text in enumerate(texts):
+        if text is None:
+            spans.size[place] = -1
+    return spans
+
+
+def _longest(texts: Spans) -> int:
+    return int(texts.size.max(initial=0))

@@ -1,0 +1,129 @@
+"""Texts of bytes by the thousand, in one buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, overload
+
+import numpy as np
+import numpy.typing as npt
+
+Column = npt.NDArray[np.int64]
+Sizes = npt.NDArray[np.int32]
+Buffer = npt.NDArray[np.uint8]
+
+_FIRST_TEXTS: Final = 64
+_FIRST_BYTES: Final = 1024
+
+
+def address(array: npt.NDArray[Any]) -> int:
+    """Where an array's first entry is."""
+    place: int = array.__array_interface__["data"][0]
+    return place
+
+
+class Spans(Sequence[bytes]):
+    """Texts that lie somewhere in ``data``, each at a place and of a size."""
+
+    __slots__ = ("at", "data", "size")
+
+    def __init__(self, data: Buffer, at: Column, size: Sizes) -> None:
+        self.data = data
+        self.at = at
+        self.size = size
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    @overload
+    def __getitem__(self, place: int) -> bytes: ...
+    @overload
+    def __getitem__(self, place: slice) -> Spans: ...
+    def __getitem__(self, place: int | slice) -> bytes | Spans:
+        if isinstance(place, slice):
+            return Spans(self.data, self.at[place], self.size[place])
+        start = int(self.at[place])
+        return self.data[start : start + max(int(self.size[place]), 0)].tobytes()
+
+    def __iter__(self) -> Iterator[bytes]:
+        data = self.data.tobytes()
+        for start, size in zip(self.at.tolist(), self.size.tolist(), strict=True):
+            yield data[start : start + max(size, 0)]
+
+    def picked(self, places: npt.NDArray[Any]) -> Spans:
+        """Those at some places."""
+        return Spans(self.data, self.at[places], self.size[places])
+
+    def one_behind_another(self) -> bytes:
+        """All of them, without what may lie between."""
+        if len(self) and np.array_equal(self.at[1:], self.at[:-1] + self.size[:-1]):
+            return self.data[self.at[0] : self.at[-1] + self.size[-1]].tobytes()
+        return b"".join(self)
+
+
+def spans_of(texts: Iterable[bytes]) -> Spans:
+    """Texts, copied into one buffer."""
+    listed = texts if isinstance(texts, list) else list(texts)
+    size = np.fromiter(map(len, listed), dtype=np.int32, count=len(listed))
+    at = np.zeros(len(listed), dtype=np.int64)
+    np.cumsum(size[:-1], out=at[1:])
+    return Spans(np.frombuffer(b"".join(listed), dtype=np.uint8), at, size)
+
+
+def rows_of(array: npt.NDArray[np.uint8], rows: npt.NDArray[Any]) -> Spans:
+    """Some rows of an array of bytes."""
+    width = array.shape[1]
+    at: Column = rows.astype(np.int64) * width
+    return Spans(array.reshape(-1), at, np.full(len(rows), width, dtype=np.int32))
+
+
+def joined(parts: Sequence[Spans]) -> Spans:
+    """All texts of several columns."""
+    if all(part.data is parts[0].data for part in parts):
+        data, shifts = parts[0].data, [0] * len(parts)
+    else:
+        data = np.concatenate([part.data for part in parts])
+        shifts = [0, *np.cumsum([len(part.data) for part in parts])[:-1].tolist()]
+    at = np.concatenate([part.at + shift for part, shift in zip(parts, shifts, strict=True)])
+    return Spans(data, at, np.concatenate([part.size for part in parts]))
+
+
+class Texts:
+    """Texts that are added one by one, and read by number."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._end = 0
+        self._data: Buffer = np.zeros(_FIRST_BYTES, dtype=np.uint8)
+        self._at: Column = np.zeros(_FIRST_TEXTS, dtype=np.int64)
+        self._size: Sizes = np.zeros(_FIRST_TEXTS, dtype=np.int32)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def extend(self, texts: Sequence[bytes]) -> None:
+        """Add some."""
+        if not texts:
+            return
+        added = spans_of(texts)
+        count, end = self._count + len(added), self._end + len(added.data)
+        self._at, self._size = with_room(self._at, count), with_room(self._size, count)
+        self._data = with_room(self._data, end)
+        self._at[self._count : count] = added.at + self._end
+        self._size[self._count : count] = added.size
+        self._data[self._end : end] = added.data
+        self._count, self._end = count, end
+
+    @property
+    def spans(self) -> Spans:
+        """All of them, until the next is added."""
+        return Spans(self._data, self._at, self._size)
+
+
+def with_room(array: npt.NDArray[Any], count: int) -> Any:
+    """An array with room for so many entries: the same, or a larger one that begins like it."""
+    if count <= len(array):
+        return array
+    grown = np.zeros((max(count, len(array) * 3 // 2), *array.shape[1:]), dtype=array.dtype)
+    grown[: len(array)] = array
+    return grown

@@ -1,0 +1,562 @@
+/*
+ * The loops over every event of a batch, for workers: keyed hashes, plain queries, texts of answers, Kafka's records.
+ *
+ * Nothing here decides anything: each function has a twin in Python that gives the same bytes, and leaves to it whatever
+ * it does not know for certain. All memory is the caller's; nothing is kept between calls. Texts are given as a buffer with
+ * the place and the size of each, a size below 0 standing for none.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(_WIN32)
+#define PUBLIC __declspec(dllexport)
+#else
+#define PUBLIC __attribute__((visibility("default")))
+#endif
+
+#ifndef SOURCE
+#define SOURCE ""
+#endif
+
+/* The digest of the source that this was built from: a kernel of other source is not used. */
+PUBLIC const char *sotto_source(void) { return SOURCE; }
+
+/* ---- BLAKE3, keyed, of messages that fit one chunk (github.com/BLAKE3-team/BLAKE3-specs, section 2) ---- */
+
+enum { CHUNK_BYTES = 1024, BLOCK_BYTES = 64, CHUNK_START = 1, CHUNK_END = 2, ROOT = 8, KEYED_HASH = 16 };
+
+static const uint32_t IV[8] = {0x6A09E667u, 0xBB67AE85u, 0x3C6EF372u, 0xA54FF53Au,
+                               0x510E527Fu, 0x9B05688Cu, 0x1F83D9ABu, 0x5BE0CD19u};
+
+static const uint8_t SCHEDULE[7][16] = {
+    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8},
+    {3, 4, 10, 12, 13, 2, 7, 14, 6, 5, 9, 0, 11, 15, 8, 1}, {10, 7, 12, 9, 14, 3, 13, 15, 4, 0, 11, 2, 5, 8, 1, 6},
+    {12, 13, 9, 11, 15, 10, 14, 8, 7, 2, 5, 3, 0, 1, 6, 4}, {9, 14, 11, 5, 8, 12, 15, 1, 13, 3, 0, 10, 2, 6, 4, 7},
+    {11, 15, 5, 0, 1, 9, 8, 6, 14, 10, 2, 12, 3, 4, 7, 13}};
+
+/* So many rows before memory is read that may lie anywhere, it is asked for. */
+#define AHEAD 32
+
+/* So many messages are hashed side by side, one in each lane of a vector. */
+#define LANES 8
+typedef uint32_t lanes __attribute__((vector_size(4 * LANES)));
+
+#define ROTATE(x, by) (((x) >> (by)) | ((x) << (32 - (by))))
+#define MIX(a, b, c, d, x, y)                                                                                          \
+    do {                                                                                                               \
+        v[a] = v[a] + v[b] + (x);                                                                                      \
+        v[d] = ROTATE(v[d] ^ v[a], 16);                                                                                \
+        v[c] = v[c] + v[d];                                                                                            \
+        v[b] = ROTATE(v[b] ^ v[c], 12);                                                                                \
+        v[a] = v[a] + v[b] + (y);                                                                                      \
+        v[d] = ROTATE(v[d] ^ v[a], 8);                                                                                 \
+        v[c] = v[c] + v[d];                                                                                            \
+        v[b] = ROTATE(v[b] ^ v[c], 7);                                                                                 \
+    } while (0)
+#define ROUND(s)                                                                                                       \
+    do {                                                                                                               \
+        MIX(0, 4, 8, 12, m[s[0]], m[s[1]]);                                                                            \
+        MIX(1, 5, 9, 13, m[s[2]], m[s[3]]);                                                                            \
+        MIX(2, 6, 10, 14, m[s[4]], m[s[5]]);                                                                           \
+        MIX(3, 7, 11, 15, m[s[6]], m[s[7]]);                                                                           \
+        MIX(0, 5, 10, 15, m[s[8]], m[s[9]]);                                                                           \
+        MIX(1, 6, 11, 12, m[s[10]], m[s[11]]);                                                                         \
+        MIX(2, 7, 8, 13, m[s[12]], m[s[13]]);                                                                          \
+        MIX(3, 4, 9, 14, m[s[14]], m[s[15]]);                                                                          \
+    } while (0)
+
+static inline __attribute__((always_inline)) lanes all(uint32_t x) {
+    lanes v;
+    for (int i = 0; i < LANES; i++) v[i] = x;
+    return v;
+}
+
+/* One block of each lane: ``out`` gets 16 words, of which the first 8 are the chaining value. */
+static inline __attribute__((always_inline)) void compress(const lanes chained[8], const lanes m[16], uint32_t counter,
+                                                           lanes length, lanes flags, lanes out[16]) {
+    lanes v[16];
+    for (int i = 0; i < 8; i++) v[i] = chained[i];
+    for (int i = 0; i < 4; i++) v[8 + i] = all(IV[i]);
+    v[12] = all(counter);
+    v[13] = all(0);
+    v[14] = length;
+    v[15] = flags;
+    ROUND(SCHEDULE[0]);
+    ROUND(SCHEDULE[1]);
+    ROUND(SCHEDULE[2]);
+    ROUND(SCHEDULE[3]);
+    ROUND(SCHEDULE[4]);
+    ROUND(SCHEDULE[5]);
+    ROUND(SCHEDULE[6]);
+    for (int i = 0; i < 8; i++) {
+        out[i] = v[i] ^ v[i + 8];
+        out[i + 8] = v[i + 8] ^ chained[i];
+    }
+}
+
+static inline uint32_t word_at(const uint8_t *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static inline void put_word(uint8_t *p, uint32_t x) {
+    p[0] = (uint8_t)x, p[1] = (uint8_t)(x >> 8), p[2] = (uint8_t)(x >> 16), p[3] = (uint8_t)(x >> 24);
+}
+
+/* The digests of up to LANES messages, each of 1 to CHUNK_BYTES bytes in a buffer of its own that zeros fill up. */
+static inline __attribute__((always_inline)) void hash_lanes(uint8_t messages[LANES][CHUNK_BYTES],
+                                                             const int64_t *sizes, const uint8_t *const *keys,
+                                                             int count, int64_t width, uint8_t *const *digests) {
+    lanes chained[8], m[16], out[16], length = all(0), flags = all(0);
+    int64_t blocks[LANES], most = 1;
+    for (int lane = 0; lane < LANES; lane++) {
+        int own = lane < count ? lane : 0;
+        blocks[lane] = sizes[own] <= BLOCK_BYTES ? 1 : (sizes[own] + BLOCK_BYTES - 1) / BLOCK_BYTES;
+        if (blocks[lane] > most) most = blocks[lane];
+        for (int i = 0; i < 8; i++) chained[i][lane] = word_at(keys[own] + 4 * i);
+    }
+    lanes last_chained[8], last_m[16], last_length = all(0), last_flags = all(0);
+    for (int i = 0; i < 8; i++) last_chained[i] = chained[i];
+    for (int i = 0; i < 16; i++) last_m[i] = all(0);
+    for (int64_t block = 0; block < most; block++) {
+        for (int lane = 0; lane < LANES; lane++) {
+            int own = lane < count ? lane : 0;
+            const uint8_t *p = messages[own] + block * BLOCK_BYTES;
+            int is_last = block + 1 == blocks[lane];
+            for (int i = 0; i < 16; i++) m[i][lane] = block < blocks[lane] ? word_at(p + 4 * i) : 0;
+            length[lane] = (uint32_t)(is_last ? sizes[own] - block * BLOCK_BYTES : BLOCK_BYTES);
+            flags[lane] = KEYED_HASH | (block == 0 ? CHUNK_START : 0) | (is_last ? CHUNK_END | ROOT : 0);
+            if (is_last) {
+                for (int i = 0; i < 8; i++) last_chained[i][lane] = chained[i][lane];
+                for (int i = 0; i < 16; i++) last_m[i][lane] = m[i][lane];
+                last_length[lane] = length[lane];
+                last_flags[lane] = flags[lane];
+            }
+        }
+        if (block + 1 == most) break;
+        compress(chained, m, 0, length, flags, out);
+        for (int i = 0; i < 8; i++) chained[i] = out[i];
+    }
+    for (int64_t done = 0, part = 0; done < width; done += BLOCK_BYTES, part++) {
+        compress(last_chained, last_m, (uint32_t)part, last_length, last_flags, out);
+        int64_t words = (width - done < BLOCK_BYTES ? width - done : BLOCK_BYTES) / 4;
+        for (int lane = 0; lane < count; lane++)
+            for (int i = 0; i < words; i++) put_word(digests[lane] + done + 4 * i, out[i][lane]);
+    }
+}
+
+/*
+ * Keyed digests of ``width`` bytes, a multiple of 4. Message n is the prefix, number n in 8 bytes (unless there are no
+ * numbers) and text n; its key is the 32 bytes at ``key_at[n]``. Gives how many were hashed before one that has no
+ * bytes or too many.
+ */
+static inline __attribute__((always_inline)) int64_t derive(int64_t count, const uint8_t *keys, const int64_t *key_at,
+                                                            const uint8_t *prefix, int64_t prefix_size,
+                                                            const int64_t *numbers, const uint8_t *data,
+                                                            const int64_t *at, const int32_t *size, int64_t width,
+                                                            uint8_t *digests) {
+    uint8_t messages[LANES][CHUNK_BYTES];
+    int64_t sizes[LANES];
+    const uint8_t *lane_keys[LANES];
+    uint8_t *lane_digests[LANES];
+    int64_t head = prefix_size + (numbers ? 8 : 0);
+    for (int64_t first = 0; first < count; first += LANES) {
+        int lanes_used = count - first < LANES ? (int)(count - first) : LANES;
+        for (int lane = 0; lane < lanes_used; lane++) {
+            int64_t n = first + lane;
+            int64_t total = head + size[n];
+            if (size[n] < 0 || total < 1 || total > CHUNK_BYTES) {
+                lanes_used = lane;
+                break;
+            }
+            uint8_t *p = messages[lane];
+            memcpy(p, prefix, (size_t)prefix_size);
+            p += prefix_size;
+            if (n + AHEAD / 2 < count) {
+                __builtin_prefetch(keys + key_at[n + AHEAD / 2]);
+                __builtin_prefetch(data + at[n + AHEAD / 2]);
+            }
+            if (numbers)
+                for (int i = 0; i < 8; i++) *p++ = (uint8_t)((uint64_t)numbers[n] >> (56 - 8 * i));
+            memcpy(p, data + at[n], (size_t)size[n]);
+            int64_t rest = (BLOCK_BYTES - total % BLOCK_BYTES) % BLOCK_BYTES;
+            memset(messages[lane] + total, 0, (size_t)rest);
+            sizes[lane] = total;
+            lane_keys[lane] = keys + key_at[n];
+            lane_digests[lane] = digests + n * width;
+        }
+        if (lanes_used) hash_lanes(messages, sizes, lane_keys, lanes_used, width, lane_digests);
+        if (lanes_used < LANES && first + lanes_used < count) return first + lanes_used;
+    }
+    return count;
+}
+
+#define DERIVE_ARGUMENTS                                                                                               \
+    int64_t count, const uint8_t *keys, const int64_t *key_at, const uint8_t *prefix, int64_t prefix_size,             \
+        const int64_t *numbers, const uint8_t *data, const int64_t *at, const int32_t *size, int64_t width,            \
+        uint8_t *digests
+#define DERIVE_GIVEN count, keys, key_at, prefix, prefix_size, numbers, data, at, size, width, digests
+
+static int64_t derive_anywhere(DERIVE_ARGUMENTS) { return derive(DERIVE_GIVEN); }
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static int64_t derive_wide(DERIVE_ARGUMENTS) { return derive(DERIVE_GIVEN); }
+
+PUBLIC int64_t sotto_derive(DERIVE_ARGUMENTS) {
+    return __builtin_cpu_supports("avx2") ? derive_wide(DERIVE_GIVEN) : derive_anywhere(DERIVE_GIVEN);
+}
+#else
+PUBLIC int64_t sotto_derive(DERIVE_ARGUMENTS) { return derive_anywhere(DERIVE_GIVEN); }
+#endif
+
+/* ---- Names: which slot a stream has. Entry: slot + 1 in the low half, part of the hash in the high half; 0 is free ---- */
+
+static inline uint64_t hash_of(const uint8_t *p, int64_t size, uint64_t seed) {
+    uint64_t h = seed ^ ((uint64_t)size * 0x9E3779B97F4A7C15ull);
+    for (; size > 0; p += 8, size -= 8) {
+        uint64_t part = 0;
+        memcpy(&part, p, (size_t)(size < 8 ? size : 8));
+        h = (h ^ part) * 0xBF58476D1CE4E5B9ull;
+        h ^= h >> 29;
+    }
+    h *= 0x94D049BB133111EBull;
+    return h ^ h >> 32;
+}
+
+/* Enter the names of slots from ``first`` on; the table has a power of 2 of entries, above twice the slots. */
+PUBLIC void sotto_enter(uint64_t *table, int64_t entries, uint64_t seed, const uint8_t *data, const int64_t *at,
+                        const int32_t *size, int64_t first, int64_t slots) {
+    uint64_t mask = (uint64_t)entries - 1;
+    for (int64_t slot = first; slot < slots; slot++) {
+        uint64_t h = hash_of(data + at[slot], size[slot], seed), place = h & mask;
+        while (table[place]) place = (place + 1) & mask;
+        table[place] = (h & 0xFFFFFFFF00000000ull) | (uint64_t)(slot + 1);
+    }
+}
+
+typedef struct {
+    const uint64_t *table;
+    uint64_t mask, seed;
+    const uint8_t *data;
+    const int64_t *at;
+    const int32_t *size;
+} names;
+
+static inline int64_t slot_of(const names *known, const uint8_t *name, int64_t size, uint64_t h) {
+    for (uint64_t place = h & known->mask;; place = (place + 1) & known->mask) {
+        uint64_t entry = known->table[place];
+        if (!entry) return -1;
+        if ((entry ^ h) >> 32) continue;
+        int64_t slot = (int64_t)(entry & 0xFFFFFFFFu) - 1;
+        if (known->size[slot] == size && !memcmp(known->data + known->at[slot], name, (size_t)size)) return slot;
+    }
+}
+
+/* ---- Plain queries: {"id", "stream", "value"} and maybe "threshold", in any order, each once, of plain text ---- */
+
+static const double POWERS[23] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+                                  1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+
+static inline const uint8_t *blank(const uint8_t *p, const uint8_t *end) {
+    while (p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t')) p++;
+    return p;
+}
+
+/* A text of 1 to 128 printable characters of ASCII without escapes; gives what follows its quotation mark, or NULL. */
+static inline const uint8_t *text(const uint8_t *p, const uint8_t *end, const uint8_t **start, int64_t *size) {
+    if (p >= end || *p != '"') return NULL;
+    *start = ++p;
+    while (p < end && *p >= 0x20 && *p < 0x7F && *p != '"' && *p != '\\') p++;
+    *size = p - *start;
+    if (p >= end || *p != '"' || *size < 1 || *size > 128) return NULL;
+    return p + 1;
+}
+
+/*
+ * A number whose double is exact: a whole number of at most 2^53 times or by a power of ten of at most 10^22 is rounded
+ * once (Clinger 1990). Others give NULL, and so does a zero with a minus.
+ */
+static inline const uint8_t *number(const uint8_t *p, const uint8_t *end, double *value) {
+    int minus = 0, digits = 0;
+    int64_t exponent = 0;
+    uint64_t whole = 0;
+    if (p < end && *p == '-') minus = 1, p++;
+    if (p >= end || *p < '0' || *p > '9') return NULL;
+    if (*p == '0' && p + 1 < end && p[1] >= '0' && p[1] <= '9') return NULL;
+    for (; p < end && *p >= '0' && *p <= '9'; p++, digits++) {
+        if (digits == 18) return NULL;
+        whole = 10 * whole + (uint64_t)(*p - '0');
+    }
+    if (p < end && *p == '.') {
+        const uint8_t *point = p++;
+        for (; p < end && *p >= '0' && *p <= '9'; p++, digits++, exponent--) {
+            if (digits == 18) return NULL;
+            whole = 10 * whole + (uint64_t)(*p - '0');
+        }
+        if (p == point + 1) return NULL;
+    }
+    if (p < end && (*p == 'e' || *p == 'E')) {
+        int64_t power = 0;
+        int below = 0;
+        p++;
+        if (p < end && (*p == '+' || *p == '-')) below = *p++ == '-';
+        if (p >= end || *p < '0' || *p > '9') return NULL;
+        for (; p < end && *p >= '0' && *p <= '9'; p++)
+            if ((power = 10 * power + (*p - '0')) > 99) return NULL;
+        exponent += below ? -power : power;
+    }
+    if (whole > (1ull << 53) || exponent > 22 || exponent < -22 || (minus && !whole)) return NULL;
+    *value = (double)whole;
+    *value = exponent < 0 ? *value / POWERS[-exponent] : *value * POWERS[exponent];
+    if (minus) *value = -*value;
+    return p;
+}
+
+#define MAX_MAGNITUDE 1e15
+enum { ID = 1, STREAM = 2, VALUE = 4, THRESHOLD = 8 };
+
+static int field_of(const uint8_t *name, int64_t size) {
+    if (size == 2 && !memcmp(name, "id", 2)) return ID;
+    if (size == 6 && !memcmp(name, "stream", 6)) return STREAM;
+    if (size == 5 && !memcmp(name, "value", 5)) return VALUE;
+    if (size == 9 && !memcmp(name, "threshold", 9)) return THRESHOLD;
+    return 0;
+}
+
+/*
+ * Read events: where the id stands, where the stream's name does, both numbers (a threshold that is not given stays as it
+ * is) and the stream's slot. ``read[n]`` says whether event n is a plain query to a stream that is known.
+ */
+PUBLIC void sotto_scan(int64_t count, const uint8_t *data, const int64_t *at, const int32_t *size, int64_t limit,
+                       const uint64_t *table, int64_t entries, uint64_t seed, const uint8_t *name_data,
+                       const int64_t *name_at, const int32_t *name_size, uint8_t *read, int64_t *id_at, int32_t *id_size,
+                       int64_t *slots, uint64_t *hashes, double *values, double *thresholds) {
+    names known = {table, (uint64_t)entries - 1, seed, name_data, name_at, name_size};
+    /* A pass for each kind of memory: what one event waits for is fetched while others are worked on. */
+    for (int64_t n = 0; n < count; n++) {
+        const uint8_t *p = data + at[n], *end = p + (size[n] < 0 ? 0 : size[n]), *start = NULL, *stream = NULL;
+        int64_t length = 0, stream_size = 0;
+        int found = 0, closed = 0;
+        read[n] = 0;
+        if (size[n] < 0 || size[n] > limit) continue;
+        p = blank(p, end);
+        if (p >= end || *p++ != '{') continue;
+        while ((p = text(blank(p, end), end, &start, &length))) {
+            int field = field_of(start, length);
+            if (!field || found & field) break;
+            found |= field;
+            p = blank(p, end);
+            if (p >= end || *p != ':') break;
+            p = blank(p + 1, end);
+            if (field == ID) {
+                if (!(p = text(p, end, &start, &length))) break;
+                id_at[n] = start - data, id_size[n] = (int32_t)length;
+            } else if (field == STREAM) {
+                if (!(p = text(p, end, &stream, &stream_size))) break;
+            } else if (!(p = number(p, end, field == VALUE ? &values[n] : &thresholds[n])))
+                break;
+            p = blank(p, end);
+            if (p >= end) break;
+            if (*p == '}') {
+                closed = blank(p + 1, end) == end;
+                break;
+            }
+            if (*p++ != ',') break;
+        }
+        if (!closed || (found & (ID | STREAM | VALUE)) != (ID | STREAM | VALUE)) continue;
+        if (found & THRESHOLD && !(thresholds[n] >= -MAX_MAGNITUDE && thresholds[n] <= MAX_MAGNITUDE)) continue;
+        read[n] = 1;
+        /* The name's place and size, until its slot is known. */
+        slots[n] = (stream - data) << 8 | stream_size;
+        hashes[n] = hash_of(stream, stream_size, seed);
+        __builtin_prefetch(&known.table[hashes[n] & known.mask]);
+    }
+    for (int64_t n = 0; n < count; n++)
+        if (read[n]) {
+            uint64_t entry = known.table[hashes[n] & known.mask];
+            if (entry) {
+                __builtin_prefetch(&known.at[(entry & 0xFFFFFFFFu) - 1]);
+                __builtin_prefetch(&known.size[(entry & 0xFFFFFFFFu) - 1]);
+            }
+        }
+    for (int64_t n = 0; n < count; n++)
+        if (read[n]) {
+            uint64_t entry = known.table[hashes[n] & known.mask];
+            if (entry) __builtin_prefetch(known.data + known.at[(entry & 0xFFFFFFFFu) - 1]);
+        }
+    for (int64_t n = 0; n < count; n++)
+        if (read[n]) {
+            slots[n] = slot_of(&known, data + (slots[n] >> 8), slots[n] & 0xFF, hashes[n]);
+            read[n] = slots[n] >= 0;
+        }
+}
+
+/* ---- Texts out of parts: constants, texts by number, whole numbers ---- */
+
+typedef struct {
+    const uint8_t *data;  /* texts, or one constant; NULL for numbers */
+    const int64_t *at;    /* where each text begins, or the numbers; NULL for a constant */
+    const int32_t *size;
+    const int64_t *which; /* which text each row has; NULL: that of its own number */
+    int64_t length;       /* of a constant */
+} part;
+
+static inline uint8_t *decimal(uint8_t *p, int64_t number) {
+    uint8_t digits[20];
+    int count = 0;
+    uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+    do digits[count++] = (uint8_t)('0' + rest % 10);
+    while (rest /= 10);
+    if (number < 0) *p++ = '-';
+    while (count) *p++ = digits[--count];
+    return p;
+}
+
+/* At least as many bytes as ``count`` texts take. */
+PUBLIC int64_t sotto_room(int64_t count, const part *parts, int64_t part_count) {
+    int64_t room = 0;
+    for (const part *one = parts; one < parts + part_count; one++) {
+        if (!one->data) {
+            room += 20 * count;
+        } else if (!one->at) {
+            room += one->length * count;
+        } else {
+            for (int64_t n = 0; n < count; n++) {
+                if (one->which && n + AHEAD < count) __builtin_prefetch(&one->size[one->which[n + AHEAD]]);
+                room += one->size[one->which ? one->which[n] : n];
+            }
+        }
+    }
+    return room;
+}
+
+/* Write ``count`` texts one behind another; the caller has made room for all of them. Gives the bytes written. */
+PUBLIC int64_t sotto_pack(int64_t count, const part *parts, int64_t part_count, uint8_t *out, int64_t *at,
+                          int32_t *size) {
+    uint8_t *p = out;
+    for (int64_t n = 0; n < count; n++) {
+        uint8_t *start = p;
+        for (const part *one = parts; one < parts + part_count; one++) {
+            if (!one->data) {
+                p = decimal(p, one->at[n]);
+            } else if (!one->at) {
+                memcpy(p, one->data, (size_t)one->length);
+                p += one->length;
+            } else {
+                int64_t which = one->which ? one->which[n] : n;
+                if (one->which && n + AHEAD < count) {
+                    __builtin_prefetch(&one->at[one->which[n + AHEAD]]);
+                    __builtin_prefetch(&one->size[one->which[n + AHEAD]]);
+                }
+                if (n + AHEAD / 2 < count)
+                    __builtin_prefetch(one->data + one->at[one->which ? one->which[n + AHEAD / 2] : n + AHEAD / 2]);
+                memcpy(p, one->data + one->at[which], (size_t)one->size[which]);
+                p += one->size[which];
+            }
+        }
+        at[n] = start - out;
+        size[n] = (int32_t)(p - start);
+    }
+    return p - out;
+}
+
+/* ---- Kafka's records (KIP-98, message format 2), without headers ---- */
+
+static inline uint64_t zigzag(int64_t x) { return ((uint64_t)x << 1) ^ (uint64_t)(x >> 63); }
+
+static inline int64_t varint_size(int64_t x) {
+    uint64_t u = zigzag(x);
+    int64_t size = 1;
+    while (u >>= 7) size++;
+    return size;
+}
+
+static inline uint8_t *put_varint(uint8_t *p, int64_t x) {
+    uint64_t u = zigzag(x);
+    for (; u > 0x7F; u >>= 7) *p++ = (uint8_t)(u | 0x80);
+    *p++ = (uint8_t)u;
+    return p;
+}
+
+static inline uint8_t *put_sized(uint8_t *p, const uint8_t *text, int64_t size) {
+    p = put_varint(p, size < 0 ? -1 : size);
+    if (size > 0) memcpy(p, text, (size_t)size), p += size;
+    return p;
+}
+
+/*
+ * Write records from ``first`` on into a batch that has ``delta`` records of ``*written`` bytes, until ``room`` bytes or
+ * ``most`` records are reached, all of the batch's first time. ``out`` has room for a record beyond, since the first of a
+ * batch is always written. Gives how many; ``written`` gets the bytes that the batch has now.
+ */
+PUBLIC int64_t sotto_frame(int64_t first, int64_t count, int64_t delta, int64_t most, const uint8_t *key_data,
+                           const int64_t *key_at, const int32_t *key_size, const uint8_t *data, const int64_t *at,
+                           const int32_t *size, uint8_t *out, int64_t room, int64_t *written) {
+    uint8_t *p = out + *written;
+    int64_t n = first;
+    for (; n < count && delta < most; n++, delta++) {
+        int64_t key_length = key_size[n] < 0 ? 0 : key_size[n], length = size[n] < 0 ? 0 : size[n];
+        int64_t body = 3 + varint_size(delta) + varint_size(key_size[n] < 0 ? -1 : key_length) + key_length +
+                       varint_size(size[n] < 0 ? -1 : length) + length;
+        if (delta > 0 && p - out + varint_size(body) + body > room) break;
+        p = put_varint(p, body);
+        *p++ = 0; /* attributes */
+        *p++ = 0; /* time */
+        p = put_varint(p, delta);
+        p = put_sized(p, key_data + key_at[n], key_size[n]);
+        p = put_sized(p, data + at[n], size[n]);
+        *p++ = 0; /* headers */
+    }
+    *written = p - out;
+    return n - first;
+}
+
+static inline const uint8_t *get_varint(const uint8_t *p, const uint8_t *end, int64_t *x) {
+    uint64_t u = 0;
+    for (int shift = 0; shift < 63 && p < end; shift += 7) {
+        u |= (uint64_t)(*p & 0x7F) << shift;
+        if (*p++ < 0x80) {
+            *x = (int64_t)(u >> 1) ^ -(int64_t)(u & 1);
+            return p;
+        }
+    }
+    return NULL;
+}
+
+static inline const uint8_t *get_sized(const uint8_t *p, const uint8_t *end, const uint8_t *data, int64_t *at,
+                                       int32_t *size) {
+    int64_t length = 0;
+    if (!(p = get_varint(p, end, &length)) || length > end - p || length < -1) return NULL;
+    *at = p - data;
+    *size = (int32_t)length;
+    return p + (length > 0 ? length : 0);
+}
+
+/*
+ * Read the records between two places of ``data``, of a batch that begins at ``base`` and ``first_time``: offset and time of
+ * each (``appended`` if that is not below 0), and where key and value stand. The arrays are filled from ``row`` on. Gives the
+ * records' number, or -1 if any has headers or is laid out otherwise than records are.
+ */
+PUBLIC int64_t sotto_unframe(const uint8_t *data, int64_t start, int64_t stop, int64_t count, int64_t last_delta,
+                             int64_t base, int64_t first_time, int64_t appended, int64_t row, int64_t *offset,
+                             int64_t *time, int64_t *key_at, int32_t *key_size, int64_t *at, int32_t *size) {
+    const uint8_t *p = data + start, *end = data + stop;
+    int64_t before = -1;
+    offset += row, time += row, key_at += row, key_size += row, at += row, size += row;
+    for (int64_t n = 0; n < count; n++) {
+        int64_t length = 0;
+        if (!(p = get_varint(p, end, &length)) || length < 1 || length > end - p) return -1;
+        const uint8_t *next = p + length;
+        p++; /* attributes */
+        if (!(p = get_varint(p, next, &time[n])) || !(p = get_varint(p, next, &offset[n]))) return -1;
+        if (offset[n] <= before || offset[n] > last_delta) return -1;
+        before = offset[n];
+        offset[n] += base;
+        time[n] = appended < 0 ? (int64_t)((uint64_t)first_time + (uint64_t)time[n]) : appended;
+        if (!(p = get_sized(p, next, data, &key_at[n], &key_size[n]))) return -1;
+        if (!(p = get_sized(p, next, data, &at[n], &size[n]))) return -1;
+        if (p + 1 != next || *p != 0) return -1;
+        p = next;
+    }
+    return p == end ? count : -1;
+}

@@ -1,0 +1,103 @@
+"""Records and messages by the thousand, in columns; each is made when somebody looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, overload
+
+import numpy as np
+
+from stream.kernel import Column, Spans
+from stream.processors.base import Message, Record
+
+_NO_HEADERS: Final = ()
+
+
+class RecordColumns(Sequence[Record]):
+    """Records of one partition without headers, in order of their offsets."""
+
+    all_are_read: Final = True
+    __slots__ = ("keys", "offsets", "partition", "timestamps", "topic", "values")
+
+    def __init__(
+        self, topic: str, partition: int, *, offsets: Column, timestamps: Column, keys: Spans, values: Spans
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offsets = offsets
+        self.timestamps = timestamps
+        self.keys = keys
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> RecordColumns: ...
+    def __getitem__(self, place: int | slice) -> Record | RecordColumns:
+        if isinstance(place, slice):
+            return RecordColumns(
+                self.topic,
+                self.partition,
+                offsets=self.offsets[place],
+                timestamps=self.timestamps[place],
+                keys=self.keys[place],
+                values=self.values[place],
+            )
+        return Record(
+            self.topic,
+            self.partition,
+            int(self.offsets[place]),
+            int(self.timestamps[place]),
+            _text(self.keys, place),
+            _text(self.values, place),
+        )
+
+    def __iter__(self) -> Iterator[Record]:
+        topic, partition = self.topic, self.partition
+        columns = (self.offsets.tolist(), self.timestamps.tolist(), _texts(self.keys), _texts(self.values))
+        for offset, timestamp, key, value in zip(*columns, strict=True):
+            yield Record(topic, partition, offset, timestamp, key, value)
+
+    def are(self, others: Sequence[Any]) -> bool:
+        """Whether these are the same records, of the same fetch."""
+        return (
+            isinstance(others, RecordColumns)
+            and others.values.data is self.values.data
+            and np.array_equal(others.values.at, self.values.at)
+        )
+
+
+class MessageColumns(Sequence[Message]):
+    """Messages without headers, each with a key and a value."""
+
+    __slots__ = ("keys", "values")
+
+    def __init__(self, keys: Spans, values: Spans) -> None:
+        self.keys = keys
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+    @overload
+    def __getitem__(self, place: slice) -> MessageColumns: ...
+    def __getitem__(self, place: int | slice) -> Message | MessageColumns:
+        if isinstance(place, slice):
+            return MessageColumns(self.keys[place], self.values[place])
+        return (self.keys[place], self.values[place], _NO_HEADERS)
+
+    def __iter__(self) -> Iterator[Message]:
+        return ((key, value, _NO_HEADERS) for key, value in zip(self.keys, self.values, strict=True))
+
+
+def _text(texts: Spans, place: int) -> bytes | None:
+    return None if texts.size[place] < 0 else texts[place]
+
+
+def _texts(texts: Spans) -> Iterator[bytes | None]:
+    return (None if size < 0 else text for text, size in zip(texts, texts.size.tolist(), strict=True))

@@ -1,0 +1,30 @@
+"""The compiled kernel that tests compare with Python."""
+
+from __future__ import annotations
+
+import runpy
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+
+from stream.kernel.library import load
+
+ROOT = Path(__file__).parents[1]
+
+
+@cache
+def built_kernel() -> Any:
+    """The kernel, built from the source as it is now."""
+    build = runpy.run_path(str(ROOT / "hatch_build.py"))["build"]
+    made = build(Path(mkdtemp(prefix="sotto-kernel-")) / "kernel.so")
+    return None if made is None else load(made)
+
+
+def kernel() -> Any:
+    """The same; a test that needs it is skipped where there is no compiler."""
+    if (library := built_kernel()) is None:
+        pytest.skip("no C compiler (cc, gcc or clang, or the package ziglang)")
+    return library

@@ -1,0 +1,177 @@
+"""Records in columns are those that the client library gives, and batches of columns those that it builds."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.consumer import fetcher
+from aiokafka.producer.message_accumulator import BatchBuilder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.kafka import clients, reading
+from stream.kafka.filling import framed
+from stream.kernel import spans_of, use
+from stream.processors.base import Message, Messages
+from stream.processors.columns import MessageColumns, RecordColumns
+from stream.processors.unread import Unread
+from tests import bombs
+from tests.kernels import kernel
+
+PLACE = TopicPartition("queries", 0)
+assert clients.KAFKA, "bounded reading is under every consumer"
+
+content = st.none() | st.binary(max_size=40)
+plain_events: st.SearchStrategy[list[Any]] = st.lists(
+    st.tuples(content, content, st.just([])), min_size=1, max_size=20
+)
+events = st.lists(
+    st.tuples(content, content, st.lists(st.tuples(st.binary(max_size=4), st.binary(max_size=4)), max_size=2)),
+    min_size=1,
+    max_size=6,
+)
+
+
+def placed(built: bytes, base: int) -> bytes:
+    return struct.pack(">q", base) + built[8:]
+
+
+def built_of(listed: Any, codec: str) -> bytes:
+    pieces = [bombs.record(delta, key, value, headers) for delta, (key, value, headers) in enumerate(listed)]
+    return bombs.batch(pieces, len(pieces), codec, level=3)
+
+
+def told(records: Any) -> list[Any]:
+    return [
+        (one.offset, one.timestamp, one.key, one.value, tuple(one.headers), isinstance(one.value, Unread))
+        for one in records
+    ]
+
+
+def fetch(kind: Any, data: bytes, position: int) -> Any:
+    return kind(PLACE, fetcher.MemoryRecords(data), [], position, None, None, True, fetcher.READ_COMMITTED)
+
+
+@st.composite
+def fetches(draw: st.DrawFn) -> tuple[bytes, int]:
+    """Batches of all sorts, one behind another, and the position that was asked for."""
+    data, base = b"", draw(st.integers(0, 5))
+    first, ends = base, list[int]()
+    for _ in range(draw(st.integers(1, 6))):
+        listed = draw(plain_events if draw(st.integers(0, 3)) else events)
+        built = bytearray(placed(built_of(listed, draw(st.sampled_from(["none", "none", "lz4"]))), base))
+        data += bytes(built)
+        base += len(listed) + draw(st.sampled_from([0, 0, 3]))
+        ends.append(base)
+    # Kafka begins with the batch that holds the position.
+    return data, draw(st.integers(first, ends[0]))
+
+
+@given(fetched=fetches(), most=st.integers(1, 50))
+@settings(deadline=None, max_examples=150)
+def test_what_is_taken_is_what_the_client_gives(fetched: tuple[bytes, int], most: int) -> None:
+    data, position = fetched
+    theirs = fetch(reading._PartitionRecords, data, position)
+    expected = list(theirs)
+    with use(kernel()):
+        ours, found, positions = fetch(reading.ColumnRecords, data, position), [], []
+        while taken := ours.take(most):
+            assert len(taken) <= most
+            found += told(taken)
+            positions.append(ours.next_fetch_offset)
+            assert positions[-1] > taken[-1].offset
+        assert ours.is_over
+    assert found == told(expected)
+    assert ours.next_fetch_offset == theirs.next_fetch_offset
+    assert positions == sorted(positions)
+
+
+@given(fetched=fetches(), place=st.integers(0, 10**6), byte=st.integers(0, 255))
+@settings(deadline=None, max_examples=150)
+def test_broken_batches_are_refused_alike(fetched: tuple[bytes, int], place: int, byte: int) -> None:
+    """One byte behind the headers is another: the checksum is not looked at, as if it had been sent so."""
+    data, position = fetched
+    broken = bytearray(data)
+    length = 12 + int.from_bytes(data[8:12], "big")
+    start = 61 + place % max(length - 61, 1)
+    if start < length:
+        broken[start] = byte
+
+    def kind(base: Any) -> Any:
+        return base(
+            PLACE, fetcher.MemoryRecords(bytes(broken)), [], position, None, None, False, fetcher.READ_COMMITTED
+        )
+
+    expected = told(kind(reading._PartitionRecords))
+    with use(kernel()):
+        ours, found = kind(reading.ColumnRecords), []
+        while taken := ours.take(7):
+            found += told(taken)
+    assert found == expected
+
+
+def test_records_of_ordinary_batches_come_in_columns_and_several_batches_together() -> None:
+    batch: list[Any] = [(b"key", b"value", [])] * 5
+    data = placed(built_of(batch, "none"), 0) + placed(built_of(batch, "none"), 5)
+    with use(kernel()):
+        taken = fetch(reading.ColumnRecords, data, 2).take(100)
+    assert isinstance(taken, RecordColumns)
+    assert [one.offset for one in taken] == list(range(2, 10))
+    assert taken[-1].key == b"key"
+    assert isinstance(taken[2:4], RecordColumns)
+    assert taken.are(taken[:])
+    assert not taken.are(taken[1:])
+
+
+messages = st.lists(st.tuples(content, content, st.just(())), min_size=1, max_size=40)
+
+
+def joined(parts: list[list[Message]]) -> Messages:
+    found = Messages()
+    for part in parts:
+        if all(key is not None and value is not None for key, value, _ in part):
+            found.extend(
+                MessageColumns(
+                    spans_of([key or b"" for key, _, _ in part]), spans_of([value or b"" for _, value, _ in part])
+                )
+            )
+        else:
+            found.extend(part)
+    return found
+
+
+@given(parts=st.lists(messages, min_size=1, max_size=4), timestamp=st.sampled_from([-1, 0, 1_700_000_000_000]))
+@settings(deadline=None, max_examples=80)
+def test_aframed_batch_is_what_the_client_builds(parts: list[list[Message]], timestamp: int) -> None:
+    theirs = BatchBuilder(10**6, 0, is_transactional=1)
+    for part in parts:
+        for key, value, _ in part:
+            theirs.append(timestamp=timestamp, key=key, value=value)
+    with use(kernel()):
+        (ours,) = framed(joined(parts), timestamp, 10**6)
+    assert ours.size() == theirs.size()
+    assert ours.record_count() == theirs.record_count()
+    sides: tuple[Any, Any] = (ours, theirs)
+    for batch in sides:
+        batch._set_producer_state(4711, 3, 17)
+    assert bytes(ours._build()) == bytes(theirs._build())
+
+
+@given(parts=st.lists(messages, min_size=1, max_size=4), limit=st.integers(62, 400))
+@settings(deadline=None, max_examples=80)
+def test_batches_keep_their_limit_unless_one_message_is_longer(parts: list[list[Message]], limit: int) -> None:
+    with use(kernel()):
+        batches = list(framed(joined(parts), 5, limit))
+        built = b"".join(placed(bytes(one._build()), 100 * number) for number, one in enumerate(batches))
+    assert all(one.size() <= limit or one.record_count() == 1 for one in batches)
+    read = list(fetch(reading._PartitionRecords, built, 0))
+    assert [(one.key, one.value) for one in read] == [(key, value) for part in parts for key, value, _ in part]
+
+
+def test_another_library_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher, "PartitionRecords", object)
+    with use(kernel()), pytest.raises(RuntimeError, match="takes fetches apart in another way"):
+        reading.install()

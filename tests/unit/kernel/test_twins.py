@@ -1,0 +1,219 @@
+"""What is compiled and what is done in Python give the same bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas import MAX_EVENT_BYTES, Query
+from schemas.repeats import repeats_a_field
+from schemas.wire import encode, struct
+from stream.kernel import Column, Names, Spans, joined, keyed_words, pack, spans_of, use
+from stream.kernel.library import SOURCE, digest_of, load
+from stream.noise import NoiseKey, Role, event_words, round_words, stream_subkey, stream_subkeys
+from tests.kernels import kernel
+
+texts = st.lists(st.binary(max_size=200), min_size=1, max_size=30)
+long_texts = st.lists(
+    st.builds(
+        lambda size, seed: (seed * 37 % 251).to_bytes(1, "big") * size, st.integers(0, 2200), st.integers(0, 999)
+    ),
+    min_size=1,
+    max_size=20,
+)
+numbers = st.integers(-(2**63), 2**63 - 1)
+
+
+def column(values: list[int]) -> Column:
+    return np.array(values, dtype=np.int64)
+
+
+@given(
+    messages=long_texts,
+    prefix=st.binary(max_size=70),
+    count=st.integers(1, 20),
+    first=st.none() | st.integers(0, 2**62),
+)
+@settings(deadline=None, max_examples=80)
+def test_keyed_hashes(messages: list[bytes], prefix: bytes, count: int, first: int | None) -> None:
+    keys = spans_of([bytes([place % 256]) * 32 for place in range(len(messages))])
+    places = None if first is None else first + np.arange(len(messages), dtype=np.int64)
+    with use(kernel()):
+        ours = keyed_words(keys, prefix, places, spans_of(messages), count)
+    with use(None):
+        assert (ours == keyed_words(keys, prefix, places, spans_of(messages), count)).all()
+
+
+@given(payloads=long_texts, count=st.integers(1, 16))
+@settings(deadline=None, max_examples=50)
+def test_noise_in_columns_is_that_of_each_event(payloads: list[bytes], count: int) -> None:
+    rows = len(payloads)
+    key, digests = NoiseKey(bytes(range(32))), [bytes([place % 256]) * 32 for place in range(rows)]
+    incarnations = [f"{place:032x}" for place in range(rows)]
+    alone = [
+        stream_subkey(key, incarnation=incarnation, definition=digest, role=Role.QUERY)
+        for incarnation, digest in zip(incarnations, digests, strict=True)
+    ]
+    with use(kernel()):
+        subkeys = stream_subkeys(
+            key,
+            incarnations=spans_of([one.encode() for one in incarnations]),
+            definitions=spans_of(digests),
+            role=Role.QUERY,
+        )
+        assert list(subkeys) == alone
+        words, low = event_words(subkeys, "queries", 3, column(list(range(rows))), spans_of(payloads), count)
+        expected, expected_low = event_words(alone, "queries", 3, range(rows), payloads, count)
+        assert (words == expected).all()
+        assert (low(rows - 1) == expected_low(rows - 1)).all()
+        rounds, _ = round_words(subkeys, column(list(range(rows))), count)
+        assert (rounds == round_words(alone, range(rows), count)[0]).all()
+
+
+@given(data=st.data(), own=texts, shared=texts, constant=st.binary(max_size=20))
+@settings(deadline=None, max_examples=80)
+def test_texts_out_of_parts(data: st.DataObject, own: list[bytes], shared: list[bytes], constant: bytes) -> None:
+    count = len(own)
+    figures = column(data.draw(st.lists(numbers, min_size=count, max_size=count)))
+    which = column(data.draw(st.lists(st.integers(0, len(shared) - 1), min_size=count, max_size=count)))
+    parts = (constant, spans_of(own), figures, (spans_of(shared), which), b"!")
+    with use(kernel()):
+        ours = list(pack(count, parts))
+    with use(None):
+        assert ours == list(pack(count, parts))
+    assert ours == [
+        constant + text + str(figure).encode() + shared[place] + b"!"
+        for text, figure, place in zip(own, figures.tolist(), which.tolist(), strict=True)
+    ]
+
+
+_Plain: Any = struct(Query, only=frozenset({"id", "stream", "value", "threshold"}))
+STREAMS = [f"stream-{number}" for number in range(700)]
+
+written_numbers = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.integers(-(2**70), 2**70).map(str),
+    st.decimals(allow_nan=False, allow_infinity=False, places=3).map(str),
+    st.sampled_from(
+        [
+            "0",
+            "-0",
+            "-0.0",
+            "1e5",
+            "1E+22",
+            "1e23",
+            "1e-22",
+            "01",
+            "1.",
+            ".5",
+            "-",
+            "1e",
+            "+1",
+            "NaN",
+            "null",
+            "true",
+        ]
+    ),
+)
+written_texts = st.one_of(
+    st.sampled_from([*STREAMS, "nobody", "", "x" * 128, "x" * 129]).map(json.dumps),
+    st.text(max_size=10).map(lambda text: json.dumps(text, ensure_ascii=False)),
+    st.text(max_size=10).map(json.dumps),
+)
+
+
+@st.composite
+def events(draw: st.DrawFn) -> bytes:
+    """Queries, many of them plain, and some that are broken somewhere."""
+    fields = draw(st.permutations(["id", "stream", "value"]))
+    fields += draw(st.lists(st.sampled_from(["threshold", "value", "id", "where"]), max_size=2))
+    space = draw(st.sampled_from(["", " ", "\n\t"]))
+    written = [
+        f'{space}"{field}"{space}:{space}{draw(written_texts if field in {"id", "stream", "where"} else written_numbers)}'
+        for field in fields
+    ]
+    event = bytearray(("{" + ",".join(written) + space + "}").encode())
+    if draw(st.integers(0, 4)) == 0 and event:
+        event[draw(st.integers(0, len(event) - 1))] = draw(st.integers(0, 255))
+    return bytes(event)
+
+
+@given(log=st.lists(events(), min_size=1, max_size=12))
+@settings(deadline=None, max_examples=300)
+def test_a_query_that_is_read_at_once_says_what_every_parser_reads(log: list[bytes]) -> None:
+    names = Names()
+    names.extend([name.encode() for name in STREAMS])
+    with use(kernel()):
+        found = names.scan(spans_of(log), MAX_EVENT_BYTES)
+    assert found is not None
+    for place, event in enumerate(log):
+        if found.read[place]:
+            query = msgspec.json.decode(event, type=_Plain)
+            assert not repeats_a_field(event)
+            assert STREAMS[found.slots[place]] == query.stream
+            assert found.ids[place] == encode(query.id)[1:-1]
+            assert repr(float(found.values[place])) == repr(query.value)
+            asked = None if np.isnan(found.thresholds[place]) else repr(float(found.thresholds[place]))
+            assert asked == (None if query.threshold is None else repr(query.threshold))
+
+
+@pytest.mark.parametrize("threshold", ["", ',"threshold":7.5'])
+def test_ordinary_queries_are_read_at_once_and_others_left(threshold: str) -> None:
+    names = Names()
+    names.extend([name.encode() for name in STREAMS])
+    log = [
+        f'{{"id":"query-{number}","stream":"{name}","value":{number / 10}{threshold}}}'.encode()
+        for number, name in enumerate([*STREAMS, "nobody"])
+    ]
+    others = [
+        b'{"id":"1","stream":"stream-1","where":"age < 3"}',
+        b"",
+        b"{}",
+        log[0][:-1],
+        log[0] + b" x",
+        b"{" * 500,
+    ]
+    with use(kernel()):
+        found = names.scan(spans_of(log + others), MAX_EVENT_BYTES)
+        assert found is not None
+        assert found.read.tolist() == [True] * len(STREAMS) + [False] * (1 + len(others))
+        assert found.slots[: len(STREAMS)].tolist() == list(range(len(STREAMS)))
+        assert found.values[: len(STREAMS)].tolist() == [number / 10 for number in range(len(STREAMS))]
+        too_long = names.scan(spans_of(log), 10)
+    assert too_long is not None
+    assert not too_long.read.any()
+
+
+def test_texts_are_found_again_after_being_joined_and_picked() -> None:
+    one, other = spans_of([b"a", b"", b"ccc"]), spans_of([b"dd"])
+    both = joined((one, other))
+    assert list(both) == [b"a", b"", b"ccc", b"dd"]
+    assert list(both.picked(np.array([3, 0]))) == [b"dd", b"a"]
+    assert both.picked(np.array([3, 0])).one_behind_another() == b"dda"
+    assert isinstance(both[1:], Spans)
+    assert list(both[1:]) == [b"", b"ccc", b"dd"]
+
+
+def test_a_kernel_of_another_source_is_not_used(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import runpy  # noqa: PLC0415
+
+    from tests.kernels import ROOT  # noqa: PLC0415
+
+    kernel()
+    built = runpy.run_path(str(ROOT / "hatch_build.py"))["build"](tmp_path / "kernel.so")
+    assert load(built) is not None
+    monkeypatch.setenv("SOTTO_KERNEL", "off")
+    assert load(built) is None
+    monkeypatch.delenv("SOTTO_KERNEL")
+    changed = tmp_path / "kernel.c"
+    changed.write_bytes(SOURCE.read_bytes() + b"\n")
+    assert digest_of(changed) != digest_of(SOURCE)
+    monkeypatch.setattr("stream.kernel.library.SOURCE", changed)
+    assert load(built) is None
+    assert load(tmp_path / "none.so") is None

@@ -1,0 +1,83 @@
+"""A worker writes the same bytes with the compiled kernel as without, and whichever way it is handed its records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.kernel import spans_of, use
+from stream.processors.base import Outputs, Record, RecordLike
+from stream.processors.columns import MessageColumns, RecordColumns
+from tests.kernels import kernel
+from tests.unit.processors.installation import HIGH, LOW, query, records
+from tests.unit.processors.test_batches import FEEDS, TABLES, new_worker
+
+near = st.one_of(
+    st.integers(-40, 40).map(lambda number: number / 4), st.sampled_from([HIGH, LOW, 1e15, 0.015, 1e300])
+)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[bytes]:
+    """Queries near their thresholds, plain ones and others, with some that are none."""
+    found = []
+    for number in range(draw(st.integers(1, 30))):
+        name = draw(st.sampled_from([*FEEDS, *TABLES, "nobody"]))
+        more = {"threshold": draw(st.integers(-20, 20).map(float))} if draw(st.booleans()) else {}
+        spelling = draw(st.sampled_from(["", "é", '"', "\n"]))
+        event = query(f"{number}{spelling}", name, draw(near), **more)
+        if name in TABLES:
+            event = query(f"{number}{spelling}", name, where=f"age < {draw(st.integers(0, 99))}", **more)
+        found.append(draw(st.sampled_from([event, event, event, event, b"broken", event[:-1]])))
+    return found
+
+
+def in_columns(listed: list[Record]) -> RecordColumns:
+    return RecordColumns(
+        listed[0].topic,
+        listed[0].partition,
+        offsets=np.array([one.offset for one in listed]),
+        timestamps=np.array([one.timestamp for one in listed]),
+        keys=spans_of([one.key or b"" for one in listed]),
+        values=spans_of([one.value or b"" for one in listed]),
+    )
+
+
+def written(outputs: list[Outputs]) -> list[object]:
+    return [
+        (topic, partition, [(key, value, tuple(headers)) for key, value, headers in messages])
+        for one in outputs
+        for topic, partition, messages in one
+    ]
+
+
+@given(log=logs(), cut=st.integers(0, 30))
+@settings(deadline=None, max_examples=40)
+def test_a_worker_writes_the_same_with_the_kernel_and_without(log: list[bytes], cut: int) -> None:
+    portions = [part for part in (records(log)[:cut], records(log)[cut:]) if part]
+    found = []
+    shapes: list[tuple[Any, Callable[[list[Record]], Sequence[RecordLike]]]] = [
+        (None, list),
+        (kernel(), list),
+        (kernel(), in_columns),
+    ]
+    for library, shape in shapes:
+        with use(library):
+            worker = new_worker()
+            outputs = [worker.process(shape(part)) for part in portions]
+            found.append(written([*outputs, worker.idle(10.0)]))
+    assert found[0] == found[1] == found[2]
+
+
+def test_answers_to_plain_queries_stay_in_columns() -> None:
+    log = records([query(str(number), "best", LOW) for number in range(50)])
+    with use(kernel()):
+        worker = new_worker()
+        outputs = worker.process(in_columns(log))
+    answers = next(messages for topic, _, messages in outputs if topic.endswith("answers"))
+    assert [type(part) for part in answers.parts] == [MessageColumns]
+    assert len(answers) == 50

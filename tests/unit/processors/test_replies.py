@@ -1,0 +1,76 @@
+"""What a worker writes of a stream's figures is what the contract's events are written as."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from schemas import Charge, Checkpoint, Position, StreamStatus
+from schemas.wire import encode, sparing, struct
+from stream.kernel import use
+from stream.processors.base import Outputs
+from stream.processors.queries.life import STATES
+from stream.processors.queries.replies import Replies
+from tests.kernels import kernel
+from tests.unit.processors.test_batches import DRIVER, new_worker
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("compiled", [False, True])
+def test_figures_of_every_kind_are_written_as_events_are(seed: int, *, compiled: bool) -> None:
+    chance = random.Random(seed)
+    streams = new_worker().streams
+    columns, slots = streams.columns, list(range(len(streams)))
+    chance.shuffle(slots)
+    for slot in slots:
+        columns.state[slot] = chance.randrange(len(STATES))
+        columns.refused[slot] = chance.random() < 0.4
+        columns.answered[slot] = chance.choice([0, 1, 2**40])
+        columns.tops[slot] = chance.choice([0, 1, 1])
+        columns.last_offset[slot] = chance.choice([-1, 0, 2**50])
+        columns.due[slot] = chance.choice([0, 7])
+        columns.surplus[slot] = chance.choice([0, 0, 5, -3]) if seed else 0
+        if chance.random() < 0.4:
+            streams.life.reasons[slot] = chance.choice(['table: "gone"', "é\n", "halted"])
+    status, charge, checkpoint, position = (
+        sparing(StreamStatus),
+        sparing(Charge),
+        sparing(Checkpoint),
+        struct(Position),
+    )
+    expected: dict[str, list[Any]] = {"state": [], "charges": [], "status": []}
+    for slot in slots:
+        name, incarnation, terms = streams.names[slot], streams.incarnations[slot], streams.terms_at(slot)
+        state, reason = STATES[columns.state[slot]], streams.life.reasons.get(slot)
+        counts, surplus = (int(columns.answered[slot]), int(columns.tops[slot])), int(columns.surplus[slot])
+        offset, source = int(columns.last_offset[slot]), terms.source.source
+        kept = checkpoint(incarnation, state, *counts, offset, reason, int(columns.due[slot]), surplus)
+        charged = charge(name, source, incarnation, state, *counts, streams.spent(slot), reason, surplus)
+        shown = status(
+            name,
+            source,
+            incarnation,
+            state,
+            *counts,
+            streams.shown_left(slot),
+            streams.spent(slot),
+            terms.calibration.alpha,
+            position(DRIVER.topics.queries, 0, offset),
+            streams.reason(slot) if columns.refused[slot] else None,
+            surplus,
+        )
+        expected["state"].append((name.encode(), encode(kept), ()))
+        expected["charges"].append((source.encode(), encode(charged), ()))
+        expected["status"].append((name.encode(), encode(shown), ()))
+    outputs, replies, places = Outputs(), Replies(DRIVER.topics, 0, streams), np.array(slots, dtype=np.intp)
+    with use(kernel() if compiled else None):
+        replies.checkpoints(outputs, places)
+        replies.charges(outputs, places)
+        replies.status(outputs, places)
+    topics = DRIVER.topics
+    assert list(outputs.messages[topics.state, 0]) == expected["state"]
+    assert list(outputs.messages[topics.charges, 0]) == expected["charges"]
+    assert list(outputs.messages[topics.status, 0]) == expected["status"]
