@@ -20,7 +20,7 @@ PEERS = Path(__file__).parent / "peers"
 ENVIRONMENT = Path(".sotto/bench-venv")
 """The peers' own Python packages: their pins and the project's need not agree."""
 
-_STREAMS_JARS = "org.apache.kafka:kafka-streams:4.3.1"
+STREAMS_JARS = "org.apache.kafka:kafka-streams:4.3.1"
 """Its JSON library, jackson-databind, comes with the broker's own jars."""
 
 
@@ -51,7 +51,7 @@ def kafka_streams(
     if compiler is None:
         print("Kafka Streams is left out: there is no javac on PATH; install a JDK of version 17 or later")
         return None
-    classpath = java_classpath(_STREAMS_JARS)
+    classpath = java_classpath(STREAMS_JARS)
     classes = FOLDER / "classes"
     classes.mkdir(parents=True, exist_ok=True)
     subprocess.run(

@@ -1,0 +1,132 @@
+"""Live topics on a real broker: events a second beside other stream processors, latency, and restarts.
+
+One feed process, standing streams by group, each person's contribution bounded, exactly once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks import live_latency, live_restart
+from benchmarks.contenders import SOTTO
+from benchmarks.installation import private_broker
+from benchmarks.live_job import STREAMS, Job
+from benchmarks.live_throughput import Run, compare, peers
+from benchmarks.report import Figure, console, show_figures, write_json
+
+PARTS = ("throughput", "latency", "restart")
+PEERS = ("kafka-streams", "quix", "faust")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.live", description=__doc__)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--conditions", type=int, nargs="+", default=[STREAMS, 1], help="how many different ones the streams have"
+    )
+    parser.add_argument("--peers", nargs="*", choices=[*PEERS, "none"], default=list(PEERS))
+    parser.add_argument("--rate", type=int, default=20_000, help="events per second, for the latency")
+    parser.add_argument("--seconds", type=int, default=30, help="of these, after as many that warm up")
+    parser.add_argument("--people", type=int, default=1_000_000, help="in open windows, for the restart")
+    parser.add_argument("--json", type=Path, help="also write every run to this file")
+    options = parser.parse_args(arguments)
+    found: dict[str, Any] = {}
+    if "throughput" in options.parts:
+        others = peers(options.peers)
+        for conditions in options.conditions:
+            with private_broker() as settings:
+                job = Job(conditions=conditions)
+                runs = asyncio.run(compare(settings, job, options.events, options.rounds, others))
+            show(job, runs)
+            found[f"throughput, {conditions} conditions"] = [asdict(run) for run in runs]
+    if "latency" in options.parts:
+        for conditions in options.conditions:
+            with private_broker() as settings:
+                latency = asyncio.run(
+                    live_latency.measure(
+                        settings, conditions, options.rate, options.seconds, warm_up=options.seconds
+                    )
+                )
+            title = f"From a window's end to its answers, {conditions} conditions"
+            show_figures(title, latency_figures(latency))
+            found[f"latency, {conditions} conditions"] = asdict(latency)
+    if "restart" in options.parts:
+        with private_broker() as settings:
+            restart = asyncio.run(live_restart.measure(settings, options.people))
+        show_figures(f"{restart.people:,} people in open windows", restart_figures(restart))
+        found["restart"] = asdict(restart)
+    if options.json:
+        write_json(options.json, found)
+
+
+def ratios(runs: Sequence[Run], name: str) -> list[float]:
+    """How many times as fast as this contender Sotto was, in each round that both ended."""
+    other = {run.round: run.rate for run in runs if run.contender == name}
+    return [run.rate / other[run.round] for run in runs if run.contender == SOTTO and run.round in other]
+
+
+def show(job: Job, runs: Sequence[Run]) -> None:
+    """Medians over the rounds, and the medians of each round's ratio."""
+    title = f"{job.streams} streams of {job.conditions} conditions, {job.groups} groups, second half"
+    table = Table(title=title)
+    table.add_column("")
+    for heading in ("events/s", "Sotto is times as fast", "CPU/event", "memory at half", "most memory", "events"):
+        table.add_column(heading, justify="right")
+    for name in dict.fromkeys(run.contender for run in runs):
+        own = [run for run in runs if run.contender == name]
+        times = ratios(runs, name)
+        table.add_row(
+            name,
+            f"{statistics.median(run.rate for run in own):,.0f}",
+            f"{statistics.median(times):.2f}" if times else "–",
+            f"{statistics.median(run.cpu_microseconds for run in own):.1f} µs",
+            f"{statistics.median(run.half_rss for run in own) / 1e6:,.0f} MB",
+            f"{max(run.most_rss for run in own) / 1e6:,.0f} MB",
+            f"{own[0].events:,}",
+        )
+    console.print(table)
+
+
+def latency_figures(found: live_latency.Latency) -> list[Figure]:
+    """What is shown of a latency."""
+    return [
+        ("events sent", found.rate, "events/s"),
+        ("windows", found.windows, ""),
+        ("answers", found.answers, ""),
+        ("answers missing", found.missing, ""),
+        ("median", found.median, "ms"),
+        ("99 %", found.p99, "ms"),
+        ("worst", found.worst, "ms"),
+        ("feed's memory after the warm-up", found.first_rss / 1e6, "MB"),
+        ("feed's memory at the end", found.last_rss / 1e6, "MB"),
+        ("feed's most memory", found.most_rss / 1e6, "MB"),
+        ("most events not yet counted", found.most_backlog, ""),
+        ("load before", found.load, ""),
+    ]
+
+
+def restart_figures(found: live_restart.Restart) -> list[Figure]:
+    """What is shown of restarts."""
+    return [
+        ("counts again after a kill", found.killed_seconds, "s"),
+        ("counts again after a stop in good order", found.stopped_seconds, "s"),
+        ("process without them", found.empty_rss / 1e6, "MB"),
+        ("process with them, restarted", found.full_rss / 1e6, "MB"),
+        ("memory, all of the process counted in", found.bytes_each, "bytes a person and window"),
+        ("load before", found.load, ""),
+    ]
+
+
+if __name__ == "__main__":
+    main()

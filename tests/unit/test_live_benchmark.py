@@ -1,0 +1,97 @@
+"""The benchmark of live topics: its events, what it reads off a run, and its ratios."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+
+from benchmarks.live import ratios
+from benchmarks.live_course import Course, Sample, done
+from benchmarks.live_job import SOURCE, Job, People, source, specs
+from benchmarks.live_latency import summary
+from benchmarks.live_restart import Restart
+from benchmarks.live_throughput import Run
+from schemas import EventsSource, RegisterSource
+from stream.processors.base import Record
+from stream.processors.feeds.definitions import Definitions
+from stream.processors.feeds.processor import FeedProcessor
+from stream.processors.topics import Topics, partition_of
+
+
+def test_the_second_half_counts() -> None:
+    course = Course(
+        [
+            Sample(0.0, 0, 0.0, 0),
+            Sample(2.0, 10, 3.0, 70),
+            Sample(3.0, 400, 4.0, 90),
+            Sample(4.0, 600, 4.5, 80),
+            Sample(6.0, 1000, 5.5, 85),
+            Sample(9.0, 1000, 5.6, 85),
+        ]
+    )
+    assert course.startup == 2.0
+    assert course.late_rate == pytest.approx(200.0)
+    assert course.late_cpu == pytest.approx(1.0 / 400)
+    assert (course.half_rss, course.most_rss) == (80, 90)
+
+
+def test_a_group_with_topics_of_its_own_has_done_what_went_through_all_of_them() -> None:
+    places = {TopicPartition("events", 0): 30, TopicPartition("events", 1): 20}
+    assert done(places, "events") == 50
+    assert done({**places, TopicPartition("events-by-group", 0): 41}, "events") == 41
+    assert done({}, "events") == 0
+
+
+def test_ratios_are_within_rounds() -> None:
+    def run(name: str, number: int, rate: float) -> Run:
+        return Run(name, number, 1, rate, 1.0, 1.0, 1, 1, 1.0)
+
+    runs = [run("Sotto", 0, 60.0), run("Faust", 0, 3.0), run("Sotto", 1, 80.0), run("Quix Streams", 1, 40.0)]
+    assert ratios(runs, "Faust") == [20.0]
+    assert ratios(runs, "Quix Streams") == [2.0]
+
+
+def test_latency_is_that_of_windows_after_the_warm_up() -> None:
+    job = Job(streams=1, groups=2)
+    heard = [(1000, 5000.0), (2000, 2030.0), (2000, 2040.0), (3000, 3060.0)]
+    found = summary(heard, [(7, 1), (9, 5), (8, 2)], (1500, 3500), job, 100.0, 0.5)
+    assert (found.windows, found.answers, found.missing) == (2, 3, 1)
+    assert (found.median, found.worst) == (40.0, 60.0)
+    assert (found.first_rss, found.last_rss, found.most_rss, found.most_backlog) == (7, 8, 9, 5)
+    with pytest.raises(TimeoutError, match="no window was answered"):
+        summary([], [(7, 1)], (1500, 3500), job, 100.0, 0.5)
+
+
+def test_memory_is_that_of_the_process() -> None:
+    assert Restart(10, 1.0, 1.0, 500, 1500, 0.0).bytes_each == 100.0
+
+
+@pytest.mark.parametrize("conditions", [1, 20])
+def test_events_are_such_as_a_feed_counts(conditions: int) -> None:
+    job = Job(conditions=conditions)
+    request: dict[str, Any] = {"request": "register", "source": source("ops", job)}
+    declared = RegisterSource.model_validate(request, strict=False).source
+    assert isinstance(declared, EventsSource)
+    assert declared.source == SOURCE
+    opened = specs(job, 60_000)
+    assert len({spec.standing.where for spec in opened if spec.standing}) == conditions
+    for spec in opened:
+        assert spec.standing is not None
+        assert spec.standing.window.size_ms == job.window_ms
+    people, groups = People(50, 3), request["source"]["attributes"]["group"]
+    events = [*people.once(60_500), *(people.event(60_501) for _ in range(50))]
+    for partition, key, value in events:
+        event = json.loads(value)
+        assert partition == partition_of(key, 3)
+        assert (event["user"].encode(), event["group"] in groups) == (key, True)
+    # Nothing is set aside.
+    for number in range(3):
+        feed = FeedProcessor(Topics(partitions=3), declared, number, 3, Definitions())
+        feed.restored()
+        mine = [value for partition, _, value in events if partition == number]
+        records = [Record("ops", number, offset, 60_600, None, value) for offset, value in enumerate(mine)]
+        outputs = feed.process(records)
+        assert not [messages for topic, _, messages in outputs if topic == Topics(partitions=3).rejected]
