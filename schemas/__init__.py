@@ -58,6 +58,7 @@ from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Group, 
 from schemas.rejected import RejectedHeaders
 from schemas.requests import (
     Allot,
+    BeginPeriod,
     CloseStream,
     ExtendStream,
     HaltSource,
@@ -80,6 +81,7 @@ from schemas.sources import (
     Source,
     TableSource,
     ValuesSource,
+    named_at,
 )
 from schemas.status import MemberStatus, PartitionStatus, StreamStatus
 from schemas.streams import MAX_GROUPS, Extension, Extensions, StandingQuery, StreamIdentity, StreamSpec, SumOf
@@ -113,6 +115,7 @@ __all__ = [
     "Amount",
     "Answer",
     "AnswersCalibration",
+    "BeginPeriod",
     "Bins",
     "Calibration",
     "Candidate",
@@ -208,6 +211,7 @@ __all__ = [
     "Windows",
     "form_of",
     "moment_ms",
+    "named_at",
     "span_ms",
     "subject_of",
     "written_moment",

@@ -10,6 +10,7 @@ from schemas.base import Analysts, ByKind, Delta, Epsilon, EventId, Identifier, 
 from schemas.populations import Population
 from schemas.sources import Source
 from schemas.streams import StreamSpec
+from schemas.windows import Moment
 
 
 class _Request(SparingEvent):
@@ -135,6 +136,18 @@ class RefreshSource(_Request):
     close: bool = False
 
 
+class BeginPeriod(_Request):
+    """Begin the account of a period of a source whose unit is ``person-period``, and open its streams there.
+
+    The feeds ask for it once a window of the period is to be asked. A period that has begun stays as it is.
+    """
+
+    kind: Literal["begin_period"] = "begin_period"
+    request: EventId
+    source: Identifier
+    start: Moment
+
+
 class HaltSource(_Request):
     """Stop every stream of a source and refuse new ones, for good."""
 
@@ -154,7 +167,8 @@ Request = Annotated[
     | RefreshSource
     | RegisterPopulation
     | JoinPopulation
-    | Allot,
+    | Allot
+    | BeginPeriod,
     Field(discriminator="kind"),
     ByKind(),
 ]
@@ -174,5 +188,5 @@ def subject_of(request: Request) -> tuple[str, str | None]:
             return request.stream.source, request.stream.stream
         case ExtendStream() | CloseStream() | HaltStream():
             return request.source, request.stream
-        case HaltSource() | RefreshSource() | JoinPopulation():
+        case HaltSource() | RefreshSource() | JoinPopulation() | BeginPeriod():
             return request.source, None

@@ -15,7 +15,7 @@ from pydantic import (
 
 from schemas.base import ByKind, Delta, Epsilon, Event, Identifier, Number, Renewal, SparingEvent
 from schemas.places import Address
-from schemas.windows import Span, span_ms
+from schemas.windows import Moment, Span, moment_ms, span_ms, written_moment
 
 AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Category = Annotated[str, StringConstraints(max_length=256)]
@@ -228,8 +228,9 @@ class EventsSource(_Source):
     one window of one stream, those that came first; ``total`` bounds what counts of a person in all windows of a stream of
     ``running_count``.
 
-    What is protected is all that a person ever does (``unit``: ``person``) or what a person does in one ``period``; the budget is then
-    one for each period. Windows close by the ``clock``: that of the broker, which stamps each event, or the time that marks in the
+    What is protected is all that a person ever does (``unit``: ``person``) or what a person does in one ``period``; each period has a
+    budget then, as an account of its own: a source which names the source that it is a period of (``period_of``) and when it ``starts``.
+    Those begin by themselves. Windows close by the ``clock``: that of the broker, which stamps each event, or the time that marks in the
     topic tell, as for events that are replayed. No event's own time moves it. An event that is more than ``ahead`` of the clock is
     refused. A partition that is silent follows the clock of the feed, behind by ``idle``.
     """
@@ -239,6 +240,8 @@ class EventsSource(_Source):
         "total",
         "unit",
         "period",
+        "period_of",
+        "starts",
         "clock",
         "ahead",
         "idle",
@@ -254,6 +257,8 @@ class EventsSource(_Source):
     total: Annotated[int, Field(ge=1, le=MAX_CONTRIBUTION)] | None = None
     unit: Literal["person", "person-period"] = "person"
     period: Span | None = None
+    period_of: Identifier | None = None
+    starts: Moment | None = None
     clock: Literal["broker", "marks"] = "broker"
     ahead: Span = "5m"
     idle: Span = "5s"
@@ -266,11 +271,40 @@ class EventsSource(_Source):
             raise ValueError("period: must be between an hour and 366 days; give another")
         if self.period is not None and self.renews is not None:
             raise ValueError("renews: the budget is one for each period already; leave it out")
+        if self.period_of is not None or self.starts is not None:
+            self._require_period()
         if unknown := self.fields.keys() - self.attributes.keys():
             raise ValueError(f"fields: {len(unknown)} of them are no attributes; declare them in attributes")
         if self.total is not None and self.total < self.contribution:
             raise ValueError("total: must not be below contribution; raise it, or lower contribution")
         return self
+
+    def _require_period(self) -> None:
+        if self.period is None or self.period_of is None or self.starts is None:
+            raise ValueError(
+                "period_of, starts: go together, and with a period; leave them out, for periods begin by themselves"
+            )
+        if self.source != named_at(self.period_of, moment_ms(self.starts)):
+            raise ValueError("source: is not the name of this period; leave period_of and starts out")
+
+    @property
+    def has_periods(self) -> bool:
+        """Whether each period of it is an account of its own."""
+        return self.period is not None and self.period_of is None
+
+    @property
+    def period_ms(self) -> int:
+        """The length of a period; 0 without periods."""
+        return 0 if self.period is None else span_ms(self.period)
+
+    def of_period(self, start: int) -> EventsSource:
+        """The account of the period that begins at a moment."""
+        changed = {
+            "source": named_at(self.source, start),
+            "period_of": self.source,
+            "starts": written_moment(start),
+        }
+        return self.model_copy(update=changed)
 
     def path_of(self, attribute: str) -> str:
         """Where an attribute stands in an event."""
@@ -278,6 +312,15 @@ class EventsSource(_Source):
 
 
 HOUR_MS = 3_600_000
+
+MAX_PARENT_NAME = 96
+"""Longest name of a source or a stream with periods: those of its periods have their moments behind it."""
+
+
+def named_at(name: str, start: int) -> str:
+    """What a source or a stream is called in the period that begins at a moment."""
+    return f"{name}@{written_moment(start)}"
+
 
 Source = Annotated[
     ValuesSource | RecordsSource | TableSource | EventsSource, Field(discriminator="kind"), ByKind()

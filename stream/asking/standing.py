@@ -9,12 +9,15 @@ def declared_topic(source: EventsSource) -> str:
     """What a live topic is, whose events it has, and how many of them count."""
     most = "1 event counts" if source.contribution == 1 else f"{source.contribution:,} events count"
     total = "" if source.total is None else f", and {source.total:,} in all windows of a running count"
+    period = ""
+    if source.period is not None:
+        period = f"; what a person does in one period of {source.period} is protected"
     clock = "marks in the topic"
     if source.clock == "broker":
         clock = f"the broker's stamps, those of a silent partition {source.idle} behind"
     return (
         f"topic {source.topic}: of each '{source.person}' at most {most} in a window of a stream{total}; windows close by {clock}; "
-        f"events more than {source.ahead} ahead are refused"
+        f"events more than {source.ahead} ahead are refused{period}"
     )
 
 

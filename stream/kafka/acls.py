@@ -127,7 +127,10 @@ def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[Role, tuple[
         ),
         Role.FEED: (
             *Grant.read(*live, topics.control, topics.partials, topics.merges),
-            *Grant.write(topics.partials, topics.merges, topics.queries, topics.rejected, topics.status),
+            # Periods begin and end by what feeds ask of the ledger.
+            *Grant.write(
+                topics.partials, topics.merges, topics.queries, topics.requests, topics.rejected, topics.status
+            ),
             # The changelog of each live topic is made when the topic is first served.
             *(
                 Grant(operation, Resource.TOPIC, topics.feed_states(), prefixed=True)

@@ -59,7 +59,7 @@ class FeedService:
             "feed",
             merging_group(settings),
             topics.status,
-            lambda number: MergeProcessor(topics, number),
+            lambda number: MergeProcessor(topics, number, self.definitions),
             process=process,
         )
         self._find = find

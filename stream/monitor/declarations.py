@@ -20,13 +20,13 @@ from schemas.mechanisms import MAX_UNIVERSE
 from stream.accounting.costs import to_amount, total_budget
 from stream.monitor.workbench import AttributeView, Declaration
 from stream.processors.budget.openings import require_reach
-from stream.processors.budget.standing import require_served
+from stream.processors.budget.standing import require_declared
 
 
 def declaration(source: Source) -> Declaration:
     """What a source declares; RefusedError if the ledger would refuse it for that alone."""
     require_reach(source)
-    require_served(source)
+    require_declared(source)
     attributes = source.attributes if isinstance(source, TableSource | EventsSource) else {}
     return Declaration(
         source=source,
@@ -73,8 +73,9 @@ def _neighbors(source: Source) -> str:  # noqa: PLR0911 - one for each kind of s
         case EventsSource(contribution=most):
             differ = "one person more" if source.neighbors == "add-remove" else "another person in one's place"
             events = "one event counts" if most == 1 else f"at most {most:,} events count"
+            when = "" if source.period is None else f" in one period of {source.period}"
             return (
-                f"two topics are neighbours if one has {differ}, with all events of that '{source.person}', of which {events} in each "
+                f"two topics are neighbours if one has {differ}, with all events of that '{source.person}'{when}, of which {events} in each "
                 "window of a stream"
             )
         case ValuesSource(neighbors="add-remove"):

@@ -20,7 +20,9 @@ class Feeds:
         self._heard = dict.fromkeys(range(topics.partitions), 0)
         self._tasks: dict[tuple[str, int], tuple[FeedProcessor, Task]] = {}
         self._patience: dict[str, float] = {}
-        self._merging = [Task(MergeProcessor(topics, number), number, logs) for number in self._heard]
+        self._merging = [
+            Task(MergeProcessor(topics, number, self._definitions), number, logs) for number in self._heard
+        ]
 
     def step(self) -> bool:
         """Let every task take in what is new; whether there was anything."""

@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 from schemas import (
     Allot,
+    BeginPeriod,
     CloseStream,
+    EventsSource,
     ExtendStream,
     HaltSource,
     HaltStream,
@@ -20,6 +22,7 @@ from schemas import (
     Request,
     Source,
     StreamIdentity,
+    StreamSpec,
     TableSource,
     subject_of,
 )
@@ -35,7 +38,8 @@ from stream.data import DataError, TableStore
 from stream.noise import NoiseScaleError
 from stream.processors.base import Outputs, RecordLike
 from stream.processors.budget.openings import definition_digest, plan_for, require_reach
-from stream.processors.budget.standing import completed, promised_windows, require_served
+from stream.processors.budget.periods import Periods, period_meaning, require_whole_life
+from stream.processors.budget.standing import completed, is_named_for_period, promised_windows, require_declared
 from stream.processors.budget.telling import Workers
 from stream.processors.receipts import Receipts, Write, receipt_key, request_digest
 from stream.processors.written import require_kept_digits
@@ -58,6 +62,7 @@ class Desk:
         self.receipts = Receipts()
         self._ledger = ledger
         self._workers = workers
+        self.periods = Periods(ledger, workers, key_id=key_id, mint=mint)
         self._key_id = key_id
         self._tables = tables
         self._mint = mint
@@ -100,6 +105,9 @@ class Desk:
                 outcome = self._end(request, "halted", outputs)
             case HaltSource():
                 told, outcome = self._halt_source(request, outputs), "halted"
+            case BeginPeriod():
+                self.periods.begin(record, request, outputs)
+                outcome = "registered"
             case RefreshSource():
                 told, outcome = self._refresh(request, outputs), "registered"
         return self._receipt(request, digest, outcome).model_copy(update=told)
@@ -109,6 +117,7 @@ class Desk:
     ) -> dict[str, Any]:
         """Do what concerns whole budgets, and give what the receipt says of it."""
         if isinstance(request, JoinPopulation):
+            require_whole_life(self._ledger.account(request.source).source, "it cannot join a population")
             self._ledger.join(request.source, request.population)
             return {}
         if isinstance(request, Allot):
@@ -116,7 +125,10 @@ class Desk:
             return {}
         if isinstance(request, RegisterSource):
             require_kept_digits(record.value or b"")
-            budget = self._register(request).budget
+            account = self._register(request)
+            if (meant := period_meaning(account.source)) is not None:
+                return {"meaning": meant}
+            budget = account.budget
         else:
             budget = self._ledger.register_population(request.population).budget
         return {} if budget.terms.renews is None else {"meaning": meaning(budget.terms, budget.number)}
@@ -125,7 +137,9 @@ class Desk:
         source = request.source
         if source.source not in self._ledger.accounts:
             require_reach(source)
-            require_served(source)
+            require_declared(source)
+            if isinstance(source, EventsSource) and source.has_periods:
+                self.periods.require_free(source.source)
         return self._ledger.register(source, self._fingerprint_of(source))
 
     def _fingerprint_of(self, source: Source) -> str | None:
@@ -150,7 +164,7 @@ class Desk:
 
     def _open(self, record: RecordLike, request: OpenStream, outputs: Outputs) -> dict[str, Any]:
         account = self._ledger.account(request.stream.source)
-        spec = completed(request.stream, account.source, clock=self._ledger.clock)
+        spec = self._completed(request.stream, account.source)
         calibration = plan_for(spec, account.source, lambda: self._rows_of(account))
         digest = definition_digest(spec, account, calibration)
         identity = StreamIdentity(incarnation=self._mint(record).hex(), digest=digest, key_id=self._key_id)
@@ -160,12 +174,27 @@ class Desk:
             return {}
         return {"begins": spec.standing.begins, "windows": promised_windows(spec, account.source)}
 
+    def _completed(self, spec: StreamSpec, source: Source) -> StreamSpec:
+        """The specification with what was left out; RefusedError if nobody opens such a stream."""
+        if is_named_for_period(spec.stream):
+            raise RefusedError("stream: ends as the name of one of a period does; choose another name")
+        if isinstance(source, EventsSource) and source.period_of is not None:
+            raise RefusedError(
+                f"source: is a period, whose streams open by themselves; open them on '{source.period_of}'"
+            )
+        completed_spec = completed(spec, source, clock=max(self._ledger.clock, self.periods.earliest(source)))
+        self.periods.require_ahead(completed_spec, source)
+        if isinstance(source, EventsSource) and source.has_periods:
+            self.periods.require_free(spec.stream)
+        return completed_spec
+
     def _extend(self, request: ExtendStream, digest: str, outputs: Outputs) -> dict[str, Any]:
         """Grant further charged answers, tell the worker, and give what the receipt says of it.
 
         The grant knows by which requests it was extended, for their receipts may be forgotten.
         """
         account, grant = self._ledger.find(request.source, request.stream)
+        require_whole_life(account.source, "its streams are not extended; open another stream")
         accountant = account.source.accountant
         if (found := grant.extended_by(digest, accountant)) is None:
             self._ledger.extend(
@@ -193,12 +222,19 @@ class Desk:
         account, grant = self._ledger.find(request.source, request.stream)
         if self._ledger.end(request.source, request.stream, ending, request.reason):
             self._workers.tell(account, grant, outputs)
+        self.periods.end(
+            account,
+            request.stream,
+            lambda source, stream: self._ledger.end(source, stream, ending, request.reason),
+            outputs,
+        )
         return "closing" if grant.ending == "closed" else "halted"
 
     def _halt_source(self, request: HaltSource, outputs: Outputs) -> dict[str, Any]:
         account = self._ledger.account(request.source)
-        for grant in self._ledger.halt_source(request.source, request.reason):
-            self._workers.tell(account, grant, outputs)
+        for one in (account, *self.periods.of(request.source)):
+            for grant in self._ledger.halt_source(one.name, request.reason):
+                self._workers.tell(one, grant, outputs)
         return {}
 
     def _refresh(self, request: RefreshSource, outputs: Outputs) -> dict[str, Any]:

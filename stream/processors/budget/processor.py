@@ -179,6 +179,8 @@ class BudgetProcessor:
             self._write(outputs, *write)
         if is_news:
             self._trail.decided(request, receipt, outputs)
+        for account in self.desk.periods.begun():
+            self._trail.began(receipt, account, outputs)
 
     def _charge(self, charge: Charge, outputs: Outputs) -> None:
         account, grant = self.ledger.find(charge.source, charge.stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Final
 
 from schemas import (
@@ -21,6 +22,7 @@ from schemas import (
     written_moment,
 )
 from schemas.queries import MAX_CANDIDATES
+from schemas.sources import MAX_PARENT_NAME
 from stream.accounting.movement import ends_of, horizon, movement
 from stream.accounting.refusals import RefusedError
 from stream.accounting.setting import Movement, Setting
@@ -32,11 +34,49 @@ _LONGEST_LATENESS_DAYS: Final = 31
 _LONGEST_WINDOW_DAYS: Final = 366
 
 
-def require_served(source: Source) -> None:
-    """Refuse a source of events that is declared for what is not served."""
-    if isinstance(source, EventsSource) and source.unit != "person":
+_PERIOD_NAME: Final = re.compile(r".+@\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z")
+
+
+def is_named_for_period(name: str) -> bool:
+    """Whether a source or a stream is called as one of a period is: nobody registers or opens those."""
+    return _PERIOD_NAME.fullmatch(name) is not None
+
+
+def require_declared(source: Source) -> None:
+    """Refuse a source that is declared for what nobody registers, or a source with periods that cannot have them."""
+    if is_named_for_period(source.source):
         raise RefusedError(
-            f"unit: '{source.unit}' is not served; leave it out, and a person's whole life is protected"
+            "source: ends as the name of a period does, and those begin by themselves; choose another name"
+        )
+    if not isinstance(source, EventsSource) or source.period is None:
+        return
+    if source.period_of is not None:
+        raise RefusedError("period_of, starts: periods begin by themselves; leave them out")
+    _require_short(source.source, "source")
+    if source.population is not None:
+        raise RefusedError(
+            "population: its budget is for whole lives, and this one for single periods; leave it out, or leave unit out"
+        )
+
+
+def _require_short(name: str, what: str) -> None:
+    if len(name) > MAX_PARENT_NAME:
+        raise RefusedError(
+            f"{what}: must not be longer than {MAX_PARENT_NAME} characters, for in each period its moment stands behind it; choose a shorter name"
+        )
+
+
+def _require_periods(spec: StreamSpec, source: EventsSource, standing: StandingQuery) -> None:
+    """Refuse a stream that cannot be asked in each period anew."""
+    _require_short(spec.stream, "stream")
+    if isinstance(spec.mechanism, RunningCount):
+        raise RefusedError(
+            "mechanism.kind: running_count does not run on a source with periods; register one without, or use laplace or histogram"
+        )
+    if standing.window.size_ms > source.period_ms or source.period_ms % standing.window.every_ms:
+        raise RefusedError(
+            f"standing.window: windows must lie in one period of {source.period}, each period having the same; give a size that is no "
+            "longer, and an every that divides it"
         )
 
 
@@ -85,6 +125,8 @@ def setting_of_events(spec: StreamSpec, source: EventsSource) -> Setting:
     if standing is None:
         raise TypeError("the specification is not completed")
     _require_windows(standing)
+    if source.has_periods:
+        _require_periods(spec, source, standing)
     _require_predicate(standing, source)
     groups = _groups(standing, source)
     if isinstance(mechanism, RunningCount):

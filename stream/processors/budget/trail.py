@@ -112,6 +112,32 @@ class Trail:
         )
         self._write(outputs, entry)
 
+    def began(self, receipt: Receipt, account: Account, outputs: Outputs) -> None:
+        """Note what a period began with, by the request that asked for it: its account, and each of its streams."""
+        asked: dict[str, Any] = {"request": receipt.request, "digest": receipt.digest, "source": account.name}
+        terms: dict[str, Any] = {"epsilon": account.source.epsilon, "delta": account.source.delta}
+        totals = self._note(account)
+        registered = TrailRequest(
+            **self._next(), **asked, **terms, action="register", outcome="registered", totals=totals
+        )
+        self._write(outputs, registered)
+        for name, grant in account.grants.items():
+            opened = TrailRequest(
+                **self._next(),
+                **asked,
+                action="open",
+                outcome="opened",
+                stream=name,
+                analyst=grant.analyst,
+                epsilon=grant.spec.epsilon,
+                delta=grant.spec.delta,
+                mechanism=grant.spec.mechanism.kind,
+                granted=to_amount(grant.cost, account.source),
+                stream_digest=grant.identity.digest,
+                totals=totals,
+            )
+            self._write(outputs, opened)
+
     def ended(self, account: Account, grant: Grant, outputs: Outputs) -> None:
         """Note that a stream has ended by itself, or that its worker has reported the last totals of one that was closed."""
         event = TrailEvent(

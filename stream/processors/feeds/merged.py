@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,9 +41,11 @@ class Merged:
         self.open.clear()
         self.latest.clear()
 
-    def due(self) -> Iterator[tuple[int, Partials]]:
-        """The windows that no partition tells more of, in their order; they are open no more."""
+    def due(self, is_ready: Callable[[int], bool] = lambda _: True) -> Iterator[tuple[int, Partials]]:
+        """The windows that no partition tells more of, in their order, up to one that is not ready; they are open no more."""
         told = min(self.latest.get(number, self.reached) for number in range(self.partitions))
         for start in sorted(start for start in self.open if start <= told):
+            if not is_ready(start):
+                return
             self.reached = start
             yield start, self.open.pop(start)

@@ -9,21 +9,21 @@ import msgspec
 
 from schemas import MAX_GROUPS, MergedStream, NodeSums, Progress
 from schemas.wire import struct
-from stream.processors.base import PROGRESS_KEY, LaterVersionError, Outputs, RecordLike
+from stream.processors.base import PROGRESS_KEY, Outputs, RecordLike
 from stream.processors.feeds.asking import groups_in, questions
+from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.merged import Merged, Partials
+from stream.processors.feeds.merges import NODE, PARTIAL, node_key, partial_key, read_kept
 from stream.processors.feeds.partials import decode_partial, fits, partial_of
+from stream.processors.feeds.periods import Periods
 from stream.processors.feeds.told import Told, told_of
 from stream.processors.letters import dead_letter
 from stream.processors.rejections import INTERNAL, Rejection
-from stream.processors.topics import Topics
+from stream.processors.topics import Topics, partition_of
 from stream.processors.unread import Unread
 
 QUESTIONS_AT_ONCE: Final = MAX_GROUPS
 """A step ends with the window that brings its questions to this."""
-
-_PARTIAL: Final = "@partial"
-_NODE: Final = "@node"
 
 _MALFORMED = Rejection("malformed", "partial: is none; see that nobody but the feeds may write this topic")
 _UNFIT = Rejection(
@@ -47,14 +47,15 @@ class MergeProcessor:
     """Every standing stream of one partition.
 
     The windows of a stream are asked in their order, each once, and only when every partition of its source has told of it. Of a
-    stream that control has ended nothing is asked, and nothing is kept but, where it may be extended, how far it was.
+    stream that control has ended nothing is asked, and nothing is kept but, where it may be extended, how far it was. Where a source
+    has periods the windows ask the streams of these, of which ``definitions`` tell: they may be in any partition.
     """
 
     heavy = False
     repeatable = False
     """A window that is asked again stands at another place in the queries, and would be answered with other noise."""
 
-    def __init__(self, topics: Topics, partition: int) -> None:
+    def __init__(self, topics: Topics, partition: int, definitions: Definitions) -> None:
         self.inputs = (topics.partials,)
         self.tables = (topics.control,)
         self.changelog = topics.merges
@@ -66,6 +67,9 @@ class MergeProcessor:
         self._kept: dict[bytes, RecordLike] = {}
         self._ended: set[str] = set()
         """Streams of which something may be left to drop."""
+        self._periods = Periods(topics, definitions)
+        self._waiting: set[str] = set()
+        """Streams with windows that may wait for their period."""
 
     def restore(self, records: Iterable[RecordLike]) -> None:
         """Collect what control tells and what was kept; the two topics may take turns."""
@@ -85,14 +89,14 @@ class MergeProcessor:
                 continue
             kind, _, rest = key.decode().partition("|")
             if key == PROGRESS_KEY:
-                self._offset = _read(record, _decode_progress).offset
-            elif kind == _PARTIAL:
-                partials.append(_read(record, decode_partial))
-            elif kind == _NODE:
+                self._offset = read_kept(record, _decode_progress).offset
+            elif kind == PARTIAL:
+                partials.append(read_kept(record, decode_partial))
+            elif kind == NODE:
                 stream, _, place = rest.rpartition("|")
-                nodes.append((stream, int(place), _read(record, _decode_node)))
+                nodes.append((stream, int(place), read_kept(record, _decode_node)))
             else:
-                found = _read(record, _decode_stream)
+                found = read_kept(record, _decode_stream)
                 self._streams[kind] = Merged(found.incarnation, found.partitions, found.reached)
                 self._streams[kind].running.windows = found.windows
         for partial in sorted(partials, key=lambda one: one.start):
@@ -101,6 +105,7 @@ class MergeProcessor:
             if (merged := self._streams.get(stream)) is not None and merged.incarnation == node.incarnation:
                 merged.running.kept[number] = node
         self._ended = {name for name, told in self._told.items() if not told.asks and name in self._streams}
+        self._waiting = {name for name, merged in self._streams.items() if merged.open}
         return {self._topics.partials: self._offset}
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
@@ -137,10 +142,19 @@ class MergeProcessor:
         return len(records)
 
     def idle(self, now: float) -> Outputs:
-        """Drop what control ended."""
+        """Drop what control ended, and ask the windows whose periods have begun."""
         del now
         outputs = Outputs()
         self._settle(outputs)
+        asked = 0
+        for name in sorted(self._waiting):
+            told, merged = self._told.get(name), self._streams.get(name)
+            if told is None or merged is None or not told.asks or not told.source.has_periods:
+                self._waiting.discard(name)
+            elif asked < QUESTIONS_AT_ONCE:
+                written: dict[bytes, bytes | None] = {}
+                asked += self._advance(outputs, told, merged, written)
+                self._keep(outputs, written)
         return outputs
 
     def process(self, records: Sequence[RecordLike]) -> Outputs:
@@ -187,20 +201,33 @@ class MergeProcessor:
             return
         merged.take(partial)
         written: dict[bytes, bytes | None] = {
-            _key_of(partial.stream, partial.start, partial.partition): record.value
+            partial_key(partial.stream, partial.start, partial.partition): record.value
         }
-        before = merged.reached
-        for start, partials in merged.due():
-            written |= {_key_of(partial.stream, start, number): None for number in partials}
-            if len(partials) == merged.partitions:
-                self._ask(outputs, told, merged, start, partials, written)
-        if merged.reached != before:
-            kept = _WireStream(merged.incarnation, merged.partitions, merged.reached, merged.running.windows)
-            written[partial.stream.encode()] = _encode(kept)
+        self._advance(outputs, told, merged, written)
         self._keep(outputs, written)
 
+    def _advance(self, outputs: Outputs, told: Told, merged: Merged, written: dict[bytes, bytes | None]) -> int:
+        """Ask the windows that are due, and give how many questions that were."""
+        name, before, asked = told.spec.stream, merged.reached, 0
+
+        def is_ready(start: int) -> bool:
+            return asked < QUESTIONS_AT_ONCE and self._periods.is_ready(outputs, told, start)
+
+        for start, partials in merged.due(is_ready) if told.source.has_periods else merged.due():
+            written |= {partial_key(name, start, number): None for number in partials}
+            asking = self._periods.asked_by(told, start)
+            if len(partials) == merged.partitions and asking is not None:
+                self._ask(outputs, asking, merged, start, partials, written)
+                asked += groups_in(asking)
+        if merged.reached != before:
+            kept = _WireStream(merged.incarnation, merged.partitions, merged.reached, merged.running.windows)
+            written[name.encode()] = _encode(kept)
+            self._periods.passed(outputs, told, before, merged.reached)
+        if merged.open and told.source.has_periods:
+            self._waiting.add(name)
+        return asked
+
     def _read(self, record: RecordLike) -> tuple[Any, Told]:
-        """A partial and its stream's definition, or a Rejection."""
         if isinstance(record.value, Unread):
             raise record.value.rejection
         partial = partial_of(record)
@@ -234,10 +261,11 @@ class MergeProcessor:
                 return
             for place in changed:
                 sums = _WireNode(merged.incarnation, merged.running.node(place))
-                written[_node_key(name, place)] = _encode(sums)
+                written[node_key(name, place)] = _encode(sums)
             numbers = merged.running.groups
         asked = questions(told, start, numbers)
-        outputs.extend(self._topics.queries, self._partition, [(name.encode(), value, ()) for value in asked])
+        home = partition_of(name.encode(), self._topics.partitions)
+        outputs.extend(self._topics.queries, home, [(name.encode(), value, ()) for value in asked])
 
     def _stream_of(self, partial: Any) -> Merged:
         merged = self._streams.get(partial.stream)
@@ -253,14 +281,14 @@ class MergeProcessor:
             if told.asks or merged is None:
                 continue
             written: dict[bytes, bytes | None] = {
-                _key_of(name, start, number): None
+                partial_key(name, start, number): None
                 for start, partials in merged.open.items()
                 for number in partials
             }
             merged.forget()
             if told.kind == "closed":
                 nodes = getattr(told.calibration, "nodes", 0) if merged.running.windows else 0
-                written |= {_node_key(name, place): None for place in range(nodes)}
+                written |= {node_key(name, place): None for place in range(nodes)}
                 written[name.encode()] = None
                 del self._streams[name]
             self._keep(outputs, written)
@@ -274,18 +302,3 @@ class MergeProcessor:
     def _reach(self, outputs: Outputs, last: RecordLike) -> None:
         self._offset = last.offset + 1
         self._keep(outputs, {PROGRESS_KEY: _encode(_WireProgress(self._offset))})
-
-
-def _key_of(stream: str, start: int, partition: int) -> bytes:
-    return f"{_PARTIAL}|{stream}|{start}|{partition}".encode()
-
-
-def _node_key(stream: str, place: int) -> bytes:
-    return f"{_NODE}|{stream}|{place}".encode()
-
-
-def _read(record: RecordLike, decode: Any) -> Any:
-    try:
-        return decode(record.value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise LaterVersionError(record) from None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from schemas import TableSource
+from schemas import EventsSource, TableSource
 from stream.data import TableStore
 from stream.processors.base import RecordLike, TableMissedError
 from stream.processors.queries.definitions import Definition, DefinitionReader
@@ -96,7 +96,7 @@ class Control:
         return self._unclaimed.get(definition.stream) == definition.incarnation
 
     def refuse_unfit(self, slots: npt.NDArray[np.intp]) -> None:
-        """Refuse those streams whose noise key or table is not here."""
+        """Refuse those streams whose noise key or table is not here, and those that are asked in their periods alone."""
         streams = self._streams
         keyless = streams.noise.keyless
         for slot in keyless.keys() & set(slots.tolist() if keyless else ()):
@@ -104,6 +104,9 @@ class Control:
         terms_of = streams.columns.terms_of[slots]
         for index in np.unique(terms_of).tolist():
             source = streams.terms[index].source
+            if isinstance(source, EventsSource) and source.has_periods:
+                for slot in slots[terms_of == index].tolist():
+                    streams.life.refuse(slot, "each period has a stream of its own, and this one is never asked")
             if not isinstance(source, TableSource):
                 continue
             try:

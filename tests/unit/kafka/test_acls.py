@@ -84,7 +84,7 @@ def test_every_topic_has_the_writers_that_the_architecture_gives_it() -> None:
         "sotto.control": {Role.BUDGET},
         "sotto.answers": {Role.WORKER},
         "sotto.state": {Role.WORKER},
-        "sotto.requests": {Role.OPERATOR, Role.MONITOR},
+        "sotto.requests": {Role.OPERATOR, Role.MONITOR, Role.FEED},
         "sotto.charges": {Role.WORKER},
         "sotto.ledger": {Role.BUDGET},
         "sotto.trail": {Role.BUDGET},

@@ -14,10 +14,12 @@ async def test_a_live_topic_is_declared_in_words() -> None:
         assert any("LogAppendTime" in one for one in told["remarks"])
         told = await post(client, "/api/declarations", flights(clock="marks"), VIEWER)
         assert any("marks in the topic alone" in one for one in told["remarks"])
+        told = await post(client, "/api/declarations", flights(unit="person-period", period="1d"), VIEWER)
+        assert "all events of that 'tailnum' in one period of 1d, of which" in told["neighbors"]
         refused = await post(
-            client, "/api/declarations", flights(unit="person-period", period="1d"), VIEWER, status=409
+            client, "/api/declarations", flights(source="flights@2013-01-01T00:00:00Z"), VIEWER, status=409
         )
-    assert refused["message"].startswith("unit: 'person-period' is not served")
+    assert refused["message"].startswith("source: ends as the name of a period does")
 
 
 async def test_a_standing_stream_is_planned_with_its_windows_and_shown_with_its_query() -> None:

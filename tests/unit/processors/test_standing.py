@@ -72,13 +72,6 @@ def test_what_does_not_go_together_is_refused_with_its_field(driver: Driver, cas
     assert driver.list_streams() == []
 
 
-def test_a_unit_that_is_not_served_is_refused() -> None:
-    driver = Driver(KEY)
-    with pytest.raises(Refused, match="unit: 'person-period' is not served"):
-        driver.register(flights(unit="person-period", period="1d"))
-    assert driver.list_sources() == []
-
-
 def test_a_tables_histogram_is_released_once() -> None:
     driver = Driver(KEY)
     table = {"source": "t", "kind": "table", "path": "-", "neighbors": "add-remove", "epsilon": 9}

@@ -14,6 +14,7 @@ from schemas import MAX_EVENT_BYTES, Partial, Query, written_moment
 from schemas.wire import Codec
 from stream.processors.base import LaterVersionError, Message, Outputs, Record
 from stream.processors.feeds import merging
+from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.merging import MergeProcessor
 from tests.unit.processors.feeds.streams import SOURCE, TOPICS, incarnation_of, spec_of, told
 
@@ -64,7 +65,7 @@ class Bench:
 
     def start(self) -> None:
         """Restore from what is committed, as compaction may have left it."""
-        self.task = MergeProcessor(TOPICS, 0)
+        self.task = MergeProcessor(TOPICS, 0, Definitions())
         self.task.restore(self.control)
         kept = {key: (at, value) for at, (key, value, _) in enumerate(self.logs[TOPICS.merges])}
         kept_records = [Record(TOPICS.merges, 0, at, 0, key, value) for key, (at, value) in kept.items()]

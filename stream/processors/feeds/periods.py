@@ -1,0 +1,85 @@
+"""Sources with periods, as merging knows them: which windows lie in one period, and which stream each of them asks there.
+
+A period begins when its first window is to be asked: its account is asked for, and the window waits until control tells of it. It ends
+when the period behind it has been asked: whoever answers has had that long for the last of its questions.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from schemas import MAX_DEFINITION_BYTES, BeginPeriod, CloseStream, Request, moment_ms, named_at, written_moment
+from schemas.wire import Codec
+from stream.processors.base import Outputs
+from stream.processors.feeds.definitions import Definitions
+from stream.processors.feeds.told import Told
+from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
+
+OVER: Final = "its period is over"
+
+_requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+
+
+class Periods:
+    """What merging asks of the ledger, each under an id of its own: asked twice, it is done once."""
+
+    def __init__(self, topics: Topics, definitions: Definitions) -> None:
+        self._topics = topics
+        self._definitions = definitions
+        self._requested: set[str] = set()
+
+    def is_ready(self, outputs: Outputs, told: Told, start: int) -> bool:
+        """Whether it is known what a window asks; if not, its period is asked for."""
+        if not told.source.has_periods or not lies_in_one(told, start):
+            return True
+        source, stream = _names(told, start)
+        if self._definitions.find(source, stream) is not None:
+            self._requested.discard(source)
+            return True
+        if source not in self._requested:
+            self._requested.add(source)
+            begin = BeginPeriod(
+                request=f"begin/{source}", source=told.source.source, start=written_moment(_period_of(told, start))
+            )
+            self._write(outputs, begin)
+        return False
+
+    def asked_by(self, told: Told, start: int) -> Told | None:
+        """The stream that a window asks; None where it asks none: it reaches into two periods, or the stream has ended there."""
+        if not told.source.has_periods:
+            return told
+        found = self._definitions.find(*_names(told, start)) if lies_in_one(told, start) else None
+        return found if found is not None and found.asks else None
+
+    def passed(self, outputs: Outputs, told: Told, before: int, reached: int) -> None:
+        """Close a stream's periods that lie a whole one behind, when all windows of one more have been asked."""
+        if not told.source.has_periods:
+            return
+        length, size = told.source.period_ms, told.standing.window.size_ms
+        asked_to = (reached + size) // length * length
+        if (before + size) // length * length == asked_to:
+            return
+        for one in self._definitions.asking_in_periods(told.source.source, told.spec.stream):
+            if moment_ms(one.source.starts or "") <= asked_to - 2 * length:
+                name, source = one.spec.stream, one.source.source
+                self._write(outputs, CloseStream(request=f"end/{name}", source=source, stream=name, reason=OVER))
+
+    def _write(self, outputs: Outputs, request: BeginPeriod | CloseStream) -> None:
+        key = request.source.encode()
+        message = (key, _requests.encode(request), ())
+        outputs.add(self._topics.requests, partition_of(key, LEDGER_PARTITIONS), message)
+
+
+def lies_in_one(told: Told, start: int) -> bool:
+    """Whether a window lies in one period: one that reaches over an edge would have what a person did in two."""
+    return start + told.standing.window.size_ms <= _period_of(told, start) + told.source.period_ms
+
+
+def _period_of(told: Told, start: int) -> int:
+    return start - start % told.source.period_ms
+
+
+def _names(told: Told, start: int) -> tuple[str, str]:
+    """What the account and the stream of a window's period are called."""
+    period = _period_of(told, start)
+    return named_at(told.source.source, period), named_at(told.spec.stream, period)

@@ -1,0 +1,357 @@
+"""Sources with periods in memory: each period an account of its own, begun once, asked once and closed by itself."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from schemas import BeginPeriod, CloseStream, GrantRecord, Query, SourceRecord
+from schemas.windows import moment_ms
+from sotto import Driver, Refused
+from stream.processors.budget.returning import Returning
+from stream.processors.budget.verification import TrailCheck
+from tests.unit.processors.budget_service import ledger_codec, request_codec
+
+KEY = bytes(range(32))
+AIRPORTS = ["EWR", "JFK", "LGA"]
+DAYS = [f"2013-01-0{day}T00:00:00Z" for day in range(1, 8)]
+FLIGHTS: dict[str, Any] = {
+    "source": "flights",
+    "kind": "events",
+    "topic": "ops.departures",
+    "neighbors": "add-remove",
+    "epsilon": 10.0,
+    "person": "tail",
+    "time": "at",
+    "attributes": {"origin": AIRPORTS},
+    "contribution": 2,
+    "unit": "person-period",
+    "period": "1d",
+    "clock": "marks",
+    "ahead": "90d",
+}
+LATE: dict[str, Any] = {
+    "stream": "late",
+    "source": "flights",
+    "epsilon": 6.0,
+    "expected_queries": 300,
+    "mechanism": {"kind": "laplace", "answers": 200},
+    "standing": {"by": ["origin"], "window": {"size": "6h", "every": "3h"}, "begins": DAYS[0]},
+}
+
+
+def event(tail: str, at: str, origin: str = "EWR") -> dict[str, Any]:
+    return {"tail": tail, "at": at, "origin": origin}
+
+
+def events(days: int, seed: int = 1) -> list[dict[str, Any]]:
+    chance = random.Random(seed)
+    return [
+        event(
+            f"N{chance.randrange(9)}",
+            f"2013-01-0{day + 1}T{chance.randrange(24):02}:30:00Z",
+            chance.choice(AIRPORTS),
+        )
+        for day in range(days)
+        for _ in range(40)
+    ]
+
+
+def ready(**changed: Any) -> Driver:
+    driver = Driver(KEY, partitions=3)
+    driver.register(FLIGHTS | changed)
+    driver.open(LATE)
+    return driver
+
+
+def queries(driver: Driver) -> list[Query]:
+    return [Query.model_validate_json(record.value or b"") for record in driver.records(driver.topics.queries)]
+
+
+def asked(driver: Driver) -> dict[tuple[str, str], int | float | None]:
+    """What was asked of each stream, by the question's id; each once."""
+    found = queries(driver)
+    assert len({(one.stream, one.id) for one in found}) == len(found)
+    return {(one.stream, one.id): one.value for one in found}
+
+
+def ledger(driver: Driver) -> list[Any]:
+    kept = {record.key: record.value for record in driver.records(driver.topics.ledger)}
+    return [ledger_codec.decode(value) for value in kept.values() if value is not None]
+
+
+def grants(driver: Driver) -> dict[str, GrantRecord]:
+    return {one.spec.stream: one for one in ledger(driver) if isinstance(one, GrantRecord)}
+
+
+def sources(driver: Driver) -> dict[str, SourceRecord]:
+    return {one.source.source: one for one in ledger(driver) if isinstance(one, SourceRecord)}
+
+
+def findings(driver: Driver) -> list[str]:
+    """What the trail has against the ledger."""
+    check = TrailCheck()
+    for record in driver.records(driver.topics.trail):
+        check.take(record.value)
+    return [*check.findings(), *check.compared(ledger(driver))]
+
+
+def played(driver: Driver, days: int = 4) -> Driver:
+    driver.publish("flights", events(days))
+    for day in DAYS[1 : days + 1]:
+        driver.advance("flights", day)
+    return driver
+
+
+def test_each_period_is_an_account_with_streams_of_its_own() -> None:
+    driver = played(ready())
+
+    periods = [name for name in sources(driver) if name != "flights"]
+    assert periods == [f"flights@{day}" for day in DAYS[:4]]
+    opened = grants(driver)
+    assert opened.keys() == {"late", *(f"late@{day}" for day in DAYS[:4])}
+    assert len({one.identity.incarnation for one in opened.values()}) == 5
+    for day in DAYS[:4]:
+        record = sources(driver)[f"flights@{day}"]
+        assert record.granted.epsilon == opened["late"].cost.epsilon
+        assert (record.source.epsilon, record.source.model_dump()["starts"]) == (10.0, day)
+        assert opened[f"late@{day}"].calibration == opened["late"].calibration
+    assert (opened["late"].answered, sources(driver)["flights"].spent.epsilon) == (0, 0.0)
+    assert findings(driver) == []
+
+
+def test_windows_that_reach_over_an_edge_are_asked_of_nobody() -> None:
+    driver = played(ready())
+
+    starts = {(one.stream, one.window.start) for one in queries(driver) if one.window is not None}
+    for stream, start in starts:
+        day = moment_ms(stream.partition("@")[2])
+        assert day <= moment_ms(start) <= day + 18 * 3_600_000
+    assert len(starts) == 4 * 7
+    assert len(list(driver.answers(from_beginning=True))) == 4 * 7 * 3
+
+
+@pytest.mark.parametrize("day", range(4))
+def test_a_persons_events_of_one_period_move_that_periods_numbers_alone(day: int) -> None:
+    one, other = ready(), ready()
+    extra = [event("Nobody", f"2013-01-0{day + 1}T{hour:02}:15:00Z", AIRPORTS[hour % 3]) for hour in range(24)]
+    one.publish("flights", events(4))
+    other.publish("flights", [*extra, *events(4)])
+    for driver in (one, other):
+        for until in DAYS[1:5]:
+            driver.advance("flights", until)
+
+    here, there = asked(one), asked(other)
+    assert here.keys() == there.keys()
+    moved = {key for key in here if here[key] != there[key]}
+    assert moved
+    assert {stream for stream, _ in moved} == {f"late@{DAYS[day]}"}
+    assert [r.value for r in one.records(one.topics.requests)] == [
+        r.value for r in other.records(other.topics.requests)
+    ]
+    windows: dict[str, float] = {}
+    for (stream, name), value in here.items():
+        start = f"{stream}/{name.partition('/')[0]}"
+        windows[start] = windows.get(start, 0) + abs((value or 0) - (there[stream, name] or 0))
+    assert max(windows.values()) <= 2
+
+
+def test_an_old_period_is_closed_and_refunded_once_the_next_has_been_asked() -> None:
+    driver = played(ready(), days=2)
+    first, second = (f"late@{day}" for day in DAYS[:2])
+    assert (grants(driver)[first].state, grants(driver)[second].state) == ("closed", "open")
+    refunded = sources(driver)[f"flights@{DAYS[0]}"].refunded.epsilon
+    assert 0 < refunded < grants(driver)[first].cost.epsilon
+    assert grants(driver)[first].answered == 21
+    assert findings(driver) == []
+
+
+def test_with_its_model_a_stream_is_closed_in_all_periods_and_nothing_more_is_asked() -> None:
+    driver = played(ready(), days=2)
+    driver.close("flights", "late")
+    assert {one.state for one in grants(driver).values()} == {"closed"}
+    assert sources(driver)["flights"].left.epsilon == 10.0
+    before = asked(driver)
+    driver.advance("flights", DAYS[5])
+    assert asked(driver) == before
+    assert findings(driver) == []
+
+
+def test_a_source_is_halted_with_its_periods() -> None:
+    driver = played(ready(), days=2)
+    driver.halt("flights")
+    assert {one.state for one in sources(driver).values()} == {"halted"}
+    assert {one.state for one in grants(driver).values()} == {"halted", "closed"}
+    driver.advance("flights", DAYS[5])
+    assert len(sources(driver)) == 3
+
+
+def test_crashes_and_redelivery_change_nothing() -> None:
+    whole = played(ready())
+    broken = ready()
+    broken.publish("flights", events(4))
+    broken.crash()
+    for day in DAYS[1:5]:
+        broken.advance("flights", day)
+        broken.redeliver()
+        broken.crash()
+    assert asked(broken) == asked(whole)
+    assert broken.figures() == whole.figures()
+    assert grants(broken).keys() == grants(whole).keys()
+    assert findings(broken) == []
+    begun = [
+        record
+        for record in (request_codec.decode(one.value or b"") for one in broken.records(broken.topics.requests))
+        if isinstance(record, BeginPeriod | CloseStream)
+    ]
+    assert {one.request for one in begun} == {
+        *(f"begin/flights@{day}" for day in DAYS[:4]),
+        *(f"end/late@{day}" for day in DAYS[:3]),
+    }
+
+
+def test_what_is_begun_a_second_time_stays_as_it_is() -> None:
+    driver = played(ready(), days=2)
+    control, before = driver.records(driver.topics.control), grants(driver)
+    driver.request(BeginPeriod(request="by hand", source="flights", start=DAYS[1]))
+    assert (driver.records(driver.topics.control), grants(driver)) == (control, before)
+    assert findings(driver) == []
+
+
+def test_streams_that_open_later_are_asked_from_the_first_period_on_that_has_not_begun() -> None:
+    driver = played(ready(), days=2)
+    more = {**LATE, "stream": "more", "epsilon": 4.0}
+    with pytest.raises(Refused, match=r"standing\.begins: periods up to 2013-01-03T00:00:00Z have begun"):
+        driver.open(more)
+    driver.open({**more, "standing": {**LATE["standing"], "begins": DAYS[2]}})
+    with pytest.raises(Refused, match="cannot pay"):
+        driver.open({**more, "stream": "too-much", "standing": {**LATE["standing"], "begins": DAYS[2]}})
+    played(driver, days=4)
+    assert {f"late@{DAYS[2]}", f"more@{DAYS[2]}"} <= grants(driver).keys()
+    assert f"more@{DAYS[1]}" not in grants(driver)
+    assert sources(driver)[f"flights@{DAYS[3]}"].granted.epsilon <= 10.0
+    assert findings(driver) == []
+
+
+def test_a_stream_begins_within_a_period_where_it_says_so() -> None:
+    driver = Driver(KEY, partitions=2)
+    driver.register(FLIGHTS)
+    driver.open({**LATE, "standing": {**LATE["standing"], "begins": "2013-01-01T12:00:00Z"}})
+    played(driver, days=2)
+    first = {one.window.start for one in queries(driver) if one.stream == f"late@{DAYS[0]}" and one.window}
+    assert min(first) == "2013-01-01T12:00:00Z"
+
+
+def test_by_the_brokers_clock_no_period_begins_ahead_of_it() -> None:
+    driver = ready(clock="broker")
+    driver.advance("flights", DAYS[1])
+    with pytest.raises(Refused, match="start: the period lies ahead"):
+        driver.request(BeginPeriod(request="early", source="flights", start="2013-06-01T00:00:00Z"))
+    driver.wait(3 * 86_400)
+    assert {f"late@{day}" for day in DAYS[:3]} <= grants(driver).keys()
+
+
+def test_the_model_itself_answers_nobody() -> None:
+    driver = ready()
+    result = driver.ask(
+        "late",
+        value=3,
+        window={"start": DAYS[0], "end": "2013-01-01T06:00:00Z"},
+        group={"origin": "EWR"},
+        outcomes=True,
+    )
+    assert result.outcome == "halted"
+    assert grants(driver)["late"].answered == 0
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "size": (
+        {"standing": {"window": {"size": "2d"}}},
+        "standing.window: windows must lie in one period",
+    ),
+    "every": (
+        {"standing": {"window": {"size": "7h"}}},
+        "standing.window: windows must lie in one period",
+    ),
+    "running count": (
+        {"mechanism": {"kind": "running_count", "steps": 3}},
+        "mechanism.kind: running_count does not run",
+    ),
+    "long name": ({"stream": "x" * 97}, "stream: must not be longer than 96"),
+    "a period's name": ({"stream": f"other@{DAYS[0]}"}, "stream: ends as the name of one of a period does"),
+    "a period": (
+        {"stream": "other", "source": f"flights@{DAYS[0]}"},
+        "source: is a period, whose streams open by themselves",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_asked_in_each_period_is_refused(name: str) -> None:
+    driver = ready()
+    driver.request(BeginPeriod(request="begun", source="flights", start=DAYS[0]))
+    changed, message = REFUSED[name]
+    standing = {**LATE["standing"], "begins": DAYS[3], **changed.get("standing", {})}
+    with pytest.raises(Refused, match=message):
+        driver.open({**LATE, "stream": "another", "epsilon": 1.0, **changed, "standing": standing})
+
+
+def test_sources_that_cannot_have_periods_are_refused() -> None:
+    driver = played(ready(), days=1)
+    period = {"period_of": "flights", "starts": DAYS[2], "source": f"flights@{DAYS[2]}"}
+    for changed, message in (
+        ({"source": "y" * 97}, "source: must not be longer than 96"),
+        ({"source": "other", "population": "people"}, "population: "),
+        ({"source": f"flights@{DAYS[2]}"}, "source: ends as the name of a period does"),
+        (period, "source: ends as the name of a period does"),
+    ):
+        with pytest.raises(Refused, match=message):
+            driver.register(FLIGHTS | changed)
+    with pytest.raises(ValueError, match="period_of, starts: go together"):
+        driver.register(FLIGHTS | {"period_of": "flights"})
+    for source, stream in (("flights", "late"), (f"flights@{DAYS[0]}", f"late@{DAYS[0]}")):
+        with pytest.raises(Refused, match="its streams are not extended"):
+            driver.extend(source, stream, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("source", "start", "message"),
+    [
+        ("nobody", DAYS[0], "is not registered"),
+        ("flights", "2013-01-01T06:00:00Z", "start: periods of 1d begin at whole ones"),
+        ("flights", "2012-12-31T00:00:00Z", "has no open stream that asks of this period"),
+        (f"flights@{DAYS[0]}", DAYS[0], "has no periods"),
+    ],
+)
+def test_periods_that_nobody_needs_are_not_begun(source: str, start: str, message: str) -> None:
+    driver = played(ready(), days=1)
+    with pytest.raises(Refused, match=message):
+        driver.request(BeginPeriod(request="mine", source=source, start=start))
+    assert len(sources(driver)) == 2
+
+
+def test_a_ledger_that_comes_back_from_a_backup_begins_no_more_of_its_streams() -> None:
+    driver = played(ready(), days=2)
+    returning = Returning(driver.topics, ledger(driver))
+    assert list(returning.outputs("nothing", "0" * 64))
+    kept = returning.ledger
+    streams = {name: grant for account in kept.accounts.values() for name, grant in account.grants.items()}
+    assert streams.keys() == grants(driver).keys()
+    assert {name for name, one in streams.items() if one.ending == "halted"} == {"late", f"late@{DAYS[1]}"}
+    # What a stream opened now may spend in a period, and what the lost one may have spent there, fit one budget.
+    assert kept.accounts["flights"].left == kept.accounts["flights"].budget.total - streams["late"].cost
+
+
+def test_the_receipt_says_what_the_budget_is_for() -> None:
+    receipt = Driver(KEY).register(FLIGHTS)
+    assert receipt.meaning is not None
+    assert receipt.meaning.startswith("ε = 10 for what a person does in one period of 1d")
+
+
+def test_a_window_over_an_edge_would_tell_of_two_periods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check that finds it, on merging that asks such windows of the period that they begin in."""
+    monkeypatch.setattr("stream.processors.feeds.periods.lies_in_one", lambda *_: True)
+    with pytest.raises(AssertionError):
+        test_a_persons_events_of_one_period_move_that_periods_numbers_alone(1)
