@@ -1,0 +1,126 @@
+"""Periods on a real broker: whatever is killed, each begins once, has its own windows asked once, and is closed by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import NewTopic
+from aiokafka.partitioner import murmur2
+
+from schemas import EventsSource, StreamSpec, named_at, written_moment
+from stream.kafka.security import admin_client
+from stream.noise import NoiseKey
+from stream.processors.budget.verification import TrailCheck
+from stream.settings import Settings
+from tests.chaos.checker import committed
+from tests.chaos.ground import Ground, installation
+from tests.chaos.windows import BEGINS, live_source
+from tests.unit.processors.budget_service import ledger_codec
+
+pytestmark = pytest.mark.kafka
+
+PARTITIONS = 2
+HOURS = 4
+HOUR = 3_600_000
+HALF = HOUR // 2
+SECONDS = 90.0
+
+
+@pytest.fixture
+async def ground(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIterator[Ground]:
+    async with installation(settings, key, tmp_path) as made:
+        yield made
+
+
+async def questions(ground: Ground, topic: str) -> list[dict[str, Any]]:
+    """What stands in all partitions of a topic."""
+    found = []
+    for number in range(ground.client.topics.partitions):
+        found += [json.loads(one.value or b"") for one in await committed(ground.settings, topic, number)]
+    return found
+
+
+async def trail_findings(ground: Ground) -> list[str]:
+    """What the trail has against the ledger."""
+    check, topics = TrailCheck(), ground.client.topics
+    for record in await committed(ground.settings, topics.trail, 0):
+        check.take(record.value)
+    latest = {one.key: one.value for one in await committed(ground.settings, topics.ledger, 0)}
+    found = check.compared(ledger_codec.decode(value) for value in latest.values() if value is not None)
+    return [*check.findings(), *found]
+
+
+async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(ground: Ground) -> None:
+    topic, topics = f"{ground.settings.prefix}-visits", ground.client.topics
+    budget, worker, feed = (ground.start(role) for role in ("budget", "worker", "feed"))
+    async with admin_client(ground.settings) as admin:
+        await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
+    declared = {
+        **live_source(topic, "marks").model_dump(),
+        "unit": "person-period",
+        "period": "1h",
+        "contribution": 50,
+        "ahead": "1h",
+    }
+    await ground.client.register(EventsSource.model_validate(declared, strict=False))
+    standing = {"window": {"size": "30m"}, "by": ["group"], "begins": written_moment(BEGINS)}
+    spec = {
+        "stream": "counts",
+        "source": "visits",
+        "epsilon": 50.0,
+        "mechanism": {"kind": "laplace", "answers": 12},
+        "standing": standing,
+    }
+    await ground.client.open(StreamSpec.model_validate(spec, strict=False))
+    wanted: Counter[tuple[str, str]] = Counter()
+    async with AIOKafkaProducer(bootstrap_servers=ground.settings.bootstrap) as producer:
+        for half in range(2 * HOURS):
+            start = BEGINS + half * HALF
+            for place in range(20):
+                who, group = f"person-{place}", "abc"[place % 3]
+                event = {"who": {"id": who}, "at": start + place * 60_000, "group": group, "value": 1}
+                home = int(murmur2(who.encode()) & 0x7FFFFFFF) % PARTITIONS
+                await producer.send(topic, json.dumps(event).encode(), key=who.encode(), partition=home)
+                period = BEGINS + half // 2 * HOUR
+                wanted[named_at("counts", period), f"{written_moment(start)}/{place % 3}"] += 1
+            headers = [("sotto-mark", written_moment(start + HALF).encode())]
+            for number in range(PARTITIONS):
+                await producer.send(topic, b"", partition=number, headers=headers)
+            await producer.flush()
+            if half in {1, 4}:
+                feed.kill()
+                feed = ground.start("feed")
+            if half == 2:
+                budget.kill()
+                budget = ground.start("budget")
+            if half == 5:
+                worker.kill()
+                worker = ground.start("worker")
+            await asyncio.sleep(0.5)
+
+    deadline, ended = time.monotonic() + SECONDS, set[str]()
+    while time.monotonic() < deadline:
+        grants = {one.spec.stream: one for one in await ground.client.list_streams()}
+        ended = {name for name, one in grants.items() if one.state == "closed"}
+        answers = await questions(ground, topics.answers)
+        if len(answers) >= len(wanted) and len(ended) == HOURS - 1:
+            break
+        await asyncio.sleep(0.5)
+
+    asked = await questions(ground, topics.queries)
+    assert {(one["stream"], one["id"]): one["value"] for one in asked} == dict(wanted)
+    assert len(asked) == len(wanted)
+    answers = await questions(ground, topics.answers)
+    assert sorted((one["stream"], one["id"]) for one in answers) == sorted(wanted)
+    assert not [one for one in answers if one["outcome"] in {"rejected", "halted"}]
+    assert ended == {named_at("counts", BEGINS + hour * HOUR) for hour in range(HOURS - 1)}
+    assert grants.keys() == {"counts", *(named_at("counts", BEGINS + hour * HOUR) for hour in range(HOURS))}
+    assert await trail_findings(ground) == []
