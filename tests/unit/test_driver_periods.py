@@ -12,6 +12,7 @@ from schemas.windows import moment_ms
 from sotto import Driver, Refused
 from stream.processors.budget.returning import Returning
 from stream.processors.budget.verification import TrailCheck
+from stream.processors.periods import OVER, questions_in_period
 from tests.unit.processors.budget_service import ledger_codec, request_codec
 
 KEY = bytes(range(32))
@@ -166,6 +167,39 @@ def test_an_old_period_is_closed_and_refunded_once_the_next_has_been_asked() -> 
     assert 0 < refunded < grants(driver)[first].cost.epsilon
     assert grants(driver)[first].answered == 21
     assert findings(driver) == []
+
+
+@pytest.mark.parametrize(
+    "mechanism", [LATE["mechanism"], {"kind": "histogram", "attributes": ["origin"], "answers": 20}]
+)
+def test_questions_of_a_period_are_as_many_as_its_worker_awaits(mechanism: dict[str, Any]) -> None:
+    driver = Driver(KEY, partitions=2)
+    driver.register(FLIGHTS)
+    driver.open(
+        {**LATE, "mechanism": mechanism, "standing": {**LATE["standing"], "begins": "2013-01-01T07:00:00Z"}}
+    )
+    played(driver, days=3)
+    for day in DAYS[:3]:
+        grant = grants(driver)[f"late@{day}"]
+        source = sources(driver)[f"flights@{day}"].source
+        wanted = questions_in_period(source, grant.spec.mechanism, grant.spec.standing)
+        assert grant.answered == wanted == sum(stream == f"late@{day}" for stream, _ in asked(driver))
+
+
+def test_what_is_closed_because_its_period_is_over_answers_first_what_it_was_asked() -> None:
+    driver = ready()
+    driver.request(BeginPeriod(request="begin", source="flights", start=DAYS[0]))
+    driver.close(f"flights@{DAYS[0]}", f"late@{DAYS[0]}", OVER)
+    question = {"window": {"start": DAYS[0], "end": "2013-01-01T06:00:00Z"}, "group": {"origin": "EWR"}}
+    for place in range(21):
+        assert grants(driver)[f"late@{DAYS[0]}"].state == "open"
+        driver.crash()
+        driver.ask(f"late@{DAYS[0]}", id=f"question-{place}", value=place, **question)
+    assert grants(driver)[f"late@{DAYS[0]}"].state == "open"
+    driver.wait(1)
+    driver.publish("flights", [])
+    assert grants(driver)[f"late@{DAYS[0]}"].state == "closed"
+    assert grants(driver)[f"late@{DAYS[0]}"].answered == 21
 
 
 def test_with_its_model_a_stream_is_closed_in_all_periods_and_nothing_more_is_asked() -> None:

@@ -1,21 +1,18 @@
 """Sources with periods, as merging knows them: which windows lie in one period, and which stream each of them asks there.
 
 A period begins when its first window is to be asked: its account is asked for, and the window waits until control tells of it. It ends
-when the period behind it has been asked: whoever answers has had that long for the last of its questions.
+when all of the one behind it has been asked; whoever answers it does so first, however far behind.
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 from schemas import MAX_DEFINITION_BYTES, BeginPeriod, CloseStream, Request, moment_ms, named_at, written_moment
 from schemas.wire import Codec
 from stream.processors.base import Outputs
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.told import Told
+from stream.processors.periods import OVER
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
-
-OVER: Final = "its period is over"
 
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 

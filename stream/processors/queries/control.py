@@ -10,6 +10,7 @@ import numpy.typing as npt
 from schemas import EventsSource, TableSource
 from stream.data import TableStore
 from stream.processors.base import RecordLike, TableMissedError
+from stream.processors.periods import OVER, questions_in_period
 from stream.processors.queries.definitions import Definition, DefinitionReader
 from stream.processors.queries.hosted import CONTROL_UNREAD, PLAIN, HostedStreams
 from stream.processors.queries.life import CLOSED, HALTED, OPEN
@@ -117,14 +118,27 @@ class Control:
                         streams.life.refuse(slot, f"table: {error}")
 
     def settle(self) -> npt.NDArray[np.intp]:
-        """End what control has ended, and give the slots of the streams of which that is news."""
+        """End what control has ended, and give the slots of the streams of which that is news.
+
+        What is closed because its period is over answers first what it was asked, however far behind its worker is.
+        """
         ended = []
+        waiting = {slot: one for slot, one in self._pending.items() if self._is_still_asked(slot, one)}
         for slot, definition in self._pending.items():
+            if slot in waiting:
+                continue
             state = CLOSED if definition.kind == "closed" else HALTED
             known = self._streams.columns.state[slot]
             if known == CLOSED or (known != OPEN and state == HALTED):
                 continue
             self._streams.life.end(slot, state, definition.reason or "")
             ended.append(slot)
-        self._pending.clear()
+        self._pending = waiting
         return np.array(ended, dtype=np.intp)
+
+    def _is_still_asked(self, slot: int, definition: Definition) -> bool:
+        columns, terms = self._streams.columns, self._streams.terms_at(slot)
+        if definition.reason != OVER or columns.state[slot] != OPEN or columns.refused[slot]:
+            return False
+        asked = questions_in_period(terms.source, terms.mechanism, terms.standing)
+        return bool(columns.answered[slot] < asked)
