@@ -190,7 +190,10 @@ def test_what_is_closed_because_its_period_is_over_answers_first_what_it_was_ask
     driver = ready()
     driver.request(BeginPeriod(request="begin", source="flights", start=DAYS[0]))
     driver.close(f"flights@{DAYS[0]}", f"late@{DAYS[0]}", OVER)
-    question = {"window": {"start": DAYS[0], "end": "2013-01-01T06:00:00Z"}, "group": {"origin": "EWR"}}
+    question: dict[str, Any] = {
+        "window": {"start": DAYS[0], "end": "2013-01-01T06:00:00Z"},
+        "group": {"origin": "EWR"},
+    }
     for place in range(21):
         assert grants(driver)[f"late@{DAYS[0]}"].state == "open"
         driver.crash()
