@@ -63,7 +63,7 @@ def variations(spec: StreamSpec, against: Against, points: int = POINTS) -> list
         return [(value, spec.model_copy(update={"epsilon": value})) for value in values]
     mechanism = spec.mechanism
     name = next((name for name in ("cutoff", "answers", "updates") if hasattr(mechanism, name)), None)
-    if name is None:
+    if name is None or (mechanism.kind == "histogram" and spec.standing is None):
         raise PlanError(f"cutoff: {mechanism.kind} is charged once; vary epsilon")
     given = getattr(mechanism, name)
     cutoffs = {round(value) for value in np.geomspace(1, min(10 * (given or 10), MAX_ANSWERS), points)}

@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
-from schemas import Answer, Calibration, GrantRecord, LedgerRecord, StreamSpec
+from schemas import Answer, Calibration, GrantRecord, LedgerRecord, Receipt, StreamSpec
 from sotto import Driver
 from stream.accounting.plans import choose
 from stream.accounting.promises import VACUOUS, Promise, promises
@@ -137,9 +137,10 @@ def test_every_surface_says_the_same(kind: str, monkeypatch: pytest.MonkeyPatch)
     _, grant = opened(kind)
     sentences = [str(one) for one in promises(grant.spec, grant.calibration)]
 
-    async def granted(spec: StreamSpec, analyst: str | None) -> GrantRecord:
+    async def granted(spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord]:
         del spec, analyst
-        return grant
+        told = {"request": "r", "digest": "0" * 64, "sequence": 0, "outcome": "opened"}
+        return Receipt.model_validate({**told, "source": grant.spec.source, "stream": kind}), grant
 
     monkeypatch.setattr(stream_commands, "_open", granted)
     receipt = CliRunner().invoke(app, ["stream", "open", grant.spec.model_dump_json()], catch_exceptions=False)
