@@ -70,10 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_json(options.json, found)
 
 
-def ratios(runs: Sequence[Run], name: str) -> list[float]:
-    """How many times as fast as this contender Sotto was, in each round that both ended."""
-    other = {run.round: run.rate for run in runs if run.contender == name}
-    return [run.rate / other[run.round] for run in runs if run.contender == SOTTO and run.round in other]
+def ratios(runs: Sequence[Run], name: str, figure: str) -> list[float]:
+    """Sotto's figure by this contender's, in each round that both ended."""
+    other = {run.round: getattr(run, figure) for run in runs if run.contender == name}
+    own = {run.round: getattr(run, figure) for run in runs if run.contender == SOTTO}
+    return [own[number] / other[number] for number in own if number in other]
 
 
 def show(job: Job, runs: Sequence[Run]) -> None:
@@ -81,21 +82,34 @@ def show(job: Job, runs: Sequence[Run]) -> None:
     title = f"{job.streams} streams of {job.conditions} conditions, {job.groups} groups, second half"
     table = Table(title=title)
     table.add_column("")
-    for heading in ("events/s", "Sotto is times as fast", "CPU/event", "memory at half", "most memory", "events"):
+    for heading in (
+        "events/s",
+        "Sotto's by this",
+        "CPU/event",
+        "Sotto's by this",
+        "memory at half",
+        "most memory",
+        "events",
+    ):
         table.add_column(heading, justify="right")
     for name in dict.fromkeys(run.contender for run in runs):
         own = [run for run in runs if run.contender == name]
-        times = ratios(runs, name)
         table.add_row(
             name,
             f"{statistics.median(run.rate for run in own):,.0f}",
-            f"{statistics.median(times):.2f}" if times else "–",
+            _median_ratio(runs, name, "rate"),
             f"{statistics.median(run.cpu_microseconds for run in own):.1f} µs",
+            _median_ratio(runs, name, "cpu_microseconds"),
             f"{statistics.median(run.half_rss for run in own) / 1e6:,.0f} MB",
             f"{max(run.most_rss for run in own) / 1e6:,.0f} MB",
             f"{own[0].events:,}",
         )
     console.print(table)
+
+
+def _median_ratio(runs: Sequence[Run], name: str, figure: str) -> str:
+    found = ratios(runs, name, figure)
+    return f"{statistics.median(found):.2f}" if found else "–"
 
 
 def latency_figures(found: live_latency.Latency) -> list[Figure]:
@@ -105,7 +119,9 @@ def latency_figures(found: live_latency.Latency) -> list[Figure]:
         ("windows", found.windows, ""),
         ("answers", found.answers, ""),
         ("answers missing", found.missing, ""),
-        ("median", found.median, "ms"),
+        ("last partial of a window written, median", found.counted, "ms"),
+        ("last question written, median", found.asked, "ms"),
+        ("answers in hand, median", found.median, "ms"),
         ("99 %", found.p99, "ms"),
         ("worst", found.worst, "ms"),
         ("feed's memory after the warm-up", found.first_rss / 1e6, "MB"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from benchmarks.live_course import Positions, used
 from benchmarks.live_job import Job, Opened, People, live_topic, open_streams
 from benchmarks.programs import Program, service
 from schemas.windows import moment_ms
-from stream.kafka.restore import reader
+from stream.kafka.restore import read_to_end, reader
 from stream.settings import Settings
 
 TOPIC: Final = "live-latency"
@@ -32,11 +33,16 @@ class _Window(msgspec.Struct):
     end: str
 
 
-class _Answer(msgspec.Struct):
+class _Windowed(msgspec.Struct):
     window: _Window
 
 
-_window_of = msgspec.json.Decoder(_Answer).decode
+class _Partial(msgspec.Struct):
+    start: int
+
+
+_window_of = msgspec.json.Decoder(_Windowed).decode
+_partial_of = msgspec.json.Decoder(_Partial).decode
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,10 @@ class Latency:
     median: float
     p99: float
     worst: float
+    counted: float
+    """Of the windows, the median until the last partial of one is written; by the broker's stamps."""
+    asked: float
+    """The median until the last of a window's questions is written."""
     first_rss: int
     """Memory of the feed after the warm-up."""
     last_rss: int
@@ -99,9 +109,31 @@ async def _measured(opened: Opened, job: Job, feed: Program, rate: int, seconds:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
         feed.check()
-    until = began + warm_up + seconds
-    span = 1000 * (began + warm_up), 1000 * until
-    return summary(heard, usage, span, job, sent[0] / (seconds + warm_up), load)
+    span = 1000 * (began + warm_up), 1000 * (began + warm_up + seconds)
+    topics = opened.topics
+    counted = await _written(settings, topics.partials, lambda value: _partial_of(value).start + job.window_ms)
+    asked = await _written(settings, topics.queries, lambda value: moment_ms(_window_of(value).window.end))
+    stages = last_of(counted, span), last_of(asked, span)
+    return summary(heard, usage, span, job, stages, (sent[0] / (seconds + warm_up), load))
+
+
+async def _written(settings: Settings, topic: str, end_of: Callable[[bytes], int]) -> list[tuple[int, float]]:
+    """Of each record of a topic, the end of its window and the broker's stamp."""
+    found: list[tuple[int, float]] = []
+    async with reader(settings) as consumer:
+        for number in range(settings.partitions):
+            async for records in read_to_end(consumer, TopicPartition(topic, number), 5000):
+                found += [(end_of(record.value), float(record.timestamp)) for record in records if record.value]
+    return found
+
+
+def last_of(written: Sequence[tuple[int, float]], span: tuple[float, float]) -> float:
+    """The median, over the windows that ended within a span, of how long their last record took."""
+    last: dict[int, float] = {}
+    for end, at in written:
+        if span[0] <= end <= span[1]:
+            last[end] = max(last.get(end, 0.0), at - end)
+    return statistics.median(last.values()) if last else float("nan")
 
 
 def summary(
@@ -109,10 +141,13 @@ def summary(
     usage: Sequence[tuple[int, int]],
     span: tuple[float, float],
     job: Job,
-    rate: float,
-    load: float,
+    stages: tuple[float, float],
+    conditions: tuple[float, float],
 ) -> Latency:
-    """The figures of all windows that ended within a span; answers are (end of window, heard at) in milliseconds."""
+    """The figures of all windows that ended within a span; answers are (end of window, heard at) in milliseconds.
+
+    ``stages`` are until counted and until asked, ``conditions`` the rate and the load.
+    """
     inside = [(end, at) for end, at in heard if span[0] <= end <= span[1]]
     if not inside or not usage:
         raise TimeoutError("no window was answered; see the logs of feed and worker")
@@ -120,18 +155,20 @@ def summary(
     windows = int(span[1] // job.window_ms - -(-span[0] // job.window_ms)) + 1
     memory = [rss for rss, _ in usage]
     return Latency(
-        rate=rate,
+        rate=conditions[0],
         windows=windows,
         answers=len(inside),
         missing=windows * job.streams * job.groups - len(inside),
         median=float(np.quantile(times, 0.5)),
         p99=float(np.quantile(times, 0.99)),
         worst=float(times.max()),
+        counted=stages[0],
+        asked=stages[1],
         first_rss=memory[0],
         last_rss=memory[-1],
         most_rss=max(memory),
         most_backlog=max(backlog for _, backlog in usage),
-        load=load,
+        load=conditions[1],
     )
 
 

@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 from benchmarks.live import ratios
 from benchmarks.live_course import Course, Sample, done
 from benchmarks.live_job import SOURCE, Job, People, source, specs
-from benchmarks.live_latency import summary
+from benchmarks.live_latency import last_of, summary
 from benchmarks.live_restart import Restart
 from benchmarks.live_throughput import Run
 from schemas import EventsSource, RegisterSource
@@ -50,19 +50,25 @@ def test_ratios_are_within_rounds() -> None:
         return Run(name, number, 1, rate, 1.0, 1.0, 1, 1, 1.0)
 
     runs = [run("Sotto", 0, 60.0), run("Faust", 0, 3.0), run("Sotto", 1, 80.0), run("Quix Streams", 1, 40.0)]
-    assert ratios(runs, "Faust") == [20.0]
-    assert ratios(runs, "Quix Streams") == [2.0]
+    assert ratios(runs, "Faust", "rate") == [20.0]
+    assert ratios(runs, "Quix Streams", "rate") == [2.0]
+    assert ratios(runs, "Faust", "cpu_microseconds") == [1.0]
 
 
 def test_latency_is_that_of_windows_after_the_warm_up() -> None:
     job = Job(streams=1, groups=2)
     heard = [(1000, 5000.0), (2000, 2030.0), (2000, 2040.0), (3000, 3060.0)]
-    found = summary(heard, [(7, 1), (9, 5), (8, 2)], (1500, 3500), job, 100.0, 0.5)
+    found = summary(heard, [(7, 1), (9, 5), (8, 2)], (1500, 3500), job, (1.0, 2.0), (100.0, 0.5))
     assert (found.windows, found.answers, found.missing) == (2, 3, 1)
     assert (found.median, found.worst) == (40.0, 60.0)
     assert (found.first_rss, found.last_rss, found.most_rss, found.most_backlog) == (7, 8, 9, 5)
     with pytest.raises(TimeoutError, match="no window was answered"):
-        summary([], [(7, 1)], (1500, 3500), job, 100.0, 0.5)
+        summary([], [(7, 1)], (1500, 3500), job, (1.0, 2.0), (100.0, 0.5))
+
+
+def test_a_window_is_as_late_as_its_last_record() -> None:
+    written = [(1000, 9000.0), (2000, 2010.0), (2000, 2030.0), (2000, 2020.0), (3000, 3050.0), (4000, 4040.0)]
+    assert last_of(written, (1500, 4000)) == 40.0
 
 
 def test_memory_is_that_of_the_process() -> None:
