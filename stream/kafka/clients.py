@@ -32,6 +32,7 @@ class Consumer(Protocol):
     def resume(self, *partitions: TopicPartition) -> None: ...  # noqa: D102
     def seek(self, partition: TopicPartition, offset: int) -> None: ...  # noqa: D102
     async def seek_to_beginning(self, *partitions: TopicPartition) -> Any: ...  # noqa: D102
+    def highwater(self, partition: TopicPartition) -> int | None: ...  # noqa: D102
     async def position(self, partition: TopicPartition) -> int: ...  # noqa: D102
     async def committed(self, partition: TopicPartition) -> int | None: ...  # noqa: D102
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> Offsets: ...  # noqa: D102

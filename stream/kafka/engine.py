@@ -89,6 +89,10 @@ class Engine:
         """The live state of each partition that is at work."""
         return [life.processor for one in self._partitions.values() if (life := one.life) is not None]
 
+    def unread(self) -> int:
+        """Input records of its partitions that are not taken in yet."""
+        return sum(self._partitions[number].unread for number in self._tasks)
+
     async def run(self) -> None:
         """Join the group and work, as soon as Kafka is there.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter as Counts
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from schemas import EventsSource
 from stream.kafka.engine import Engine
 from stream.processors.feeds.processor import FeedProcessor
 
@@ -38,17 +39,35 @@ class FeedFigures:
         self._people = Gauge(
             "sotto_feed_people", "People counted in open windows, once for each.", registry=registry
         )
+        self._lag_events = Gauge(
+            "sotto_feed_lag_events",
+            "Events of a live topic that are not read yet, in partitions of this process.",
+            ["source"],
+            registry=registry,
+        )
+        self._lag_seconds = Gauge(
+            "sotto_feed_lag_seconds",
+            "How far the slowest partition's clock is behind: behind the time, or, where marks tell it, the foremost's.",
+            ["source"],
+            registry=registry,
+        )
         self._seen: WeakKeyDictionary[FeedProcessor, Counts[str]] = WeakKeyDictionary()
 
-    def look(self, engines: Iterable[Engine]) -> None:
-        """Add what the processors have counted since the last look."""
+    def look(self, engines: Mapping[str, Engine], sources: Mapping[str, EventsSource], now: float) -> None:
+        """Add what the processors have counted since the last look; engines stand under their sources' names.
+
+        ``now`` is in seconds since 1970.
+        """
         windows = people = 0
-        for engine in engines:
-            for processor in engine.processors():
-                if isinstance(processor, FeedProcessor):
-                    self._add(processor)
-                    windows += processor.open_windows
-                    people += processor.people
+        for name, engine in engines.items():
+            processors = [one for one in engine.processors() if isinstance(one, FeedProcessor)]
+            for processor in processors:
+                self._add(processor)
+                windows += processor.open_windows
+                people += processor.people
+            if (source := sources.get(name)) is not None:
+                self._lag_events.labels(name).set(engine.unread())
+                self._lag_seconds.labels(name).set(seconds_behind(source, processors, now))
         self._windows.set(windows)
         self._people.set(people)
 
@@ -62,3 +81,12 @@ class FeedFigures:
                 self._counters[name].inc(count)
             else:
                 self._rejected.labels(name.removeprefix("code ")).inc(count)
+
+
+def seconds_behind(source: EventsSource, processors: Sequence[FeedProcessor], now: float) -> float:
+    """How far the slowest clock is behind; where nothing has come for a while that is about the source's ``idle``."""
+    moments = [one.moment for one in processors if one.moment >= 0]
+    if not moments:
+        return 0.0
+    foremost = now * 1000 if source.clock == "broker" else max(moments)
+    return max(0.0, foremost - min(moments)) / 1000

@@ -28,6 +28,9 @@ from stream.settings import Settings
 RETRY: Final = 5.0
 """Seconds before a live topic that was not there is looked for again."""
 
+MERGING: Final = ""
+"""Where merging stands among the sources: none of them has an empty name."""
+
 log = get_logger("feed")
 
 
@@ -73,6 +76,7 @@ class FeedService:
         self._hearing = Hearing(settings, topics, self.definitions, clients)
         self._figures = FeedFigures(health.metrics.registry)
         self._engines: dict[str, Engine] = {}
+        self._served: dict[str, EventsSource] = {}
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -96,7 +100,7 @@ class FeedService:
             await self._first(self._hearing.heard.wait())
             self._health.drop("control")
             if not self._stopping.is_set():
-                self._serving["merging"] = asyncio.create_task(self._merge())
+                self._serving[MERGING] = asyncio.create_task(self._merge())
                 await self._follow()
             await asyncio.gather(*self._serving.values())
         finally:
@@ -120,7 +124,7 @@ class FeedService:
     async def _merge(self) -> None:
         topics = self._topics
         await self._run(
-            "merging",
+            MERGING,
             Engine(
                 self.role,
                 self._settings,
@@ -133,7 +137,7 @@ class FeedService:
 
     async def _serve(self, source: EventsSource) -> None:
         """Count one live topic, as soon as it is there."""
-        health = self._health.part(source.source)
+        health = self._health.part(f"source {source.source}")
         while not self._stopping.is_set():
             try:
                 partitions = await self._find(self._settings, self._topics, source.source, source.topic)
@@ -153,6 +157,7 @@ class FeedService:
                 clock=self._clock,
             )
             log.info("serving", source=source.source, topic=source.topic, partitions=partitions)
+            self._served[source.source] = source
             await self._run(source.source, engine)
             return
 
@@ -187,5 +192,5 @@ class FeedService:
     async def _show(self) -> None:
         """Take figures once a second."""
         while True:
-            self._figures.look(self._engines.values())
+            self._figures.look(self._engines, self._served, self._clock())
             await asyncio.sleep(1.0)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from aiokafka import ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaError, ProducerFenced
+from aiokafka.errors import IllegalStateError, KafkaError, ProducerFenced
 
 from stream.kafka.clients import Fetched
 from stream.kafka.lives import Equipment, Life, Lives
@@ -86,6 +86,17 @@ class PartitionTask:
     def life(self) -> Life | None:
         """What is in memory."""
         return self._life
+
+    @property
+    def unread(self) -> int:
+        """Input records that are not taken in yet, as of the last fetch; 0 before there is anything to say."""
+        if (life := self._life) is None:
+            return 0
+        inputs = [TopicPartition(topic, self.partition) for topic in life.processor.inputs]
+        try:
+            return sum(max(0, (self._consumer.highwater(one) or 0) - life.positions[one]) for one in inputs)
+        except (AssertionError, IllegalStateError):  # the group is taking the partition away
+            return 0
 
     def resume(self) -> asyncio.Task[None]:
         """Start, or go on after ``stop`` with what is in memory: if another owner came between, its fence tells."""

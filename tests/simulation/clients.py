@@ -118,6 +118,10 @@ class SimulatedConsumer:
         beginnings = await self.beginning_offsets(partitions)
         self._assigned.update(beginnings)
 
+    def highwater(self, partition: TopicPartition) -> int | None:
+        self._require(partition)
+        return self._broker.logs[partition].end
+
     async def position(self, partition: TopicPartition) -> int:
         self._require(partition)
         return self._assigned[partition]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import pytest
 
+from tests.simulation.clock import virtual_time
 from tests.simulation.faults import STRIKES
-from tests.simulation.live import play
+from tests.simulation.live import PATIENCE, SOURCE, TOPIC, LiveWorld, play
 from tests.simulation.live_mutations import MUTATIONS, Mutation
+from tests.simulation.schedule import lazily, quiet
 
 SCHEDULES = 100
 WITHIN = 60
@@ -34,6 +37,36 @@ def test_in_every_schedule_each_window_is_asked_once_with_what_a_plain_count_fin
     assert all(injected[name] >= 3 for name in (*STRIKES, *upsets)), injected
     assert injected["questions"] > 50 * SCHEDULES
     assert min(injected["aborted"], injected["expired"], injected["fenced"]) > 3
+
+
+def test_how_far_a_feed_is_behind_is_told_while_it_catches_up_and_once_it_has() -> None:
+    with quiet(), virtual_time() as loop, lazily():
+        world = LiveWorld(loop, 3)
+        world.faults.cease()
+        seen, told = loop.run_until_complete(asyncio.wait_for(_catching_up(world), PATIENCE))
+    assert max(seen) > 1000
+    assert seen[-1] == 0
+    assert told["sotto_feed_lag_events"] == 0
+    # Nobody sends anything: clocks follow the time, behind by the source's idle and by how seldom they look.
+    assert 1.0 <= told["sotto_feed_lag_seconds"] < 5.0
+
+
+async def _catching_up(world: LiveWorld) -> tuple[list[int], dict[str, float]]:
+    """What was not read yet, look by look, and the figures when all was."""
+    for _ in range(3000):
+        partition, key, value = world.visits.next(world.broker.timestamp, 1000)
+        world.broker.append(TOPIC, partition, key, value)
+    world.start()
+    service, seen = world.feeds[0].service, [0]
+    while max(seen) == 0 or seen[-1]:
+        await asyncio.sleep(0.01)
+        engine = service._engines.get(SOURCE.source)
+        seen.append(engine.unread() if engine is not None else 0)
+    await asyncio.sleep(10.0)
+    registry = service._health.metrics.registry
+    names = ("sotto_feed_lag_events", "sotto_feed_lag_seconds")
+    found = {name: registry.get_sample_value(name, {"source": SOURCE.source}) for name in names}
+    return seen, {name: value for name, value in found.items() if value is not None}
 
 
 def test_a_seed_replays_the_same_run() -> None:

@@ -53,7 +53,10 @@ def exported() -> dict[str, set[str]]:
     for role in ("worker", "budget", "feed"):
         families += Metrics(role).registry.collect()
     feeding = CollectorRegistry()
-    FeedFigures(feeding)._rejected.labels("malformed")
+    figures = FeedFigures(feeding)
+    figures._rejected.labels("malformed")
+    for behind in (figures._lag_events, figures._lag_seconds):
+        behind.labels("visits")
     families += feeding.collect()
     alerting = AlertMetrics()
     alerting.of("oncall").dropped("old")

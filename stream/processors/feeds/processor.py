@@ -166,6 +166,11 @@ class FeedProcessor:
         return self.process(())
 
     @property
+    def moment(self) -> int:
+        """Where the clock stands, in milliseconds since 1970; negative before it has begun."""
+        return self._clock.now
+
+    @property
     def counted(self) -> int:
         """Events that count, once for each window."""
         return self._figures["counted"]
