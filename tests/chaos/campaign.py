@@ -34,6 +34,7 @@ class Round:
     chance: random.Random
     budget: Service
     workers: list[Service] = field(default_factory=list)
+    feeds: list[Service] = field(default_factory=list)
 
     def replace(self, number: int) -> None:
         """Start a worker in the place of one that has gone."""
@@ -44,6 +45,10 @@ class Round:
         for number, worker in enumerate(self.workers):
             if worker.exit_status is not None:
                 self.replace(number)
+                self.ground.injected["service ended by itself"] += 1
+        for number, feed in enumerate(self.feeds):
+            if feed.exit_status is not None:
+                self.feeds[number] = self.ground.start("feed")
                 self.ground.injected["service ended by itself"] += 1
         if self.budget.exit_status is not None:
             self.budget = self.ground.start("budget")
@@ -141,6 +146,34 @@ async def openings_repeated(now: Round) -> None:
     await now.ground.repeat_openings([f"stream-{number}" for number in range(4)])
 
 
+async def feed_killed(now: Round) -> None:
+    number = now.chance.randrange(len(now.feeds))
+    now.feeds[number].kill()
+    now.feeds[number] = now.ground.start("feed")
+
+
+async def feed_suspended_past_its_session(now: Round) -> None:
+    feed = now.chance.choice(now.feeds)
+    feed.suspend()
+    await asyncio.sleep(now.chance.uniform(1.0, 9.0))
+    feed.wake()
+
+
+async def feed_joins_and_another_leaves(now: Round) -> None:
+    now.feeds.append(now.ground.start("feed"))
+    await asyncio.sleep(now.chance.uniform(0.0, 4.0))
+    await asyncio.to_thread(now.feeds.pop(0).stop)
+
+
+async def everybody_killed_at_once(now: Round) -> None:
+    for one in (*now.feeds, *now.workers, now.budget):
+        one.kill()
+    now.feeds = [now.ground.start("feed") for _ in now.feeds]
+    for number in range(len(now.workers)):
+        now.replace(number)
+    now.budget = now.ground.start("budget")
+
+
 FAULTS: tuple[Fault, ...] = (
     worker_killed,
     worker_suspended_past_its_session,
@@ -156,6 +189,10 @@ FAULTS: tuple[Fault, ...] = (
     streams_extended,
     table_renewed,
     openings_repeated,
+    feed_killed,
+    feed_suspended_past_its_session,
+    feed_joins_and_another_leaves,
+    everybody_killed_at_once,
 )
 
 
@@ -185,7 +222,9 @@ async def _round(folder: Path, seed: int, broker: LocalBroker, port: int, proxy:
     async with installation(settings, NoiseKey.generate(), folder) as ground:
         now = Round(ground, proxy, broker, port, behind, chance, ground.start("budget"))
         now.workers = [ground.start("worker", settings=behind), ground.start("worker")]
+        now.feeds = [ground.start("feed"), ground.start("feed")]
         await ground.open()
+        await ground.people(chance.choice(("marks", "broker")), seed=seed)
         for _ in range(FAULTS_PER_ROUND):
             fault = chance.choice(FAULTS)
             asking = asyncio.create_task(ground.ask(EVENTS_PER_FAULT))

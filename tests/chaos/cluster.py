@@ -15,6 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from stream.kafka.broker_cluster import LocalCluster
+from stream.kafka.feeds import feed_group
 from stream.kafka.names import worker_group
 from stream.kafka.starting import from_any_broker
 from stream.kafka.topics import create_topics, layout
@@ -46,9 +47,9 @@ class Brokers:
         found: int = (await self._partitions([topic]))[topic][partition]["leader"]
         return found
 
-    async def coordinator(self, partition: int) -> int:
-        """The node that coordinates the transactions of a worker's partition."""
-        identifier = f"{worker_group(self.ground.settings)}-{partition}"
+    async def coordinator(self, partition: int, group: str | None = None) -> int:
+        """The node that coordinates the transactions of a partition: a worker's, or that of another group."""
+        identifier = f"{group or worker_group(self.ground.settings)}-{partition}"
         return await self._admin(lambda admin: admin.find_coordinator(identifier, TRANSACTION))
 
     async def controller(self) -> int:
@@ -58,6 +59,8 @@ class Brokers:
     async def whole(self) -> None:
         """Wait until every replica of every topic is in sync."""
         topics = [one.name for one in layout(self.ground.client.topics)]
+        if (live := self.ground.live) is not None:
+            topics.append(live.source.topic)
         names = [*topics, "__consumer_offsets", "__transaction_state"]
         async with asyncio.timeout(180):
             while True:
@@ -118,6 +121,21 @@ async def transaction_coordinator_killed(now: Brokers) -> None:
     await now.killed(await now.coordinator(0), "transaction coordinator")
 
 
+async def live_leader_killed(now: Brokers) -> None:
+    """SIGKILL the leader of a partition of the live topic."""
+    live = now.ground.live
+    assert live is not None
+    await now.killed(await now.leader(live.source.topic, 0), "leader of a live partition")
+
+
+async def feed_coordinator_killed(now: Brokers) -> None:
+    """SIGKILL the coordinator of a feed's transactions."""
+    live, ground = now.ground.live, now.ground
+    assert live is not None
+    group = feed_group(ground.settings, ground.client.topics, live.source.source)
+    await now.killed(await now.coordinator(0, group), "transaction coordinator of a feed")
+
+
 async def controller_killed(now: Brokers) -> None:
     """SIGKILL the active controller."""
     await now.killed(await now.controller(), "active controller")
@@ -142,6 +160,8 @@ async def disk_lost(now: Brokers) -> None:
 FAULTS: tuple[Fault, ...] = (
     leader_killed,
     transaction_coordinator_killed,
+    live_leader_killed,
+    feed_coordinator_killed,
     controller_killed,
     any_killed,
     rolling_restart,
@@ -159,7 +179,7 @@ async def under_load(now: Brokers, fault: Fault) -> None:
 
 @asynccontextmanager
 async def three_brokers(cluster: LocalCluster, prefix: str, folder: Path, seed: int = 0) -> AsyncIterator[Brokers]:
-    """An installation on the cluster, with a budget service and two workers, and its streams open."""
+    """An installation on the cluster, with a budget service, two workers and two feeds, its streams open and people at a live topic."""
     info = cluster.status()
     assert info is not None
     settings = Settings(bootstrap=info.bootstrap, prefix=prefix, session_timeout_ms=6000)
@@ -167,9 +187,10 @@ async def three_brokers(cluster: LocalCluster, prefix: str, folder: Path, seed: 
     assert (created.replication, created.brokers) == (NODES, NODES)
     async with installation(settings, NoiseKey.generate(), folder) as ground:
         ground.start("budget")
-        ground.start("worker")
-        ground.start("worker")
+        for role in ("worker", "worker", "feed", "feed"):
+            ground.start(role)
         await ground.open()
+        await ground.people("broker", NODES, seed)
         now = Brokers(cluster, ground, random.Random(seed))
         await now.whole()
         yield now

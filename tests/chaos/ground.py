@@ -8,7 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -26,8 +26,12 @@ from stream.noise import NoiseKey
 from stream.settings import Settings
 from tests import bombs
 from tests.chaos.checker import Findings, check, check_letters, committed
+from tests.chaos.live import HORIZON, Live, live_topic
 from tests.chaos.load import EPSILON, GREEDY, WORK_OUTSTANDING, Questions, answered, open_streams, specs
+from tests.chaos.windows import BEGINS
 
+WINDOWS_SETTLING = 180.0
+"""Seconds within which every closed window must be asked and answered."""
 SETTLING = 30.0
 """Seconds within which the charges under way must reach the ledger."""
 
@@ -42,7 +46,7 @@ class Ground:
     """One installation: its services, its load and its journal."""
 
     def __init__(
-        self, settings: Settings, client: AsyncClient, key: NoiseKey, folder: Path, stack: ExitStack
+        self, settings: Settings, client: AsyncClient, key: NoiseKey, folder: Path, stack: AsyncExitStack
     ) -> None:
         self.settings = settings
         self.client = client
@@ -52,10 +56,14 @@ class Ground:
         self.injected: Counter[str] = Counter()
         self.bombs: Counter[tuple[str, int, int]] = Counter()
         self.openings: list[OpenStream] = []
+        self.live: Live | None = None
+        self.windows: list[str] = []
+        """The ids of what was asked of a live topic's windows, once all is over."""
         self.work_outstanding = WORK_OUTSTANDING
         self._questions = Questions(specs(), seed=0)
         self._stack = stack
         self._started = 0
+        self._services: list[Service] = []
         key.save(folder / "noise.key")
 
     def start(self, role: RoleName, *, settings: Settings | None = None, log: Path | None = None) -> Service:
@@ -66,6 +74,7 @@ class Ground:
             update={"table_roots": str(self.folder), "work_outstanding": self.work_outstanding}
         )
         service = Service(role, own, None if role == "feed" else self.folder / "noise.key", path)
+        self._services.append(service)
         return self._stack.enter_context(service)
 
     async def logged(self, service: Service, event: str, seconds: float = 30.0) -> None:
@@ -83,6 +92,17 @@ class Ground:
     async def open(self) -> None:
         """Register the sources and open a stream of every mechanism, and some more."""
         self.openings = await open_streams(self.client, self.folder / "people.csv")
+
+    async def people(self, clock: str, replicas: int = 1, seed: int = 1) -> Live:
+        """Open a live topic and its standing streams; people send events until all is verified."""
+        begins = BEGINS if clock == "marks" else int(time.time() * 1000)
+        live = self.live = await live_topic(
+            self.settings, self.client, clock, begins=begins, replicas=replicas, horizon=HORIZON, seed=seed
+        )
+        live.services = self._services
+        self._stack.push_async_callback(live.close)
+        live.begin()
+        return live
 
     async def extend(self, *streams: str) -> None:
         """Extend streams by what an opening costs, and send the requests again, whatever becomes of the services meanwhile."""
@@ -173,10 +193,19 @@ class Ground:
 
         Services of several versions may give other words for the same reasons.
         """
+        if self.live is not None:
+            await self.live.finished(WINDOWS_SETTLING)
+            # By the broker's clock windows go on closing: without feeds no more is asked while everything is read.
+            for service in self._services:
+                if service.role == "feed" and service.exit_status is None:
+                    await asyncio.to_thread(service.stop)
+            self.windows = await self.live.asked()
         deadline = time.monotonic() + SETTLING
         while True:
             limited = self.settings.model_copy(update={"work_outstanding": self.work_outstanding})
-            findings = await check(limited, self.client.topics, self.key, self.asked, same_words=same_words)
+            findings = await check(
+                limited, self.client.topics, self.key, [*self.asked, *self.windows], same_words=same_words
+            )
             findings.violations.extend(await self._letters())
             if not findings.violations or time.monotonic() > deadline:
                 break
@@ -199,15 +228,17 @@ class Ground:
         )
         counted = ", ".join(f"{times} {name}" for name, times in outcomes.most_common())
         found = "; ".join(findings.violations) or "no violation"
-        REPORTS.append(f"{faults}: {len(self.asked)} events, {counted}; {found}")
+        live = self.live
+        sent = live and f", {live.sent} live events ({live.visits.wrong} wrong, {live.repeated} twice)"
+        asked = f"{len(self.asked)} events{sent or ''}, {len(self.windows)} questions of windows"
+        REPORTS.append(f"{faults}: {asked}, {counted}; {found}")
 
 
 @asynccontextmanager
 async def installation(settings: Settings, key: NoiseKey, folder: Path) -> AsyncIterator[Ground]:
     """A ground on topics that exist; its services are stopped in the end."""
-    with ExitStack() as stack:
-        async with AsyncClient(settings) as client:
-            yield Ground(settings, client, key, folder, stack)
+    async with AsyncExitStack() as stack, AsyncClient(settings) as client:
+        yield Ground(settings, client, key, folder, stack)
 
 
 @contextmanager

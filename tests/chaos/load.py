@@ -12,8 +12,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from schemas import Answer, OpenStream, Source, StreamSpec
+from schemas import Answer, EventsSource, OpenStream, Source, StandingQuery, StreamSpec
+from schemas.windows import moment_ms, written_moment
 from sotto import AsyncClient
+from stream.labels import cells_of
 
 SENSITIVE_STREAMS = 12
 """Streams of plain sparse vectors, which a load has most of."""
@@ -160,6 +162,20 @@ def probe(stream: str, kind: str, *, on_table: bool) -> bytes:
     return event("probe", stream, question(kind, random.Random(stream), on_table=on_table))
 
 
+def standing_probe(stream: str, kind: str, source: EventsSource, standing: StandingQuery) -> bytes:
+    """The same for a standing stream: its first window, of its first group."""
+    start = standing.window.first_from(moment_ms(standing.begins or ""))
+    cells = [dict(cell) for cell in cells_of(source.attributes, standing.by)] if standing.by else [{}]
+    window = {"start": written_moment(start), "end": written_moment(start + standing.window.size_ms)}
+    asked: dict[str, Any] = {"window": window}
+    if kind == "histogram":
+        asked["values"] = [3] * len(cells)
+    else:
+        asked |= {"values": [3]} if kind == "running_count" else {"value": 3}
+        asked |= {"group": cells[0]} if standing.by else {}
+    return event("probe", stream, asked)
+
+
 class Questions:
     """Events for some streams, by turns and at random, as a seed has it."""
 
@@ -198,12 +214,13 @@ async def open_streams(client: AsyncClient, table: Path) -> list[OpenStream]:
 
 
 async def answered(client: AsyncClient, count: int, seconds: float) -> int:
-    """Wait until so many answers are committed, and give how many there are."""
+    """Wait until so many answers are committed, those to windows aside, and give how many there are."""
     seen: list[Answer] = []
 
     async def read() -> None:
         async for answer in client.answers(from_beginning=True):
-            seen.append(answer)
+            if answer.window is None:
+                seen.append(answer)
             if len(seen) >= count:
                 return
 

@@ -14,6 +14,7 @@ from schemas import (
     MAX_RECORD_BYTES,
     Answer,
     Control,
+    EventsSource,
     GrantRecord,
     LedgerRecord,
     Source,
@@ -30,7 +31,7 @@ from stream.processors.queries.shares import UNLIMITED, Limits
 from stream.processors.rejections import address_of
 from stream.processors.topics import Topics
 from stream.processors.unread import Unread
-from tests.chaos.load import probe
+from tests.chaos.load import probe, standing_probe
 
 answers_codec: Codec[Answer] = Codec(Answer, limit=MAX_RECORD_BYTES)
 control_codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
@@ -143,8 +144,11 @@ def differences(what: str, one: QueryProcessor, other: QueryProcessor, streams: 
     probes: list[Record] = []
     for name in streams:
         if (slot := one.streams.slots.get(name)) is not None:
-            kind, on_table = one.streams.kinds[slot], one.streams.terms_at(slot).source.kind == "table"
-            value = probe(name, kind, on_table=on_table)
+            kind, terms = one.streams.kinds[slot], one.streams.terms_at(slot)
+            if isinstance(terms.source, EventsSource) and terms.standing is not None:
+                value = standing_probe(name, kind, terms.source, terms.standing)
+            else:
+                value = probe(name, kind, on_table=terms.source.kind == "table")
             probes.append(Record("queries", 0, after + len(probes), 0, name.encode(), value))
     for processor in (one, other):
         processor.process([])  # Requests to halt or close that were not acted upon yet.

@@ -11,10 +11,11 @@ from stream.kafka.broker_cluster import LocalCluster
 from tests.chaos.cluster import (
     HEAP_MEGABYTES,
     NODES,
-    any_killed,
     controller_killed,
     disk_lost,
+    feed_coordinator_killed,
     leader_killed,
+    live_leader_killed,
     rolling_restart,
     three_brokers,
     transaction_coordinator_killed,
@@ -34,11 +35,18 @@ async def test_whichever_broker_is_killed_nothing_is_lost_doubled_or_skipped(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     async with three_brokers(cluster, "killed", tmp_path) as now:
-        for fault in (leader_killed, transaction_coordinator_killed, controller_killed, any_killed):
+        for fault in (
+            leader_killed,
+            transaction_coordinator_killed,
+            live_leader_killed,
+            feed_coordinator_killed,
+            controller_killed,
+        ):
             await under_load(now, fault)
         await now.ground.answered(seconds=240)
         findings = await now.ground.verified()
-    assert len(findings.answers) == len(now.ground.asked)
+    assert len(findings.answers) == len(now.ground.asked) + len(now.ground.windows)
+    assert len(now.ground.windows) > 100
 
 
 async def test_brokers_are_restarted_one_after_the_other_and_one_comes_back_with_an_empty_disk(
@@ -49,4 +57,5 @@ async def test_brokers_are_restarted_one_after_the_other_and_one_comes_back_with
         await under_load(now, disk_lost)
         await now.ground.answered(seconds=240)
         findings = await now.ground.verified()
-    assert len(findings.answers) == len(now.ground.asked)
+    assert len(findings.answers) == len(now.ground.asked) + len(now.ground.windows)
+    assert len(now.ground.windows) > 100

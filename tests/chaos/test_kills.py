@@ -112,6 +112,46 @@ async def test_a_budget_service_killed_between_reserve_and_grant_grants_each_onc
     assert findings.sources["feed"].granted.epsilon == pytest.approx(SENSITIVE_STREAMS + 1 + 0.01 * (attempt + 1))
 
 
+@pytest.mark.parametrize("clock", ["marks", "broker"])
+async def test_whoever_is_killed_in_the_middle_of_windows_each_is_asked_and_answered_once(
+    ground: Ground, clock: str
+) -> None:
+    """Beside a load of queries, with feeds that join, leave and wake up as zombies."""
+    budget, worker = ground.start("budget"), ground.start("worker")
+    feeds = [ground.start("feed"), ground.start("feed")]
+    await ground.open()
+    live = await ground.people(clock)
+    for fault in range(3):
+        await ground.ask(300)
+        await ground.logged(feeds[-1], "partition ready")
+        feeds.pop(0).kill()
+        ground.injected["SIGKILL feed"] += 1
+        feeds.append(ground.start("feed"))
+        if fault == 0:
+            worker.kill()
+            ground.injected["SIGKILL worker"] += 1
+            worker = ground.start("worker")
+        if fault == 1:
+            budget.kill()
+            ground.injected["SIGKILL budget service"] += 1
+            ground.start("budget")
+    feeds[0].suspend()
+    ground.injected["SIGSTOP feed past its session, SIGCONT"] += 1
+    joining = ground.start("feed")
+    ground.injected["feed joins"] += 1
+    await ground.logged(joining, "partition ready", 60)
+    feeds[0].wake()
+    await asyncio.to_thread(feeds[1].stop)
+    ground.injected["feed leaves"] += 1
+    await ground.ask(300)
+    await ground.answered()
+    findings = await ground.verified()
+    kinds = {answer.stream for answer in findings.answers if answer.window is not None}
+    assert kinds == {spec.stream for spec in live.specs}
+    assert live.visits.wrong
+    assert live.repeated
+
+
 async def _suspended_while_granting(ground: Ground, budget: Service, request: OpenStream) -> bool:
     """Stop the budget service in its tracks as soon as it writes to the ledger; whether that is not committed yet."""
     topics = ground.client.topics

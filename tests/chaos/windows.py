@@ -10,10 +10,13 @@ from typing import Any
 
 from aiokafka.partitioner import murmur2
 
-from schemas import EventsSource, RegisterSource, StreamSpec
+from schemas import EventsSource, RegisterSource, RunningCount, RunningCountCalibration, StreamSpec
 from schemas.windows import moment_ms, span_ms, written_moment
+from stream.accounting.counting_trees import CountingTree
+from stream.accounting.running_counts import tree_of
 from stream.processors.base import RecordLike
 from stream.processors.topics import Topics, partition_of
+from tests.chaos.replay import read_control
 
 Logs = Mapping[tuple[str, int], Sequence[RecordLike]]
 
@@ -23,6 +26,10 @@ LARGEST = 64 * 1024
 """An event that is larger is not read."""
 BEGINS = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""
+
+
+TOTAL = 6
+"""What counts of a person over a running count's whole horizon: less than most people send."""
 
 
 def live_source(topic: str, clock: str, idle: str = "1s") -> EventsSource:
@@ -37,6 +44,7 @@ def live_source(topic: str, clock: str, idle: str = "1s") -> EventsSource:
         "time": "at",
         "attributes": {"group": list(GROUPS), "value": {"kind": "integers", "minimum": 0, "maximum": 9}},
         "contribution": 2,
+        "total": TOTAL,
         "clock": clock,
         "idle": idle,
     }
@@ -46,8 +54,8 @@ def live_source(topic: str, clock: str, idle: str = "1s") -> EventsSource:
     return source
 
 
-def standing_specs(size: str, every: str, begins: int) -> list[StreamSpec]:
-    """A stream of each kind that standing streams have."""
+def standing_specs(size: str, every: str, begins: int, horizon: int = 10) -> list[StreamSpec]:
+    """A stream of each kind that standing streams have; the running count goes on for ``horizon`` windows."""
     hopping = {"window": {"size": size, "every": every}, "begins": written_moment(begins)}
     plain = {"window": {"size": every}, "begins": written_moment(begins)}
     sparse = {"kind": "above_threshold", "threshold": 3.0, "cutoff": 500}
@@ -56,6 +64,7 @@ def standing_specs(size: str, every: str, begins: int) -> list[StreamSpec]:
         ("visits-late", sparse, {**plain, "lateness": every}),
         ("visitors", {"kind": "laplace", "answers": 900}, {**plain, "count": "people", "by": ["group"]}),
         ("visits-all", {"kind": "histogram", "attributes": ["group"], "answers": 300}, {**plain, "by": ["group"]}),
+        ("visits-so-far", {"kind": "running_count", "steps": horizon}, {**plain, "by": ["group"]}),
         ("visits-sum", {"kind": "laplace", "answers": 900}, {**hopping, "count": {"sum": "value"}}),
     ]
     return [
@@ -165,9 +174,19 @@ def _wanted(
         for start, cell, count in _counted(logs, topics, source, spec, number, partitions):
             counts[start][cell] += count
     cells = len(GROUPS) if standing.by else 1
-    start, given = standing.window.first_from(moment_ms(standing.begins or "")), 0
+    first = start = standing.window.first_from(moment_ms(standing.begins or ""))
+    given, tree = 0, _tree(logs, topics, spec)
     while start + size + late <= until and (most is None or given < most):
-        if spec.mechanism.kind == "histogram":
+        if tree is not None:
+            windows = (start - first) // every + 1
+            if windows > tree.steps:
+                return
+            for cell in range(cells):
+                passed = [counts[first + number * every][cell] for number in range(windows)]
+                sums = [sum(passed[node.start : node.end]) for node in tree.nodes(windows)]
+                yield f"{written_moment(start)}/{cell}", sums
+                given += 1
+        elif spec.mechanism.kind == "histogram":
             yield written_moment(start), [counts[start][cell] for cell in range(cells)]
             given += 1
         else:
@@ -185,8 +204,32 @@ def _counted(
     assert standing is not None
     size, every, late = standing.window.size_ms, standing.window.every_ms, span_ms(standing.lateness)
     first = standing.window.first_from(moment_ms(standing.begins or ""))
+    bound = 1 if standing.count == "people" else source.contribution
+    end, total = float("inf"), float("inf")
+    if isinstance(spec.mechanism, RunningCount):
+        end, total = first + spec.mechanism.steps * every, source.total or total
     visits: Counter[tuple[str, int]] = Counter()
+    lives: Counter[str] = Counter()
     effect = _effect(logs, topics, source, spec.stream, number)
+    for event, clock in _events(logs, source, number, partitions, effect):
+        at, who, value = event["at"], event["who"]["id"], min(event["value"], 9)
+        if standing.where is not None and value < 5:
+            continue
+        for start in range(at - at % every, at - at % every - size, -every):
+            if not first <= start < end or clock >= start + size + late:
+                continue
+            if visits[who, start] >= bound or lives[who] >= total:
+                continue
+            visits[who, start] += 1
+            lives[who] += 1
+            cell = GROUPS.index(event["group"]) if standing.by else 0
+            yield start, cell, 1 if isinstance(standing.count, str) else value
+
+
+def _events(
+    logs: Logs, source: EventsSource, number: int, partitions: int, effect: int
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """The events of a partition from an offset on that may count, and where the clock stands at each."""
     clock = -1
     for record in logs.get((source.topic, number), ()):
         if source.clock == "broker":
@@ -197,20 +240,21 @@ def _counted(
         event = _event(record.value)
         if marks or event is None or record.offset < effect:
             continue
-        at, who, value = event["at"], event["who"]["id"], min(event["value"], 9)
-        if int(murmur2(who.encode()) & 0x7FFFFFFF) % partitions != number:
+        if int(murmur2(event["who"]["id"].encode()) & 0x7FFFFFFF) % partitions != number:
             continue
-        if clock >= 0 and at > clock + span_ms(source.ahead):
-            continue
-        if standing.where is not None and value < 5:
-            continue
-        for start in range(at - at % every, at - at % every - size, -every):
-            bound = 1 if standing.count == "people" else source.contribution
-            if start < first or clock >= start + size + late or visits[who, start] >= bound:
-                continue
-            visits[who, start] += 1
-            cell = GROUPS.index(event["group"]) if standing.by else 0
-            yield start, cell, 1 if isinstance(standing.count, str) else value
+        if clock < 0 or event["at"] <= clock + span_ms(source.ahead):
+            yield event, clock
+
+
+def _tree(logs: Logs, topics: Topics, spec: StreamSpec) -> CountingTree | None:
+    """Over which sums a running count is asked, as it was granted; None of other streams."""
+    if not isinstance(spec.mechanism, RunningCount):
+        return None
+    key = spec.stream.encode()
+    log = logs[topics.control, partition_of(key, topics.partitions)]
+    calibration = read_control(next(one.value for one in log if one.key == key and one.value)).calibration
+    assert isinstance(calibration, RunningCountCalibration)
+    return tree_of(calibration)
 
 
 def _effect(logs: Logs, topics: Topics, source: EventsSource, stream: str, number: int) -> int:

@@ -8,7 +8,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -16,105 +15,18 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from schemas import EventsSource, StreamSpec, written_moment
 from schemas.rejected import HEADER_PREFIX
-from stream.kafka.processes import Service
 from stream.kafka.security import admin_client
 from stream.noise import NoiseKey
-from stream.processors.base import RecordLike
 from stream.settings import Settings
 from tests.chaos.checker import committed
 from tests.chaos.ground import Ground, installation
-from tests.chaos.windows import BEGINS, Visits, live_source, standing_specs, violations_of_windows
+from tests.chaos.live import PARTITIONS, Live, live_topic
+from tests.chaos.windows import BEGINS, Visits, live_source, standing_specs
 
 pytestmark = pytest.mark.kafka
 
-PARTITIONS = 3
-"""Other than the installation's: a live topic is its owner's."""
 SECONDS = 90.0
-
-
-@dataclass
-class Live:
-    """A live topic, its writer, and the streams that ask of it."""
-
-    ground: Ground
-    source: EventsSource
-    specs: list[StreamSpec]
-    producer: AIOKafkaProducer
-    visits: Visits
-    sent: int = 0
-    services: list[Service] = field(default_factory=list)
-
-    async def send(self, now: int, back: int, count: int) -> None:
-        """Have people send events of about a time."""
-        for _ in range(count):
-            partition, key, value = self.visits.next(now, back)
-            await self.producer.send(self.source.topic, value, key=key, partition=partition)
-        self.sent += count
-        await self.producer.flush()
-
-    async def mark(self, moment: int) -> None:
-        """Move the clock of a source that has marks."""
-        headers = [("sotto-mark", written_moment(moment).encode())]
-        for number in range(PARTITIONS):
-            await self.producer.send(self.source.topic, b"", partition=number, headers=headers)
-        await self.producer.flush()
-
-    async def logs(self) -> dict[tuple[str, int], list[RecordLike]]:
-        """All that is committed in the topics that matter."""
-        topics, settings = self.ground.client.topics, self.ground.settings
-        wide = [
-            (topic, number) for topic in (topics.queries, topics.answers) for number in range(topics.partitions)
-        ]
-        live = [
-            (topic, number)
-            for topic in (self.source.topic, topics.feed_state(self.source.source))
-            for number in range(PARTITIONS)
-        ]
-        found = [await committed(settings, *place) for place in (*wide, *live)]
-        return dict(zip((*wide, *live), found, strict=True))
-
-    async def violations(self, until: int) -> list[str]:
-        """What is wrong with the windows that are closed when the clock is at ``until``."""
-        topics = self.ground.client.topics
-        logs = await self.logs()
-        found = violations_of_windows(logs, topics, self.source, self.specs, PARTITIONS, until)
-        asked = [one for place, log in logs.items() if place[0] == topics.queries for one in log]
-        answers = [one for place, log in logs.items() if place[0] == topics.answers for one in log]
-        ids = [[(one.key, json.loads(one.value or b"")["id"]) for one in log] for log in (asked, answers)]
-        if sorted(ids[0]) != sorted(ids[1]):
-            found.append(f"{len(asked)} questions and {len(answers)} answers")
-        return found
-
-    async def settled(self, until: int) -> None:
-        """All windows that are closed then are asked and answered, as they should be."""
-        found: list[str] = []
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
-            found = await self.violations(until)
-            if not found:
-                return
-            await asyncio.sleep(0.5)
-        logs = [service.log.read_text()[-1500:] for service in self.services if service.role == "feed"]
-        pytest.fail("\n".join([*found, *logs]))
-
-
-async def live(
-    ground: Ground, clock: str, *, begins: int, stamped: bool = True, size: str = "4s", every: str = "2s"
-) -> Live:
-    """A topic with its source and streams; a budget service must be running."""
-    topic = f"{ground.settings.prefix}-visits"
-    async with admin_client(ground.settings) as admin:
-        stamp = {"message.timestamp.type": "LogAppendTime" if stamped else "CreateTime"}
-        await admin.create_topics([NewTopic(topic, PARTITIONS, 1, topic_configs=stamp)])
-    source, specs = live_source(topic, clock), standing_specs(size, every, begins)
-    await ground.client.register(source)
-    for spec in specs:
-        await ground.client.open(spec)
-    producer = AIOKafkaProducer(bootstrap_servers=ground.settings.bootstrap)
-    await producer.start()
-    return Live(ground, source, specs, producer, Visits(PARTITIONS, seed=1))
 
 
 @pytest.fixture
@@ -125,7 +37,7 @@ async def ground(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIter
 
 async def test_feeds_and_workers_that_are_killed_in_the_middle_of_windows_ask_each_once(ground: Ground) -> None:
     services = [ground.start(role) for role in ("budget", "worker", "feed")]
-    topic = await live(ground, "marks", begins=BEGINS)
+    topic = await live_topic(ground.settings, ground.client, "marks", begins=BEGINS)
     topic.services = services
     feed = services[2]
     try:
@@ -152,7 +64,7 @@ async def test_feeds_and_workers_that_are_killed_in_the_middle_of_windows_ask_ea
 async def test_windows_close_by_the_brokers_clock_where_people_are_silent_too(ground: Ground) -> None:
     services = [ground.start(role) for role in ("budget", "worker", "feed")]
     begins = int(time.time()) * 1000 - 2000
-    topic = await live(ground, "broker", begins=begins)
+    topic = await live_topic(ground.settings, ground.client, "broker", begins=begins)
     topic.services = services
     try:
         await topic.send(int(time.time() * 1000), 3000, 60)
@@ -166,7 +78,7 @@ async def test_windows_close_by_the_brokers_clock_where_people_are_silent_too(gr
 
 async def test_what_is_wrong_with_an_event_costs_nothing_and_stops_nobody(ground: Ground) -> None:
     services = [ground.start(role) for role in ("budget", "worker", "feed")]
-    topic = await live(ground, "marks", begins=BEGINS)
+    topic = await live_topic(ground.settings, ground.client, "marks", begins=BEGINS)
     topic.services = services
     right = {"who": {"id": "person-1"}, "at": BEGINS + 500, "group": "a", "value": 9}
     bad: list[tuple[bytes, bytes]] = [
@@ -209,7 +121,7 @@ async def test_a_topic_that_keeps_its_writers_time_is_not_counted_until_it_stamp
     ground.start("worker")
     feed = ground.start("feed", settings=ground.settings.model_copy(update={"metrics_port": port}))
     begins = int(time.time()) * 1000
-    topic = await live(ground, "broker", begins=begins, stamped=False)
+    topic = await live_topic(ground.settings, ground.client, "broker", begins=begins, stamped=False)
     topic.services = [feed]
     try:
         await topic.send(int(time.time() * 1000), 100, 20)
@@ -239,12 +151,17 @@ async def test_a_source_without_a_topic_is_told_and_served_once_it_is_there(
     await _ready(port, "")
     producer = AIOKafkaProducer(bootstrap_servers=ground.settings.bootstrap)
     await producer.start()
-    made = Live(ground, source, [spec], producer, Visits(PARTITIONS, seed=1), services=[feed])
+    made = Live(ground.settings, ground.client, source, [spec], producer, Visits(PARTITIONS, seed=1), [feed])
     try:
         await made.send(BEGINS + 1000, 1000, 20)
         await made.mark(BEGINS + 5000)
         await made.settled(BEGINS + 5000)
-        figures = await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/metrics")
+        read = ('sotto_feed_lag_events{source="visits"} 0.0', 'sotto_feed_lag_seconds{source="visits"} 0.0')
+        figures = ""
+        async with asyncio.timeout(SECONDS):
+            while not all(one in figures for one in read):
+                await asyncio.sleep(0.2)
+                figures = await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/metrics")
         assert "sotto_feed_counted_total" in figures
         assert "sotto_feed_member 1.0" in figures
     finally:

@@ -1,0 +1,191 @@
+"""A live topic and the people who send to it, beside whatever else happens; its windows are held against a plain count."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import NewTopic
+from aiokafka.errors import KafkaError
+
+from schemas import EventsSource, StreamSpec, written_moment
+from sotto import AsyncClient
+from stream.kafka.processes import Service
+from stream.kafka.security import admin_client
+from stream.processors.base import RecordLike
+from stream.settings import Settings
+from tests.chaos.checker import committed
+from tests.chaos.windows import BEGINS, Visits, live_source, standing_specs, violations_of_windows
+
+PARTITIONS = 3
+"""Other than the installation's: a live topic is its owner's."""
+SECONDS = 90.0
+HORIZON = 60
+"""Windows of the running count, of which most rounds pass some and long ones all."""
+PAUSE = 0.2
+"""Seconds between two bursts."""
+BURST = 8
+"""Events that people send at once."""
+STEP = 400
+"""Milliseconds that a topic with marks goes on at each burst."""
+
+
+@dataclass
+class Live:
+    """A live topic, its writer, and the streams that ask of it."""
+
+    settings: Settings
+    client: AsyncClient
+    source: EventsSource
+    specs: list[StreamSpec]
+    producer: AIOKafkaProducer
+    visits: Visits
+    services: list[Service] = field(default_factory=list)
+    now: int = BEGINS
+    sent: int = 0
+    repeated: int = 0
+    _over: asyncio.Event = field(default_factory=asyncio.Event)
+    _going: asyncio.Task[None] | None = None
+
+    async def send(self, now: int, back: int, count: int) -> None:
+        """Have people send events of about a time, one in thirty of them twice."""
+        for _ in range(count):
+            partition, key, value = self.visits.next(now, back)
+            again = random.Random(value).random() < 1 / 30
+            for _ in range(1 + again):
+                await self.producer.send(self.source.topic, value, key=key, partition=partition)
+            self.repeated += again
+        self.sent += count
+        await self.producer.flush()
+
+    async def mark(self, moment: int) -> None:
+        """Move the clock of a source that has marks."""
+        headers = [("sotto-mark", written_moment(moment).encode())]
+        for number in range(PARTITIONS):
+            await self.producer.send(self.source.topic, b"", partition=number, headers=headers)
+        await self.producer.flush()
+
+    async def step(self) -> None:
+        """A burst of events, and a moment later."""
+        if self.source.clock == "broker":
+            await self.send(int(time.time() * 1000), 6000, BURST)
+        else:
+            await self.send(self.now, 6000, BURST)
+            await self.mark(self.now)
+            self.now += STEP
+
+    def begin(self) -> None:
+        """Have people send events through whatever happens, until told to cease; what is lost on the way was never there."""
+        self._going = asyncio.create_task(self._go_on())
+
+    async def cease(self) -> None:
+        """Nobody sends anything any more."""
+        self._over.set()
+        if self._going is not None:
+            await self._going
+
+    async def close(self) -> None:
+        """Cease, and let go of the broker."""
+        await self.cease()
+        await self.producer.stop()
+
+    async def _go_on(self) -> None:
+        while not self._over.is_set():
+            with contextlib.suppress(KafkaError):
+                await self.step()
+            await asyncio.sleep(PAUSE)
+
+    async def finished(self, seconds: float) -> None:
+        """Cease, and wait until all windows that are closed are asked and answered as they should be."""
+        await self.cease()
+        if self.source.clock == "broker":
+            await self.settled(int(time.time() * 1000), seconds)
+        else:
+            await self.mark(self.now)
+            await self.settled(self.now, seconds)
+
+    async def logs(self) -> dict[tuple[str, int], list[RecordLike]]:
+        """All that is committed in the topics that matter; of what was asked everything is in what is read later."""
+        topics = self.client.topics
+        wide = [
+            (topic, number)
+            for topic in (topics.answers, topics.queries, topics.control)
+            for number in range(topics.partitions)
+        ]
+        live = [
+            (topic, number)
+            for topic in (topics.feed_state(self.source.source), self.source.topic)
+            for number in range(PARTITIONS)
+        ]
+        return {place: await committed(self.settings, *place) for place in (*wide, *live)}
+
+    async def asked(self) -> list[str]:
+        """The ids of all that was asked of windows, each as often as it was."""
+        logs, topics = await self.logs(), self.client.topics
+        return [identifier for _, identifier in self._ids(logs, topics.queries)]
+
+    async def violations(self, until: int) -> list[str]:
+        """What is wrong with the windows that are closed when the clock is at ``until``."""
+        topics, logs = self.client.topics, await self.logs()
+        found = violations_of_windows(logs, topics, self.source, self.specs, PARTITIONS, until)
+        asked, answered = (Counter(self._ids(logs, topic)) for topic in (topics.queries, topics.answers))
+        if asked != answered:
+            found.append(f"{asked.total()} questions of windows and {answered.total()} answers")
+        found += [f"{stream}: asked {one} {times} times" for (stream, one), times in asked.items() if times > 1]
+        return found
+
+    async def settled(self, until: int, seconds: float = SECONDS) -> None:
+        """All windows that are closed then are asked and answered, as they should be."""
+        found: list[str] = []
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            found = await self.violations(until)
+            if not found:
+                return
+            await asyncio.sleep(0.5)
+        logs = [service.log.read_text()[-1500:] for service in self.services if service.role == "feed"]
+        raise AssertionError("\n".join([*found, *logs]))
+
+    def _ids(self, logs: dict[tuple[str, int], list[RecordLike]], topic: str) -> list[tuple[str, str]]:
+        """Stream and id of what a topic has of windows."""
+        mine = {spec.stream.encode() for spec in self.specs}
+        return [
+            ((one.key or b"").decode(), json.loads(one.value or b"")["id"])
+            for (name, _), log in logs.items()
+            if name == topic
+            for one in log
+            if one.key in mine
+        ]
+
+
+async def live_topic(
+    settings: Settings,
+    client: AsyncClient,
+    clock: str,
+    *,
+    begins: int,
+    stamped: bool = True,
+    size: str = "4s",
+    every: str = "2s",
+    replicas: int = 1,
+    horizon: int = 10,
+    seed: int = 1,
+) -> Live:
+    """A topic with its source and streams; a budget service must be running. Its producer is for the caller to stop."""
+    topic = f"{settings.prefix}-visits"
+    async with admin_client(settings) as admin:
+        stamp = {"message.timestamp.type": "LogAppendTime" if stamped else "CreateTime"}
+        await admin.create_topics([NewTopic(topic, PARTITIONS, replicas, topic_configs=stamp)])
+    source, specs = live_source(topic, clock), standing_specs(size, every, begins, horizon)
+    await client.register(source)
+    for spec in specs:
+        await client.open(spec)
+    producer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap, acks="all")
+    await producer.start()
+    return Live(settings, client, source, specs, producer, Visits(PARTITIONS, seed))

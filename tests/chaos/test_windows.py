@@ -1,0 +1,115 @@
+"""What is held against windows finds what is seeded into them, and nothing in those of a live topic that was only counted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from schemas import EventsSource, StreamSpec
+from sotto import Driver
+from stream.data import TableStore
+from stream.noise import NoiseKey
+from stream.processors.base import Record, RecordLike
+from tests.chaos.checker import examine
+from tests.chaos.replay import Installation
+from tests.chaos.windows import BEGINS, Visits, live_source, standing_specs, violations_of_windows
+
+KEY = NoiseKey(bytes(range(32)))
+PARTITIONS = 2
+SECONDS = 40
+Log = dict[tuple[str, int], list[RecordLike]]
+
+
+@cache
+def _written() -> tuple[Driver, EventsSource, list[StreamSpec]]:
+    """A live topic with a stream of each kind, beyond the horizon of the running count."""
+    driver = Driver(KEY, partitions=PARTITIONS)
+    source = live_source("visits", "marks")
+    driver.register(source)
+    specs = standing_specs("4s", "2s", BEGINS)
+    for spec in specs:
+        driver.open(spec)
+    visits = Visits(PARTITIONS, seed=5)
+    for second in range(SECONDS):
+        now = BEGINS + 1000 * second
+        driver.publish(source.source, [visits.next(now, 4000)[2] for _ in range(12)])
+        driver.advance(source.source, now / 1000)
+    return driver, source, specs
+
+
+def _logs() -> Log:
+    driver, source, _ = _written()
+    topics = driver.topics
+    wide = (
+        topics.queries,
+        topics.control,
+        topics.answers,
+        topics.state,
+        topics.charges,
+        topics.ledger,
+        topics.trail,
+    )
+    found: Log = {}
+    for topic in (*wide, topics.requests, source.topic, topics.feed_state(source.source)):
+        for record in driver.records(topic):
+            found.setdefault((topic, record.partition), []).append(record)
+    return found
+
+
+def _violations(logs: Log) -> list[str]:
+    driver, source, specs = _written()
+    until = BEGINS + 1000 * (SECONDS - 1)
+    return violations_of_windows(logs, driver.topics, source, specs, PARTITIONS, until)
+
+
+def test_windows_of_every_kind_of_stream_are_as_a_plain_count_has_them_and_answered_as_a_replay_does() -> None:
+    driver, _, specs = _written()
+    logs = _logs()
+    assert _violations(logs) == []
+    asked = [json.loads(one.value or b"") for one in driver.records(driver.topics.queries)]
+    assert {one["stream"] for one in asked} == {spec.stream for spec in specs}
+    tables = TableStore.keyed_by(KEY)
+    findings = examine(Installation(driver.topics, KEY, tables), logs, [one["id"] for one in asked])
+    assert findings.violations == []
+    assert len(findings.answers) == len(asked)
+
+
+def _twice(records: list[RecordLike], place: int) -> None:
+    records.insert(place, records[place])
+
+
+def _lost(records: list[RecordLike], place: int) -> None:
+    del records[place]
+
+
+def _swapped(records: list[RecordLike], place: int) -> None:
+    records[place], records[place + 1] = records[place + 1], records[place]
+
+
+def _off_by_one(records: list[RecordLike], place: int) -> None:
+    record = records[place]
+    asked = json.loads(record.value or b"")
+    if "value" in asked:
+        asked["value"] += 1
+    else:
+        asked["values"][-1] += 1
+    value = json.dumps(asked).encode()
+    records[place] = Record(record.topic, record.partition, record.offset, 0, record.key, value)
+
+
+@pytest.mark.parametrize("wrong", [_twice, _lost, _swapped, _off_by_one])
+@pytest.mark.parametrize("spec", standing_specs("4s", "2s", BEGINS), ids=lambda spec: spec.stream)
+def test_what_is_seeded_into_the_questions_of_a_stream_is_found(
+    spec: StreamSpec, wrong: Callable[[list[RecordLike], int], None]
+) -> None:
+    logs = _logs()
+    topic = _written()[0].topics.queries
+    for number in range(PARTITIONS):
+        mine = [one for one in logs[topic, number] if one.key == spec.stream.encode()]
+        if mine:
+            wrong(mine, len(mine) // 2)
+            logs[topic, number] = mine
+    assert any(one.startswith(f"{spec.stream}: ") for one in _violations(logs))
