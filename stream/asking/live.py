@@ -11,9 +11,10 @@ import msgspec
 from aiokafka.partitioner import murmur2
 
 from schemas import EventsSource, Source, moment_ms, written_moment
+from schemas.moments import MARK_HEADER, NO_MOMENT, moment_of
+from stream.asking.questions import Question
 from stream.errors import Invalid
 from stream.processors.base import Headers
-from stream.processors.feeds.clocks import MARK_HEADER
 
 LiveEvent = Mapping[str, Any] | bytes
 """An event's fields, or its bytes."""
@@ -55,14 +56,7 @@ class LiveTopic:
 
 def person_key(event: LiveEvent, path: str) -> bytes | None:
     """The key of a person's events; None where the event names nobody."""
-    found: Any = event
-    if isinstance(event, bytes):
-        try:
-            found = _decode(event)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None
-    for name in path.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
+    found = _field(event, path)
     if isinstance(found, bool) or not isinstance(found, str | int):
         return None
     return str(found).encode(errors="replace") or None
@@ -72,6 +66,44 @@ def live_source(source: Source) -> EventsSource:
     """The source, if it is a live topic; else Invalid."""
     if not isinstance(source, EventsSource):
         raise Invalid(f"source '{source.source}' is no live topic: it is of kind '{source.kind}'")
+    return source
+
+
+def live_name(source: Question, headers: Headers, fields: Mapping[str, Any]) -> str:
+    """The source that events are published to; Invalid if it is not named, or if they come with what belongs to questions."""
+    if not isinstance(source, str):
+        raise Invalid("publish: events go to the topic of a source; give its name")
+    if headers or fields:
+        raise Invalid(f"{', '.join(fields) or 'headers'}: belongs to a question; give events alone")
+    return source
+
+
+def event_moment(event: bytes, path: str) -> int | None:
+    """When an event says it was, in milliseconds since 1970, as feeds read it; None where it does not say."""
+    moment = moment_of(_field(event, path))
+    return None if moment == NO_MOMENT else moment
+
+
+def _field(event: LiveEvent, path: str) -> Any:
+    """What stands in an event, None if nothing."""
+    found: Any = event
+    if isinstance(event, bytes):
+        try:
+            found = _decode(event)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def marks_of(source: EventsSource) -> EventsSource:
+    """The source, if marks are its clock; else Invalid."""
+    if source.clock != "marks":
+        raise Invalid(
+            f"source '{source.source}' has no marks: the broker's clock moves by itself; register a source with clock 'marks' "
+            "for events that are replayed"
+        )
     return source
 
 

@@ -47,12 +47,13 @@ COMMANDS: Final = {
     ),
     "demo": Later(
         "stream.cli.demos:demo",
-        "Run the main job on the Adult table and check every claim; exit status 0 only if all hold.",
+        "Run a job on real data and check every claim; exit status 0 only if all hold.",
     ),
     "key": Later("stream.cli.keys:app", "Noise keys."),
     "token": Later("stream.cli.tokens:app", "Who may use the monitor: names with a role, and their tokens."),
     "broker": Later("stream.cli.brokers:app", "A local Apache Kafka for development."),
     "topics": Later("stream.cli.topics:app", "The topics of an installation, and who may touch them."),
+    "events": Later("stream.cli.events:app", "People's events, for live topics."),
     "source": Later("stream.cli.sources:app", "Sources and their budgets."),
     "population": Later("stream.cli.populations:app", "Populations: the people whom several sources are about."),
     "allot": Later(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from schemas import (
-    MAX_EVENT_BYTES,
     CloseStream,
     GrantRecord,
     HaltSource,
@@ -25,7 +23,6 @@ from schemas import (
     StreamStatus,
     TrailRecord,
 )
-from schemas.wire import Codec
 from stream.asking import Question, Result
 from stream.asking.alerts import Notice
 from stream.asking.budgets import extension, opening
@@ -45,6 +42,7 @@ from stream.client.definitions import Definitions
 from stream.client.failures import translated
 from stream.client.ledger import Ledger, read_digests, read_ledger
 from stream.client.listening import Listener, Pending
+from stream.client.publishing import PublishCalls
 from stream.client.requests import send_requests
 from stream.client.trail import read_trail
 from stream.client.watching import notices
@@ -58,10 +56,8 @@ from stream.settings import Settings
 if TYPE_CHECKING:
     from stream.sql import Table
 
-_queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 
-
-class AsyncClient(BudgetCalls):
+class AsyncClient(PublishCalls, BudgetCalls):
     """One connection to an installation. Use it with ``async with``, or ``connect`` and ``disconnect``.
 
     Settings are those of the environment (``SOTTO_BOOTSTRAP`` …) unless given, whole or by name: ``AsyncClient(bootstrap=…)``.
@@ -69,10 +65,9 @@ class AsyncClient(BudgetCalls):
     """
 
     def __init__(self, settings: Settings | None = None, /, **fields: Any) -> None:
-        self._connection = Connection(made_settings(settings, fields))
+        super().__init__(Connection(made_settings(settings, fields)))
         self._listener = Listener(self._connection)
         self._definitions = Definitions(self._connection)
-        self._undelivered: list[BaseException] = []
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -219,25 +214,6 @@ class AsyncClient(BudgetCalls):
         results = await self.ask_many(asking.queries, timeout=timeout)
         return asking.table(results if outcomes else results.checked())
 
-    async def publish(self, question: Question, /, *, headers: Headers = (), **fields: Any) -> None:
-        """Hand one question to the producer and return at once; ``flush`` waits until Kafka has it.
-
-        ``headers`` may hold CloudEvents attributes and W3C trace context, which the answer then carries too.
-        """
-        query = as_query(question, fields, new_id)
-        self._require_open()
-        with translated():
-            (await self._send(query, headers)).add_done_callback(self._note_undelivered)
-
-    async def flush(self) -> None:
-        """Wait until Kafka has everything published; raises what it did not take."""
-        with translated():
-            await self._connection.flush()
-            await asyncio.sleep(0)  # for the callbacks of the last
-            undelivered, self._undelivered = self._undelivered, []
-            if undelivered:
-                raise undelivered[0]
-
     async def answers(self, *, from_beginning: bool = False) -> AsyncGenerator[Result, None]:
         """Committed answers of all streams, as they come; without end."""
         self._require_open()
@@ -326,10 +302,6 @@ class AsyncClient(BudgetCalls):
             self._listener.watch(pending, await self._send(query, headers))
         return pending
 
-    async def _send(self, query: Query, headers: Headers) -> asyncio.Future[Any]:
-        value = _queries.encode(query)
-        return await self._connection.send(self.topics.queries, query.stream, value, headers)
-
     async def _source_of(self, query: Query) -> Source | None:
         """What the question is about, where that says more of the answer."""
         return await self._definitions.of(query.stream) if needs_domain(query) else None
@@ -338,10 +310,6 @@ class AsyncClient(BudgetCalls):
         self._require_open()
         with translated():
             return await read_ledger(self._connection)
-
-    def _note_undelivered(self, sent: asyncio.Future[Any]) -> None:
-        if not sent.cancelled() and (error := sent.exception()) is not None:
-            self._undelivered.append(error)
 
     def _require_open(self) -> None:
         if not self._connection.is_open:

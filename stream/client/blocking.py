@@ -6,6 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from schemas import (
@@ -23,6 +24,7 @@ from schemas import (
 )
 from stream.asking import Question, Result, Results
 from stream.asking.alerts import Notice
+from stream.asking.live import LiveEvent
 from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, made_settings
 from stream.client.asynchronous import AsyncClient
 from stream.processors.base import Headers
@@ -154,9 +156,21 @@ class Client:
         """
         return self._do(AsyncClient.sql, statement, timeout=timeout, outcomes=outcomes)
 
-    def publish(self, question: Question, /, *, headers: Headers = (), **fields: Any) -> None:
-        """Hand one question to the producer and return at once; ``flush`` waits until Kafka has it."""
-        self._do(AsyncClient.publish, question, headers=headers, **fields)
+    def publish(
+        self,
+        question: Question,
+        events: Iterable[LiveEvent] | None = None,
+        /,
+        *,
+        headers: Headers = (),
+        **fields: Any,
+    ) -> None:
+        """Hand one question, or people's events for the topic of a source, to the producer; ``flush`` waits until Kafka has them."""
+        self._do(AsyncClient.publish, question, events, headers=headers, **fields)
+
+    def advance(self, source: str, time: str | float | datetime) -> None:
+        """Let the clock of a source reach a moment, by a mark for each partition of its topic; Invalid if it has no marks."""
+        self._do(AsyncClient.advance, source, time)
 
     def flush(self) -> None:
         """Wait until Kafka has everything published; raises what it did not take."""

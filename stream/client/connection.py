@@ -9,6 +9,8 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from stream.asking.live import LiveRecord
+from stream.errors import Unknown
 from stream.kafka.restore import reader, require_visible
 from stream.kafka.security import connection
 from stream.kafka.topics import find_topics
@@ -48,6 +50,29 @@ class Connection:
         )
         return future
 
+    async def write(self, record: LiveRecord) -> asyncio.Future[Any]:
+        """Hand a record for somebody's own topic to the producer, as it is; the future resolves when Kafka has it."""
+        topic, partition, key, value, headers = record
+        producer = self._producer or await self._start_producer()
+        future: asyncio.Future[Any] = await producer.send(
+            topic, value, key, partition=partition, headers=list(headers)
+        )
+        return future
+
+    async def partitions_of(self, topic: str) -> int:
+        """How many partitions a topic has, that may be anybody's.
+
+        Raises:
+            Unknown: it is not there, or is not shown to this principal.
+        """
+        async with self._looking() as consumer:
+            if topic not in await consumer.topics():
+                raise Unknown(
+                    f"topic '{topic}' is not there, or not yours to see; create it, or have it allowed to you"
+                )
+        producer = self._producer or await self._start_producer()
+        return len(await producer.partitions_for(topic))
+
     async def flush(self) -> None:
         """Wait until Kafka has everything, or has refused it."""
         if self._producer is not None:
@@ -56,13 +81,9 @@ class Connection:
     @asynccontextmanager
     async def reader(self, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
         """A reader of one topic, not at any place yet."""
-        consumer = reader(self.settings)
-        await consumer.start()
-        try:
+        async with self._looking() as consumer:
             await require_visible(consumer, topic)
             yield consumer
-        finally:
-            await consumer.stop()
 
     async def answers_reader(self, *, from_beginning: bool) -> AIOKafkaConsumer:
         """A reader of all answers, at the beginning or at what comes next; to be stopped by the caller."""
@@ -80,6 +101,15 @@ class Connection:
             await consumer.stop()
             raise
         return consumer
+
+    @asynccontextmanager
+    async def _looking(self) -> AsyncIterator[AIOKafkaConsumer]:
+        consumer = reader(self.settings)
+        await consumer.start()
+        try:
+            yield consumer
+        finally:
+            await consumer.stop()
 
     async def _start_producer(self) -> AIOKafkaProducer:
         """Start it at the first event: whoever only reads need not be allowed to write."""

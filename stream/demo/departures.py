@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
 import polars as pl
-from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewTopic
 
 from schemas import (
@@ -23,12 +21,11 @@ from schemas import (
     written_moment,
 )
 from stream.asking import Result
-from stream.asking.live import LiveRecord, LiveTopic
 from stream.client import AsyncClient
 from stream.data import flights
 from stream.demo.report import Check, Report
 from stream.demo.run import Progress
-from stream.kafka.security import admin_client, connection
+from stream.kafka.security import admin_client
 from stream.settings import Settings
 
 EPSILON = 2.0
@@ -103,14 +100,6 @@ def truths() -> dict[Place, Truth]:
     }
 
 
-def replay(topic: LiveTopic) -> Iterator[LiveRecord]:
-    """The year, day by day: a mark in every partition as each day begins, and one at the end."""
-    for day, departures in groupby(flights.events(), key=lambda event: int(event["scheduled"] or 0) // DAY_MS):
-        yield from topic.marks(day * DAY_MS)
-        yield from map(topic.record, departures)
-    yield from topic.marks(moment_ms(flights.ENDS))
-
-
 async def run_live_demo(settings: Settings, progress: Progress) -> Report:
     """Replay the year on a Kafka whose services run, and give the report."""
     source = flights.source(EPSILON, f"{settings.prefix}.departures")
@@ -135,7 +124,7 @@ async def _run(settings: Settings, source: EventsSource, progress: Progress) -> 
         try:
             began = time.monotonic()
             progress.step("replaying 336,776 departures of 2013")
-            published = await _publish(settings, LiveTopic(source, PARTITIONS), answers, progress, expected)
+            published = await _publish(client, answers, progress, expected)
             await _until(answers, expected, progress, published)
             took = time.monotonic() - began
             await asyncio.sleep(1.0)  # anything answered twice would show up now
@@ -145,29 +134,18 @@ async def _run(settings: Settings, source: EventsSource, progress: Progress) -> 
         return _report(answers, grant.calibration.alpha, published, took, await client.budget("flights"))
 
 
-async def _publish(
-    settings: Settings, topic: LiveTopic, answers: list[Result], progress: Progress, expected: int
-) -> int:
-    events = 0
-    producer = AIOKafkaProducer(
-        **connection(settings), enable_idempotence=True, linger_ms=20, max_batch_size=256 * 1024
-    )
-    await producer.start()
-    try:
-        for record in replay(topic):
-            await producer.send(
-                record.topic,
-                record.value,
-                record.key,
-                partition=record.partition,
-                headers=list(record.headers),
-            )
-            events += not record.headers
-            if events % 5000 == 0:
-                progress.advance(events, len(answers), expected)
-    finally:
-        await producer.stop()
-    return events
+async def _publish(client: AsyncClient, answers: list[Result], progress: Progress, expected: int) -> int:
+    """The year, day by day: a mark as each day begins, and one at the end."""
+    published = 0
+    for day, departures in groupby(flights.events(), key=lambda event: int(event["scheduled"] or 0) // DAY_MS):
+        await client.advance("flights", written_moment(day * DAY_MS))
+        today = list(departures)
+        await client.publish("flights", today)
+        published += len(today)
+        progress.advance(published, len(answers), expected)
+    await client.advance("flights", flights.ENDS)
+    await client.flush()
+    return published
 
 
 async def _read(client: AsyncClient, answers: list[Result]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from schemas import MAX_EVENT_BYTES, Query, Source
 from schemas.wire import Codec
 from stream.asking import Question, Result, Results
-from stream.asking.live import LiveEvent, LiveRecord, LiveTopic, live_source, milliseconds_of
+from stream.asking.live import LiveEvent, LiveRecord, LiveTopic, live_name, live_source, milliseconds_of
 from stream.asking.outside import needs_domain
 from stream.asking.questions import ANSWER_TIMEOUT, as_query
 from stream.noise import NoiseKey
@@ -134,7 +134,8 @@ class Driver(Requesting, WatchCalls):
         if events is None:
             self._ask([as_query(question, fields, self._new_id)], headers)
             return None
-        topic = LiveTopic(live_source(self.budget(str(question)).source), self.topics.partitions)
+        name = live_name(question, headers, fields)
+        topic = LiveTopic(live_source(self.budget(name).source), self.topics.partitions)
         return self._tell([topic.record(event) for event in events])
 
     def advance(self, source: str, time: str | float | datetime) -> Results:

@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import pytest
+from aiokafka.admin import NewTopic
 
-from sotto import AsyncClient, Client, Halted, Invalid, Refused, Rejected, Settings, Timeout, Unreachable
+from sotto import (
+    AsyncClient,
+    Client,
+    Driver,
+    Halted,
+    Invalid,
+    Refused,
+    Rejected,
+    Result,
+    Settings,
+    Timeout,
+    Unknown,
+    Unreachable,
+)
 from stream.data import adult
+from stream.kafka.security import admin_client
+from stream.kafka.topics import find_topics
+from stream.processors.topics import partition_of
+from tests.chaos.checker import committed
 from tests.conftest import StartService
 
 pytestmark = pytest.mark.kafka
@@ -99,3 +120,111 @@ async def test_where_nothing_is_the_error_says_so() -> None:
         await AsyncClient(bootstrap="127.0.0.1:1").connect()
     with pytest.raises(Invalid, match="partitions"):
         Client(partitions=-1)
+
+
+VISITS: dict[str, Any] = {
+    "source": "visits",
+    "kind": "events",
+    "neighbors": "add-remove",
+    "epsilon": 100.0,
+    "person": "who",
+    "time": "at",
+    "attributes": {"ward": ["a", "b"]},
+}
+CROWDED: dict[str, Any] = {
+    "stream": "crowded",
+    "source": "visits",
+    "epsilon": 50.0,
+    "expected_queries": 4,
+    "mechanism": {"kind": "above_threshold", "threshold": 50.0, "cutoff": 4},
+    "standing": {"by": ["ward"], "window": {"size": "1h"}, "begins": "2026-01-01T00:00:00Z"},
+}
+TOLD = [
+    {"who": f"p{number}", "at": f"2026-01-01T0{hour}:30:00Z", "ward": "ab"[hour]}
+    for hour in (0, 1)
+    for number in range(100)
+]
+PARTITIONS = 3
+
+
+async def topic_for(settings: Settings, name: str) -> str:
+    topic = f"{settings.prefix}-{name}"
+    async with admin_client(settings) as admin:
+        stamps = {"message.timestamp.type": "LogAppendTime"}
+        await admin.create_topics([NewTopic(topic, PARTITIONS, 1, topic_configs=stamps)])
+    return topic
+
+
+def outcomes(results: Iterable[Result]) -> list[tuple[str, dict[str, Any] | None, str]]:
+    return [(one.id, one.group, one.outcome) for one in results]
+
+
+def tell(settings: Settings, topic: str, silent: str) -> list[Result]:
+    """Publish two hours of events, and take the answers."""
+    with Client(settings) as client:
+        client.register({**VISITS, "topic": topic, "clock": "marks"})
+        client.register({**VISITS, "source": "stamped", "topic": silent})
+        client.open(CROWDED)
+        client.advance("visits", "2026-01-01T00:00:00Z")
+        client.publish("visits", TOLD[:100])
+        client.publish("visits", [b"no event", json.dumps(TOLD[0] | {"ward": "c"}).encode()])
+        client.advance("visits", datetime(2026, 1, 1, 1, tzinfo=UTC))
+        client.publish("visits", iter(TOLD[100:]))
+        client.advance("visits", 1767232800)
+        client.publish("stamped", TOLD)
+        client.flush()
+        with pytest.raises(Invalid, match="source 'stamped' has no marks: the broker's clock moves by itself"):
+            client.advance("stamped", "2026-01-01T00:00:00Z")
+        with pytest.raises(Invalid, match="headers: belongs to a question"):
+            client.publish("visits", TOLD, headers=(("traceparent", b"00"),))
+        with pytest.raises(Unknown, match="source 'nobody'"):
+            client.publish("nobody", TOLD)
+        each = client.answers(from_beginning=True)
+        try:
+            return list(islice(each, 4))
+        finally:
+            each.close()
+
+
+async def test_people_s_events_and_marks_are_published_as_they_are_to_the_driver(
+    settings: Settings, start: StartService
+) -> None:
+    for role in ("budget", "worker", "feed"):
+        start(role)
+    topic, stamped = await topic_for(settings, "visits"), await topic_for(settings, "stamped")
+    answers = await asyncio.wait_for(asyncio.to_thread(tell, settings, topic, stamped), 240)
+    driver = Driver(bytes(32))
+    driver.register({**VISITS, "topic": "visits", "clock": "marks"})
+    driver.open(CROWDED)
+    driver.advance("visits", "2026-01-01T00:00:00Z")
+    driver.publish("visits", TOLD)
+    expected = outcomes(driver.advance("visits", "2026-01-01T02:00:00Z"))
+    assert sorted(outcomes(answers), key=str) == sorted(expected, key=str)
+    assert [one[2] for one in sorted(expected, key=str)] == ["above", "below", "below", "above"]
+    written = [await committed(settings, stamped, number) for number in range(PARTITIONS)]
+    assert all(records for records in written)
+    for number, records in enumerate(written):
+        assert {partition_of(record.key or b"", PARTITIONS) for record in records} == {number}
+        assert all(not record.headers for record in records)
+    assert sum(map(len, written)) == len(TOLD)
+    refused = await refusals(settings)
+    assert sorted(refused) == sorted([b"no event", json.dumps(TOLD[0] | {"ward": "c"}).encode()])
+
+
+async def refusals(settings: Settings) -> list[bytes]:
+    """The values of all dead letters."""
+    topics = await find_topics(settings)
+    logs = [await committed(settings, topics.rejected, number) for number in range(topics.partitions)]
+    return [record.value or b"" for log in logs for record in log]
+
+
+async def test_events_for_a_topic_that_is_not_there_are_refused_in_words(
+    client: AsyncClient, start: StartService
+) -> None:
+    start("budget")
+    await client.register({**VISITS, "topic": f"{client.topics.prefix}-absent"})
+    with pytest.raises(Unknown, match=r"topic '.*-absent' is not there"):
+        await client.publish("visits", TOLD)
+    await client.register(FEED)
+    with pytest.raises(Invalid, match="source 'feed' is no live topic"):
+        await client.publish("feed", TOLD)

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from schemas.moments import moment_of
 from stream.data import parse
-from stream.data.events.times import moment_of
 from stream.processors.feeds.clocks import Clock
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.standing import Stream

@@ -249,3 +249,11 @@ def test_a_question_is_published_as_ever() -> None:
     )
     driver.publish("ward", value=3.0, id="a")
     assert [one.id for one in driver.answers(from_beginning=True)] == ["a"]
+
+
+def test_what_belongs_to_questions_is_refused_beside_events() -> None:
+    driver = new_driver()
+    with pytest.raises(Invalid, match="headers: belongs to a question"):
+        driver.publish("flights", [], headers=(("traceparent", b"00"),))  # type: ignore[call-overload]
+    with pytest.raises(Invalid, match="give its name"):
+        driver.publish({"stream": "late"}, [])  # type: ignore[call-overload]

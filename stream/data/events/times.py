@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from schemas.moments import END_MS, NO_MOMENT, moment_of
+
 Moments = npt.NDArray[np.int64]
 
-END_MS: Final = 253_402_300_800_000
-"""The year 10000, which no moment can be written in."""
-NO_MOMENT: Final = -1
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 _ZERO: Final = ord("0")
 _PLAIN: Final = 20
 """The length of ``2013-01-01T05:00:00Z``, which most events have, maybe with milliseconds."""
 _FINE: Final = 24
 _SIGNS: Final = {4: "-", 7: "-", 10: "T", 13: ":", 16: ":"}
 _DIGITS: Final = tuple(place for place in range(19) if place not in _SIGNS)
-
-
-def moment_of(value: Any) -> int:
-    """The milliseconds since 1970 of one value; −1 for what is no moment from 1970 to 9999."""
-    if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            return NO_MOMENT
-        if moment.tzinfo is None:
-            return NO_MOMENT
-        value = (moment - _EPOCH) // _MILLISECOND
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < END_MS:
-        return value
-    return NO_MOMENT
 
 
 def moments_of(values: Sequence[Any]) -> Moments:

@@ -11,15 +11,13 @@ from typing import Final
 import numpy as np
 
 from schemas import EventsSource
+from schemas.moments import END_MS, MARK_HEADER
 from schemas.windows import moment_ms, span_ms
-from stream.data.events.times import END_MS
 from stream.processors.base import RecordLike
 from stream.processors.feeds.batch import Column
 from stream.processors.feeds.refusals import UnstampedError
 from stream.processors.rejections import Rejection
 
-MARK_HEADER: Final = "sotto-mark"
-"""The header of a record that tells the time of all that follows it: no event, and nothing private."""
 NOT_BEGUN: Final = -1
 
 BAD_MARK: Final = Rejection(

@@ -14,8 +14,8 @@ class UnstampedError(FeedRefusedError):
 
     def __init__(self, topic: str) -> None:
         super().__init__(
-            f"{topic}: its events carry their writers' time; set message.timestamp.type=LogAppendTime on it, or register "
-            "the source with clock 'marks'"
+            f"{topic}: holds events with their writers' time; set message.timestamp.type=LogAppendTime on it, and delete the records "
+            "that it holds (they keep their time) or register another source for another topic, or with clock 'marks'"
         )
 
 

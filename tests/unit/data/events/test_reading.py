@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, EventsSource, Integers
+from schemas.moments import END_MS, moment_of
 from stream.data.encoding import encode
 from stream.data.events import EventReader
 from stream.data.events.cells import Cells
 from stream.data.events.flaws import MAX_BYTES, MAX_DEPTH
 from stream.data.events.names import digests_of, partitions_of
-from stream.data.events.times import END_MS, moment_of, moments_of
+from stream.data.events.times import moments_of
 from stream.processors.topics import partition_of
 
 SOURCE: dict[str, Any] = {

@@ -48,7 +48,9 @@ def letters(kafka_or_outputs: Any) -> list[tuple[str, Any]]:
 def test_a_topic_that_does_not_stamp_is_refused_with_what_to_set() -> None:
     about = source()
     feed = start(about, Known(hours(about)))
-    with pytest.raises(UnstampedError, match=r"message\.timestamp\.type=LogAppendTime") as refused:
+    with pytest.raises(
+        UnstampedError, match=r"message\.timestamp\.type=LogAppendTime on it, and delete the records"
+    ) as refused:
         feed.process([replace(Arrived(0, 5, event("a", 5)), timestamp_type=0)])
     assert isinstance(refused.value, FeedRefusedError)
     assert "ops.departures" in str(refused.value)

@@ -1,0 +1,91 @@
+"""``sotto events``: people's events for live topics."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, BinaryIO, Final
+
+import typer
+
+from schemas import written_moment
+from stream.asking.live import live_source, milliseconds_of
+from stream.asking.replays import Replay
+from stream.cli.output import CommandError, say
+from stream.client import AsyncClient
+
+AT_ONCE: Final = 1000
+
+app = typer.Typer(help="People's events, for live topics.", no_args_is_help=True)
+
+
+@app.callback()
+def _events() -> None:
+    """People's events, for live topics."""
+
+
+@app.command("publish")
+def publish(
+    source: Annotated[str, typer.Argument(help="The source of kind events, whose own topic is written.")],
+    file: Annotated[str, typer.Argument(help="A file with an event a line, as JSON; - for standard input.")],
+    marks: Annotated[
+        str | None, typer.Option(help="Have a mark so often, as 1h, with each event where its own time belongs.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="The last mark, as 2026-01-31T00:00:00Z; else the one after the last event.")
+    ] = None,
+) -> None:
+    """Write events to the topic of a source, each to the partition of its person.
+
+    With --marks, for a source whose clock is marks, all events are read first and put in the order of the marks. Nothing is known of
+    earlier calls: what is published twice is there twice.
+    """
+    if until is not None and marks is None:
+        raise CommandError("--until: is the last mark of a replay; give --marks as well")
+    last = None if until is None else milliseconds_of(until)
+    with _lines(file) as events:
+        asyncio.run(_publish(source, events, marks, last))
+
+
+async def _publish(source: str, events: Iterable[bytes], marks: str | None, until: int | None) -> None:
+    count = 0
+    async with AsyncClient() as client:
+        declared = live_source((await client.budget(source)).source)
+        if marks is None:
+            lines = iter(events)
+            while some := list(islice(lines, AT_ONCE)):
+                await client.publish(source, some)
+                count += len(some)
+            await client.flush()
+            say(f"{count:,} events are in {declared.topic}")
+            return
+        first = moment = None
+        for moment, some in Replay(declared, marks, until).steps(events):
+            first = moment if first is None else first
+            await client.advance(source, moment / 1000)
+            await client.publish(source, some)
+            count += len(some)
+        await client.flush()
+        told = f"marks from {written_moment(first or 0)} to {written_moment(moment or 0)}"
+        say(f"{count:,} events are in {declared.topic}, with {told}")
+
+
+@contextmanager
+def _lines(file: str) -> Iterator[Iterator[bytes]]:
+    """The lines of a file, without those that are blank."""
+    if file == "-":
+        yield _told(sys.stdin.buffer)
+        return
+    try:
+        with Path(file).open("rb") as opened:
+            yield _told(opened)
+    except OSError as error:
+        raise CommandError(f"cannot read {file}: {error.strerror}; give a file, or - for standard input") from None
+
+
+def _told(opened: BinaryIO) -> Iterator[bytes]:
+    return (line for line in (read.strip() for read in opened) if line)

@@ -1,0 +1,120 @@
+"""The asynchronous client's calls that wait for no answer: questions, people's events, and marks."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from schemas import MAX_EVENT_BYTES, Query, SourceRecord
+from schemas.wire import Codec
+from stream.asking import Question
+from stream.asking.live import (
+    LiveEvent,
+    LiveRecord,
+    LiveTopic,
+    live_name,
+    live_source,
+    marks_of,
+    milliseconds_of,
+)
+from stream.asking.questions import as_query
+from stream.client.budgets import new_id
+from stream.client.connection import Connection
+from stream.client.failures import translated
+from stream.processors.base import Headers
+
+_queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
+
+
+class PublishCalls(ABC):
+    """What of a client hands events to Kafka and returns at once; ``flush`` tells whether Kafka took them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._live: dict[str, LiveTopic] = {}
+        self._undelivered: list[BaseException] = []
+
+    @abstractmethod
+    async def budget(self, source: str) -> SourceRecord:
+        """A source's budget as of now."""
+
+    @abstractmethod
+    def _require_open(self) -> None: ...
+
+    async def publish(
+        self,
+        question: Question,
+        events: Iterable[LiveEvent] | None = None,
+        /,
+        *,
+        headers: Headers = (),
+        **fields: Any,
+    ) -> None:
+        """Hand one question, or people's events for the topic of a source, to the producer; ``flush`` waits until Kafka has them.
+
+        ``publish("ward-7", value=250)`` asks. ``headers`` may hold CloudEvents attributes and W3C trace context, which the answer
+        then carries too.
+
+        ``publish("visits", events)`` writes to the source's own topic, which must be there. Events are mappings, or raw bytes that
+        may be wrong. They go to the partitions of the people whom they name. Unlike the driver's call it gives no answers: those
+        come in ``answers``.
+        """
+        if events is not None:
+            topic = await self._topic_of(live_name(question, headers, fields))
+            await self._write(topic.record(event) for event in events)
+            return
+        query = as_query(question, fields, new_id)
+        self._require_open()
+        with translated():
+            self._noted(await self._send(query, headers))
+
+    async def advance(self, source: str, time: str | float | datetime) -> None:
+        """Let the clock of a source reach a moment: in ISO 8601, a datetime with a zone, or seconds since 1970.
+
+        A mark for each partition of the source's topic is handed to the producer, after what was published before. Unlike the
+        driver's call it gives no answers.
+
+        Raises:
+            Invalid: marks are not the source's clock; the broker's moves by itself.
+        """
+        moment = milliseconds_of(time)
+        topic = await self._topic_of(source)
+        marks_of(topic.source)
+        await self._write(topic.marks(moment))
+
+    async def flush(self) -> None:
+        """Wait until Kafka has everything published; raises what it did not take."""
+        with translated():
+            await self._connection.flush()
+            await asyncio.sleep(0)  # for the callbacks of the last
+            undelivered, self._undelivered = self._undelivered, []
+            if undelivered:
+                raise undelivered[0]
+
+    async def _send(self, query: Query, headers: Headers) -> asyncio.Future[Any]:
+        value = _queries.encode(query)
+        return await self._connection.send(self._connection.topics.queries, query.stream, value, headers)
+
+    async def _topic_of(self, source: str) -> LiveTopic:
+        """The topic of a source; its definition is read once, for a name stands for one definition for ever."""
+        self._require_open()
+        if source not in self._live:
+            declared = live_source((await self.budget(source)).source)
+            with translated():
+                self._live[source] = LiveTopic(declared, await self._connection.partitions_of(declared.topic))
+        return self._live[source]
+
+    async def _write(self, records: Iterable[LiveRecord]) -> None:
+        with translated():
+            for record in records:
+                self._noted(await self._connection.write(record))
+
+    def _noted(self, sent: asyncio.Future[Any]) -> None:
+        sent.add_done_callback(self._note_undelivered)
+
+    def _note_undelivered(self, sent: asyncio.Future[Any]) -> None:
+        if not sent.cancelled() and (error := sent.exception()) is not None:
+            self._undelivered.append(error)
