@@ -130,6 +130,7 @@ VISITS: dict[str, Any] = {
     "person": "who",
     "time": "at",
     "attributes": {"ward": ["a", "b"]},
+    "ahead": "2h",
 }
 CROWDED: dict[str, Any] = {
     "stream": "crowded",
