@@ -32,7 +32,8 @@ class Service:
 
     def __init__(self, role: RoleName, settings: Settings, key_file: Path | None, log: Path) -> None:
         """Take the noise key's file, None for a service that must not have the key."""
-        given = {variable(name): _text(value) for name, value in settings.model_dump().items()}
+        # What was not told is not told on: a default is not a wish, such as that for one replica.
+        given = {variable(name): _text(value) for name, value in settings.model_dump(exclude_unset=True).items()}
         # Settings go through the environment: a command line can be read by everybody on the machine.
         needless = NOISE_KEY | MONITOR_TOKEN if role == "monitor" else NOISE_KEY | MONITOR_TOKEN | MONITOR_NAMES
         environment = without(needless, {**os.environ, **given})

@@ -60,7 +60,8 @@ class Brokers:
         """Wait until every replica of every topic is in sync."""
         topics = [one.name for one in layout(self.ground.client.topics)]
         if (live := self.ground.live) is not None:
-            topics.append(live.source.topic)
+            # Without the feeds' changelog a broker that alone has all of it might be the next to lose its disk.
+            topics += [live.source.topic, self.ground.client.topics.feed_state(live.source.source)]
         names = [*topics, "__consumer_offsets", "__transaction_state"]
         async with asyncio.timeout(180):
             while True:

@@ -18,6 +18,7 @@ from schemas import EventsSource, StreamSpec, written_moment
 from sotto import AsyncClient
 from stream.kafka.processes import Service
 from stream.kafka.security import admin_client
+from stream.kafka.topics import durability
 from stream.processors.base import RecordLike
 from stream.settings import Settings
 from tests.chaos.checker import committed
@@ -181,7 +182,8 @@ async def live_topic(
     topic = f"{settings.prefix}-visits"
     async with admin_client(settings) as admin:
         stamp = {"message.timestamp.type": "LogAppendTime" if stamped else "CreateTime"}
-        await admin.create_topics([NewTopic(topic, PARTITIONS, replicas, topic_configs=stamp)])
+        configuration = {**stamp, **durability(replicas)}
+        await admin.create_topics([NewTopic(topic, PARTITIONS, replicas, topic_configs=configuration)])
     source, specs = live_source(topic, clock), standing_specs(size, every, begins, horizon)
     await client.register(source)
     for spec in specs:

@@ -1,0 +1,43 @@
+"""What a service in a process of its own is told."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream.kafka.processes import Service
+from stream.settings import Settings
+
+
+class _Started:
+    """A process that has ended."""
+
+    stdin = None
+
+    def __init__(self, arguments: list[str], *, env: dict[str, str], **_: Any) -> None:
+        self.arguments, self.env = arguments, env
+
+    def poll(self) -> int:
+        return 0
+
+
+def test_a_service_is_told_what_was_told_and_no_default_as_if_it_had_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A feed makes its changelog with as many replicas as brokers allow, unless somebody has said how many."""
+    told: list[dict[str, str]] = []
+
+    def start(arguments: list[str], *, env: dict[str, str], **_: Any) -> _Started:
+        told.append(env)
+        return _Started(arguments, env=env)
+
+    monkeypatch.delenv("SOTTO_REPLICATION", raising=False)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    for settings in (Settings(prefix="mine"), Settings(prefix="mine", replication=2)):
+        with Service("feed", settings, None, tmp_path / "log"):
+            pass
+    assert [one["SOTTO_PREFIX"] for one in told] == ["mine", "mine"]
+    assert [one.get("SOTTO_REPLICATION") for one in told] == [None, "2"]
