@@ -43,7 +43,7 @@ export function registerView({ session }) {
   const related = labelled("Neighbours differ in", neighbors);
   const parts = {
     table: [
-      labelled("File of the table", path, "as the services see it, below SOTTO_TABLE_ROOTS; a folder with / at its end, or an s3:// or postgresql:// address"),
+      labelled("File of the table", path, "as the services see it, below SOTTO_TABLE_ROOTS; a folder with / at its end, or an address in S3 or PostgreSQL"),
       labelled("Column of persons", person, "whose row it is; empty: each row is one person"),
       labelled("Rows of one person", contribution, "that count at most, where persons have several"),
     ],
