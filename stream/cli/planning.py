@@ -258,7 +258,7 @@ def _mechanism(kind: str, cutoff: int | None, options: dict[str, Any]) -> Mechan
     given |= {"attributes": ["any"]} if "attributes" in known else {}
     if cutoff is not None:
         name = next((name for name in ("cutoff", "answers", "updates") if name in known), None)
-        if name is None:
+        if name is None or kind == "histogram":  # one over a table: only a standing one has several answers
             raise CommandError(f"--cutoff: {kind} is charged once; leave it out")
         given[name] = cutoff
     return _mechanisms.validate_python({"kind": kind, **given})
@@ -283,7 +283,7 @@ def _needs(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]:
     share = "rows" in known and alpha < 1.0
     wanted = _in_rows(spec, setting, alpha)
     questions: list[tuple[str, Callable[[], float]]] = [("ε ≥", lambda: needed_epsilon(spec, setting, wanted))]
-    if {"cutoff", "answers"} & set(known):
+    if {"cutoff", "answers"} & set(known) and spec.mechanism.kind != "histogram":
         questions.append(("cutoff ≤", lambda: largest_cutoff(spec, setting, wanted)))
     if share:
         questions.append(("rows ≥", lambda: needed_rows(spec, setting, alpha)))
