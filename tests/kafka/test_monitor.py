@@ -153,10 +153,9 @@ async def test_a_halt_from_the_api_halts_the_stream_on_kafka(
     assert answer.reason == "audit"
     after = await web.until("/api/streams/ward", lambda detail: detail["row"]["state"] == "halted")
     assert (after["row"]["reason"], after["row"]["tops"]) == ("audit", 1)
-    workers = await web.until("/api/workers", lambda view: _answered(view) >= 3)
+    workers = await web.until("/api/workers", lambda view: _answered(view) >= 3 and not _lag(view))
     assert {row["role"] for row in workers["members"]} == {"worker", "budget"}
     assert all(row["member"] and row["restore"]["phase"] == "ready" for row in workers["partitions"])
-    assert all(row["lag"] == 0 for row in workers["partitions"])
     monitor.stop()
     assert monitor.exit_status == 0
     events = [json.loads(line)["event"] for line in monitor.log.read_text().splitlines()]
@@ -318,6 +317,10 @@ def test_without_names_the_monitor_does_not_start(own: Settings) -> None:
     )
     assert result.returncode == 1
     assert "SOTTO_MONITOR_NAMES_FILE" in result.stderr
+
+
+def _lag(view: dict[str, Any]) -> int:
+    return sum(row["lag"] for row in view["partitions"])
 
 
 def _answered(view: dict[str, Any]) -> int:

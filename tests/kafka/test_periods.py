@@ -69,6 +69,7 @@ async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(groun
         "period": "1h",
         "contribution": 50,
         "ahead": "1h",
+        "total": None,
     }
     await ground.client.register(EventsSource.model_validate(declared, strict=False))
     standing = {"window": {"size": "30m"}, "by": ["group"], "begins": written_moment(BEGINS)}

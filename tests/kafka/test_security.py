@@ -66,6 +66,7 @@ WRITES = {
     Role.OPERATOR: {"requests"},
     Role.WORKER: {"answers", "state", "charges", "rejected", "status"},
     Role.BUDGET: {"control", "ledger", "trail", "rejected", "status"},
+    Role.FEED: {"partials", "merges", "queries", "requests", "rejected", "status"},
     Role.MONITOR: {"requests"},
     Role.ALERTS: set(),
 }
@@ -75,6 +76,7 @@ READS = {
     Role.OPERATOR: {"ledger", "trail", "rejected", "status"},
     Role.WORKER: {"queries", "control", "state"},
     Role.BUDGET: {"requests", "charges", "ledger"},
+    Role.FEED: {"control", "partials", "merges"},
     Role.MONITOR: {"control", "charges", "ledger", "trail", "rejected", "status"},
     Role.ALERTS: {"answers", "ledger"},
 }
