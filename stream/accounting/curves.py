@@ -11,6 +11,7 @@ import numpy as np
 
 from schemas import Calibration, StreamSpec
 from schemas.mechanisms import MAX_ANSWERS
+from stream.accounting.cutoffs import cutoff_field
 from stream.accounting.methods import PlanError
 from stream.accounting.plans import candidates
 from stream.accounting.setting import Setting
@@ -62,8 +63,8 @@ def variations(spec: StreamSpec, against: Against, points: int = POINTS) -> list
         ]
         return [(value, spec.model_copy(update={"epsilon": value})) for value in values]
     mechanism = spec.mechanism
-    name = next((name for name in ("cutoff", "answers", "updates") if hasattr(mechanism, name)), None)
-    if name is None or (mechanism.kind == "histogram" and spec.standing is None):
+    name = cutoff_field(mechanism.kind, type(mechanism), standing=spec.standing is not None)
+    if name is None:
         raise PlanError(f"cutoff: {mechanism.kind} is charged once; vary epsilon")
     given = getattr(mechanism, name)
     cutoffs = {round(value) for value in np.geomspace(1, min(10 * (given or 10), MAX_ANSWERS), points)}

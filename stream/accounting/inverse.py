@@ -12,18 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from schemas import (
-    AboveThreshold,
     Calibration,
-    Exponential,
-    Laplace,
-    NoisyMax,
-    NumericSparse,
     RandomizedResponse,
     SparseVectorCalibration,
     StreamSpec,
 )
 from schemas.mechanisms import MAX_ANSWERS
 from stream.accounting import plans
+from stream.accounting.cutoffs import ANSWERED, cutoff_field
 from stream.accounting.methods import PlanError
 from stream.accounting.setting import Setting
 
@@ -140,16 +136,13 @@ def _error(spec: StreamSpec, setting: Setting, measure: Callable[[Calibration], 
 
 
 def _with_cutoff(spec: StreamSpec, cutoff: int) -> StreamSpec:
-    match spec.mechanism:
-        case AboveThreshold() | NumericSparse():
-            field = "cutoff"
-        case Laplace() | NoisyMax() | Exponential():
-            field = "answers"
-        case other:
-            raise PlanError(
-                f"mechanism.kind: {other.kind} does not charge single answers; ask for the epsilon it needs"
-            )
-    return spec.model_copy(update={"mechanism": spec.mechanism.model_copy(update={field: cutoff})})
+    mechanism = spec.mechanism
+    field = cutoff_field(mechanism.kind, type(mechanism), standing=spec.standing is not None)
+    if field not in ANSWERED:
+        raise PlanError(
+            f"mechanism.kind: {mechanism.kind} does not charge single answers; ask for the epsilon it needs"
+        )
+    return spec.model_copy(update={"mechanism": mechanism.model_copy(update={field: cutoff})})
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from schemas import (
 )
 from stream.accounting.choices import MODELS, Form
 from stream.accounting.curves import Against
+from stream.accounting.cutoffs import ANSWERED, cutoff_field
 from stream.accounting.inverse import largest_cutoff, needed_epsilon, needed_rows
 from stream.accounting.planner import PlanError, sensitivity_steps
 from stream.accounting.plans import candidates, choose, name_of, rank
@@ -257,8 +258,8 @@ def _mechanism(kind: str, cutoff: int | None, options: dict[str, Any]) -> Mechan
     given |= {"threshold": 0.0} if "threshold" in known else {}
     given |= {"attributes": ["any"]} if "attributes" in known else {}
     if cutoff is not None:
-        name = next((name for name in ("cutoff", "answers", "updates") if name in known), None)
-        if name is None or kind == "histogram":  # one over a table: only a standing one has several answers
+        name = cutoff_field(kind, MODELS[kind], standing=False)
+        if name is None:
             raise CommandError(f"--cutoff: {kind} is charged once; leave it out")
         given[name] = cutoff
     return _mechanisms.validate_python({"kind": kind, **given})
@@ -283,7 +284,7 @@ def _needs(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]:
     share = "rows" in known and alpha < 1.0
     wanted = _in_rows(spec, setting, alpha)
     questions: list[tuple[str, Callable[[], float]]] = [("ε ≥", lambda: needed_epsilon(spec, setting, wanted))]
-    if {"cutoff", "answers"} & set(known) and spec.mechanism.kind != "histogram":
+    if cutoff_field(spec.mechanism.kind, type(spec.mechanism), standing=spec.standing is not None) in ANSWERED:
         questions.append(("cutoff ≤", lambda: largest_cutoff(spec, setting, wanted)))
     if share:
         questions.append(("rows ≥", lambda: needed_rows(spec, setting, alpha)))

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from schemas import Amount, Calibration, Source, StreamSpec
 from stream.accounting.costs import stream_cost, to_amount
 from stream.accounting.curves import Against, curve
+from stream.accounting.cutoffs import cutoff_field
 from stream.accounting.planner import PlanError
 from stream.accounting.plans import name_of
 from stream.accounting.promises import promises
@@ -73,8 +74,9 @@ def _curve(spec: StreamSpec, source: Source, against: Against) -> Curve:
 def _chosen_place(spec: StreamSpec, against: Against) -> float | None:
     if against is Against.EPSILON:
         return spec.epsilon
-    given = (getattr(spec.mechanism, name, None) for name in ("cutoff", "answers", "updates"))
-    return next((float(one) for one in given if one is not None), None)
+    name = cutoff_field(spec.mechanism.kind, type(spec.mechanism), standing=spec.standing is not None)
+    given = None if name is None else getattr(spec.mechanism, name)
+    return None if given is None else float(given)
 
 
 def _chosen_method(spec: StreamSpec, source: Source) -> str | None:
