@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from schemas import Answer
+from schemas import Answer, OpenStream
+from stream.asking.questions import as_spec
 from stream.audit.cases import HALTED, Case, Seen, Transcript
+from stream.errors import Refused
 from stream.testing import Driver
 
 RUNS_AT_A_TIME = 2500
@@ -89,6 +91,7 @@ class _Installation:
         return opened
 
     def _opened(self, side: int, runs: int) -> Iterator[_Run]:
+        """The runs of one side: as many sources as they need, each with all of its streams opened at once."""
         case = self._case
         capacity = SOURCE_EPSILON / case.epsilon
         if case.delta:
@@ -96,16 +99,27 @@ class _Installation:
         budget: dict[str, Any] = {"epsilon": SOURCE_EPSILON, **({"delta": SOURCE_DELTA} if case.delta else {})}
         table = case.sides[side].table
         per_source = 1 if case.streams > 1 else math.floor(capacity)
-        for number in range(runs):
-            source = f"source-{side}-{number // per_source}"
-            if number % per_source == 0:
-                topic = {"topic": source} if case.source["kind"] == "events" else {}
-                self._driver.register({**case.source, **topic, **budget, "source": source}, table)
-            run = _Run(side, source, [f"stream-{side}-{number}-{own}" for own in range(case.streams)])
-            for name in run.streams:
-                spec = {"epsilon": 1.0, **case.stream, "mechanism": dict(case.mechanism)}
-                self._driver.open({**spec, "stream": name, "source": source})
-            yield run
+        for first in range(0, runs, per_source):
+            source = f"source-{side}-{first // per_source}"
+            topic = {"topic": source} if case.source["kind"] == "events" else {}
+            self._driver.register({**case.source, **topic, **budget, "source": source}, table)
+            opened = [
+                _Run(side, source, [f"stream-{side}-{number}-{own}" for own in range(case.streams)])
+                for number in range(first, min(first + per_source, runs))
+            ]
+            self._open(opened)
+            yield from opened
+
+    def _open(self, runs: Sequence[_Run]) -> None:
+        spec = {"epsilon": 1.0, **self._case.stream, "mechanism": dict(self._case.mechanism)}
+        requests = [
+            OpenStream(request=name, stream=as_spec({**spec, "stream": name, "source": run.source}))
+            for run in runs
+            for name in run.streams
+        ]
+        for receipt in self._driver.requests(requests):
+            if receipt.outcome == "refused":
+                raise Refused(receipt.reason or "refused", receipt.asked, receipt.left)
 
     def _send(self, runs: list[_Run]) -> None:
         """Send each side's events to its sources; all streams of a source are asked about the same ones."""

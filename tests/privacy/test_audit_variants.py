@@ -30,8 +30,9 @@ BROKEN: list[tuple[Variant, str, int, float, float]] = [
     (variants.cutoff_forgotten_at_restart, "up, 5 down; cutoff 2, crashes, best", 3000, 0.1568, 0.0024),
     (variants.same_noise_for_other_data, "two streams, one up, best", 2300, 0.094, 0.0),
 ]
-"""Each variant, a shipped case that shows what is wrong with it, and how many runs it takes to flag it in 999 of 1000 keys, by how
-likely the event that shows it was, measured over some thousand runs on either data set."""
+"""Each variant, a shipped case that shows what is wrong with it, and how many runs flag it in 999 of 1000 keys by an event that is as
+likely on the two data sets, measured over some thousand runs on either. The search may settle on a lesser one: what it finds with
+``SEED`` is tried."""
 
 NAMES = [variant.__name__ for variant, *_ in BROKEN]
 POWER = 0.999
@@ -84,7 +85,7 @@ def test_a_hypothesis_that_is_broken_is_flagged(kind: str) -> None:
 def test_a_running_count_that_is_broken_is_flagged(variant: Variant, pair: str) -> None:
     [case] = [case for case in cases_of(["running_count"]) if case.pair == pair]
     with broken(variant):
-        found = audited(case, 500)
+        found = audited(case, 800)
     assert found.flagged, found
     assert not audited(case, 200).flagged
 
