@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final, get_args, get_type_hints
 
 import numpy as np
@@ -21,10 +22,9 @@ class Columns:
 
     def __init__(self) -> None:
         self._room = _ROOM_AT_FIRST
-        self._names: list[str] = []
-        for name, kind in get_type_hints(type(self)).items():
-            setattr(self, name, np.zeros(self._room, dtype=_entry(kind)))
-            self._names.append(name)
+        self._entries = _entries(type(self))  # type: ignore[arg-type]  # classes are hashable
+        for name, entry in self._entries.items():
+            setattr(self, name, np.zeros(self._room, dtype=entry))
 
     def grow(self, count: int) -> None:
         """Make room for so many slots."""
@@ -32,9 +32,9 @@ class Columns:
             return
         while self._room < count:
             self._room *= 2
-        for name in self._names:
+        for name, entry in self._entries.items():
             values = getattr(self, name)
-            grown = np.zeros(self._room, dtype=values.dtype)
+            grown = np.zeros(self._room, dtype=entry)
             grown[: len(values)] = values
             setattr(self, name, grown)
 
@@ -67,6 +67,12 @@ class StreamColumns(Columns):
         """How many charged answers streams may still give."""
         left: npt.NDArray[np.int64] = self.cutoff[slots] - self.tops[slots]
         return left
+
+
+@cache
+def _entries(kind: type[Columns]) -> dict[str, Any]:
+    """The types of the entries, for each annotation of a subclass; they take longer to find than the arrays to make."""
+    return {name: _entry(array) for name, array in get_type_hints(kind).items()}
 
 
 def _entry(array: Any) -> Any:
