@@ -4,7 +4,12 @@
 ARG BASE=python:3.12-slim
 
 FROM ${BASE} AS build
-RUN python3 -m venv /opt/sotto
+# What builds the image and is not part of it: pip, a C compiler out of a package for the kernel, and what lists the contents.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 -m venv /opt/tools \
+    && python3 -m venv --without-pip /opt/sotto \
+    && /opt/tools/bin/pip install --disable-pip-version-check --no-compile 'cyclonedx-bom>=7.0' 'ziglang>=0.13'
+ENV CC="/opt/tools/bin/python -m ziglang cc"
 # Further extras, for tables in stores and databases: s3,postgresql
 ARG EXTRAS=
 WORKDIR /source
@@ -13,19 +18,11 @@ COPY schemas schemas
 COPY sotto sotto
 COPY stream stream
 RUN --mount=type=cache,target=/root/.cache/pip \
-    # A C compiler out of a package, for the kernel.
-    python3 -m venv /opt/compiler \
-    && /opt/compiler/bin/pip install --disable-pip-version-check 'ziglang>=0.13'
-ENV CC="/opt/compiler/bin/python -m ziglang cc"
-RUN --mount=type=cache,target=/root/.cache/pip \
     # Without the local broker and its Java runtime: containers are given the address of a Kafka.
-    /opt/sotto/bin/pip install --disable-pip-version-check ".[monitor,worker${EXTRAS:+,$EXTRAS}]" \
-    && /opt/sotto/bin/pip uninstall --yes pip
-RUN --mount=type=cache,target=/root/.cache/pip \
+    /opt/tools/bin/pip --python /opt/sotto/bin/python install --disable-pip-version-check \
+        ".[monitor,worker${EXTRAS:+,$EXTRAS}]" \
     # The list of what is installed, in the CycloneDX form.
-    python3 -m venv /opt/lister \
-    && /opt/lister/bin/pip install --disable-pip-version-check 'cyclonedx-bom>=7.0' \
-    && /opt/lister/bin/cyclonedx-py environment --output-reproducible --output-format JSON \
+    && /opt/tools/bin/cyclonedx-py environment --output-reproducible --output-format JSON \
         --output-file /opt/sotto/sbom.cdx.json /opt/sotto/bin/python
 
 FROM ${BASE}

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,20 +37,24 @@ class Environment:
 
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run one of its programs with nothing of this tree or of Sotto in the environment."""
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("SOTTO_", "PYTHON")) and name != "VIRTUAL_ENV"
-        }
-        return subprocess.run(
-            [str(self.folder / "bin" / program), *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=self.folder,
-            env={**kept, "COLUMNS": "100"},
-            timeout=600,
-        )
+        return _run([str(self.folder / "bin" / program), *arguments], self.folder)
+
+
+def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SOTTO_", "PYTHON")) and name != "VIRTUAL_ENV"
+    }
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**kept, "COLUMNS": "100"},
+        timeout=600,
+    )
 
 
 def build(folder: Path) -> Distributions:
@@ -71,17 +75,11 @@ def install(wheel: Path, python: str, extras: str = "all") -> Iterator[Environme
     """An empty environment of an interpreter with the wheel and what it needs; gone afterwards, for it is large."""
     with TemporaryDirectory() as folder:
         environment = Environment(Path(folder) / "environment")
-        subprocess.run([python, "-m", "venv", str(environment.folder)], check=True, cwd=folder)
-        installed = environment.run(
-            "python",
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-compile",
-            "--disable-pip-version-check",
-            f"{wheel}[{extras}]" if extras else str(wheel),
-        )
+        subprocess.run([python, "-m", "venv", "--without-pip", str(environment.folder)], check=True, cwd=folder)
+        pip = [sys.executable, "-m", "pip", "--python", str(environment.folder / "bin/python")]
+        options = ["--quiet", "--no-compile", "--disable-pip-version-check"]
+        wanted = f"{wheel}[{extras}]" if extras else str(wheel)
+        installed = _run([*pip, "install", *options, wanted], environment.folder)
         assert installed.returncode == 0, installed.stderr
         yield environment
 

@@ -57,20 +57,18 @@ class Builder:
 
     def make_base(self) -> None:
         """Debian with Python and its venv module, as an image."""
-        system = self.folder / "debian"
+        container = self("from", "scratch")
+        system = self("mount", container)
         included = "--include=python3,python3-venv,ca-certificates"
         made = subprocess.run(
-            [shutil.which("debootstrap") or "debootstrap", "--variant=minbase", included, "bookworm", str(system)],
+            [shutil.which("debootstrap") or "debootstrap", "--variant=minbase", included, "bookworm", system],
             capture_output=True,
             text=True,
             check=False,
             timeout=1800,
         )
         assert made.returncode == 0, made.stdout[-4000:] + made.stderr[-4000:]
-        container = self("from", "scratch")
-        self("add", container, str(system), "/")
         self("commit", "--rm", container, BASE)
-        shutil.rmtree(system)
 
     def build(self) -> str:
         """Build this tree's Dockerfile, and give the number of the image."""
