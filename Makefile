@@ -8,6 +8,8 @@ JOBS ?= $(shell echo $$(( 2 * $$(getconf _NPROCESSORS_ONLN) )))
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start hundreds of processes: none should compile again what another has.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test bench chaos lint docs picture dist develop clean
 .DEFAULT_GOAL := help
