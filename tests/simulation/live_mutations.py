@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -12,23 +12,13 @@ from aiokafka import TopicPartition
 from stream.kafka.lives import Lives
 from stream.kafka.partition import PartitionTask
 from stream.kafka.positions import Extent
-from stream.kafka.roles import Role
 from stream.kafka.writer import Writer
 from stream.processors.base import PROGRESS_KEY, Outputs, Processor
 from stream.processors.feeds.clocks import Clock
 from stream.processors.feeds.merged import Merged
 from stream.processors.feeds.merging import MergeProcessor
 from stream.processors.feeds.processor import FeedProcessor
-
-Mutation = Callable[[], AbstractContextManager[Any]]
-
-
-@contextmanager
-def no_fencing() -> Iterator[None]:
-    """Every life of a partition has a transactional id of its own."""
-    births = iter(range(10**9))
-    with patch.object(Role, "transactional_id", lambda self, number: f"{self.group}-{number}-{next(births)}"):
-        yield
+from tests.simulation.mutations import Mutation, no_fencing
 
 
 @contextmanager

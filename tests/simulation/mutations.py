@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +36,22 @@ from stream.processors.receipts import Receipts
 from stream.settings import Settings
 from tests.simulation.clients import MAX_POLL_INTERVAL_MS, SimulatedProducer
 
+SCHEDULES = 150
+"""How many schedules every run of the tests plays: each engine with one thing wrong is found within as many. What goes wrong in 3 of 100
+schedules is found in 99 of 100 runs of as many other seeds."""
+
 Mutation = Callable[[], AbstractContextManager[Any]]
+
+
+def found(mutation: Mutation, play: Callable[[int], Any], seeds: Iterable[int]) -> bool:
+    """Whether one of these schedules finds what is wrong; the first that does is printed."""
+    with mutation():
+        for seed in seeds:
+            report = play(seed)
+            if report.violations:
+                print(f"{mutation.__name__}: found by seed {seed}: {report.violations[0]}")  # noqa: T201
+                return True
+    return False
 
 
 @contextmanager

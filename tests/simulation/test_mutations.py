@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.mutations import MUTATIONS, SCHEDULES, Mutation, found
 from tests.simulation.schedule import play
-
-SCHEDULES = 150
-"""Within so many schedules each is found; none of them fails with the engine as it is."""
 
 FOUND_BY = {
     "warm_copies_read_uncommitted": 96,
@@ -34,10 +31,5 @@ FOUND_BY = {
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_an_engine_with_one_thing_wrong_is_found_out(mutation: Mutation) -> None:
-    with mutation():
-        for seed in sorted(range(SCHEDULES), key=lambda seed: seed != FOUND_BY.get(mutation.__name__)):
-            report = play(seed)
-            if report.violations:
-                print(f"{mutation.__name__}: found by seed {seed}: {report.violations[0]}")  # noqa: T201
-                return
-    pytest.fail(f"not found within {SCHEDULES} schedules")
+    first = FOUND_BY.get(mutation.__name__)
+    assert found(mutation, play, sorted(range(SCHEDULES), key=lambda seed: seed != first))

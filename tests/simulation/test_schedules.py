@@ -10,9 +10,8 @@ import pytest
 
 from tests.simulation.events import UPSETS
 from tests.simulation.faults import STRIKES
+from tests.simulation.mutations import SCHEDULES
 from tests.simulation.schedule import play
-
-SCHEDULES = 300
 
 
 @pytest.fixture(scope="module")
