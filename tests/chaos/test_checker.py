@@ -27,10 +27,10 @@ from tests.chaos.load import (
     sources,
     specs,
 )
+from tests.chaos.logs import Log, logs_of
 from tests.chaos.replay import Installation
 
 KEY = NoiseKey(bytes(range(32)))
-Log = dict[tuple[str, int], list[Record]]
 
 
 @cache
@@ -66,22 +66,7 @@ def driver() -> Driver:
 
 @pytest.fixture
 def logs(driver: Driver) -> Log:
-    topics = driver.topics
-    wide = (
-        topics.queries,
-        topics.control,
-        topics.answers,
-        topics.state,
-        topics.charges,
-        topics.ledger,
-        topics.trail,
-        topics.requests,
-    )
-    records = [record for topic in wide for record in driver.records(topic)]
-    found: Log = {}
-    for record in records:
-        found.setdefault((record.topic, record.partition), []).append(record)
-    return found
+    return logs_of(driver)
 
 
 def _violations(driver: Driver, logs: Log, asked: list[str] | None = None, key: NoiseKey = KEY) -> list[str]:

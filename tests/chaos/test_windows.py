@@ -12,15 +12,15 @@ from schemas import EventsSource, StreamSpec
 from sotto import Driver
 from stream.data import TableStore
 from stream.noise import NoiseKey
-from stream.processors.base import Record, RecordLike
+from stream.processors.base import Record
 from tests.chaos.checker import examine
+from tests.chaos.logs import Log, logs_of
 from tests.chaos.replay import Installation
 from tests.chaos.windows import BEGINS, Visits, live_source, standing_specs, violations_of_windows
 
 KEY = NoiseKey(bytes(range(32)))
 PARTITIONS = 2
 SECONDS = 40
-Log = dict[tuple[str, int], list[RecordLike]]
 
 
 @cache
@@ -42,21 +42,7 @@ def _written() -> tuple[Driver, EventsSource, list[StreamSpec]]:
 
 def _logs() -> Log:
     driver, source, _ = _written()
-    topics = driver.topics
-    wide = (
-        topics.queries,
-        topics.control,
-        topics.answers,
-        topics.state,
-        topics.charges,
-        topics.ledger,
-        topics.trail,
-    )
-    found: Log = {}
-    for topic in (*wide, topics.requests, source.topic, topics.feed_state(source.source)):
-        for record in driver.records(topic):
-            found.setdefault((topic, record.partition), []).append(record)
-    return found
+    return logs_of(driver, source.topic, driver.topics.feed_state(source.source))
 
 
 def _violations(logs: Log) -> list[str]:
@@ -77,19 +63,19 @@ def test_windows_of_every_kind_of_stream_are_as_a_plain_count_has_them_and_answe
     assert len(findings.answers) == len(asked)
 
 
-def _twice(records: list[RecordLike], place: int) -> None:
+def _twice(records: list[Record], place: int) -> None:
     records.insert(place, records[place])
 
 
-def _lost(records: list[RecordLike], place: int) -> None:
+def _lost(records: list[Record], place: int) -> None:
     del records[place]
 
 
-def _swapped(records: list[RecordLike], place: int) -> None:
+def _swapped(records: list[Record], place: int) -> None:
     records[place], records[place + 1] = records[place + 1], records[place]
 
 
-def _off_by_one(records: list[RecordLike], place: int) -> None:
+def _off_by_one(records: list[Record], place: int) -> None:
     record = records[place]
     asked = json.loads(record.value or b"")
     if "value" in asked:
@@ -103,7 +89,7 @@ def _off_by_one(records: list[RecordLike], place: int) -> None:
 @pytest.mark.parametrize("wrong", [_twice, _lost, _swapped, _off_by_one])
 @pytest.mark.parametrize("spec", standing_specs("4s", "2s", BEGINS), ids=lambda spec: spec.stream)
 def test_what_is_seeded_into_the_questions_of_a_stream_is_found(
-    spec: StreamSpec, wrong: Callable[[list[RecordLike], int], None]
+    spec: StreamSpec, wrong: Callable[[list[Record], int], None]
 ) -> None:
     logs = _logs()
     topic = _written()[0].topics.queries

@@ -1,0 +1,28 @@
+"""What an installation in memory has written, as the checks of logs take it."""
+
+from __future__ import annotations
+
+from sotto import Driver
+from stream.processors.base import Record
+
+Log = dict[tuple[str, int], list[Record]]
+
+
+def logs_of(driver: Driver, *live: str) -> Log:
+    """Every record of an installation that a check of a run reads, and of these topics beside."""
+    topics = driver.topics
+    checked = (
+        topics.queries,
+        topics.control,
+        topics.answers,
+        topics.state,
+        topics.charges,
+        topics.ledger,
+        topics.trail,
+        topics.requests,
+    )
+    found: Log = {}
+    for topic in (*checked, *live):
+        for record in driver.records(topic):
+            found.setdefault((topic, record.partition), []).append(record)
+    return found
