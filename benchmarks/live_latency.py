@@ -57,10 +57,11 @@ class Latency:
     median: float
     p99: float
     worst: float
-    counted: float
-    """Of the windows, the median until the last partial of one is written; by the broker's stamps."""
-    asked: float
-    """The median until the last of a window's questions is written."""
+    trace: dict[str, float]
+    """The medians, over the windows, until its first and last records of each kind are written; by the broker's stamps."""
+    feed_share: float
+    """Processor seconds of the feed per second, after the warm-up."""
+    worker_share: float
     first_rss: int
     """Memory of the feed after the warm-up."""
     last_rss: int
@@ -68,6 +69,17 @@ class Latency:
     most_backlog: int
     """Most events that were sent and not yet committed as counted, after the warm-up."""
     load: float
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the programs had used at a moment, in processor seconds; memory and backlog of the feed."""
+
+    at: float
+    feed_cpu: float
+    worker_cpu: float
+    rss: int
+    backlog: int
 
 
 async def measure(base: Settings, conditions: int, rate: int, seconds: int, warm_up: int) -> Latency:
@@ -78,24 +90,33 @@ async def measure(base: Settings, conditions: int, rate: int, seconds: int, warm
     opened = await open_streams(base, "live-latency", TOPIC, job, begins)
     logs = FOLDER / "logs"
     with (
-        service("worker", opened.settings, opened.noise_key, logs / "latency-worker.log"),
+        service("worker", opened.settings, opened.noise_key, logs / "latency-worker.log") as worker,
         service("feed", opened.settings, opened.noise_key, logs / "latency-feed.log") as feed,
     ):
-        return await _measured(opened, job, feed, rate, seconds, warm_up)
+        return await _measured(opened, job, begins, (feed, worker), rate, seconds, warm_up)
 
 
-async def _measured(opened: Opened, job: Job, feed: Program, rate: int, seconds: int, warm_up: int) -> Latency:
+async def _measured(
+    opened: Opened,
+    job: Job,
+    begins: int,
+    programs: tuple[Program, Program],
+    rate: int,
+    seconds: int,
+    warm_up: int,
+) -> Latency:
+    feed, worker = programs
     settings, load = opened.settings, os.getloadavg()[0]
     producer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap, max_batch_size=BATCH_BYTES)
     consumer = reader(settings, fetch_max_wait_ms=50)
     heard: list[tuple[int, float]] = []
-    usage: list[tuple[int, int]] = []
+    usage: list[Usage] = []
     async with producer, consumer, Positions(settings, opened.group, TOPIC) as positions:
         consumer.assign([TopicPartition(opened.topics.answers, number) for number in range(settings.partitions)])
         sent = [0]
         beside = [
             asyncio.create_task(_listen(consumer, heard)),
-            asyncio.create_task(_look(feed, positions, sent, usage, warm_up)),
+            asyncio.create_task(_look(feed, worker, positions, sent, usage, warm_up)),
         ]
         gc.collect()
         gc.disable()
@@ -109,12 +130,23 @@ async def _measured(opened: Opened, job: Job, feed: Program, rate: int, seconds:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
         feed.check()
-    span = 1000 * (began + warm_up), 1000 * (began + warm_up + seconds)
+    span = max(1000 * (began + warm_up), begins + job.window_ms), 1000 * (began + warm_up + seconds)
     topics = opened.topics
-    counted = await _written(settings, topics.partials, lambda value: _partial_of(value).start + job.window_ms)
-    asked = await _written(settings, topics.queries, lambda value: moment_ms(_window_of(value).window.end))
-    stages = last_of(counted, span), last_of(asked, span)
-    return summary(heard, usage, span, job, stages, (sent[0] / (seconds + warm_up), load))
+    written = {
+        "count": await _written(settings, topics.partials, lambda value: _partial_of(value).start + job.window_ms),
+        "question": await _written(settings, topics.queries, _end_of),
+        "answer": await _written(settings, topics.answers, _end_of),
+    }
+    trace = {
+        f"{which} {kind} written": found
+        for kind, records in written.items()
+        for which, found in (("first", first_of(records, span)), ("last", last_of(records, span)))
+    }
+    return summary(heard, usage, span, job, trace, (sent[0] / (seconds + warm_up), load))
+
+
+def _end_of(value: bytes) -> int:
+    return moment_ms(_window_of(value).window.end)
 
 
 async def _written(settings: Settings, topic: str, end_of: Callable[[bytes], int]) -> list[tuple[int, float]]:
@@ -129,31 +161,42 @@ async def _written(settings: Settings, topic: str, end_of: Callable[[bytes], int
 
 def last_of(written: Sequence[tuple[int, float]], span: tuple[float, float]) -> float:
     """The median, over the windows that ended within a span, of how long their last record took."""
-    last: dict[int, float] = {}
+    return _median(written, span, max)
+
+
+def first_of(written: Sequence[tuple[int, float]], span: tuple[float, float]) -> float:
+    """The median, over the windows that ended within a span, of how long their first record took."""
+    return _median(written, span, min)
+
+
+def _median(
+    written: Sequence[tuple[int, float]], span: tuple[float, float], pick: Callable[[float, float], float]
+) -> float:
+    took: dict[int, float] = {}
     for end, at in written:
         if span[0] <= end <= span[1]:
-            last[end] = max(last.get(end, 0.0), at - end)
-    return statistics.median(last.values()) if last else float("nan")
+            took[end] = pick(took.get(end, at - end), at - end)
+    return statistics.median(took.values()) if took else float("nan")
 
 
 def summary(
     heard: Sequence[tuple[int, float]],
-    usage: Sequence[tuple[int, int]],
+    usage: Sequence[Usage],
     span: tuple[float, float],
     job: Job,
-    stages: tuple[float, float],
+    trace: dict[str, float],
     conditions: tuple[float, float],
 ) -> Latency:
     """The figures of all windows that ended within a span; answers are (end of window, heard at) in milliseconds.
 
-    ``stages`` are until counted and until asked, ``conditions`` the rate and the load.
+    ``conditions`` are the rate and the load.
     """
     inside = [(end, at) for end, at in heard if span[0] <= end <= span[1]]
     if not inside or not usage:
         raise TimeoutError("no window was answered; see the logs of feed and worker")
     times = np.array([at - end for end, at in inside])
     windows = int(span[1] // job.window_ms - -(-span[0] // job.window_ms)) + 1
-    memory = [rss for rss, _ in usage]
+    memory, passed = [one.rss for one in usage], usage[-1].at - usage[0].at or float("nan")
     return Latency(
         rate=conditions[0],
         windows=windows,
@@ -162,12 +205,13 @@ def summary(
         median=float(np.quantile(times, 0.5)),
         p99=float(np.quantile(times, 0.99)),
         worst=float(times.max()),
-        counted=stages[0],
-        asked=stages[1],
+        trace=trace,
+        feed_share=(usage[-1].feed_cpu - usage[0].feed_cpu) / passed,
+        worker_share=(usage[-1].worker_cpu - usage[0].worker_cpu) / passed,
         first_rss=memory[0],
         last_rss=memory[-1],
         most_rss=max(memory),
-        most_backlog=max(backlog for _, backlog in usage),
+        most_backlog=max(one.backlog for one in usage),
         load=conditions[1],
     )
 
@@ -186,12 +230,14 @@ async def _listen(consumer: AIOKafkaConsumer, heard: list[tuple[int, float]]) ->
 
 
 async def _look(
-    feed: Program, positions: Positions, sent: Sequence[int], usage: list[tuple[int, int]], warm_up: int
+    feed: Program, worker: Program, positions: Positions, sent: Sequence[int], usage: list[Usage], warm_up: int
 ) -> None:
     await asyncio.sleep(warm_up)
     while True:
         before = sent[0]
-        usage.append((used(feed.pid)[1], max(0, before - await positions.committed())))
+        backlog = max(0, before - await positions.committed())
+        (feed_cpu, rss), (worker_cpu, _) = used(feed.pid), used(worker.pid)
+        usage.append(Usage(time.monotonic(), feed_cpu, worker_cpu, rss, backlog))
         await asyncio.sleep(1.0)
 
 

@@ -28,6 +28,9 @@ from stream.settings import Settings
 RETRY: Final = 5.0
 """Seconds before a live topic that was not there is looked for again."""
 
+PATIENCE: Final = 0.1
+"""Seconds that counts may wait for their transaction while no window closes."""
+
 MERGING: Final = ""
 """Where merging stands among the sources: none of them has an empty name."""
 
@@ -63,6 +66,7 @@ class FeedService:
             merging_group(settings),
             topics.status,
             lambda number: MergeProcessor(topics, number, self.definitions),
+            patience=PATIENCE,
             process=process,
         )
         self._find = find
@@ -168,7 +172,9 @@ class FeedService:
             return FeedProcessor(topics, source, number, partitions, definitions)
 
         group = feed_group(self._settings, topics, source.source)
-        return Role("feed", group, topics.status, make, reports=False, process=self.role.process)
+        return Role(
+            "feed", group, topics.status, make, reports=False, patience=PATIENCE, process=self.role.process
+        )
 
     async def _run(self, name: str, engine: Engine) -> None:
         self._engines[name] = engine

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from aiokafka import TopicPartition
 
 from stream.kafka.clients import Clients, Consumer
+from stream.kafka.gathering import Gathering
 from stream.kafka.metrics import Metrics, PartMetrics
 from stream.kafka.positions import Extent, GroupOffsets, next_offset
 from stream.kafka.reports import RestoreReport
@@ -45,6 +46,7 @@ class Life:
     writer: Writer
     positions: dict[TopicPartition, int]
     offsets: GroupOffsets
+    gathering: Gathering
     sought: set[TopicPartition] = field(default_factory=set)
     """Partitions from which nothing has come since the seek."""
     told: float = 0.0
@@ -115,7 +117,8 @@ class Lives:
             seconds=round(report.seconds, 3),
             warm=copy is not None,
         )
-        return Life(processor, writer, positions, offsets)
+        changelog = TopicPartition(processor.changelog, self._partition)
+        return Life(processor, writer, positions, offsets, Gathering(changelog, offsets, role.patience))
 
     async def _restore(
         self, processor: Processor, read: dict[TopicPartition, int], report: RestoreReport, writer: Writer

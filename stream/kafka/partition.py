@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from aiokafka import ConsumerRecord, TopicPartition
@@ -126,7 +128,10 @@ class PartitionTask:
                 if self._life is None:
                     self._life = await self._lives.begin()
                 self._seek(self._life)
-                await self._loop(self._life)
+                with suppress(Stopped):
+                    await self._loop(self._life)
+                if self._life.gathering.seconds_left(time.monotonic()) is not None:
+                    await self._commit(self._life, Outputs(), idle=True)
             except asyncio.CancelledError:
                 await self.close()
                 raise
@@ -173,7 +178,7 @@ class PartitionTask:
         inputs = [TopicPartition(topic, self.partition) for topic in processor.inputs]
         tables = [TopicPartition(topic, self.partition) for topic in processor.tables]
         while not self._stopping.is_set():
-            fetched = await self._fetch([*tables, *inputs], IDLE_MS, self._settings.batch_events)
+            fetched = await self._fetch([*tables, *inputs], self._wait_ms(life), self._settings.batch_events)
             for table in tables:
                 await self._follow(life, table, fetched.get(table, ()))
             for source in inputs:
@@ -186,6 +191,14 @@ class PartitionTask:
             if time.monotonic() - self._failed > CALM_SECONDS:
                 self.failing_since = None
 
+    def _wait_ms(self, life: Life) -> int:
+        """How long to wait for input: until something is due by the clock, or what waits for its transaction."""
+        left = life.gathering.seconds_left(time.monotonic())
+        wait = IDLE_MS if left is None else min(IDLE_MS, math.ceil(1000 * left))
+        if isinstance(life.processor, Timed) and (due := life.processor.due_at) is not None and due > life.told:
+            wait = min(wait, max(0, math.ceil(1000 * (due - self._clock()))))
+        return wait
+
     async def _keep_time(
         self, life: Life, processor: Timed, inputs: Sequence[TopicPartition], *, idle: bool
     ) -> None:
@@ -195,7 +208,7 @@ class PartitionTask:
         transaction that is open may have been stamped long ago.
         """
         moment = self._clock()
-        if idle and moment - life.told >= END_SECONDS:
+        if idle and (moment - life.told >= END_SECONDS or _is_due(processor.due_at, life.told, moment)):
             life.told = moment
             ends = await self._offsets.end_offsets(inputs)
             if all([await self._consumer.position(source) >= ends[source] for source in inputs]):
@@ -342,15 +355,10 @@ class PartitionTask:
             life.positions[table] = news[-1].offset + 1
 
     async def _commit(self, life: Life, outputs: Outputs, *, idle: bool = False) -> None:
-        """Commit outputs, if any, with the offsets that are due; these get a transaction of their own only if ``idle``.
-
-        Right after another transaction aiokafka would wait 100 ms before it asks again to add them.
-        """
-        if outputs or idle:
-            offsets = life.offsets.due(time.monotonic())
-            if outputs or offsets:
-                self.step.enter("writing")
-                await life.writer.commit(outputs, offsets)
+        """Commit what is due of these outputs and of those that waited."""
+        if (due := life.gathering.due(outputs, time.monotonic(), idle=idle)) is not None:
+            self.step.enter("writing")
+            await life.writer.commit(*due)
 
     async def _follow_to_end(self, life: Life) -> None:
         """Catch up with the tables' high watermark before a query is told that its stream is unknown.
@@ -368,3 +376,8 @@ class PartitionTask:
             fetched = await self._fetch(behind, TABLES_WAIT_MS, self._settings.batch_events)
             for table, records in fetched.items():
                 await self._follow(life, table, records)
+
+
+def _is_due(due: float | None, told: float, moment: float) -> bool:
+    """Whether something has become due by a moment since the end of the input was last asked for."""
+    return due is not None and told < due <= moment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from aiokafka import TopicPartition
@@ -9,7 +10,9 @@ from aiokafka import TopicPartition
 from stream.log import get_logger
 
 OFFSETS_INTERVAL = 0.2
-"""Seconds between two commits of a partition's offsets, which a restore does not need."""
+"""Seconds between two commits of a partition's offsets, which a restore does not need, where nobody waits for them."""
+BUSY_INTERVAL = 1.0
+"""And in transactions that have what others wait for: offsets take two more requests."""
 
 log = get_logger("engine")
 
@@ -67,16 +70,19 @@ class GroupOffsets:
 
     def __init__(self) -> None:
         self._reached: dict[TopicPartition, int] = {}
-        self._next = 0.0
+        self._last = -math.inf
 
     def reach(self, source: TopicPartition, offset: int) -> None:
         """Say that everything before an offset is answered, in this transaction or earlier ones."""
         self._reached[source] = offset
 
-    def due(self, now: float) -> dict[TopicPartition, int]:
-        """The offsets to commit in a transaction at ``now``, in seconds of any clock; none is due twice."""
-        if not self._reached or now < self._next:
+    def due(self, now: float, *, waited_for: bool = False) -> dict[TopicPartition, int]:
+        """The offsets to commit in a transaction at ``now``, in seconds of any clock; none is due twice.
+
+        ``waited_for`` says that the transaction has what others read at once.
+        """
+        if not self._reached or now < self._last + (BUSY_INTERVAL if waited_for else OFFSETS_INTERVAL):
             return {}
-        self._next = now + OFFSETS_INTERVAL
+        self._last = now
         offsets, self._reached = self._reached, {}
         return offsets

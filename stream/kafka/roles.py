@@ -25,6 +25,9 @@ class Role:
     reports: bool = True
     """Whether its restores are told on the status topic, partition by partition."""
 
+    patience: float = 0.0
+    """Seconds that what is written to the changelog alone may wait for its transaction: only if nobody else reads it."""
+
     process: str = ""
     """The process's name, where it is not to be made of host and number."""
 

@@ -204,5 +204,9 @@ class Timed(Protocol):
         """Be told that whatever stood in the input at a moment has been taken in, in seconds since 1970."""
 
     @property
+    def due_at(self) -> float | None:
+        """The moment from which on an input that has ended makes something due, in seconds since 1970; None if none does."""
+
+    @property
     def behind(self) -> bool:
         """Whether more is due by the clock than one step does: ``idle`` does more of it at each call."""

@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 from benchmarks.live import ratios
 from benchmarks.live_course import Course, Sample, done
 from benchmarks.live_job import SOURCE, Job, People, source, specs
-from benchmarks.live_latency import last_of, summary
+from benchmarks.live_latency import Usage, first_of, last_of, summary
 from benchmarks.live_restart import Restart
 from benchmarks.live_throughput import Run
 from schemas import EventsSource, RegisterSource
@@ -58,17 +58,21 @@ def test_ratios_are_within_rounds() -> None:
 def test_latency_is_that_of_windows_after_the_warm_up() -> None:
     job = Job(streams=1, groups=2)
     heard = [(1000, 5000.0), (2000, 2030.0), (2000, 2040.0), (3000, 3060.0)]
-    found = summary(heard, [(7, 1), (9, 5), (8, 2)], (1500, 3500), job, (1.0, 2.0), (100.0, 0.5))
+    usage = [Usage(0.0, 1.0, 0.0, 7, 1), Usage(1.0, 1.5, 0.5, 9, 5), Usage(2.0, 2.0, 0.5, 8, 2)]
+    found = summary(heard, usage, (1500, 3500), job, {"last question written": 2.0}, (100.0, 0.5))
     assert (found.windows, found.answers, found.missing) == (2, 3, 1)
     assert (found.median, found.worst) == (40.0, 60.0)
+    assert (found.feed_share, found.worker_share) == (0.5, 0.25)
     assert (found.first_rss, found.last_rss, found.most_rss, found.most_backlog) == (7, 8, 9, 5)
     with pytest.raises(TimeoutError, match="no window was answered"):
-        summary([], [(7, 1)], (1500, 3500), job, (1.0, 2.0), (100.0, 0.5))
+        summary([], usage, (1500, 3500), job, {}, (100.0, 0.5))
 
 
 def test_a_window_is_as_late_as_its_last_record() -> None:
     written = [(1000, 9000.0), (2000, 2010.0), (2000, 2030.0), (2000, 2020.0), (3000, 3050.0), (4000, 4040.0)]
     assert last_of(written, (1500, 4000)) == 40.0
+    assert first_of(written, (1500, 4000)) == 40.0
+    assert first_of(written[1:4], (1500, 4000)) == 10.0
 
 
 def test_memory_is_that_of_the_process() -> None:

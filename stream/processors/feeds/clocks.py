@@ -43,6 +43,10 @@ class Clock:
         if self._by_broker:
             self.now = max(self.now, int(moment * 1000) - self._idle)
 
+    def told_at(self, reading: int) -> float | None:
+        """A moment, in seconds, whose ``reached_end`` brings the clock to a reading; None where only marks move it."""
+        return (reading + self._idle + 1) / 1000 if self._by_broker else None
+
     def read(self, records: Sequence[RecordLike]) -> tuple[Column, dict[int, Rejection | None]]:
         """Where the clock stands at each record, that record included; and which records are marks, with what is wrong with them.
 

@@ -86,6 +86,12 @@ class FeedProcessor:
         """Whether windows are due that were more than one step takes: the next ``idle`` writes more of them."""
         return any(self._streams.due(stream, self._clock.now) for stream in self._streams)
 
+    @property
+    def due_at(self) -> float | None:
+        """The moment from which on a silent partition has a window to tell of, in seconds since 1970."""
+        reading = self._streams.next_close()
+        return None if reading is None else self._clock.told_at(reading)
+
     def restore(self, records: Iterable[RecordLike]) -> None:
         """Take in records of the changelog; of each key the latest counts."""
         for record in records:

@@ -135,6 +135,17 @@ class StandingStreams:
         until_last = (stream.last - stream.next) // window.every_ms + 1
         return max(0, min(behind // window.every_ms + 1, until_last))
 
+    def next_close(self) -> int | None:
+        """Where the clock must stand for the next window to be due; None if none is to come."""
+        return min(
+            (
+                stream.next + stream.told.standing.window.size_ms + span_ms(stream.told.standing.lateness)
+                for stream in self.streams.values()
+                if stream.next <= stream.last
+            ),
+            default=None,
+        )
+
     @property
     def work(self) -> int:
         """In how many windows of all tallies an event may be looked for."""

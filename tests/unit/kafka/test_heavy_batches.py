@@ -7,7 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
+from aiokafka import TopicPartition
+
 from stream.kafka.clients import KAFKA, Consumer
+from stream.kafka.gathering import Gathering
 from stream.kafka.lives import Equipment, Life
 from stream.kafka.metrics import Metrics
 from stream.kafka.partition import PartitionTask
@@ -43,7 +46,9 @@ async def heartbeats_during_a_batch(*, heavy: bool) -> int:
     role = Role("worker", "group", "status", lambda _: cast(Processor, None))
     task = PartitionTask(0, Equipment(role, Settings(), KAFKA, nobody, nobody, Metrics("worker")))
     processor = cast(Processor, SlowProcessor(heavy=heavy))
-    life = Life(processor, cast(Any, None), {}, GroupOffsets())
+    offsets = GroupOffsets()
+    gathering = Gathering(TopicPartition("state", 0), offsets, patience=0.0)
+    life = Life(processor, cast(Any, None), {}, offsets, gathering)
     heartbeats = 0
 
     async def beat() -> None:

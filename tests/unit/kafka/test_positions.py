@@ -7,7 +7,14 @@ from aiokafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.kafka.positions import OFFSETS_INTERVAL, Extent, GroupOffsets, StateLostError, next_offset
+from stream.kafka.positions import (
+    BUSY_INTERVAL,
+    OFFSETS_INTERVAL,
+    Extent,
+    GroupOffsets,
+    StateLostError,
+    next_offset,
+)
 
 SOURCE = TopicPartition("queries", 3)
 OFFSETS = st.integers(0, 100)
@@ -102,3 +109,14 @@ def test_the_last_offset_reached_is_due_in_the_end_and_only_once() -> None:
     assert offsets.due(0.0) == {}
     assert offsets.due(OFFSETS_INTERVAL) == {SOURCE: 3}
     assert offsets.due(9 * OFFSETS_INTERVAL) == {}
+
+
+def test_what_others_wait_for_is_seldom_held_up_by_offsets() -> None:
+    offsets = GroupOffsets()
+    offsets.reach(SOURCE, 1)
+    assert offsets.due(0.0, waited_for=True) == {SOURCE: 1}
+    offsets.reach(SOURCE, 2)
+    assert offsets.due(0.9 * BUSY_INTERVAL, waited_for=True) == {}
+    assert offsets.due(0.9 * BUSY_INTERVAL) == {SOURCE: 2}
+    offsets.reach(SOURCE, 3)
+    assert offsets.due(2.0 * BUSY_INTERVAL, waited_for=True) == {SOURCE: 3}
