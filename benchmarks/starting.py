@@ -15,6 +15,8 @@ CASES: Final = {
     "sotto ask --help": ["-m", "sotto", "ask", "--help"],
     "from sotto import Client": ["-c", "from sotto import Client"],
     "what sotto ask imports": ["-c", "import stream.cli.queries"],
+    "what a feed imports": ["-c", "import stream.cli.serving, stream.kafka.feeds"],
+    "what a worker imports": ["-c", "import stream.cli.serving, stream.kafka.keyed"],
 }
 
 

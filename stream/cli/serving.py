@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from stream import log
-from stream.cli import alerting, monitoring
 from stream.cli.output import CommandError
 from stream.kafka.nearby import settings_here
 from stream.kafka.replicas import ReplicaError, Replicas, cores
@@ -50,10 +49,14 @@ def serve(
     """Run a service until SIGTERM or Ctrl-C."""
     log.configure(as_json=json_logs)
     if role is RoleName.MONITOR:
+        from stream.cli import monitoring  # noqa: PLC0415  (the other services start without what it needs)
+
         _require_replicable(role, processes)
         monitoring.serve(host, port, stop_with_stdin=stop_with_stdin)
         return
     if role is RoleName.ALERTS:
+        from stream.cli import alerting  # noqa: PLC0415
+
         _require_replicable(role, processes)
         alerting.serve(stop_with_stdin=stop_with_stdin)
         return

@@ -5,87 +5,45 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import secrets
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from stream import tracing
-from stream.data import GuardedReader, ReadingLimits, TableStore
 from stream.kafka import reading
 from stream.kafka.acls import Role as AccessRole
-from stream.kafka.engine import Engine
-from stream.kafka.feeds import FeedService
 from stream.kafka.health import Health
 from stream.kafka.heartbeats import heartbeats
-from stream.kafka.names import budget_group, worker_group
 from stream.kafka.processes import STOP_SECONDS
-from stream.kafka.roles import Role, ServiceName
+from stream.kafka.roles import ServiceName
 from stream.kafka.starting import Stopped, patiently
 from stream.kafka.topics import find_topics, warn_of_topics
 from stream.kernel import compiled
 from stream.log import get_logger
 from stream.noise import NoiseKey
-from stream.processors.budget import BudgetProcessor
-from stream.processors.queries import QueryProcessor
-from stream.processors.queries.shares import Limits
 from stream.processors.topics import Topics
 from stream.settings import Settings
 
+if TYPE_CHECKING:
+    from stream.kafka.engine import Engine
+    from stream.kafka.feeds import FeedService
+
 log = get_logger("service")
-
-
-def table_store(settings: Settings, key: NoiseKey) -> TableStore:
-    """The tables that this deployment lets its services read."""
-    limits = ReadingLimits.parse(
-        settings.table_roots,
-        table_bytes=settings.table_bytes,
-        reading_bytes=settings.table_reading_bytes,
-        seconds=settings.table_reading_seconds,
-    )
-    reader = GuardedReader(limits)
-    return TableStore.keyed_by(key, reader, reader.stamp)
-
-
-def worker(settings: Settings, topics: Topics, key: NoiseKey, health: Health | None = None) -> Engine:
-    """An engine that answers queries."""
-    tables = table_store(settings, key)
-    limits = Limits.of(settings.work_outstanding, settings.work_rate)
-    role = Role(
-        name="worker",
-        group=worker_group(settings),
-        status=topics.status,
-        make=lambda partition: QueryProcessor(topics, partition, key, tables, limits),
-    )
-    return Engine(role, settings, [topics.queries, topics.control], partitions=topics.partitions, health=health)
-
-
-def budget(settings: Settings, topics: Topics, key: NoiseKey, health: Health | None = None) -> Engine:
-    """An engine that grants, records and halts."""
-    tables = table_store(settings, key)
-    role = Role(
-        name="budget",
-        group=budget_group(settings),
-        status=topics.status,
-        make=lambda partition: BudgetProcessor(
-            topics,
-            partition,
-            key_id=key.key_id,
-            tables=tables,
-            mint=lambda _: secrets.token_bytes(16),
-        ),
-    )
-    return Engine(role, settings, [topics.requests, topics.charges], health=health)
 
 
 def _service(
     role: ServiceName, settings: Settings, topics: Topics, key: NoiseKey | None, health: Health
 ) -> Engine | FeedService:
     if role == "feed":
+        from stream.kafka.feeds import FeedService  # noqa: PLC0415  (what the other roles need takes as long as all of this)
+
         return FeedService(settings, topics, health)
+    from stream.kafka.keyed import budget, worker  # noqa: PLC0415
+
     if key is None:
         raise ValueError(f"a {role} needs the noise key")
     return (worker if role == "worker" else budget)(settings, topics, key, health)
@@ -110,6 +68,7 @@ async def serve(
         find = partial(find_topics, settings, attempts=50, role=AccessRole(role))
         topics = await patiently(find, stopping, health.tell)
         await warn_of_topics(settings, AccessRole(role))
+        gc.disable()  # until all is imported: it stays
         engine = _service(role, settings, topics, key, health)
         if role != "feed":
             # Feeds must see of each record who stamped it.
@@ -118,6 +77,7 @@ async def serve(
         # Batches allocate hundreds of thousands of short-lived records: the default would collect every 700.
         gc.freeze()
         gc.set_threshold(100_000, 20, 20)
+        gc.enable()
         stop_when_told(engine.stop, stop_with_stdin=stop_with_stdin)
         engine.on_failure = end_soon
         if not stopping.is_set():

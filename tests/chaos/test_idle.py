@@ -16,8 +16,8 @@ from aiokafka import AIOKafkaConsumer
 
 from schemas import OpenStream
 from stream.kafka.broker_config import HOST, _free_port
+from stream.kafka.keyed import worker
 from stream.kafka.processes import RoleName, Service
-from stream.kafka.services import worker
 from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
 from stream.processors.base import Outputs, RecordLike

@@ -23,8 +23,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from schemas import Amount, PartitionStatus, SourceRecord, ValuesSource
 from sotto import AsyncClient
 from stream.kafka import reports
+from stream.kafka.keyed import worker
 from stream.kafka.processes import Service
-from stream.kafka.services import worker
 from stream.noise import NoiseKey
 from stream.processors.topics import partition_of
 from stream.settings import Settings

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from sotto import AsyncClient
-from stream.kafka.services import worker
+from stream.kafka.keyed import worker
 from stream.noise import NoiseKey
 from stream.processors.base import RecordLike
 from stream.processors.queries.admission import Admission, Reading

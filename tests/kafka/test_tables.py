@@ -16,7 +16,7 @@ from schemas import Answer
 from sotto import AsyncClient, Refused
 from stream.data import GuardedReader, Rows
 from stream.kafka.engine import Engine
-from stream.kafka.services import budget, worker
+from stream.kafka.keyed import budget, worker
 from stream.noise import NoiseKey
 from stream.settings import Settings
 from tests.conftest import StartService

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -201,3 +202,26 @@ def test_all_that_the_public_package_names_is_there() -> None:
     assert [name for name in sotto.__all__ if getattr(sotto, name, None) is None] == []
     with pytest.raises(AttributeError, match="has no attribute 'Klient'"):
         _ = sotto.Klient
+
+
+def test_a_feed_starts_without_what_only_other_services_need() -> None:
+    others = [
+        "stream.processors.queries",
+        "stream.processors.budget",
+        "stream.monitor",
+        "stream.alerts",
+        "stream.audit",
+    ]
+    result = run(
+        f"import json, sys, stream.cli.serving, stream.kafka.feeds\n"
+        f"print(json.dumps([name for name in {others} if name in sys.modules]))"
+    )
+    assert json.loads(result.stdout) == [], result.stderr
+
+
+def test_garbage_is_looked_for_again_once_a_command_is_loaded() -> None:
+    _loaded("key", COMMANDS["key"].where)
+    assert gc.isenabled()
+    with pytest.raises(ModuleNotFoundError):
+        _loaded("nothing", "stream.nothing:app")
+    assert gc.isenabled()

@@ -1,0 +1,60 @@
+"""The services that have the noise key, as engines: workers and the budget service. Feeds need nothing of what is imported here."""
+
+from __future__ import annotations
+
+import secrets
+
+from stream.data import GuardedReader, ReadingLimits, TableStore
+from stream.kafka.engine import Engine
+from stream.kafka.health import Health
+from stream.kafka.names import budget_group, worker_group
+from stream.kafka.roles import Role
+from stream.noise import NoiseKey
+from stream.processors.budget import BudgetProcessor
+from stream.processors.queries import QueryProcessor
+from stream.processors.queries.shares import Limits
+from stream.processors.topics import Topics
+from stream.settings import Settings
+
+
+def table_store(settings: Settings, key: NoiseKey) -> TableStore:
+    """The tables that this deployment lets its services read."""
+    limits = ReadingLimits.parse(
+        settings.table_roots,
+        table_bytes=settings.table_bytes,
+        reading_bytes=settings.table_reading_bytes,
+        seconds=settings.table_reading_seconds,
+    )
+    reader = GuardedReader(limits)
+    return TableStore.keyed_by(key, reader, reader.stamp)
+
+
+def worker(settings: Settings, topics: Topics, key: NoiseKey, health: Health | None = None) -> Engine:
+    """An engine that answers queries."""
+    tables = table_store(settings, key)
+    limits = Limits.of(settings.work_outstanding, settings.work_rate)
+    role = Role(
+        name="worker",
+        group=worker_group(settings),
+        status=topics.status,
+        make=lambda partition: QueryProcessor(topics, partition, key, tables, limits),
+    )
+    return Engine(role, settings, [topics.queries, topics.control], partitions=topics.partitions, health=health)
+
+
+def budget(settings: Settings, topics: Topics, key: NoiseKey, health: Health | None = None) -> Engine:
+    """An engine that grants, records and halts."""
+    tables = table_store(settings, key)
+    role = Role(
+        name="budget",
+        group=budget_group(settings),
+        status=topics.status,
+        make=lambda partition: BudgetProcessor(
+            topics,
+            partition,
+            key_id=key.key_id,
+            tables=tables,
+            mint=lambda _: secrets.token_bytes(16),
+        ),
+    )
+    return Engine(role, settings, [topics.requests, topics.charges], health=health)
