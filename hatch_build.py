@@ -23,7 +23,8 @@ try:
 except ImportError:  # run as a program
     BuildHookInterface = object
 
-SOURCE = Path(__file__).parent / "stream" / "kernel" / "kernel.c"
+KERNEL = Path(__file__).parent / "stream" / "kernel"
+SOURCES = sorted(KERNEL.glob("*.c"))
 OPTIONS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-Wno-psabi")
 
 
@@ -54,15 +55,16 @@ def compiler() -> list[str] | None:
 
 def build(target: Path | None = None) -> Path | None:
     """Compile the kernel, to stand beside its source unless told otherwise; None if there is no compiler, or if it fails."""
-    target = target or SOURCE.with_suffix(".so")
+    target = target or KERNEL / "kernel.so"
     if (command := compiler()) is None:
         print("no C compiler: the kernel is not built, workers do its work in Python", file=sys.stderr)
         return None
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES)).hexdigest()
     # Exchanged in one step: a process that has the old one loaded keeps it.
     made = target.with_name(f"{target.name}.{os.getpid()}")
     try:
-        subprocess.run([*command, *OPTIONS, f'-DSOURCE="{digest}"', str(SOURCE), "-o", str(made)], check=True)
+        sources = map(str, SOURCES)
+        subprocess.run([*command, *OPTIONS, f'-DSOURCE="{digest}"', *sources, "-o", str(made)], check=True)
         made.replace(target)
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"the kernel is not built, workers do its work in Python: {error}", file=sys.stderr)

@@ -1,17 +1,22 @@
-"""Loops over every event of a batch: compiled from one file of C where it was built, in Python otherwise.
+"""Loops over every event of a batch: compiled from C where it was built, in Python otherwise.
 
 Both give the same bytes. Nothing here knows of Kafka, streams or privacy.
 """
 
 from stream.kernel.columns import Column, Spans, Texts, joined, rows_of, spans_of, with_room
+from stream.kernel.counting import Added, Bounded, added, bounded
 from stream.kernel.hashing import keyed_output, keyed_words
+from stream.kernel.keys import Keys, with_rows
 from stream.kernel.library import compiled, use
 from stream.kernel.names import Names, Scanned
 from stream.kernel.packing import Part, pack
 from stream.kernel.records import RecordReader, RecordWriter
 
 __all__ = [
+    "Added",
+    "Bounded",
     "Column",
+    "Keys",
     "Names",
     "Part",
     "RecordReader",
@@ -19,6 +24,8 @@ __all__ = [
     "Scanned",
     "Spans",
     "Texts",
+    "added",
+    "bounded",
     "compiled",
     "joined",
     "keyed_output",
@@ -28,4 +35,5 @@ __all__ = [
     "spans_of",
     "use",
     "with_room",
+    "with_rows",
 ]

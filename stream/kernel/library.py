@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from stream.environment import KERNEL_VARIABLE
 
-SOURCE: Final = Path(__file__).with_name("kernel.c")
-FILE: Final = SOURCE.with_suffix(".so")
+SOURCES: Final = Path(__file__).parent
+"""The folder of the C."""
+FILE: Final = SOURCES / "kernel.so"
 """Where a build puts it."""
 
 _POINTER, _NUMBER, _DOUBLED = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
@@ -30,6 +31,19 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "sotto_room": (_NUMBER, [_NUMBER, _POINTER, _NUMBER]),
     "sotto_pack": (_NUMBER, [_NUMBER, _POINTER, _NUMBER, *[_POINTER] * 3]),
     "sotto_frame": (_NUMBER, [*[_NUMBER] * 4, *[_POINTER] * 7, _NUMBER, _POINTER]),
+    "sotto_number": (
+        _NUMBER,
+        [_NUMBER, _POINTER, _POINTER, _NUMBER, _DOUBLED, _POINTER, _NUMBER, *[_POINTER] * 2],
+    ),
+    "sotto_index": (None, [_NUMBER, *[_POINTER] * 2, _NUMBER, _DOUBLED]),
+    "sotto_bound": (
+        _NUMBER,
+        [_NUMBER, *[_POINTER] * 3, _NUMBER, _NUMBER, _DOUBLED, _POINTER, _NUMBER, *[_POINTER] * 3],
+    ),
+    "sotto_add": (
+        _NUMBER,
+        [_NUMBER, _POINTER, _POINTER, _NUMBER, *[_POINTER] * 4, _NUMBER, *[_POINTER] * 2],
+    ),
     "sotto_unframe": (_NUMBER, [_POINTER, *[_NUMBER] * 8, *[_POINTER] * 6]),
 }
 
@@ -40,9 +54,9 @@ class _Loaded:
     library: Any = None
 
 
-def digest_of(source: Path) -> str:
+def digest_of(folder: Path) -> str:
     """What tells this source from any other."""
-    return sha256(source.read_bytes()).hexdigest()
+    return sha256(b"".join(source.read_bytes() for source in sorted(folder.glob("*.c")))).hexdigest()
 
 
 def load(file: Path = FILE) -> Any:
@@ -55,7 +69,7 @@ def load(file: Path = FILE) -> Any:
     try:
         library = ctypes.CDLL(str(file))
         library.sotto_source.restype = ctypes.c_char_p
-        if library.sotto_source().decode() != digest_of(SOURCE):
+        if library.sotto_source().decode() != digest_of(SOURCES):
             return None
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(library, name)

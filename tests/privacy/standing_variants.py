@@ -10,35 +10,35 @@ import numpy as np
 from schemas.moments import moment_of
 from stream.data import parse
 from stream.processors.feeds.clocks import Clock
+from stream.processors.feeds.forms import Form
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.standing import Stream
-from stream.processors.feeds.tally import Tally
 from tests.privacy.audit_variants import Surgery, Variant
 
 
 def bound_for_each_batch(surgery: Surgery) -> None:
     """Each batch begins to count a person anew."""
-    count = Tally.count
+    count = Form.count
 
-    def anew(tally: Tally, batch: Any, piece: int) -> Any:
-        found = count(tally, batch, piece)
-        for visits in tally.tables.values():
-            visits.counts[:] = 0
+    def anew(form: Form, batch: Any, piece: int) -> Any:
+        found = count(form, batch, piece)
+        for visits in form.tables():
+            visits._counts[:] = 0
         return found
 
-    surgery.patch.setattr(Tally, "count", anew)
+    surgery.patch.setattr(Form, "count", anew)
 
 
 def bound_after_the_filter_of_another_stream(surgery: Surgery) -> None:
     """What is bounded are the events that another stream counts, which are those with an amount above 0; all others count."""
-    rank = Tally._rank
+    bound = Form._bound
 
-    def of_another(tally: Tally, table: Any, found: Any, *parts: Any) -> Any:
-        ranks = rank(tally, table, found, *parts)
-        theirs = found.batch.mask(parse("amount > 0", tally._domains))[found.rows]
-        return np.where(theirs, ranks, 0)
+    def of_another(form: Form, window: Any, rows: Any, wanted: Any, step: Any) -> Any:
+        found = bound(form, window, rows, wanted, step)
+        theirs = step.batch.mask(parse("amount > 0", form._domains))[rows]
+        return found._replace(let=np.where(theirs, found.let, wanted), first=np.where(theirs, found.first, wanted))
 
-    surgery.patch.setattr(Tally, "_rank", of_another)
+    surgery.patch.setattr(Form, "_bound", of_another)
 
 
 def empty_windows_left_out(surgery: Surgery) -> None:
@@ -87,13 +87,13 @@ def watermark_of_event_times(surgery: Surgery) -> None:
 
 def late_events_counted(surgery: Surgery) -> None:
     """An event counts in every window that has not been told of yet, although its stamp says that it came too late."""
-    count = Tally.count
+    count = Form.count
 
-    def whenever(tally: Tally, batch: Any, piece: int) -> Any:
+    def whenever(form: Form, batch: Any, piece: int) -> Any:
         batch.clocks = np.full(len(batch), -1, dtype=np.int64)
-        return count(tally, batch, piece)
+        return count(form, batch, piece)
 
-    surgery.patch.setattr(Tally, "count", whenever)
+    surgery.patch.setattr(Form, "count", whenever)
 
 
 VARIANTS: tuple[Variant, ...] = (

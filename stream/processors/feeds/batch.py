@@ -1,4 +1,4 @@
-"""A batch of events in columns, by person and in each person's own order: what all streams of a source share of it."""
+"""A batch of events in columns, in the partition's order: what all streams of a source share of it."""
 
 from __future__ import annotations
 
@@ -17,23 +17,14 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Batch:
-    """``clocks`` is where the partition's clock stood at each event, the event's own stamp included.
-
-    ``person`` numbers the people of the batch in the order of the rows; ``people`` has each row's digest.
-    """
+    """``clocks`` is where the partition's clock stood at each event, the event's own stamp included."""
 
     def __init__(self, events: Events, clocks: Column, domains: Mapping[str, Domain]) -> None:
         """Take the events that are to be counted, and the clock at each."""
-        first, second = events.people[:, 0], events.people[:, 1]
-        order = np.argsort(first, kind="stable")
-        if (alike := _changes(first[order])).sum() != (_changes(first[order]) | _changes(second[order])).sum():
-            order = np.lexsort((second, first))
-            alike = _changes(first[order]) | _changes(second[order])
-        self.people = events.people[order]
-        self.person: Column = np.cumsum(alike) - 1
-        self.times = events.times[order]
-        self.clocks = clocks[order]
-        self._codes = {name: column[order] for name, column in events.codes.items()}
+        self.people = events.people
+        self.times = events.times
+        self.clocks = clocks
+        self._codes = events.codes
         self._domains = domains
         self._masks: dict[Predicate, Mask] = {}
         self._cells: dict[tuple[str, ...], Column] = {}
@@ -70,19 +61,6 @@ class Batch:
         if found is None:
             found = self._masks[leaf] = membership(leaf.cuts, leaf.size)[self._codes[leaf.attribute]]
         return found
-
-
-def _changes(column: npt.NDArray[Any]) -> Mask:
-    """Where a column differs from the row before; the first row does."""
-    found = np.ones(len(column), dtype=np.bool_)
-    np.not_equal(column[1:], column[:-1], out=found[1:])
-    return found
-
-
-def runs(column: Column) -> tuple[Column, Column]:
-    """Where each run of equal rows begins, and how long it is."""
-    starts = np.flatnonzero(_changes(column))
-    return starts, np.diff(starts, append=len(column))
 
 
 def kept(events: Events, mask: Mask) -> Events:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from stream.processors.feeds.batch import Column
-from stream.processors.feeds.visits import NEVER
+from stream.kernel import Added, Column, added
+from stream.processors.feeds.visits import NEVER, Words
 
 Pieces = npt.NDArray[np.int32]
-
-_DENSE: Final = 8
-"""Cells a row from which on it is quicker to sort the rows than to look at all cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +49,17 @@ class Cells:
             if self.counting.sum is not None:
                 self.sums = np.concatenate([self.sums, np.zeros(more, dtype=np.int64)])
 
-    def add(self, places: Column, codes: Column | None, piece: int) -> Column:
-        """Count events at their places (row · cells + cell), and give the places, each once."""
-        if len(self.counts) <= _DENSE * len(places):
-            added = np.bincount(places, minlength=len(self.counts))
-            touched = np.flatnonzero(added)
-            self.counts[touched] += added[touched]
-        else:
-            touched, times = np.unique(places, return_counts=True)
-            self.counts[touched] += times
-        if codes is not None:
-            np.add.at(self.sums, places, codes)
-        self._mark(touched, piece)
-        return touched
+    def add(self, places: Column, bits: Words, bit: int, codes: Column | None, piece: int) -> Added:
+        """Count the events that have a bit at their places (row · cells + cell), which a piece is to tell of."""
+        found = added(places, bits, bit, codes, self.counts, self.sums, self.pieces, piece)
+        self.live += found.fresh
+        return found
 
     def put(self, places: Column, counts: Column, sums: Column | None, piece: int) -> None:
         """Take what a piece of the changelog says of some places; of two pieces the later one holds."""
         self.counts[places] = counts
-        self._mark(places, piece)
+        self.live += int(np.count_nonzero(self.pieces[places] == NEVER))
+        self.pieces[places] = piece
         if sums is not None:
             self.sums[places] = sums
 
@@ -95,10 +84,8 @@ class Cells:
         pairs = [(cell, number) for cell, number in zip(cells.tolist(), found, strict=True) if number]
         return [cell for cell, _ in pairs], [number for _, number in pairs]
 
-    def old(self, before: int) -> Column:
-        """The places that pieces before this one said last."""
-        return np.flatnonzero((self.pieces != NEVER) & (self.pieces < before))
-
-    def _mark(self, places: Column, piece: int) -> None:
-        self.live += int(np.count_nonzero(self.pieces[places] == NEVER))
+    def again(self, before: int, piece: int) -> Column:
+        """The places that pieces before one said last, which another is to say now."""
+        places = np.flatnonzero((self.pieces != NEVER) & (self.pieces < before))
         self.pieces[places] = piece
+        return places

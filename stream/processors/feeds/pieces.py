@@ -1,7 +1,8 @@
 """The changelog of what was counted, in pieces: each says what a step changed, and is deleted when later ones have said it all.
 
 A figure never goes down while its window is open, and a piece has figures as they are after its step and not what was added, so
-that of any two pieces the later one holds. A piece is binary: people are digests of 16 bytes, and nothing is named.
+that of any two pieces the later one holds. A piece is binary: people are digests of 16 bytes, and nothing is named. What was counted of a person in
+a window stands once for all conditions.
 """
 
 from __future__ import annotations
@@ -12,52 +13,70 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from stream.processors.feeds.cells import Counting
-from stream.processors.feeds.tally import Table, Tally, Touched
+from stream.processors.feeds.forms import Form
+from stream.processors.feeds.tally import Tally, Touched
+from stream.processors.feeds.visits import Visits, Words, packed, packed_bytes, unpacked
 
-PEOPLE_AT_ONCE: Final = 32_768
-"""Most entries of one piece: with 24 bytes each it stays below the largest record of any topic."""
+PIECE_BYTES: Final = 768 * 1024
+"""About as large as a piece may be: below the largest record of any topic."""
+_DIGEST_BYTES: Final = 16
+_CELL_BYTES: Final = 24
 _PREFIX: Final = b"piece|"
 
 
 class _People(msgspec.Struct, array_like=True, gc=False):
-    """How often people were counted, and in which of the section's windows."""
+    """How often people were counted in a window, in the columns of some tallies."""
 
-    table: Table
+    tallies: list[int]
+    start: int
     digests: bytes
-    windows: bytes
+    counts: bytes
+
+
+class _Lives(msgspec.Struct, array_like=True, gc=False):
+    """How often people were counted by a tally in all windows together."""
+
+    tally: int
+    digests: bytes
     counts: bytes
 
 
 class _Places(msgspec.Struct, array_like=True, gc=False):
-    """Numbers of cells, and in which of the section's windows they are."""
+    """Numbers of a tally's cells; ``among`` says of each in which of the windows it is."""
 
+    tally: int
     by: tuple[str, ...]
     people: bool
     sum: str | None
-    windows: bytes
+    windows: list[int]
+    count: int
+    among: bytes
     cells: bytes
     counts: bytes
     sums: bytes
 
 
-class _Section(msgspec.Struct, array_like=True, gc=False):
-    """What one tally has of some windows, by their beginning; there are none where all windows are counted together."""
+class _Sections(msgspec.Struct, array_like=True, gc=False):
+    """A piece."""
 
-    tally: int
-    windows: list[int]
     people: list[_People]
+    lives: list[_Lives]
     cells: list[_Places]
 
     @property
     def entries(self) -> int:
-        """How many figures there are."""
-        return sum(len(one.counts) // 4 for one in self.people) + sum(len(one.cells) // 4 for one in self.cells)
+        """How many figures there are: the rows of people and the cells."""
+        digests = sum(len(one.digests) for one in self.people) + sum(len(one.digests) for one in self.lives)
+        return digests // _DIGEST_BYTES + sum(one.count for one in self.cells)
 
+
+_Section = _People | _Lives | _Places
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[_Section]).decode
+_decode = msgspec.msgpack.Decoder(_Sections).decode
 
 
 @dataclass(slots=True)
@@ -78,94 +97,147 @@ def number_of(key: bytes) -> int | None:
     return int(key[len(_PREFIX) :]) if key.startswith(_PREFIX) else None
 
 
-def pieces(changes: Iterable[tuple[Tally, Touched]]) -> Iterator[Piece]:
+def pieces(changes: Iterable[tuple[Form, Touched]]) -> Iterator[Piece]:
     """What was touched, in as many pieces as it takes."""
-    sections: list[_Section] = []
-    entries = 0
-    for tally, touched in changes:
-        for section, count in _sections(tally, touched):
-            if sections and entries + count > PEOPLE_AT_ONCE:
-                yield Piece(_encode(sections), entries)
-                sections, entries = [], 0
-            sections.append(section)
-            entries += count
-    if sections:
-        yield Piece(_encode(sections), entries)
+    piece, size = _Sections([], [], []), 0
+    for form, touched in changes:
+        for section, more in _sections(form, touched):
+            if size and size + more > PIECE_BYTES:
+                yield Piece(_encode(piece), piece.entries)
+                piece, size = _Sections([], [], []), 0
+            _add(piece, section)
+            size += more
+    if size:
+        yield Piece(_encode(piece), piece.entries)
 
 
-def _sections(tally: Tally, touched: Touched) -> Iterator[tuple[_Section, int]]:
-    starts = tally.starts()
-    for table, entries in touched.people.items():
-        for part in _parts(len(entries.slots)):
-            windows, books = [], np.empty(0, dtype=np.int64)
-            if table != "life":
-                numbers, books = np.unique(entries.books[part], return_inverse=True)
-                windows = [starts[number] for number in numbers.tolist()]
-            counts = tally.tables[table].counts[entries.slots[part]]
-            people = _People(table, entries.people[part].tobytes(), _narrow(books), counts.astype("<u4").tobytes())
-            yield _Section(tally.number, windows, [people], []), len(counts)
-    by_row = {row: start for start, row in tally.rows.items()}
-    for counting, touched_places in touched.cells.items():
-        cells = tally.cells[counting]
-        for part in _parts(len(touched_places)):
-            places = touched_places[part]
-            rows, among = np.unique(places // cells.cells, return_inverse=True)
-            found = _Places(
-                counting.by,
-                counting.people,
-                counting.sum,
-                _narrow(among),
-                (places % cells.cells).astype("<u4").tobytes(),
-                cells.counts[places].astype("<i8").tobytes(),
-                cells.sums[places].astype("<i8").tobytes() if counting.sum is not None else b"",
+def _add(piece: _Sections, section: _Section) -> None:
+    if isinstance(section, _People):
+        piece.people.append(section)
+    elif isinstance(section, _Lives):
+        piece.lives.append(section)
+    else:
+        piece.cells.append(section)
+
+
+def _sections(form: Form, touched: Touched) -> Iterator[tuple[_Section, int]]:
+    """What is said, and about how many bytes that takes."""
+    tallies = sorted(form.tallies.values(), key=lambda tally: tally.column)
+    numbers, columns = [tally.number for tally in tallies], [tally.column for tally in tallies]
+    for start, rows in touched.people.items():
+        yield from (
+            (_People(numbers, start, digests, counts), len(digests) + len(counts) + _overhead(numbers))
+            for digests, counts in _people(form.windows[start].visits, rows, columns, form.most)
+        )
+    for number, rows in touched.lives.items():
+        tally = form.tallies[number]
+        if tally.life is not None:
+            found = _people(tally.life, rows, [0], tally.shape.total or 0)
+            yield from (
+                (_Lives(number, digests, counts), len(digests) + len(counts) + _overhead(()))
+                for digests, counts in found
             )
-            yield _Section(tally.number, [by_row[row] for row in rows.tolist()], [], [found]), len(places)
+    by_row = {window.row: start for start, window in form.windows.items()}
+    for number, counting in touched.cells:
+        yield from _places(form.tallies[number], counting, touched.places((number, counting)), by_row)
 
 
-def _parts(count: int) -> Iterator[slice]:
-    return (slice(start, start + PEOPLE_AT_ONCE) for start in range(0, count, PEOPLE_AT_ONCE))
+def _people(
+    visits: Visits, rows: npt.NDArray[np.int64], columns: list[int], most: int
+) -> Iterator[tuple[bytes, bytes]]:
+    """Whose some rows are, and what is counted there, in parts."""
+    for part in _parts(len(rows), _DIGEST_BYTES + packed_bytes(most, len(columns))):
+        own = rows[part]
+        yield visits.people(own).astype("<u8").tobytes(), packed(visits.counts(own, columns), most)
 
 
-def _narrow(places: np.ndarray[Any, Any]) -> bytes:
-    return places.astype("<u2").tobytes()
+def _places(
+    tally: Tally, counting: Counting, touched: npt.NDArray[np.int64], by_row: Mapping[int, int]
+) -> Iterator[tuple[_Section, int]]:
+    cells = tally.cells[counting]
+    for part in _parts(len(touched), _CELL_BYTES):
+        places = touched[part]
+        rows, among = np.unique(places // cells.cells, return_inverse=True)
+        found = _Places(
+            tally.number,
+            counting.by,
+            counting.people,
+            counting.sum,
+            [by_row[row] for row in rows.tolist()],
+            len(places),
+            b"" if len(rows) == 1 else _narrow(among),
+            _narrow(places % cells.cells),
+            _narrow(cells.counts[places]),
+            _narrow(cells.sums[places]) if counting.sum is not None else b"",
+        )
+        size = len(found.among) + len(found.cells) + len(found.counts) + len(found.sums)
+        yield found, size + _overhead(found.windows)
 
 
-def take(value: bytes, number: int, tallies: Mapping[int, Tally], closed: Mapping[int, int]) -> int:
+def _parts(count: int, size: int) -> Iterator[slice]:
+    most = max(1, PIECE_BYTES // size)
+    return (slice(start, start + most) for start in range(0, count, most))
+
+
+def _overhead(numbers: Iterable[int]) -> int:
+    """More than what a section has beside its columns."""
+    return 200 + 9 * sum(1 for _ in numbers)
+
+
+def _narrow(numbers: np.ndarray[Any, Any]) -> bytes:
+    """Numbers from 0 on in as few bytes each as the largest needs."""
+    bits = int(numbers.max(initial=0)).bit_length()
+    return numbers.astype(next(f"<u{size}" for size in (1, 2, 4, 8) if bits <= 8 * size)).tobytes()
+
+
+def _wide(value: bytes, count: int) -> npt.NDArray[np.int64]:
+    return np.frombuffer(value, dtype=f"<u{max(1, len(value) // max(1, count))}").astype(np.int64)
+
+
+def take(value: bytes, number: int, forms: Iterable[Form]) -> int:
     """Take a piece in, and give how many figures it has.
 
-    Windows that begin before ``closed``, by tally, are passed over, as are tallies that are no more.
+    Windows that nobody counts any more are passed over, as are tallies that are no more.
     """
-    sections = _decode(value)
-    for section in sections:
-        if (tally := tallies.get(section.tally)) is not None:
-            tally.open(start for start in section.windows if start >= closed[section.tally])
-            _take(section, number, tally)
-    return sum(section.entries for section in sections)
+    piece = _decode(value)
+    for form in forms:
+        for people in piece.people:
+            _take_people(people, number, form)
+        for lives in piece.lives:
+            tally = form.tallies.get(lives.tally)
+            if tally is not None and tally.life is not None:
+                counts = unpacked(lives.counts, tally.shape.total or 0, 1)
+                tally.life.put(_digests(lives.digests), [0], counts, number)
+        for places in piece.cells:
+            if (tally := form.tallies.get(places.tally)) is not None:
+                _take_places(places, number, form, tally)
+    return piece.entries
 
 
-def _take(section: _Section, number: int, tally: Tally) -> None:
-    is_open = np.array([start in tally.rows for start in section.windows], dtype=np.bool_)
-    books = np.array(
-        [tally.book(start) if start in tally.rows else 0 for start in section.windows], dtype=np.int32
-    )
-    rows = np.array([tally.rows.get(start, 0) for start in section.windows], dtype=np.int64)
-    for people in section.people:
-        if (visits := tally.tables.get(people.table)) is None:
-            continue
-        digests = np.frombuffer(people.digests, dtype="<u8").reshape(-1, 2).astype(np.uint64)
-        counts = np.frombuffer(people.counts, dtype="<u4")
-        windows = np.frombuffer(people.windows, dtype="<u2")
-        kept = is_open[windows] if section.windows else np.ones(len(counts), dtype=np.bool_)
-        whose = books[windows][kept] if section.windows else np.zeros(len(counts), dtype=np.int32)
-        slots = visits.slots(digests[kept], whose)
-        visits.counts[slots] = counts[kept]
-        visits.pieces[slots] = number
-    for one in section.cells:
-        counting = Counting(one.by, one.people, one.sum)
-        if (cells := tally.cells.get(counting)) is None:
-            continue
-        windows = np.frombuffer(one.windows, dtype="<u2")
-        kept = is_open[windows]
-        places = rows[windows][kept] * cells.cells + np.frombuffer(one.cells, dtype="<u4")[kept]
-        sums = np.frombuffer(one.sums, dtype="<i8")[kept] if counting.sum is not None else None
-        cells.put(places, np.frombuffer(one.counts, dtype="<i8")[kept], sums, number)
+def _take_people(section: _People, number: int, form: Form) -> None:
+    own = [place for place, tally in enumerate(section.tallies) if tally in form.tallies]
+    if not own or section.start < form.first:
+        return
+    counts = unpacked(section.counts, form.most, len(section.tallies))[:, own]
+    tallies = [form.tallies[section.tallies[place]] for place in own]
+    visits = form.open(section.start).visits
+    visits.put(_digests(section.digests), [tally.column for tally in tallies], counts, number)
+    for tally in tallies:
+        tally.reached = max(tally.reached, section.start)
+
+
+def _take_places(section: _Places, number: int, form: Form, tally: Tally) -> None:
+    counting = Counting(section.by, section.people, section.sum)
+    if (cells := tally.cells.get(counting)) is None:
+        return
+    kept = [form.open(start).row if start >= form.first else -1 for start in section.windows]
+    among = _wide(section.among, section.count) if section.among else np.zeros(section.count, dtype=np.int64)
+    rows = np.array(kept, dtype=np.int64)[among]
+    is_open = rows >= 0
+    places = rows[is_open] * cells.cells + _wide(section.cells, section.count)[is_open]
+    sums = _wide(section.sums, section.count)[is_open] if counting.sum is not None else None
+    cells.put(places, _wide(section.counts, section.count)[is_open], sums, number)
+
+
+def _digests(value: bytes) -> Words:
+    return np.frombuffer(value, dtype="<u8").reshape(-1, 2).astype(np.uint64)

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from stream.processors.base import Message
+from stream.processors.feeds.forms import Form
 from stream.processors.feeds.pieces import key_of, pieces
-from stream.processors.feeds.tally import Entries, Tally, Touched
+from stream.processors.feeds.tally import Touched
 
 SLACK: Final = 65_536
 """So many figures the changelog may hold beyond twice those that count."""
@@ -16,7 +17,7 @@ AT_ONCE: Final = 2 * 65_536
 """Pieces of so many figures are said again in one step, and no more than so many times what the step itself has written."""
 TIMES: Final = 4
 
-Changes = Sequence[tuple[Tally, Touched]]
+Changes = Sequence[tuple[Form, Touched]]
 
 
 class PiecesLog:
@@ -34,13 +35,13 @@ class PiecesLog:
         self._entries += entries
         self.next = max(self.next, end)
 
-    def write(self, changes: Changes, tallies: Iterable[Tally]) -> list[Message]:
+    def write(self, changes: Changes, forms: Iterable[Form]) -> list[Message]:
         """The records of a step that changed this, with what it says again of old pieces, and the ends of those."""
         messages: list[Message] = []
         first = self.next
         entries = self._append(changes, messages)
-        known = list(tallies)
-        excess = self._entries - 2 * sum(tally.live for tally in known) - SLACK
+        known = list(forms)
+        excess = self._entries - 2 * sum(form.live for form in known) - SLACK
         old: list[tuple[int, int, int]] = []
         allowed = max(AT_ONCE // TIMES, TIMES * entries)
         while self._steps and self._steps[0][0] < first and excess > 0 and allowed > 0:
@@ -49,7 +50,7 @@ class PiecesLog:
             allowed -= old[-1][2]
         if old:
             before = old[-1][1]
-            self._append([(tally, again) for tally in known if (again := _again(tally, before, first))], messages)
+            self._append([(form, again) for form in known if (again := _again(form, before, first))], messages)
             self._entries -= sum(step[2] for step in old)
             messages += [(key_of(number), None, ()) for step in old for number in range(step[0], step[1])]
         return messages
@@ -66,17 +67,16 @@ class PiecesLog:
         return entries
 
 
-def _again(tally: Tally, before: int, piece: int) -> Touched | None:
-    """What old pieces said last of a tally, to be said in a new one."""
+def _again(form: Form, before: int, piece: int) -> Touched:
+    """What old pieces said last of a form, to be said in a new one."""
     touched = Touched()
-    for table, visits in tally.tables.items():
-        entries = visits.entries(before)
-        visits.pieces[entries[-1]] = piece
-        if len(entries[-1]):
-            touched.people[table] = Entries(*entries)
-    for counting, cells in tally.cells.items():
-        places = cells.old(before)
-        cells.pieces[places] = piece
-        if len(places):
-            touched.cells[counting] = places
-    return touched if touched.people or touched.cells else None
+    for start, window in form.windows.items():
+        if len(rows := window.visits.again(before, piece)):
+            touched.people[start] = rows
+    for tally in form.tallies.values():
+        if tally.life is not None and len(rows := tally.life.again(before, piece)):
+            touched.lives[tally.number] = rows
+        for counting, cells in tally.cells.items():
+            if len(places := cells.again(before, piece)):
+                touched.cells[tally.number, counting] = [places]
+    return touched

@@ -13,7 +13,6 @@ from schemas.wire import struct
 from stream.processors.base import PROGRESS_KEY, LaterVersionError, Outputs, RecordLike, TableMissedError
 from stream.processors.feeds.clocks import Clock
 from stream.processors.feeds.definitions import Definitions
-from stream.processors.feeds.figures import Figures
 from stream.processors.feeds.intake import Intake
 from stream.processors.feeds.pieces import number_of, take
 from stream.processors.feeds.pieces_log import Changes, PiecesLog
@@ -25,8 +24,8 @@ from stream.processors.letters import dead_letter
 from stream.processors.rejections import INTERNAL, Rejection
 from stream.processors.topics import Topics
 
-WORK_AT_ONCE: Final = 400_000
-"""Events times windows that they may lie in, of all that streams do not share: what one step looks at."""
+WORK_AT_ONCE: Final = 1_000_000
+"""Events times windows that they may lie in, once for each condition: what one step looks at."""
 
 _STREAM: Final = b"stream|"
 
@@ -71,7 +70,6 @@ class FeedProcessor:
         self._offset = 0
         self._seen = -1
         self._restoring: dict[bytes, RecordLike] = {}
-        self._figures = Figures(self._streams)
 
     def reached_end(self, moment: float) -> None:
         """Be told that whatever stood in the partition at a moment has been taken in, in seconds since 1970.
@@ -179,32 +177,32 @@ class FeedProcessor:
     @property
     def counted(self) -> int:
         """Events that count, once for each window."""
-        return self._figures["counted"]
+        return self._streams.figures.counted
 
     @property
     def late(self) -> int:
         """Events that came too late for a window, once for each."""
-        return self._figures["late"]
+        return self._streams.figures.late
 
     @property
     def left_out(self) -> int:
         """Events that the bounds left out, once for each window."""
-        return self._figures["left_out"]
+        return self._streams.figures.left_out
 
     @property
     def open_windows(self) -> int:
-        """Windows in which something was counted and that are not told of; those of streams that share them are one."""
-        return self._figures.open_windows
+        """Windows in which something was counted and that are not told of; those of streams with equal windows are one."""
+        return sum(len(form.windows) for form in self._streams.forms)
 
     @property
     def people(self) -> int:
         """People who were counted in open windows, once for each."""
-        return self._figures.people
+        return sum(form.people for form in self._streams.forms)
 
     @property
     def table_bytes(self) -> int:
         """The memory that these people take."""
-        return self._figures.table_bytes
+        return sum(table.nbytes for form in self._streams.forms for table in form.tables())
 
     def _resume(self, name: str, found: Any, told: Mapping[str, Told]) -> None:
         known = told.get(name)
@@ -246,8 +244,7 @@ class FeedProcessor:
     def _end(self, outputs: Outputs, stream: Stream, told: Told) -> None:
         """Drop what was counted for a stream; of one that may be extended yet it is kept how far it was."""
         name = stream.told.spec.stream
-        with self._figures.kept():
-            self._streams.end(name)
+        self._streams.end(name)
         value = None
         if told.kind != "closed":
             ended = FeedStream(incarnation=told.incarnation, offset=stream.offset, next=stream.next, state="ended")
@@ -261,19 +258,18 @@ class FeedProcessor:
             self._reject(outputs, records[place], rejection)
         if batch is None:
             return []
-        found = ((tally, tally.count(batch, self._log.next)) for tally in self._streams.tallies.values())
-        return [(tally, touched) for tally, touched in found if touched is not None]
+        found = ((form, form.count(batch, self._log.next)) for form in self._streams.forms)
+        return [(form, touched) for form, touched in found if touched is not None]
 
     def _close(self, outputs: Outputs) -> None:
         told = self._telling.due(self._streams, self._clock.now, outputs)
         for stream in told:
             self._keep_stream(outputs, stream)
         if told:
-            with self._figures.kept():
-                self._streams.settle()
+            self._streams.settle()
 
     def _write(self, outputs: Outputs, changes: Changes) -> None:
-        outputs.extend(self.changelog, self._partition, self._log.write(changes, self._streams.tallies.values()))
+        outputs.extend(self.changelog, self._partition, self._log.write(changes, self._streams.forms))
 
     def _keep(self, outputs: Outputs, key: bytes, value: bytes | None) -> None:
         outputs.add(self.changelog, self._partition, (key, value, ()))
@@ -295,11 +291,9 @@ class FeedProcessor:
 
     def _take(self, pieces: Mapping[int, RecordLike]) -> None:
         """Take in what the changelog has of the counts."""
-        tallies = self._streams.tallies
-        closed = {number: tally.first for number, tally in tallies.items()}
         for number in sorted(pieces):
             try:
-                entries = take(pieces[number].value or b"", number, tallies, closed)
+                entries = take(pieces[number].value or b"", number, self._streams.forms)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raise LaterVersionError(pieces[number]) from None
             self._log.add(number, number + 1, entries)

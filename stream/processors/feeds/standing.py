@@ -11,6 +11,7 @@ from schemas.windows import moment_ms, span_ms
 from stream.data import PredicateParser
 from stream.data.expressions import TRUE
 from stream.processors.feeds.cells import Counting
+from stream.processors.feeds.forms import Counted, Form
 from stream.processors.feeds.tally import NO_END, Shape, Tally
 from stream.processors.feeds.told import Told
 
@@ -37,9 +38,7 @@ class Stream:
 
     def values(self, start: int) -> tuple[list[int], list[int]]:
         """The cells of a window with a number other than 0, and their numbers."""
-        tally = self.tally_of(start)
-        row = tally.rows.get(start)
-        return ([], []) if row is None else tally.cells[self.counting].values(row)
+        return self.tally_of(start).values(self.counting, start)
 
     @property
     def kept(self) -> FeedStream:
@@ -61,6 +60,8 @@ class StandingStreams:
         self.next_tally = 0
         self.streams: dict[str, Stream] = {}
         self.tallies: dict[int, Tally] = {}
+        self.forms: list[Form] = []
+        self.figures = Counted()
         self._source = source
         self._parser = PredicateParser(source.attributes)
         self._shared: dict[Any, Tally] = {}
@@ -80,10 +81,10 @@ class StandingStreams:
             if tally is None:
                 tally = self._shared[key] = self._new(shape)
             own, until = None, -1
-            if tally.rows:
+            if tally.reached >= first:
                 own = news.get(tally.number)
                 if own is None:
-                    own = news[tally.number] = self._new(shape, max(tally.rows))
+                    own = news[tally.number] = self._new(shape, tally.reached)
                 until = own.last
             last = self._last(told, window.first_from(begins_at(told, first)))
             begun.append(self._join(Stream(told, offset, first, last, _counting(told), tally, own, until)))
@@ -120,12 +121,15 @@ class StandingStreams:
                     counted.setdefault(tally.number, set()).add(stream.counting)
         for number, tally in list(self.tallies.items()):
             if number not in needed:
+                self._form_of(tally).leave(number)
                 del self.tallies[number]
                 continue
             tally.first = needed[number]
-            tally.close(tally.first)
             for counting in tally.cells.keys() - counted[number]:
-                tally.release(counting)
+                del tally.cells[counting]
+        for form in self.forms:
+            form.close()
+        self.forms = [form for form in self.forms if form.tallies]
         self._shared = {key: tally for key, tally in self._shared.items() if tally.number in self.tallies}
 
     def due(self, stream: Stream, clock: int) -> int:
@@ -168,8 +172,15 @@ class StandingStreams:
         if number is None:
             number = self.next_tally
         self.next_tally = max(self.next_tally, number + 1)
-        tally = self.tallies[number] = Tally(number, shape, self._source.attributes, last)
+        form = next((form for form in self.forms if form.takes(shape)), None)
+        if form is None:
+            form = Form(shape, self._source.attributes, self.figures)
+            self.forms = [*self.forms, form]
+        tally = self.tallies[number] = form.join(number, shape, last)
         return tally
+
+    def _form_of(self, tally: Tally) -> Form:
+        return next(form for form in self.forms if form.tallies.get(tally.number) is tally)
 
     def _shape(self, told: Told) -> tuple[Shape, Any]:
         """How a stream's windows are counted, and what is the same of all streams that may share a tally."""

@@ -1,30 +1,21 @@
-"""How often each person was counted in each window: open addressing over numpy columns, some 25 bytes an entry and its share of room.
-
-Python's dictionaries would take ten times as much, and a step for each event.
-"""
+"""How often each person was counted under each of some conditions: a row a person, one column a condition."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-Words = npt.NDArray[np.uint64]
-Slots = npt.NDArray[np.intp]
-Books = npt.NDArray[np.int32]
+from stream.kernel import Bounded, Column, Keys, bounded, with_rows
 
-_FEWEST: Final = 256
-_FULL: Final = 0.55
-"""The share of slots that may be taken; beyond it there are half as many more."""
-_AT_ONCE: Final = 1 << 16
-"""Entries that are put into a new table at a time."""
-_HALF: Final = np.uint64(32)
-_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
-_APART: Final = np.uint64(0xD6E8FEB86659FD93)
-"""Odd, so that no two books give a person the same key."""
+Words = npt.NDArray[np.uint64]
+Counts = npt.NDArray[np.unsignedinteger[Any]]
+
 NEVER: Final = -1
-"""The piece of an entry that no piece of the changelog has."""
+"""The piece of what no piece of the changelog has."""
+_BITS: Final = (1, 2, 4, 8, 16, 32)
 
 
 def count_type(most: int) -> np.dtype[np.unsignedinteger[Any]]:
@@ -33,122 +24,98 @@ def count_type(most: int) -> np.dtype[np.unsignedinteger[Any]]:
 
 
 class Visits:
-    """Counts by person and book; a book is a window, by a number of its own.
+    """The people of one window, or of all together; nobody's row goes away before the whole does.
 
-    ``counts`` and ``pieces`` are by slot: how often the person was counted, and which piece of the changelog says so last.
+    ``pieces`` tells by row which piece of the changelog has it as it is.
     """
 
-    def __init__(self, most: int) -> None:
-        self.live = 0
-        """Entries of books that are open."""
-        self._sizes: dict[int, int] = {}
-        self._type = count_type(most)
-        self._allocate(_FEWEST)
+    def __init__(self, most: int, width: int) -> None:
+        """Count to ``most``, in so many columns."""
+        self._most = most
+        self._keys = Keys()
+        self._counts: Counts = np.zeros((0, width), dtype=count_type(most))
+        self._pieces: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
 
-    def _allocate(self, capacity: int) -> None:
-        self._taken = 0
-        self._capacity = capacity
-        self._keys = np.zeros((capacity, 2), dtype=np.uint64)
-        self._books = np.empty(capacity, dtype=np.int32)
-        self.counts = np.empty(capacity, dtype=self._type)
-        self.pieces = np.empty(capacity, dtype=np.int32)
+    def __len__(self) -> int:
+        return len(self._keys)
 
     @property
     def nbytes(self) -> int:
         """The memory that this takes."""
-        return sum(column.nbytes for column in (self._keys, self._books, self.counts, self.pieces))
+        return self._keys.nbytes + self._counts.nbytes + self._pieces.nbytes
 
-    def reserve(self, more: int) -> None:
-        """Have room for so many new entries."""
-        if self._taken + more > _FULL * self._capacity:
-            self._rebuild(more)
+    def count(self, people: Words, wanted: Words, piece: int) -> Bounded:
+        """Count each row's person in the columns that the row wants, as far as the bound lets; a piece is to tell of it."""
+        return bounded(self._rows(people), wanted, self._counts, self._most, self._pieces, piece)
 
-    def slots(self, people: Words, books: Books) -> Slots:
-        """The slots of these people in these books, no two of them alike; whoever is new there gets one with count 0."""
-        self.reserve(len(people))
-        keys = people.copy()
-        keys[:, 0] ^= books.astype(np.uint64) * _APART
-        spread = (keys[:, 0] * _SPREAD) >> _HALF
-        at = ((spread * np.uint64(self._capacity)) >> _HALF).astype(np.intp)
-        there = self._keys[at]
-        left = _different(there, keys)
-        if not len(left):
-            return at
-        found, news = at, []
-        at, there = at[left], there[left, 1]
-        steps = np.zeros(len(left), dtype=np.intp)
-        while True:
-            free = np.flatnonzero(there == 0)
-            if len(free):
-                # Several may want one slot: whoever is written last has it, and the others look at it again.
-                rows, slots = left[free], at[free]
-                self.pieces[slots] = rows
-                won = self.pieces[slots] == rows
-                rows, slots = rows[won], slots[won]
-                self._keys[slots] = keys[rows]
-                found[rows] = slots
-                news.append(rows)
-                waits = np.ones(len(left), dtype=np.bool_)
-                waits[free[won]] = False
-                left, at, there, steps = left[waits], at[waits], there[waits], steps[waits]
-            if not len(left):
-                break
-            # Each key takes steps of 1, 2, 3 …, which keeps what is crowded from growing together.
-            steps += there != 0
-            at = np.where(there == 0, at, (at + steps) % self._capacity)
-            taken = self._keys[at]
-            found[left] = at
-            different = _different(taken, keys[left])
-            left, at, there, steps = left[different], at[different], taken[different, 1], steps[different]
-        if news:
-            rows = np.concatenate(news)
-            slots = found[rows]
-            self._books[slots], self.counts[slots], self.pieces[slots] = books[rows], 0, NEVER
-            self._note(books[rows])
-        return found
+    def put(self, people: Words, columns: Sequence[int], counts: Counts, piece: int) -> None:
+        """Take what a piece of the changelog says of some people in some columns; of two pieces the later one holds."""
+        rows = self._rows(people)
+        for place, column in enumerate(columns):
+            self._counts[rows, column] = counts[:, place]
+        self._pieces[rows] = piece
 
-    def drop(self, book: int) -> None:
-        """Forget a book; its room is free when the table is built anew."""
-        self.live -= self._sizes.pop(book, 0)
+    def people(self, rows: Column) -> Words:
+        """Whose some rows are."""
+        return self._keys.of(rows)
 
-    def entries(self, before: int) -> tuple[Words, Books, Slots]:
-        """People, books and slots of the entries that pieces before this one said last."""
-        old = np.flatnonzero((self._keys[:, 1] != 0) & (self.pieces < before))
-        old = old[self._is_open(self._books[old])]
-        return self._people(old), self._books[old], old
+    def counts(self, rows: Column, columns: Sequence[int]) -> Counts:
+        """What was counted in some rows and columns."""
+        return self._counts[rows][:, columns]
 
-    def _people(self, slots: Slots) -> Words:
-        people = self._keys[slots]
-        people[:, 0] ^= self._books[slots].astype(np.uint64) * _APART
-        return people
+    def again(self, before: int, piece: int) -> Column:
+        """The rows that pieces before one said last, which another is to say now."""
+        rows: Column = np.flatnonzero(self._pieces[: len(self)] < before)
+        self._pieces[rows] = piece
+        return rows
 
-    def _is_open(self, books: Books) -> npt.NDArray[np.bool_]:
-        return np.isin(books, np.fromiter(self._sizes, dtype=np.int32, count=len(self._sizes)))
+    def widen(self, width: int) -> None:
+        """Have so many columns."""
+        counts: Counts = np.zeros((len(self._counts), width), dtype=self._counts.dtype)
+        counts[:, : self._counts.shape[1]] = self._counts
+        self._counts = counts
 
-    def _note(self, books: Books) -> None:
-        self._taken += len(books)
-        self.live += len(books)
-        least = int(books.min())
-        for book, more in enumerate(np.bincount(books - least).tolist(), least):
-            if more:
-                self._sizes[book] = self._sizes.get(book, 0) + more
+    def empty(self, column: int) -> None:
+        """Forget what was counted in a column."""
+        self._counts[:, column] = 0
 
-    def _rebuild(self, more: int) -> None:
-        kept = np.flatnonzero(self._keys[:, 1])
-        kept = kept[self._is_open(self._books[kept])]
-        people, books = self._people(kept), self._books[kept]
-        counts, pieces = self.counts[kept], self.pieces[kept]
-        capacity = _FEWEST
-        while len(kept) + more > 0.8 * _FULL * capacity:
-            capacity += capacity // 2
-        self._allocate(capacity)
-        self._sizes, self.live = dict.fromkeys(self._sizes, 0), 0
-        for start in range(0, len(people), _AT_ONCE):
-            part = slice(start, start + _AT_ONCE)
-            slots = self.slots(people[part], books[part])
-            self.counts[slots], self.pieces[slots] = counts[part], pieces[part]
+    def _rows(self, people: Words) -> Column:
+        before = len(self)
+        rows = self._keys.numbers(people)
+        self._counts, self._pieces = with_rows(self._counts, len(self)), with_rows(self._pieces, len(self))
+        self._pieces[before : len(self)] = NEVER
+        return rows
 
 
-def _different(ours: Words, theirs: Words) -> Slots:
-    """The rows in which keys differ."""
-    return np.flatnonzero((ours[:, 0] != theirs[:, 0]) | (ours[:, 1] != theirs[:, 1]))
+def packed(counts: Counts, most: int) -> bytes:
+    """Rows of counts of at most so much, each row in as few bytes as all its columns need."""
+    bits = _bits(most)
+    if bits >= 8:
+        return counts.astype(f"<u{bits // 8}").tobytes()
+    found = np.zeros((len(counts), packed_bytes(most, counts.shape[1])), dtype=np.uint8)
+    for place in range(8 // bits):
+        columns = counts[:, place :: 8 // bits].astype(np.uint8)
+        found[:, : columns.shape[1]] |= columns << np.uint8(place * bits)
+    return found.tobytes()
+
+
+def unpacked(value: bytes, most: int, width: int) -> Counts:
+    """Rows of so many columns, as they were packed."""
+    bits = _bits(most)
+    if bits >= 8:
+        return np.frombuffer(value, dtype=f"<u{bits // 8}").reshape(-1, width).astype(count_type(most))
+    whole = np.frombuffer(value, dtype=np.uint8).reshape(-1, packed_bytes(most, width))
+    found: Counts = np.zeros((len(whole), width), dtype=np.uint8)
+    for place in range(8 // bits):
+        columns = found[:, place :: 8 // bits]
+        columns[:] = whole[:, : columns.shape[1]] >> np.uint8(place * bits) & np.uint8((1 << bits) - 1)
+    return found
+
+
+def packed_bytes(most: int, width: int) -> int:
+    """The bytes of one row."""
+    return -(-_bits(most) * width // 8)
+
+
+def _bits(most: int) -> int:
+    return next(bits for bits in _BITS if bits >= most.bit_length())

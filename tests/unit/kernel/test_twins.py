@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from schemas import MAX_EVENT_BYTES, Query
 from schemas.repeats import repeats_a_field
 from schemas.wire import encode, struct
-from stream.kernel import Column, Names, Spans, joined, keyed_words, pack, spans_of, use
-from stream.kernel.library import SOURCE, digest_of, load
+from stream.kernel import Column, Keys, Names, Spans, added, bounded, joined, keyed_words, pack, spans_of, use
+from stream.kernel.library import SOURCES, digest_of, load
 from stream.noise import NoiseKey, Role, event_words, round_words, stream_subkey, stream_subkeys
 from tests.kernels import kernel
 
@@ -200,6 +200,93 @@ def test_texts_are_found_again_after_being_joined_and_picked() -> None:
     assert list(both[1:]) == [b"", b"ccc", b"dd"]
 
 
+@given(
+    batches=st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=80), min_size=1, max_size=6),
+    crowded=st.booleans(),
+    switched=st.booleans(),
+)
+@settings(deadline=None, max_examples=60)
+def test_numbers_of_keys(batches: list[list[int]], crowded: bool, switched: bool) -> None:
+    """Also where keys crowd into few places, and where one goes on with what the other has made."""
+    compiled, plain = Keys(), Keys()
+    known: dict[int, int] = {}
+    for place, batch in enumerate(batches):
+        keys = np.array(
+            [[3 if crowded else one * 0x9E3779B97F4A7C15 % 2**64, 2 * one + 1] for one in batch], dtype=np.uint64
+        )
+        expected = [known.setdefault(one, len(known)) for one in batch]
+        with use(kernel() if not switched or place % 2 == 0 else None):
+            assert compiled.numbers(keys).tolist() == expected
+        with use(None):
+            assert plain.numbers(keys).tolist() == expected
+        assert len(compiled) == len(plain) == len(known)
+        assert (compiled.of(column(expected)) == keys).all()
+
+
+@given(
+    batches=st.lists(
+        st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2**6 - 1)), min_size=1, max_size=40),
+        min_size=1,
+        max_size=5,
+    ),
+    most=st.sampled_from([1, 2, 3, 255, 300, 70_000]),
+)
+@settings(deadline=None, max_examples=80)
+def test_counts_up_to_a_bound(batches: list[list[tuple[int, int]]], most: int) -> None:
+    kind = np.uint8 if most < 256 else np.uint16 if most < 65_536 else np.uint32
+    states = [(np.full((10, 8), max(0, most - 3), dtype=kind), np.full(10, -1, dtype=np.int32)) for _ in range(2)]
+    plain = states[0][0].astype(np.int64)
+    for mark, batch in enumerate(batches):
+        numbers, wanted = column([one for one, _ in batch]), np.array([bits for _, bits in batch], dtype=np.uint64)
+        found = []
+        for library, (counts, marks) in zip((kernel(), None), states, strict=True):
+            with use(library):
+                found.append(bounded(numbers, wanted, counts, most, marks, mark))
+        let = []
+        for one, bits in batch:
+            columns = [place for place in range(8) if bits >> place & 1 and plain[one, place] < most]
+            plain[one, columns] += 1
+            let.append(sum(1 << place for place in columns))
+        for ours in found:
+            assert ours.let.tolist() == let
+            assert (ours.first == found[0].first).all()
+            assert ours.changed.tolist() == list(
+                dict.fromkeys(n for n, bits in zip(numbers.tolist(), let, strict=True) if bits)
+            )
+        for counts, marks in states:
+            assert (counts == plain).all()
+            assert (marks == states[0][1]).all()
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 99)), max_size=60),
+    is_sum=st.booleans(),
+    bit=st.integers(0, 1),
+)
+@settings(deadline=None, max_examples=80)
+def test_sums_by_place(rows: list[tuple[int, int, int]], is_sum: bool, bit: int) -> None:
+    places, codes = column([one for one, _, _ in rows]), column([code for _, _, code in rows])
+    bits = np.array([each for _, each, _ in rows], dtype=np.uint64)
+    found = []
+    for library in (kernel(), None):
+        counts, sums, marks = (
+            np.ones(10, dtype=np.int64),
+            np.ones(10, dtype=np.int64),
+            np.full(10, -1, dtype=np.int32),
+        )
+        marks[3] = 1
+        with use(library):
+            told = added(places, bits, bit, codes if is_sum else None, counts, sums, marks, 5)
+        found.append(
+            (told.changed.tolist(), told.fresh, told.rows, counts.tolist(), sums.tolist(), marks.tolist())
+        )
+    assert found[0] == found[1]
+    counted = [(place, code) for place, each, code in rows if each >> bit & 1]
+    assert found[0][2] == len(counted)
+    assert found[0][3] == [1 + sum(one == place for one, _ in counted) for place in range(10)]
+    assert found[0][4] == [1 + is_sum * sum(code for one, code in counted if one == place) for place in range(10)]
+
+
 def test_a_kernel_of_another_source_is_not_used(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import runpy  # noqa: PLC0415
 
@@ -211,9 +298,12 @@ def test_a_kernel_of_another_source_is_not_used(tmp_path: Any, monkeypatch: pyte
     monkeypatch.setenv("SOTTO_KERNEL", "off")
     assert load(built) is None
     monkeypatch.delenv("SOTTO_KERNEL")
-    changed = tmp_path / "kernel.c"
-    changed.write_bytes(SOURCE.read_bytes() + b"\n")
-    assert digest_of(changed) != digest_of(SOURCE)
-    monkeypatch.setattr("stream.kernel.library.SOURCE", changed)
+    for source in SOURCES.glob("*.c"):
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    assert digest_of(tmp_path) == digest_of(SOURCES)
+    changed = tmp_path / "tables.c"
+    changed.write_bytes(changed.read_bytes() + b"\n")
+    assert digest_of(tmp_path) != digest_of(SOURCES)
+    monkeypatch.setattr("stream.kernel.library.SOURCES", tmp_path)
     assert load(built) is None
     assert load(tmp_path / "none.so") is None

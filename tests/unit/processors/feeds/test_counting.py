@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from schemas import EventsSource
+from stream.kernel import use
 from stream.processors.feeds.told import Told
 from tests.unit.processors.feeds.reference import WHERES, Found, found_by
 from tests.unit.processors.feeds.topic import (
@@ -117,6 +118,12 @@ def _found(kafka: Kafka, name: str) -> Found:
     starts = [partial["start"] for partial in partials]
     assert starts == sorted(set(starts)), "each window is told of once, in order"
     return {partial["start"]: dict(zip(partial["cells"], partial["counts"], strict=True)) for partial in partials}
+
+
+@pytest.mark.parametrize("seed", range(0, 24, 3))
+def test_it_is_so_without_the_compiled_kernel(seed: int) -> None:
+    with use(None):
+        test_what_is_committed_is_what_a_plain_count_finds(seed)
 
 
 @pytest.mark.parametrize("seed", [*range(24), 1220])

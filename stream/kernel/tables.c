@@ -1,0 +1,140 @@
+/*
+ * The loops of counting: keys of 16 bytes that are numbered as they come, counts that end at a bound, sums by place.
+ *
+ * As in kernel.c, nothing here decides anything, each function has a twin in Python, and all memory is the caller's.
+ */
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define PUBLIC __declspec(dllexport)
+#else
+#define PUBLIC __attribute__((visibility("default")))
+#endif
+
+/* So many rows before memory is read that may lie anywhere, it is asked for. */
+#define AHEAD 16
+
+/* ---- Numbers of keys. An index of a power of 2 of places, at least half of them free; entry: number + 1, 0 is free ---- */
+
+static inline uint64_t home(uint64_t word, uint64_t seed, int64_t bits) { return (word * seed) >> (64 - bits); }
+
+/*
+ * The number of each key of two words; one that is new gets the next number and is written into ``known``, which has ``room``.
+ * Gives how many rows were looked up before there was none left.
+ */
+PUBLIC int64_t sotto_number(int64_t count, const uint64_t *keys, uint32_t *index, int64_t bits, uint64_t seed,
+                            uint64_t *known, int64_t room, int64_t *taken, int64_t *numbers) {
+    uint64_t mask = ((uint64_t)1 << bits) - 1;
+    int64_t entries = *taken, n = 0;
+    for (; n < count; n++) {
+        uint64_t first = keys[2 * n], second = keys[2 * n + 1], place = home(first, seed, bits);
+        if (n + 2 * AHEAD < count) __builtin_prefetch(&index[home(keys[2 * (n + 2 * AHEAD)], seed, bits)]);
+        if (n + AHEAD < count) {
+            uint32_t entry = index[home(keys[2 * (n + AHEAD)], seed, bits)];
+            if (entry) __builtin_prefetch(&known[2 * (int64_t)(entry - 1)]);
+        }
+        for (;; place = (place + 1) & mask) {
+            int64_t entry = (int64_t)index[place] - 1;
+            if (entry < 0) {
+                if (entries == room) {
+                    *taken = entries;
+                    return n;
+                }
+                known[2 * entries] = first, known[2 * entries + 1] = second;
+                numbers[n] = entries++;
+                index[place] = (uint32_t)entries;
+                break;
+            }
+            if (known[2 * entry] == first && known[2 * entry + 1] == second) {
+                numbers[n] = entry;
+                break;
+            }
+        }
+    }
+    *taken = entries;
+    return n;
+}
+
+/* Enter the first ``entries`` of the known keys into an empty index. */
+PUBLIC void sotto_index(int64_t entries, const uint64_t *known, uint32_t *index, int64_t bits, uint64_t seed) {
+    uint64_t mask = ((uint64_t)1 << bits) - 1;
+    for (int64_t n = 0; n < entries; n++) {
+        uint64_t place = home(known[2 * n], seed, bits);
+        if (n + AHEAD < entries) __builtin_prefetch(&index[home(known[2 * (n + AHEAD)], seed, bits)]);
+        while (index[place]) place = (place + 1) & mask;
+        index[place] = (uint32_t)(n + 1);
+    }
+}
+
+/* ---- Counts up to a bound: a row of ``width`` for each number, one column for each bit ---- */
+
+/*
+ * In each column that row n wants, its number is counted unless it has been ``most`` times: ``let`` gets the columns that
+ * counted, ``first`` those that did for the first time. Numbers with a change are marked and told, each once; gives how many.
+ */
+#define BOUND(NAME, TYPE)                                                                                              \
+    static int64_t NAME(int64_t count, const int64_t *numbers, const uint64_t *wanted, TYPE *counts, int64_t width,    \
+                        uint64_t most, int32_t *marks, int32_t mark, uint64_t *let, uint64_t *first,                   \
+                        int64_t *changed) {                                                                            \
+        int64_t found = 0;                                                                                             \
+        for (int64_t n = 0; n < count; n++) {                                                                          \
+            TYPE *row = counts + numbers[n] * width;                                                                   \
+            uint64_t counted = 0, new = 0;                                                                             \
+            if (n + AHEAD < count) {                                                                                   \
+                __builtin_prefetch(counts + numbers[n + AHEAD] * width);                                               \
+                __builtin_prefetch(&marks[numbers[n + AHEAD]]);                                                        \
+            }                                                                                                          \
+            for (uint64_t left = wanted[n]; left; left &= left - 1) {                                                  \
+                int column = __builtin_ctzll(left);                                                                    \
+                if ((uint64_t)row[column] >= most) continue;                                                           \
+                uint64_t bit = (uint64_t)1 << column;                                                                  \
+                if (!row[column]++) new |= bit;                                                                        \
+                counted |= bit;                                                                                        \
+            }                                                                                                          \
+            let[n] = counted, first[n] = new;                                                                          \
+            if (counted && marks[numbers[n]] != mark) {                                                                \
+                marks[numbers[n]] = mark;                                                                              \
+                changed[found++] = numbers[n];                                                                         \
+            }                                                                                                          \
+        }                                                                                                              \
+        return found;                                                                                                  \
+    }
+
+BOUND(bound_1, uint8_t)
+BOUND(bound_2, uint16_t)
+BOUND(bound_4, uint32_t)
+
+PUBLIC int64_t sotto_bound(int64_t count, const int64_t *numbers, const uint64_t *wanted, void *counts, int64_t bytes,
+                           int64_t width, uint64_t most, int32_t *marks, int64_t mark, uint64_t *let, uint64_t *first,
+                           int64_t *changed) {
+    int32_t own = (int32_t)mark;
+    if (bytes == 1) return bound_1(count, numbers, wanted, counts, width, most, marks, own, let, first, changed);
+    if (bytes == 2) return bound_2(count, numbers, wanted, counts, width, most, marks, own, let, first, changed);
+    return bound_4(count, numbers, wanted, counts, width, most, marks, own, let, first, changed);
+}
+
+/* ---- Sums by place ---- */
+
+/*
+ * Each row with a bit is counted at its place, and its code added there if there are codes. Places with a change are marked
+ * and told, each once; gives how many. ``rows`` gets how many rows have the bit, and how many of the places had a mark below 0.
+ */
+PUBLIC int64_t sotto_add(int64_t count, const int64_t *places, const uint64_t *bits, int64_t bit, const int64_t *codes,
+                         int64_t *counts, int64_t *sums, int32_t *marks, int64_t mark, int64_t *changed,
+                         int64_t *rows) {
+    int64_t found = 0, added = 0, fresh = 0;
+    for (int64_t n = 0; n < count; n++) {
+        if (!(bits[n] >> bit & 1)) continue;
+        int64_t place = places[n];
+        added++;
+        counts[place]++;
+        if (codes) sums[place] += codes[n];
+        if (marks[place] != (int32_t)mark) {
+            fresh += marks[place] < 0;
+            marks[place] = (int32_t)mark;
+            changed[found++] = place;
+        }
+    }
+    rows[0] = added, rows[1] = fresh;
+    return found;
+}
