@@ -59,7 +59,8 @@ def build(target: Path | None = None) -> Path | None:
     if (command := compiler()) is None:
         print("no C compiler: the kernel is not built, workers do its work in Python", file=sys.stderr)
         return None
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES)).hexdigest()
+    read = sorted([*SOURCES, *KERNEL.glob("*.h")])
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in read)).hexdigest()
     # Exchanged in one step: a process that has the old one loaded keeps it.
     made = target.with_name(f"{target.name}.{os.getpid()}")
     try:

@@ -20,7 +20,16 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 from blake3 import blake3
 
-from stream.kafka.framing import ATTRIBUTES, COUNT, HEADER_BYTES, LEGACY_VALUE, BrokenBatchError, Read, parse
+from stream.kafka.framing import (
+    APPEND_TIME,
+    ATTRIBUTES,
+    COUNT,
+    HEADER_BYTES,
+    LEGACY_VALUE,
+    BrokenBatchError,
+    Read,
+    parse,
+)
 from stream.processors.rejections import Rejection
 from stream.processors.unread import (
     BROKEN,
@@ -124,6 +133,11 @@ class BoundedBatch:
     def count(self) -> int:
         """How many records it says to have."""
         return int(_number(self._raw, COUNT.start)[0])
+
+    @property
+    def timestamp_type(self) -> int:
+        """Kafka's word for who stamped its records: 0 for their writer, 1 for the broker."""
+        return 1 if self._raw[ATTRIBUTES] & APPEND_TIME else 0
 
     def unfolded(self) -> tuple[memoryview, slice] | None:
         """A buffer, and where in it the batch stands, not compressed; None where its records are to be had one by one only."""

@@ -122,7 +122,12 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
             return None
         self._rest = iter(())  # what is passed over from here on comes behind records that have not been taken
         while reader.rows < most and (batch := self._next()) is not None:
-            fits = isinstance(batch, BoundedBatch) and batch.data is buffer and reader.rows + batch.count <= most
+            fits = (
+                isinstance(batch, BoundedBatch)
+                and batch.data is buffer
+                and reader.rows + batch.count <= most
+                and batch.timestamp_type == first.timestamp_type
+            )
             if not fits or (found := batch.unfolded()) is None or found[0] is not buffer:
                 self._ahead = batch
                 break
@@ -132,7 +137,13 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
             self._following = batch.next_offset
         offsets, times, keys, values = reader.columns()
         records = RecordColumns(
-            self._tp.topic, self._tp.partition, offsets=offsets, timestamps=times, keys=keys, values=values
+            self._tp.topic,
+            self._tp.partition,
+            offsets=offsets,
+            timestamps=times,
+            keys=keys,
+            values=values,
+            timestamp_type=first.timestamp_type,
         )
         return records[int(np.searchsorted(offsets, self.next_fetch_offset)) :]
 

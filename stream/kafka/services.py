@@ -70,9 +70,7 @@ async def serve(
         await warn_of_topics(settings, AccessRole(role))
         gc.disable()  # until all is imported: it stays
         engine = _service(role, settings, topics, key, health)
-        if role != "feed":
-            # Feeds must see of each record who stamped it.
-            reading.install()
+        reading.install()
         log.info("ready to begin", role=role, kernel="python" if compiled() is None else "compiled")
         # Batches allocate hundreds of thousands of short-lived records: the default would collect every 700.
         gc.freeze()

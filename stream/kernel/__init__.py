@@ -5,6 +5,7 @@ Both give the same bytes. Nothing here knows of Kafka, streams or privacy.
 
 from stream.kernel.columns import Column, Spans, Texts, joined, rows_of, spans_of, with_room
 from stream.kernel.counting import Added, Bounded, added, bounded
+from stream.kernel.fields import Fields, Values, digests
 from stream.kernel.hashing import keyed_output, keyed_words
 from stream.kernel.keys import Keys, with_rows
 from stream.kernel.library import compiled, use
@@ -16,6 +17,7 @@ __all__ = [
     "Added",
     "Bounded",
     "Column",
+    "Fields",
     "Keys",
     "Names",
     "Part",
@@ -24,9 +26,11 @@ __all__ = [
     "Scanned",
     "Spans",
     "Texts",
+    "Values",
     "added",
     "bounded",
     "compiled",
+    "digests",
     "joined",
     "keyed_output",
     "keyed_words",

@@ -44,6 +44,15 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
         _NUMBER,
         [_NUMBER, _POINTER, _POINTER, _NUMBER, *[_POINTER] * 4, _NUMBER, *[_POINTER] * 2],
     ),
+    "sotto_fields": (
+        None,
+        [_NUMBER, *[_POINTER] * 3, _NUMBER, _NUMBER, *[_POINTER] * 10],
+    ),
+    "sotto_numbers": (None, [_NUMBER, *[_POINTER] * 6]),
+    "sotto_find": (None, [_NUMBER, *[_POINTER] * 6, _NUMBER, _DOUBLED, *[_POINTER] * 3, _NUMBER, _POINTER]),
+    "sotto_moments": (None, [_NUMBER, *[_POINTER] * 5, _NUMBER, _POINTER]),
+    "sotto_names": (None, [_NUMBER, *[_POINTER] * 5]),
+    "sotto_digests": (None, [_NUMBER, *[_POINTER] * 3, _NUMBER, *[_POINTER] * 2]),
     "sotto_unframe": (_NUMBER, [_POINTER, *[_NUMBER] * 8, *[_POINTER] * 6]),
 }
 
@@ -56,7 +65,7 @@ class _Loaded:
 
 def digest_of(folder: Path) -> str:
     """What tells this source from any other."""
-    return sha256(b"".join(source.read_bytes() for source in sorted(folder.glob("*.c")))).hexdigest()
+    return sha256(b"".join(source.read_bytes() for source in sorted(folder.glob("*.[ch]")))).hexdigest()
 
 
 def load(file: Path = FILE) -> Any:

@@ -44,6 +44,11 @@ class Names:
         """Give names the next slots."""
         self.texts.extend(names)
 
+    def entered(self) -> tuple[npt.NDArray[np.uint64], int, int, Spans]:
+        """The table of slots by name, its size and its seed, and the names; only where the kernel is compiled."""
+        self._enter()
+        return self._table, len(self._table), self._seed, self.texts.spans
+
     def scan(self, events: Spans, limit: int) -> Scanned | None:
         """Read plain queries to streams that are known, and leave other events as they are; None if there is no kernel.
 

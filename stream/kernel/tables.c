@@ -3,13 +3,7 @@
  *
  * As in kernel.c, nothing here decides anything, each function has a twin in Python, and all memory is the caller's.
  */
-#include <stdint.h>
-
-#if defined(_WIN32)
-#define PUBLIC __declspec(dllexport)
-#else
-#define PUBLIC __attribute__((visibility("default")))
-#endif
+#include "texts.h"
 
 /* So many rows before memory is read that may lie anywhere, it is asked for. */
 #define AHEAD 16

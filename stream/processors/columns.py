@@ -14,13 +14,24 @@ _NO_HEADERS: Final = ()
 
 
 class RecordColumns(Sequence[Record]):
-    """Records of one partition without headers, in order of their offsets."""
+    """Records of one partition without headers, in order of their offsets.
+
+    ``timestamp_type`` is Kafka's word for who stamped them, all alike: 0 for their writers, 1 for the broker, None outside Kafka.
+    """
 
     all_are_read: Final = True
-    __slots__ = ("keys", "offsets", "partition", "timestamps", "topic", "values")
+    __slots__ = ("keys", "offsets", "partition", "timestamp_type", "timestamps", "topic", "values")
 
     def __init__(
-        self, topic: str, partition: int, *, offsets: Column, timestamps: Column, keys: Spans, values: Spans
+        self,
+        topic: str,
+        partition: int,
+        *,
+        offsets: Column,
+        timestamps: Column,
+        keys: Spans,
+        values: Spans,
+        timestamp_type: int | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -28,6 +39,7 @@ class RecordColumns(Sequence[Record]):
         self.timestamps = timestamps
         self.keys = keys
         self.values = values
+        self.timestamp_type = timestamp_type
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -45,6 +57,7 @@ class RecordColumns(Sequence[Record]):
                 timestamps=self.timestamps[place],
                 keys=self.keys[place],
                 values=self.values[place],
+                timestamp_type=self.timestamp_type,
             )
         return Record(
             self.topic,

@@ -15,6 +15,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from stream.kernel import Spans, digests, spans_of
+
 DIGEST_BYTES: Final = 16
 
 Digests = npt.NDArray[np.uint64]
@@ -22,6 +24,14 @@ Digests = npt.NDArray[np.uint64]
 
 _MULTIPLIER: Final = np.uint32(0x5BD1E995)
 _SEED: Final = np.uint32(0x9747B28C)
+
+
+def digests_and_homes(names: Sequence[bytes], partitions: int) -> tuple[Digests, npt.NDArray[np.int64]]:
+    """The digest of each name, and the partition that it belongs to."""
+    if (found := digests(names if isinstance(names, Spans) else spans_of(names), partitions)) is None:
+        return digests_of(names), partitions_of(names, partitions)
+    found[0][:, 1] |= np.uint64(1)
+    return found
 
 
 def digests_of(names: Sequence[bytes]) -> Digests:

@@ -7,8 +7,7 @@ batches.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -30,8 +29,10 @@ from stream.data.events.flaws import (
     no_number,
     unknown_category,
 )
-from stream.data.events.names import Digests, digests_of, partitions_of
-from stream.data.events.times import Moments, moments_of
+from stream.data.events.names import digests_and_homes
+from stream.data.events.plain import Events, PlainReader
+from stream.data.events.times import moments_of
+from stream.kernel import Spans, spans_of
 
 __all__ = ["EventReader", "Events", "Flaw"]
 
@@ -40,21 +41,6 @@ _TIME: Final = 1
 _FIRST_ATTRIBUTE: Final = 2
 
 _string = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """The events of a batch that are as declared, in order, and what is wrong with the others.
-
-    ``places`` are theirs in the batch; ``homes`` the partitions that their people belong to.
-    """
-
-    places: npt.NDArray[np.int64]
-    people: Digests
-    homes: npt.NDArray[np.int64]
-    times: Moments
-    codes: Mapping[str, Codes]
-    flaws: Mapping[int, Flaw]
 
 
 class EventReader:
@@ -71,10 +57,23 @@ class EventReader:
         ]
         paths = [source.person, source.time, *map(source.path_of, source.attributes)]
         kinds = [str | int, str | int, *[Any] * len(self._names)]
+        self._plain = PlainReader(source, partitions)
         self._decoder = Decoder([tuple(path.split(".")) for path in paths], kinds)
 
-    def read(self, values: Sequence[bytes | None]) -> Events:
+    def read(self, values: Sequence[bytes | None] | Spans) -> Events:
         """The columns of a batch."""
+        plain = self._plain.read(values if isinstance(values, Spans) else spans_of([one or b"" for one in values]))
+        if plain is None:
+            return self._read(_listed(values))
+        if len(plain.places) == len(values):
+            return plain
+        left = np.ones(len(values), dtype=np.bool_)
+        left[plain.places] = False
+        places = np.flatnonzero(left)
+        others = values.picked(places) if isinstance(values, Spans) else [values[one] for one in places.tolist()]
+        return plain.merged(self._read(_listed(others)), places)
+
+    def _read(self, values: Sequence[bytes | None]) -> Events:
         flaws: dict[int, Flaw] = {}
         places, columns = self._fields(values, flaws)
         kept = np.ones(len(places), dtype=np.bool_)
@@ -91,7 +90,8 @@ class EventReader:
             found, times = found[kept], times[kept]
             codes = {name: column[kept] for name, column in codes.items()}
             names = [name for name, is_kept in zip(names, kept.tolist(), strict=True) if is_kept]
-        return Events(found, digests_of(names), partitions_of(names, self._partitions), times, codes, flaws)
+        people, homes = digests_and_homes(names, self._partitions)
+        return Events(found, people, homes, times, codes, flaws)
 
     def _leave_out(
         self,
@@ -232,3 +232,10 @@ def _depth(value: bytes) -> int:
         elif letter in b"}]":
             depth -= 1
     return deepest
+
+
+def _listed(values: Sequence[bytes | None] | Spans) -> Sequence[bytes | None]:
+    """Values one by one; a size below 0 stands for none."""
+    if not isinstance(values, Spans):
+        return values
+    return [None if size < 0 else text for text, size in zip(values, values.size.tolist(), strict=True)]

@@ -14,6 +14,7 @@ from schemas import EventsSource
 from schemas.moments import END_MS, MARK_HEADER
 from schemas.windows import moment_ms, span_ms
 from stream.processors.base import RecordLike
+from stream.processors.columns import RecordColumns
 from stream.processors.feeds.batch import Column
 from stream.processors.feeds.refusals import UnstampedError
 from stream.processors.rejections import Rejection
@@ -55,12 +56,16 @@ class Clock:
         """
         marks: dict[int, Rejection | None] = {}
         if self._by_broker:
-            if any(getattr(record, "timestamp_type", None) == _CREATED for record in records):
+            if isinstance(records, RecordColumns):
+                stampers = {records.timestamp_type}
+            else:
+                stampers = {getattr(record, "timestamp_type", None) for record in records}
+            if _CREATED in stampers:
                 raise UnstampedError(self._topic)
-            told = np.array([record.timestamp for record in records], dtype=np.int64)
+            told = _stamps(records)
         else:
             told = np.full(len(records), NOT_BEGUN, dtype=np.int64)
-            for place, record in enumerate(records):
+            for place, record in enumerate(() if isinstance(records, RecordColumns) else records):
                 if record.headers and (mark := _mark_of(record)) is not None:
                     told[place] = mark
                     marks[place] = BAD_MARK if mark == NOT_BEGUN else None
@@ -72,8 +77,14 @@ class Clock:
     def latest(self, records: Sequence[RecordLike], clocks: Column) -> Column:
         """The latest moment that each event may be dated at: beyond it, it is ahead."""
         if self._by_broker:
-            return np.array([record.timestamp for record in records], dtype=np.int64) + self._ahead
+            return _stamps(records) + self._ahead
         return np.where(clocks == NOT_BEGUN, END_MS, clocks + self._ahead)
+
+
+def _stamps(records: Sequence[RecordLike]) -> Column:
+    if isinstance(records, RecordColumns):
+        return records.timestamps
+    return np.array([record.timestamp for record in records], dtype=np.int64)
 
 
 def _mark_of(record: RecordLike) -> int | None:

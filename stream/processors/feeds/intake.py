@@ -9,6 +9,7 @@ import numpy as np
 from schemas import EventsSource
 from stream.data.events import EventReader
 from stream.processors.base import RecordLike
+from stream.processors.columns import RecordColumns
 from stream.processors.feeds.batch import Batch, kept
 from stream.processors.feeds.clocks import Clock
 from stream.processors.rejections import Rejection
@@ -38,16 +39,19 @@ class Intake:
         """
         clocks, marks = self._clock.read(records)
         latest = self._clock.latest(records, clocks)
-        values = [record.value for record in records]
         rejections = {place: mark for place, mark in marks.items() if mark is not None}
-        for place, value in enumerate(values):
-            if type(value) is Unread and place not in marks:
-                rejections[place] = value.rejection
         places = np.arange(len(records))
-        if rejections or marks:
-            left = [place for place in range(len(records)) if place not in rejections and place not in marks]
-            places, values = np.array(left, dtype=np.int64), [values[place] for place in left]
-        events = self._reader.read(values)
+        if isinstance(records, RecordColumns):
+            events = self._reader.read(records.values)
+        else:
+            values = [record.value for record in records]
+            for place, value in enumerate(values):
+                if type(value) is Unread and place not in marks:
+                    rejections[place] = value.rejection
+            if rejections or marks:
+                left = [place for place in range(len(records)) if place not in rejections and place not in marks]
+                places, values = np.array(left, dtype=np.int64), [values[place] for place in left]
+            events = self._reader.read(values)
         for row, flaw in events.flaws.items():
             rejections[int(places[row])] = Rejection(flaw.code, flaw.message)
         places = places[events.places]

@@ -89,6 +89,32 @@ def test_what_is_taken_is_what_the_client_gives(fetched: tuple[bytes, int], most
     assert positions == sorted(positions)
 
 
+@given(fetched=fetches(), stamped=st.lists(st.booleans(), min_size=6, max_size=6), most=st.integers(1, 50))
+@settings(deadline=None, max_examples=80)
+def test_who_stamped_a_record_is_told_in_columns_too(
+    fetched: tuple[bytes, int], stamped: list[bool], most: int
+) -> None:
+    data, position = fetched
+    marked, start = bytearray(data), 0
+    for by_broker in stamped:
+        if start < len(marked):
+            marked[start + 22] |= 8 * by_broker
+            start += 12 + int.from_bytes(marked[start + 8 : start + 12], "big")
+
+    def kind(base: Any) -> Any:
+        memory = fetcher.MemoryRecords(bytes(marked))
+        return base(PLACE, memory, [], position, None, None, False, fetcher.READ_COMMITTED)
+
+    expected = {one.offset: (one.timestamp_type, one.timestamp) for one in kind(reading._PartitionRecords)}
+    with use(kernel()):
+        ours, found = kind(reading.ColumnRecords), {}
+        while taken := ours.take(most):
+            for one in taken:
+                stamper = taken.timestamp_type if isinstance(taken, RecordColumns) else one.timestamp_type
+                found[one.offset] = (stamper, one.timestamp)
+    assert found == expected
+
+
 @given(fetched=fetches(), place=st.integers(0, 10**6), byte=st.integers(0, 255))
 @settings(deadline=None, max_examples=150)
 def test_broken_batches_are_refused_alike(fetched: tuple[bytes, int], place: int, byte: int) -> None:

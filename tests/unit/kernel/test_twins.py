@@ -298,7 +298,7 @@ def test_a_kernel_of_another_source_is_not_used(tmp_path: Any, monkeypatch: pyte
     monkeypatch.setenv("SOTTO_KERNEL", "off")
     assert load(built) is None
     monkeypatch.delenv("SOTTO_KERNEL")
-    for source in SOURCES.glob("*.c"):
+    for source in SOURCES.glob("*.[ch]"):
         (tmp_path / source.name).write_bytes(source.read_bytes())
     assert digest_of(tmp_path) == digest_of(SOURCES)
     changed = tmp_path / "tables.c"

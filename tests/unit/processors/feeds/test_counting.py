@@ -17,6 +17,7 @@ from tests.unit.processors.feeds.topic import (
     Kafka,
     Known,
     changelog,
+    columns,
     drain,
     event,
     source,
@@ -97,7 +98,10 @@ def _run(
             break
         barrier = min([bar for bar in [*ends, *effects.values()] if bar > place], default=len(records))
         end = min(place + chance.choice([1, 2, 5, 40]), barrier, len(records))
-        outputs = feed.process(records[place:end])
+        fetched: Any = records[place:end]
+        if chance.random() < 0.5 and not any(one.headers for one in fetched):
+            fetched = columns(fetched)
+        outputs = feed.process(fetched)
         if chance.random() < 0.2:
             feed = start(about, definitions, kafka)
             if chance.random() < 0.5:

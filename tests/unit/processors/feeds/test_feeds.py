@@ -22,6 +22,7 @@ from tests.unit.processors.feeds.topic import (
     Kafka,
     Known,
     changelog,
+    columns,
     drain,
     event,
     home,
@@ -54,11 +55,14 @@ def test_a_topic_that_does_not_stamp_is_refused_with_what_to_set() -> None:
     ) as refused:
         feed.process([replace(Arrived(0, 5, event("a", 5)), timestamp_type=0)])
     assert isinstance(refused.value, FeedRefusedError)
+    with pytest.raises(UnstampedError):
+        feed.process(columns([Arrived(0, 5, event("a", 5))], timestamp_type=0))
     assert "ops.departures" in str(refused.value)
     marked = source(clock="marks")
     feed = start(marked, Known(hours(marked)))
     feed.process([replace(Arrived(0, 5, event("a", 5)), timestamp_type=0)])
-    assert feed.counted == 1
+    feed.process(columns([Arrived(1, 5, event("b", 5))], timestamp_type=0))
+    assert feed.counted == 2
 
 
 def test_another_number_of_partitions_is_refused() -> None:

@@ -7,9 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from schemas import EventsSource
 from schemas.streams import StreamSpec
+from stream.kernel import Spans, spans_of
 from stream.processors.base import Outputs, RecordLike
+from stream.processors.columns import RecordColumns
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.told import Told
@@ -52,6 +56,29 @@ class Arrived:
     topic: str = "ops.departures"
     partition: int = 0
     timestamp_type: int = 1
+
+
+def columns(records: Sequence[Arrived], timestamp_type: int = 1) -> RecordColumns:
+    """The same records as they are fetched where the kernel is compiled."""
+    return RecordColumns(
+        "ops.departures",
+        0,
+        offsets=np.array([one.offset for one in records], dtype=np.int64),
+        timestamps=np.array([one.timestamp for one in records], dtype=np.int64),
+        keys=Spans(
+            np.zeros(0, dtype=np.uint8),
+            np.zeros(len(records), dtype=np.int64),
+            np.full(len(records), -1, dtype=np.int32),
+        ),
+        values=_spans([one.value for one in records]),
+        timestamp_type=timestamp_type,
+    )
+
+
+def _spans(values: Sequence[bytes | None]) -> Spans:
+    found = spans_of([value or b"" for value in values])
+    found.size[[place for place, value in enumerate(values) if value is None]] = -1
+    return found
 
 
 def event(who: Any, at: Any, origin: str = "EWR", delay: Any = 0) -> bytes:

@@ -1,0 +1,99 @@
+/*
+ * What several files share: names that are looked up, and numbers in JSON.
+ */
+#ifndef TEXTS_H
+#define TEXTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(_WIN32)
+#define PUBLIC __declspec(dllexport)
+#else
+#define PUBLIC __attribute__((visibility("default")))
+#endif
+
+/* ---- Names: which slot one has. Entry: slot + 1 in the low half, part of the hash in the high half; 0 is free ---- */
+
+static inline uint64_t hash_of(const uint8_t *p, int64_t size, uint64_t seed) {
+    uint64_t h = seed ^ ((uint64_t)size * 0x9E3779B97F4A7C15ull);
+    for (; size > 0; p += 8, size -= 8) {
+        uint64_t part = 0;
+        memcpy(&part, p, (size_t)(size < 8 ? size : 8));
+        h = (h ^ part) * 0xBF58476D1CE4E5B9ull;
+        h ^= h >> 29;
+    }
+    h *= 0x94D049BB133111EBull;
+    return h ^ h >> 32;
+}
+
+typedef struct {
+    const uint64_t *table;
+    uint64_t mask, seed;
+    const uint8_t *data;
+    const int64_t *at;
+    const int32_t *size;
+} names;
+
+static inline int64_t slot_of(const names *known, const uint8_t *name, int64_t size, uint64_t h) {
+    for (uint64_t place = h & known->mask;; place = (place + 1) & known->mask) {
+        uint64_t entry = known->table[place];
+        if (!entry) return -1;
+        if ((entry ^ h) >> 32) continue;
+        int64_t slot = (int64_t)(entry & 0xFFFFFFFFu) - 1;
+        if (known->size[slot] == size && !memcmp(known->data + known->at[slot], name, (size_t)size)) return slot;
+    }
+}
+
+/* ---- JSON ---- */
+
+static const double POWERS[23] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+                                  1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+
+static inline const uint8_t *blank(const uint8_t *p, const uint8_t *end) {
+    while (p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t')) p++;
+    return p;
+}
+
+/*
+ * A number whose double is exact: a whole number of at most 2^53 times or by a power of ten of at most 10^22 is rounded
+ * once (Clinger 1990). Others give NULL, and so does a zero with a minus.
+ */
+static inline const uint8_t *number(const uint8_t *p, const uint8_t *end, double *value) {
+    int minus = 0, digits = 0;
+    int64_t exponent = 0;
+    uint64_t whole = 0;
+    if (p < end && *p == '-') minus = 1, p++;
+    if (p >= end || *p < '0' || *p > '9') return NULL;
+    if (*p == '0' && p + 1 < end && p[1] >= '0' && p[1] <= '9') return NULL;
+    for (; p < end && *p >= '0' && *p <= '9'; p++, digits++) {
+        if (digits == 18) return NULL;
+        whole = 10 * whole + (uint64_t)(*p - '0');
+    }
+    if (p < end && *p == '.') {
+        const uint8_t *point = p++;
+        for (; p < end && *p >= '0' && *p <= '9'; p++, digits++, exponent--) {
+            if (digits == 18) return NULL;
+            whole = 10 * whole + (uint64_t)(*p - '0');
+        }
+        if (p == point + 1) return NULL;
+    }
+    if (p < end && (*p == 'e' || *p == 'E')) {
+        int64_t power = 0;
+        int below = 0;
+        p++;
+        if (p < end && (*p == '+' || *p == '-')) below = *p++ == '-';
+        if (p >= end || *p < '0' || *p > '9') return NULL;
+        for (; p < end && *p >= '0' && *p <= '9'; p++)
+            if ((power = 10 * power + (*p - '0')) > 99) return NULL;
+        exponent += below ? -power : power;
+    }
+    if (whole > (1ull << 53) || exponent > 22 || exponent < -22 || (minus && !whole)) return NULL;
+    *value = (double)whole;
+    *value = exponent < 0 ? *value / POWERS[-exponent] : *value * POWERS[exponent];
+    if (minus) *value = -*value;
+    return p;
+}
+
+#endif
