@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -367,7 +368,7 @@ def written_events(draw: st.DrawFn) -> bytes | None:
                 ["user", "at", "place", "size", "delay", "exact", "weight", "more", "user.id", "place.city"]
             )
         )
-        value = draw(odd_values)
+        value = deepcopy(draw(odd_values))
         if "." in place and isinstance(event[place.split(".")[0]], dict):
             event[place.split(".")[0]][place.split(".")[1]] = value
         else:
