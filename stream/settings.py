@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, SecretStr, StringConstraints
+from pydantic import Field, SecretStr, StringConstraints, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -51,6 +53,10 @@ class Settings(BaseSettings):
 
     prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "sotto"
     """First part of every topic, group and transactional id: one installation per prefix."""
+
+    instance: Annotated[str, StringConstraints(pattern=r"^(@host|[A-Za-z0-9._-]{0,200})$")] = ""
+    """Name of this process among those of its role, ``@host`` for the host's; whoever is killed and comes back under its name gets its
+    partitions back at once. Each process needs a name of its own, or none."""
 
     partitions: Annotated[int, Field(ge=1, le=10_000)] = 4
     """Partitions of queries, control, answers and state, when topics are created."""
@@ -133,6 +139,11 @@ class Settings(BaseSettings):
 
     monitor_event_streams: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Most connections of one token that are sent live events at a time."""
+
+    @field_validator("instance", mode="after")
+    @classmethod
+    def _host(cls, name: str) -> str:
+        return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) if name == "@host" else name
 
     @classmethod
     def of_local_broker(cls, bootstrap: str, **others: Any) -> Self:

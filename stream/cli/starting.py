@@ -71,7 +71,10 @@ def up(
         services = [
             stack.enter_context(
                 Service(
-                    role, settings, None if role == "feed" else key_file, folder / "logs" / f"{role}-{number}.log"
+                    role,
+                    settings.model_copy(update={"instance": f"up-{number}"}),
+                    None if role == "feed" else key_file,
+                    folder / "logs" / f"{role}-{number}.log",
                 )
             )
             for role, number in roles

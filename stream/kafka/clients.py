@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 from aiokafka.producer import sender
 
-from stream.kafka import batches
+from stream.kafka import batches, instances
 from stream.kafka.observers import GroupObserver
 
 Offsets = Mapping[TopicPartition, int]
@@ -22,6 +22,8 @@ class Consumer(Protocol):
 
     @property
     def member_id(self) -> str: ...  # noqa: D102
+    @property
+    def displaced(self) -> bool: ...  # noqa: D102
     async def start(self) -> None: ...  # noqa: D102
     async def stop(self) -> None: ...  # noqa: D102
     async def __aenter__(self) -> Self: ...
@@ -81,12 +83,17 @@ class Clients:
 
 
 class _Consumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
-    """aiokafka's consumer, and the name by which its group's coordinator knows it."""
+    """aiokafka's consumer, and how its group's coordinator knows it."""
 
     @property
     def member_id(self) -> str:
         """Empty while it is in no group."""
         return str(self._coordinator.member_id) if self._coordinator is not None else ""
+
+    @property
+    def displaced(self) -> bool:
+        """Whether another process has taken its place in the group under its name."""
+        return bool(getattr(self._coordinator, "displaced", False))
 
 
 sender.BACKOFF_OVERRIDE = 0.002
@@ -96,6 +103,7 @@ Its own 20 ms are longer than a whole transaction takes, and with small batches 
 """
 
 batches.install()
+instances.install()
 
 KAFKA = Clients(_Consumer, AIOKafkaProducer, GroupObserver)
 """The real ones."""

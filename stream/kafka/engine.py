@@ -104,6 +104,7 @@ class Engine:
         consumer = self._clients.consumer(
             **connection(settings),
             group_id=self.role.group,
+            group_instance_id=settings.instance or None,
             client_id=self.role.member,
             enable_auto_commit=False,
             isolation_level="read_committed",

@@ -16,7 +16,7 @@ from stream.kafka.clients import Clients, Consumer
 from stream.kafka.roles import Role
 from stream.kafka.security import connection
 from stream.log import get_logger
-from stream.settings import Settings
+from stream.settings import Settings, variable
 
 INTERVAL: Final = 2.0
 """Seconds between two questions."""
@@ -27,7 +27,7 @@ log = get_logger("membership")
 
 
 class MembershipLostError(RuntimeError):
-    """Kafka has gone on answering, and the client library has not brought this process back into its group."""
+    """This process is in its group no more, for good: another has its name, or the client library has not brought it back."""
 
 
 class Membership:
@@ -46,6 +46,7 @@ class Membership:
         """Why it is not a member, while it is none."""
         self.contact: float | None = None
         """Since when Kafka has answered every question, on the monotonic clock; None while it does not."""
+        self._name = settings.instance
         self._role = role
         self._consumer = consumer
         self._held_up = held_up
@@ -57,6 +58,18 @@ class Membership:
         )
         self._answered = time.monotonic()
         self._away: float | None = None
+
+    def require_name(self) -> None:
+        """Make sure that no other process has taken this one's place under its name.
+
+        Raises:
+            MembershipLostError: one has; it has the partitions.
+        """
+        if self._consumer.displaced:
+            raise MembershipLostError(
+                f"another process has joined group {self._role.group} under the name {self._name}, and has its partitions; "
+                f"give each process of a role a name of its own ({variable('instance')}), or none"
+            )
 
     async def watch(self) -> NoReturn:
         """Ask until cancelled.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -37,8 +38,8 @@ class Replicas:
     """Runs ``count`` workers or feeds, each ``sotto serve ROLE`` with this process's environment and some arguments.
 
     Of the environment they are not given the monitor's tokens, nor another noise key than the file in the arguments.
-    They write to this process's standard error. Process n of them has the metrics port ``settings.metrics_port + n``.
-    None outlives this process, however it ends.
+    They write to this process's standard error. Process n of them has the metrics port ``settings.metrics_port + n``, and
+    keeps its name in the group when it is started again. None outlives this process, however it ends.
 
     Raises:
         ReplicaError: the metrics ports do not suffice.
@@ -74,6 +75,8 @@ class Replicas:
     def environment(self, number: int) -> dict[str, str]:
         """What process ``number`` is told."""
         environment = without(self._needless)
+        name = self._settings.instance or f"{socket.gethostname()}-{os.getpid()}"
+        environment[variable("instance")] = f"{name}-{number}"
         if self._settings.metrics_port:
             environment[variable("metrics_port")] = str(self._settings.metrics_port + number)
         return environment

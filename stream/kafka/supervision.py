@@ -40,8 +40,10 @@ class Supervision:
         """Take figures, and say what is lacking.
 
         Raises:
+            MembershipLostError: another process has this one's name.
             StalledError: a task waits for Kafka for good; its process must end, for others to take over.
         """
+        self._membership.require_name()
         now, longest, failing, refusals = time.monotonic(), 0.0, [], set[str]()
         for task in partitions:
             name, since = task.step.name, task.step.since

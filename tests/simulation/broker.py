@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aiokafka import TopicPartition
-from aiokafka.errors import InvalidTimestampError, ProducerFenced, UnknownMemberIdError
+from aiokafka.errors import InvalidTimestampError, KafkaError, ProducerFenced, UnknownMemberIdError
 from blake3 import blake3
 
 from stream.processors.base import Message, Record
@@ -20,6 +20,10 @@ MARKER_DELAYS = (0.01, 0.01, 0.05, 1.0)
 
 AHEAD_MS = 3_600_000
 """A record that is more than so many milliseconds ahead of the broker's clock is refused, as Kafka has it."""
+
+
+class FencedInstanceError(KafkaError):  # type: ignore[misc]  # aiokafka is not typed
+    """Another member has joined under this one's name."""
 
 
 @dataclass(slots=True)
@@ -40,6 +44,7 @@ class Member:
     generation: int = -1
     joining: bool = False
     assigned: set[TopicPartition] = field(default_factory=set)
+    instance: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -53,6 +58,8 @@ class Group:
     generation: int = 0
     rebalancing: bool = False
     began: float = 0.0
+    displaced: set[str] = field(default_factory=set)
+    """Members whose place somebody has taken under their name."""
 
 
 class Broker:
@@ -199,12 +206,22 @@ class Broker:
         """A group, made if need be."""
         return self.groups.setdefault(name, Group(session))
 
-    def join(self, group: Group, member: str, topics: tuple[str, ...]) -> Member:
-        """Ask to be in the next generation."""
+    def join(self, group: Group, member: str, topics: tuple[str, ...], instance: str = "") -> Member:
+        """Ask to be in the next generation, or have the place in this one of a member whose name one has."""
         now = self.loop.time()
         joined = group.members.get(member)
+        holders = [one for one in group.members.values() if one.instance == instance != ""]
+        if joined is None and holders:
+            if member in group.displaced:
+                raise FencedInstanceError
+            [holder] = holders
+            del group.members[holder.name]
+            group.displaced.add(holder.name)
+            joined = group.members[member] = replace(holder, name=member, topics=topics, seen=now)
+            if not group.rebalancing:
+                return joined
         if joined is None:
-            joined = group.members[member] = Member(member, topics, now)
+            joined = group.members[member] = Member(member, topics, now, instance=instance)
         if not group.rebalancing:
             group.rebalancing, group.began = True, now
         joined.joining, joined.seen = True, now

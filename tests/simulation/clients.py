@@ -13,7 +13,7 @@ from aiokafka.errors import IllegalStateError, KafkaError, KafkaTimeoutError, Un
 
 from stream.kafka.clients import Batch, Clients, Offsets
 from stream.processors.base import Message, Record
-from tests.simulation.broker import Broker, Group, Member
+from tests.simulation.broker import Broker, FencedInstanceError, Group, Member
 from tests.simulation.faults import Process
 from tests.simulation.logs import Transaction
 
@@ -62,6 +62,8 @@ class SimulatedConsumer:
         self._assigned: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         self._member: Member | None = None
+        self._instance: str = options.get("group_instance_id") or ""
+        self.displaced = False
         self._coordination: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
         self._settled.set()
@@ -213,7 +215,9 @@ class SimulatedConsumer:
                 while had_assignment and self._idle_seconds >= self._max_poll_interval:
                     await self._process.step()
                     await asyncio.sleep(1.0)
-                member = self._member = await self._process.call(lambda: broker.join(group, name, topics))
+                member = self._member = await self._process.call(
+                    partial(broker.join, group, name, topics, self._instance)
+                )
                 while not await self._process.call(partial(broker.settled, group, member)):
                     await asyncio.sleep(5 * RETRY)
                 self.assign(member.assigned)
@@ -228,6 +232,9 @@ class SimulatedConsumer:
                     await asyncio.sleep(self._heartbeat)
             except UnknownMemberIdError:
                 self._member = None
+            except FencedInstanceError:
+                self._member, self.displaced = None, True
+                return
             except KafkaError:
                 await asyncio.sleep(RETRY)
 

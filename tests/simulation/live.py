@@ -14,6 +14,7 @@ from schemas import StreamSpec
 from sotto import Driver
 from stream.kafka.feeds import FeedService, feed_group
 from stream.kafka.health import Health
+from stream.kafka.membership import MembershipLostError
 from stream.kafka.names import merging_group
 from stream.processors.base import Record, RecordLike
 from stream.processors.topics import Topics
@@ -74,6 +75,7 @@ class Running:
     process: Process
     service: FeedService
     task: asyncio.Task[None]
+    instance: str
     leaving: bool = False
 
     def end(self) -> None:
@@ -114,9 +116,10 @@ class LiveWorld:
         for record in records:
             self.broker.append(record.topic, record.partition, record.key or b"", record.value)
 
-    def start(self) -> None:
-        """Start a feed in a process of its own."""
+    def start(self, instance: str = "") -> None:
+        """Start a feed in a process of its own, under a name that was a process's before or a new one."""
         self._names += 1
+        instance = instance or f"name-{self._names}"
         process = Process(f"feed-{self._names}", self.loop, self.branch(), self.faults)
 
         async def find(settings: Settings, topics: Topics, source: str, topic: str) -> int:
@@ -124,7 +127,7 @@ class LiveWorld:
             return await process.call(lambda: LIVE_PARTITIONS)
 
         service = FeedService(
-            SETTINGS,
+            SETTINGS.model_copy(update={"instance": instance}),
             self.topics,
             Health("feed"),
             clients_of(process, self.broker, self.branch()),
@@ -132,18 +135,21 @@ class LiveWorld:
             clock=lambda: EPOCH + self.loop.time(),
             process=process.name,
         )
-        running = Running(process, service, self.loop.create_task(service.run()))
+        running = Running(process, service, self.loop.create_task(service.run()), instance)
         process.on_death = running.end
         running.task.add_done_callback(lambda _: self._ended(running))
         self.feeds.append(running)
 
     def _ended(self, running: Running) -> None:
-        """Restart what was not told to stop, after a while."""
+        """Restart what was not told to stop, after a while and under its name, unless another process has that."""
         self.feeds.remove(running)
-        if not running.task.cancelled() and running.task.exception() is not None:
+        if not running.task.cancelled() and (error := running.task.exception()) is not None:
             self.injected["service ended by itself"] += 1
+            if isinstance(error, MembershipLostError) and "under the name" in str(error):
+                self.injected["name lost"] += 1
+                return
         if not running.leaving:
-            self.loop.call_later(self.chance.uniform(0.1, 3.0), self.start)
+            self.loop.call_later(self.chance.uniform(0.1, 3.0), self.start, running.instance)
 
     async def people(self) -> None:
         """Send events in bursts; now and then nobody does for a while, or a batch comes that nobody can read."""
@@ -183,7 +189,16 @@ class LiveWorld:
         for _ in range(chance.randint(0, 5)):
             await asyncio.sleep(chance.uniform(0.0, 5.0))
             upset = chance.choice(
-                (self._kill, self._zombie, self._join, self._leave, self._outage, self._compact, self._expire)
+                (
+                    self._kill,
+                    self._zombie,
+                    self._join,
+                    self._twin,
+                    self._leave,
+                    self._outage,
+                    self._compact,
+                    self._expire,
+                )
             )
             if upset(chance):
                 self.injected[upset.__name__.strip("_")] += 1
@@ -204,6 +219,13 @@ class LiveWorld:
             self.start()
             return True
         return False
+
+    def _twin(self, chance: random.Random) -> bool:
+        """Start a process under the name of one that runs."""
+        staying = [one for one in self.feeds if not one.leaving]
+        if staying:
+            self.start(chance.choice(staying).instance)
+        return bool(staying)
 
     def _leave(self, chance: random.Random) -> bool:
         staying = [one for one in self.feeds if not one.leaving]

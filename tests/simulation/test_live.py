@@ -27,6 +27,8 @@ def test_in_every_schedule_each_window_is_asked_once_with_what_a_plain_count_fin
         "kill",
         "zombie",
         "join",
+        "twin",
+        "name lost",
         "leave",
         "outage",
         "compact",

@@ -74,6 +74,13 @@ def test_services_wait_for_kafka_and_its_topics_and_come_back_after_a_crash(
     assert services[name]["healthcheck"]
 
 
+@pytest.mark.parametrize("name", [*SERVING, "feed"])
+def test_a_container_that_is_started_again_has_its_name_in_the_group(
+    services: dict[str, dict[str, Any]], name: str
+) -> None:
+    assert services[name]["environment"]["SOTTO_INSTANCE"] == "@host"
+
+
 @pytest.mark.parametrize("name", OWN)
 def test_services_find_kafka_by_the_address_it_advertises(services: dict[str, dict[str, Any]], name: str) -> None:
     advertised = services["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]

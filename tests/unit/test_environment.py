@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from stream.environment import (
     KAFKA_CREDENTIALS,
@@ -65,6 +66,25 @@ def test_replicas_are_given_no_other_key_than_their_file_and_no_token() -> None:
     for arguments, needless in (([], monitors), (["--key-file", "noise.key"], monitors | NOISE_KEY)):
         environment = Replicas(Settings(), "worker", 1, arguments).environment(0)
         assert environment.keys() & SECRETS == SECRETS - needless
+
+
+def test_replicas_have_names_of_their_own_and_keep_them() -> None:
+    for settings, first in ((Settings(instance="a"), "a-0"), (Settings(), None)):
+        replicas = Replicas(settings, "feed", 2)
+        [one, again], other = (
+            [replicas.environment(0)["SOTTO_INSTANCE"] for _ in range(2)],
+            replicas.environment(1),
+        )
+        assert one == again != other["SOTTO_INSTANCE"]
+        assert one == first or first is None
+        assert Settings(instance=one).instance == one
+
+
+def test_a_process_may_be_named_after_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "pod 7_a.example")
+    assert Settings(instance="@host").instance == "pod-7_a.example"
+    with pytest.raises(ValidationError):
+        Settings(instance="@elsewhere")
 
 
 def test_a_command_for_the_key_is_told_no_secret() -> None:

@@ -22,6 +22,8 @@ TABLES = KUBERNETES / "components" / "tables"
 EXAMPLE = KUBERNETES / "overlays" / "example"
 SERVING = ["budget", "worker"]
 COMPONENTS = ["topics", *SERVING, "monitor"]
+FILLED_IN = {"status.podIP": "10.0.0.1", "metadata.name": "pod-7f9c-x2"}
+
 UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "": 1}
 
 Manifest = dict[str, Any]
@@ -93,15 +95,16 @@ def selects(selector: Manifest, workload: Manifest) -> bool:
 
 
 def environment(manifests: list[Manifest], workload: Manifest) -> dict[str, str]:
-    """All variables of a container; what the cluster fills in is an address."""
+    """All variables of a container; what the cluster fills in is an address, or the pod's name."""
     maps = {one["metadata"]["name"]: one["data"] for one in of_kind(manifests, "ConfigMap")}
     found: dict[str, str] = {}
     for source in container(workload).get("envFrom", []):
         found |= maps[source["configMapRef"]["name"]]
     for one in container(workload).get("env", []):
         if "value" not in one:
-            assert one["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
-        found[one["name"]] = one.get("value", "10.0.0.1")
+            found[one["name"]] = FILLED_IN[one["valueFrom"]["fieldRef"]["fieldPath"]]
+        else:
+            found[one["name"]] = one["value"]
     return found
 
 

@@ -11,6 +11,7 @@ from stream.kafka.acls import Role, usual_principal
 from stream.settings import Settings, variable
 from tests.docs.checks import check_command
 from tests.unit.deployment.manifests import (
+    FILLED_IN,
     KUBERNETES,
     Manifest,
     container,
@@ -66,6 +67,7 @@ def test_the_service_is_the_command_with_its_settings(
     assert set(environment(manifests, workload)) <= {variable(field) for field in Settings.model_fields}
     taken = settings(manifests, workload, monkeypatch)
     assert f"User:{taken.sasl_username}" == usual_principal(component.role, taken)
+    assert taken.instance == (FILLED_IN["metadata.name"] if component.role is Role.FEED else "")
     mounts = {mount["name"]: mount["mountPath"] for mount in container(workload)["volumeMounts"]}
     assert all(path.startswith("/run/secrets/") for name, path in mounts.items() if name != "tmp")
     if component.role is Role.ALERTS:

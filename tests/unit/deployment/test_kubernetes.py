@@ -26,6 +26,7 @@ from tests.unit.deployment.manifests import (
     BASE,
     COMPONENTS,
     EXAMPLE,
+    FILLED_IN,
     KUBERNETES,
     PROJECT,
     SERVING,
@@ -109,6 +110,7 @@ def test_every_variable_is_a_setting_and_its_value_is_taken(
     if name != "topics":
         assert f"User:{taken.sasl_username}" == usual_principal(Role(name), taken)
     assert (KEY_FILE_VARIABLE in environment(manifests, workload)) == (name in SERVING)
+    assert taken.instance == (FILLED_IN["metadata.name"] if name in SERVING else "")
 
 
 @pytest.mark.parametrize("name", COMPONENTS)

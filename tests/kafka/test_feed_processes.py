@@ -1,0 +1,108 @@
+"""Several feeds share a live topic: whichever is killed, each closed window is asked once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream.noise import NoiseKey
+from stream.settings import Settings, variable
+from tests.chaos.ground import Ground, installation
+from tests.chaos.live import PARTITIONS, Live, live_topic
+from tests.chaos.windows import BEGINS
+
+pytestmark = pytest.mark.kafka
+
+PATIENCE = 90.0
+
+
+@pytest.fixture
+async def ground(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIterator[Ground]:
+    async with installation(settings, key, tmp_path) as made:
+        yield made
+
+
+def logged(log: Path, event: str) -> list[dict[str, Any]]:
+    lines = (json.loads(line) for line in log.read_text().splitlines() if line.startswith("{"))
+    return [line for line in lines if line.get("event") == event]
+
+
+async def until(what: str, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what}"
+        await asyncio.sleep(0.1)
+
+
+async def people(topic: Live, steps: range) -> None:
+    for step in steps:
+        now = BEGINS + 1000 * step
+        await topic.send(now, 6000, 40)
+        await topic.mark(now)
+        await asyncio.sleep(0.2)
+
+
+async def test_who_inherits_from_a_feed_that_was_killed_goes_on_from_its_warm_copies(ground: Ground) -> None:
+    ground.start("budget")
+    ground.start("worker")
+    feeds = [ground.start("feed")]
+    topic = await live_topic(ground.settings, ground.client, "marks", begins=BEGINS)
+    topic.services = feeds
+    try:
+        await people(topic, range(4))
+        await topic.settled(BEGINS + 3000)
+        feeds.append(ground.start("feed"))
+        # Both have partitions of the topic and of merging, and copies of what the other has.
+        copies = ground.settings.partitions + PARTITIONS
+        await until(
+            "warm copies of all", lambda: sum(len(logged(feed.log, "standby ready")) for feed in feeds) >= copies
+        )
+        await people(topic, range(4, 7))
+        feeds[0].kill()
+        await people(topic, range(7, 10))
+        await topic.settled(BEGINS + 9000)
+        assert any(line["warm"] for line in logged(feeds[1].log, "partition ready"))
+    finally:
+        await topic.producer.stop()
+
+
+async def test_feeds_under_one_parent_share_a_live_topic_and_come_back_when_they_are_killed(
+    ground: Ground, tmp_path: Path
+) -> None:
+    ground.start("budget")
+    ground.start("worker")
+    topic = await live_topic(ground.settings, ground.client, "marks", begins=BEGINS)
+    log = tmp_path / "feeds.log"
+    told = {variable(name): str(getattr(ground.settings, name)) for name in ("bootstrap", "prefix")}
+    # A name that is kept is worth a session: the partitions of whoever is killed come back with it.
+    told[variable("session_timeout_ms")] = "60000"
+    command = [sys.executable, "-m", "stream.cli", "serve", "feed", "--json-logs", "--processes", "2"]
+    with log.open("wb") as output:
+        parent = subprocess.Popen(  # noqa: ASYNC220  (started at once)
+            command, stdout=output, stderr=output, env={**os.environ, **told}
+        )
+    try:
+        await until("two feeds", lambda: len(logged(log, "joined")) >= 4)
+        await people(topic, range(4))
+        for pid in [line["pid"] for line in logged(log, "process started")]:
+            os.kill(pid, signal.SIGKILL)
+            await people(topic, range(4, 7))
+        await until("both again", lambda: len(logged(log, "process started")) == 4)
+        await people(topic, range(7, 10))
+        await topic.settled(BEGINS + 9000, PATIENCE)
+        parent.terminate()
+        assert await asyncio.to_thread(parent.wait, PATIENCE) == 0
+    finally:
+        parent.kill()
+        parent.wait()
+        await topic.producer.stop()
