@@ -91,7 +91,7 @@ class Terminal:
         os.close(self._screen)
 
     async def shows(self, text: str) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while text.encode() not in self._seen:
                 self._seen += await asyncio.to_thread(os.read, self._screen, 65536)
 

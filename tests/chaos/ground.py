@@ -32,7 +32,7 @@ from tests.chaos.windows import BEGINS
 
 WINDOWS_SETTLING = 180.0
 """Seconds within which every closed window must be asked and answered."""
-SETTLING = 30.0
+SETTLING = 120.0
 """Seconds within which the charges under way must reach the ledger."""
 
 POLL_MS = 3_000
@@ -77,7 +77,7 @@ class Ground:
         self._services.append(service)
         return self._stack.enter_context(service)
 
-    async def logged(self, service: Service, event: str, seconds: float = 30.0) -> None:
+    async def logged(self, service: Service, event: str, seconds: float = 120.0) -> None:
         """Wait until a service has logged an event, such as ``joined`` or ``assigned``."""
         async with asyncio.timeout(seconds):
             while f'"event": "{event}"' not in await asyncio.to_thread(service.log.read_text):
@@ -113,7 +113,7 @@ class Ground:
             for name in streams
         ]
         for _ in range(2):
-            receipts = await self.client.requests(requests, 60)
+            receipts = await self.client.requests(requests, 180)
             assert {receipt.outcome for receipt in receipts} == {"opened"}, [one.reason for one in receipts]
         self.injected["stream extended"] += len(streams)
 
@@ -121,7 +121,7 @@ class Ground:
         """Renew the table, without a change to its rows, and send the request again."""
         request = RefreshSource(request=f"refresh {self.injected['table renewed']}", source="people")
         for _ in range(2):
-            [receipt] = await self.client.requests([request], 60)
+            [receipt] = await self.client.requests([request], 180)
             assert receipt.outcome == "registered", receipt.reason
         self.injected["table renewed"] += 1
 
@@ -145,7 +145,7 @@ class Ground:
             self.bombs[topic, partition, first] += 1
             self.injected[f"batch of {len(built)} bytes with {count} too large"] += 1
 
-    async def answered(self, missing: int = 0, seconds: float = 60.0) -> None:
+    async def answered(self, missing: int = 0, seconds: float = 180.0) -> None:
         """Wait until all but so many are answered."""
         wanted = len(self.asked) - missing
         found = await answered(self.client, wanted, seconds)
@@ -156,7 +156,7 @@ class Ground:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.settings.bootstrap)
         await admin.start()
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while True:
                     response = await admin._send_request(DeleteGroupsRequest([worker_group(self.settings)]))
                     # Where workers are killed again before they have joined, nothing is left to forget.

@@ -26,7 +26,7 @@ from tests.chaos.windows import BEGINS, Visits, live_source, standing_specs, vio
 
 PARTITIONS = 3
 """Other than the installation's: a live topic is its owner's."""
-SECONDS = 90.0
+SECONDS = 180.0
 HORIZON = 60
 """Windows of the running count, of which most rounds pass some and long ones all."""
 PAUSE = 0.2

@@ -133,7 +133,7 @@ async def test_a_batch_that_takes_longer_does_not_cost_a_worker_its_group(
             # It has kept its partition all the while.
             assert engine.metrics.failures._value.get() == 0
             assert engine._partitions[0]._life is life
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while engine.health.lack:
                     await asyncio.sleep(0.1)
         finally:

@@ -165,7 +165,7 @@ async def _suspended_while_granting(ground: Ground, budget: Service, request: Op
             topics.requests, request.stream.source, request.model_dump_json().encode()
         )
         await ground.client.flush()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while (await written.end_offsets([place]))[place] == before:
                 await asyncio.sleep(0)
         budget.suspend()

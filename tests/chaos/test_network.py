@@ -92,6 +92,6 @@ async def test_a_broker_killed_in_the_middle_of_transactions_loses_and_doubles_n
         await asyncio.sleep(1.0)
         await asyncio.to_thread(cluster.broker.start, cluster.port)
         await pending
-        await ground.answered(seconds=120)
+        await ground.answered(seconds=180)
         assert [service.exit_status for service in services] == [None] * 3
         await ground.verified()

@@ -35,7 +35,7 @@ async def test_a_compacted_changelog_restores_all_though_offsets_expired_and_wor
         ground.injected["SIGKILL worker while it restores"] += 1
     ground.start("worker")
     await ground.ask(1000)
-    await ground.answered(seconds=90)
+    await ground.answered(seconds=180)
     await ground.verified()
 
 
@@ -43,7 +43,7 @@ async def _compacted(ground: Ground) -> None:
     """Wait until checkpoints have been removed from under the control records at the tail."""
     topic = ground.client.topics.state
     most = 0
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             count = 0
             for partition in range(ground.client.topics.partitions):

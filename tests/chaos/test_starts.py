@@ -45,7 +45,7 @@ async def test_services_that_start_before_kafka_wait_for_it(key: NoiseKey, tmp_p
             await ground.answered()
             assert [service.exit_status for service in services] == [None, None]
             # A member is looked for every two seconds, so that the first answers may come before the worker calls itself ready.
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 while (await asyncio.to_thread(probe, f"http://{HOST}:{metrics}/readyz"))[0] != 200:
                     await asyncio.sleep(0.2)
             await ground.verified()
@@ -57,7 +57,7 @@ async def test_services_told_to_stop_while_they_wait_for_kafka_do_so(key: NoiseK
     settings = Settings(bootstrap=f"{HOST}:{_free_port()}", prefix="never")
     key.save(tmp_path / "noise.key")
     with Service("worker", settings, tmp_path / "noise.key", tmp_path / "worker.log") as service:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while "waiting for Kafka" not in service.log.read_text():
                 await asyncio.sleep(0.1)
         await asyncio.to_thread(service.stop)

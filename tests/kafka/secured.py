@@ -154,7 +154,7 @@ class SecuredKafka:
             ]
         )
         for one in pending.values():
-            one.result(timeout=30)
+            one.result(timeout=120)
         for name, password in made.items():
             write_secret(self.folder / f"{name}.password", password)
         self.passwords |= made
@@ -192,7 +192,7 @@ async def _install(admin: Settings) -> None:
 
 async def in_force(settings: Settings, role: Role) -> None:
     """Return once the broker knows the user and what it may do: it learns of both after it has said that they are made."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             try:
                 await find_topics(settings, role=role)

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.kafka
 FEED = {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 9.0, "sensitivity": 1.0}
 HIGH, LOW = 1e9, -1e9
 GROUPS = ("EWR", "JFK", "LGA")
-PATIENCE = 90
+PATIENCE = 180.0
 
 
 def spec(stream: str, cutoff: int = 50) -> dict[str, Any]:

@@ -105,7 +105,7 @@ async def test_bombs_among_requests_and_charges_are_refused_whole_and_the_ledger
         await bombs.send(settings.bootstrap, getattr(client.topics, topic), 0, make())
         receipt = await client.open({**spec(f"ward-{number}"), "epsilon": 0.01})
         assert receipt.outcome == "opened"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while len(refused := await letters(client, settings)) < 7:
             await asyncio.sleep(0.2)
     assert Counter(facts(letter)["exception.class.name"] for letter in refused) == {
@@ -204,13 +204,13 @@ async def test_a_service_says_at_its_start_that_brokers_unfold_what_is_sent(
         await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, client.topics.queries, unfolding)])
     finally:
         await admin.close()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while [one.wanted for one in await check_topics(settings) if one.setting == "compression.type"] != [
             "producer"
         ]:
             await asyncio.sleep(0.2)
     worker = start("worker")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while '"topic differs"' not in worker.log.read_text():
             await asyncio.sleep(0.2)
     with pytest.raises(MessageSizeTooLargeError):

@@ -197,7 +197,7 @@ def _is_listed_and_found_from_below(environment: dict[str, str], folder: Path) -
 
 
 def _settled(environment: dict[str, str]) -> dict[str, dict[str, dict[str, float]]]:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         shown = sotto("source", "show", "vitals", "--json", environment=environment)
         budget: dict[str, dict[str, dict[str, float]]] = json.loads(shown.stdout)

@@ -63,7 +63,7 @@ async def test_whatever_is_wrong_with_an_event_it_costs_nothing_and_stops_nobody
     async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap) as producer:
         for value, (partition, _, _) in events.items():
             await producer.send_and_wait(client.topics.queries, value, partition=partition)
-    answer = await client.ask({"stream": "ward", "value": 5.0}, timeout=30, outcomes=True)
+    answer = await client.ask({"stream": "ward", "value": 5.0}, timeout=120, outcomes=True)
     assert (answer.outcome, answer.index) == ("below", 0)
     await client.ask({"stream": "nobody", "value": 5.0}, outcomes=True)
     dead = [
@@ -92,7 +92,7 @@ async def test_a_stream_answers_as_soon_as_it_is_granted(client: AsyncClient, st
     await client.register({**FEED, "epsilon": 100.0})
     for number in range(40):
         await client.open(spec(f"stream-{number}"))
-        answer = await client.ask({"stream": f"stream-{number}", "value": 1.0}, timeout=30, outcomes=True)
+        answer = await client.ask({"stream": f"stream-{number}", "value": 1.0}, timeout=120, outcomes=True)
         assert answer.outcome == "below", answer
 
 
@@ -123,7 +123,7 @@ async def test_closing_a_stream_refunds_what_it_provably_did_not_spend(
     assert answer.spent is not None
     for stream in ("unused", "used"):
         await client.close("feed", stream)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             if all(grant.state == "closed" for grant in await client.list_streams("feed")):
                 break
@@ -143,7 +143,7 @@ async def test_halting_a_source_halts_its_streams_and_refuses_new_ones(
     await client.open(spec("ward"))
     await client.ask({"stream": "ward", "value": 1.0}, outcomes=True)
     await client.halt("feed", reason="audit")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while (answer := await client.ask({"stream": "ward", "value": 1.0}, outcomes=True)).outcome != "halted":
             await asyncio.sleep(0.1)
     assert answer.reason == "audit"
@@ -243,11 +243,13 @@ async def test_a_budget_service_whose_ledger_was_lost_grants_nothing(
         await admin.close()
     await create_topics(settings)
     second = start("budget")
+    async with asyncio.timeout(120):
+        while "StateLostError" not in second.log.read_text():
+            await asyncio.sleep(0.1)
     async with AsyncClient(settings) as later:
         again = OpenStream(request="again", stream=StreamSpec.model_validate(spec("ward-again")))
         with pytest.raises(TimeoutError, match="1 requests without receipt"):
-            await later.requests([again], timeout=10)
-    assert "StateLostError" in second.log.read_text()
+            await later.requests([again], timeout=5)
     assert await committed(settings, topics.ledger, 0) == []
 
 
@@ -262,7 +264,7 @@ async def test_a_worker_with_another_key_refuses_the_streams_of_the_first(
     engine = worker(settings, client.topics, NoiseKey.generate())
     running = asyncio.create_task(engine.run())
     try:
-        answer = await client.ask({"stream": "ward", "value": 1.0}, timeout=30, outcomes=True)
+        answer = await client.ask({"stream": "ward", "value": 1.0}, timeout=120, outcomes=True)
         assert answer.outcome == "halted"
         assert answer.reason is not None
         assert "lacks noise key" in answer.reason
@@ -270,7 +272,7 @@ async def test_a_worker_with_another_key_refuses_the_streams_of_the_first(
         engine.stop()
         await running
     start("worker")
-    assert (await client.ask({"stream": "ward", "value": 1.0}, timeout=30, outcomes=True)).outcome == "below"
+    assert (await client.ask({"stream": "ward", "value": 1.0}, timeout=120, outcomes=True)).outcome == "below"
 
 
 async def test_missing_topics_are_named_with_the_remedy(bootstrap: str) -> None:
@@ -310,7 +312,7 @@ async def test_publishing_many_gets_every_answer(client: AsyncClient, start: Sta
 
 async def _answers(client: AsyncClient, count: int) -> list[Answer]:
     answers: list[Answer] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         async for answer in client.answers(from_beginning=True):
             answers.append(answer)
             if len(answers) >= count:

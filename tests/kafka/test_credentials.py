@@ -94,7 +94,7 @@ async def test_the_mechanism_and_protocol_must_be_the_brokers(matrix: SecuredKaf
     producer = matrix.role(Role.PRODUCER, MATRIX)
     with pytest.raises(SecurityError, match="does not offer PLAIN; set SOTTO_SASL_MECHANISM"):
         await find_topics(producer.model_copy(update={"sasl_mechanism": "PLAIN"}))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         with pytest.raises(SecurityError, match=r"closes the connection.*SOTTO_SECURITY_PROTOCOL"):
             await find_topics(Settings.of_local_broker(matrix.clients, prefix=MATRIX))
 

@@ -103,7 +103,7 @@ async def left(client: AsyncClient) -> float:
 
 
 async def until_state(client: AsyncClient, stream: str, state: str) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while (await client.grant("feed", stream)).state != state:
             await asyncio.sleep(0.2)
 
@@ -204,7 +204,7 @@ async def test_what_was_lost_is_never_granted_or_answered_again(tmp_path: Path) 
     with site(tmp_path, "new", prefix) as new:
         await back_and_halted(new, kept)
         await delete_topics(new.settings)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while new.sotto("topics", "create", "--partitions", "2").returncode:
                 await asyncio.sleep(0.5)
         await back_and_going_on(new, kept)

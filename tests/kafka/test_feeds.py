@@ -26,7 +26,7 @@ from tests.chaos.windows import BEGINS, Visits, live_source, standing_specs
 
 pytestmark = pytest.mark.kafka
 
-SECONDS = 90.0
+SECONDS = 180.0
 
 
 @pytest.fixture

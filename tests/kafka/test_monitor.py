@@ -37,7 +37,7 @@ pytestmark = pytest.mark.kafka
 
 FEED = {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 5.0, "sensitivity": 1.0}
 HIGH, LOW = 1e9, -1e9
-START_SECONDS = 60
+START_SECONDS = 180
 
 
 def spec(stream: str, cutoff: int = 3) -> dict[str, object]:
@@ -136,18 +136,18 @@ async def test_a_halt_from_the_api_halts_the_stream_on_kafka(
     await web.ready()
     assert (await web.post("/api/sources", {"request": "register", "source": FEED}))[0] == 200
     assert (await web.post("/api/streams", {"request": "open", "stream": spec("ward")}))[1]["outcome"] == "opened"
-    assert (await client.ask({"stream": "ward", "value": HIGH}, timeout=30, outcomes=True)).outcome == "above"
+    assert (await client.ask({"stream": "ward", "value": HIGH}, timeout=120, outcomes=True)).outcome == "above"
     halt = {"kind": "halt", "request": "stop it", "source": "feed", "stream": "ward", "reason": "audit"}
     assert (await web.post("/api/halts", halt, "nobody"))[0] == 401
     assert (await web.post("/api/halts", halt, "viewer"))[0] == 403
-    assert (await client.ask({"stream": "ward", "value": LOW}, timeout=30, outcomes=True)).outcome == "below"
+    assert (await client.ask({"stream": "ward", "value": LOW}, timeout=120, outcomes=True)).outcome == "below"
     before = await web.until("/api/streams/ward", lambda detail: detail["row"]["answered"] == 2)
     assert before["row"]["state"] == "open"
     status, receipt = await web.post("/api/halts", halt)
     assert (status, receipt["outcome"]) == (200, "halted")
     assert (await client.list_streams("feed"))[0].ending == "halted"
     assert await web.post("/api/halts", halt) == (200, receipt)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while (answer := await client.ask({"stream": "ward", "value": LOW}, outcomes=True)).outcome != "halted":
             await asyncio.sleep(0.1)
     assert answer.reason == "audit"
@@ -174,7 +174,7 @@ async def test_a_monitor_that_was_killed_shows_the_same_figures_and_its_absence_
         await client.open(spec(stream))
     for stream, values in {"open": [LOW, HIGH, LOW], "exhausted": [HIGH] * 3, "closed": [LOW]}.items():
         for value in values:
-            await client.ask({"stream": stream, "value": value}, timeout=30, outcomes=True)
+            await client.ask({"stream": stream, "value": value}, timeout=120, outcomes=True)
     await client.close("feed", "closed")
     await web.until("/api/sources", lambda page: page["items"][0]["refunded"]["epsilon"] > 0)
     await web.until("/api/overview", lambda overview: overview["answered"] == 7)
@@ -192,7 +192,7 @@ async def test_a_monitor_that_was_killed_shows_the_same_figures_and_its_absence_
     }
     second.kill()
     for value in (LOW, HIGH):
-        await client.ask({"stream": "open", "value": value}, timeout=30, outcomes=True)
+        await client.ask({"stream": "open", "value": value}, timeout=120, outcomes=True)
     assert (await client.open(spec("another"))).outcome == "opened"
 
 

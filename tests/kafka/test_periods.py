@@ -31,7 +31,7 @@ PARTITIONS = 2
 HOURS = 4
 HOUR = 3_600_000
 HALF = HOUR // 2
-SECONDS = 90.0
+SECONDS = 180.0
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from stream.noise import NoiseKey
 from stream.settings import Settings, variable
 from tests.chaos.ground import installation
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 class Parent:

@@ -128,7 +128,7 @@ def monitor_settings(folder: Path) -> dict[str, Any]:
 
 async def collected(settings: Settings, wanted: int) -> list[Answer]:
     found: list[Answer] = []
-    async with asyncio.timeout(60), AsyncClient(settings) as client:
+    async with asyncio.timeout(120), AsyncClient(settings) as client:
         answers = client.answers(from_beginning=True)
         while len(found) < wanted:
             found.append(await anext(answers))
@@ -161,7 +161,7 @@ async def test_the_monitor_reads_shows_and_takes_requests_under_its_own_principa
 ) -> None:
     address, token = installation.monitor_address, installation.monitor_token
     headers = {"Authorization": f"Bearer {token}"}
-    async with asyncio.timeout(60), ClientSession(headers=headers) as session:
+    async with asyncio.timeout(120), ClientSession(headers=headers) as session:
         while not await is_ready(session, address):
             await asyncio.sleep(0.2)
         body = {"kind": "register", "request": "r1", "source": {**SOURCE, "source": "from-the-page"}}
@@ -225,7 +225,7 @@ async def published(client: AsyncClient) -> None:
 
 
 async def test_clients_are_told_that_they_may_not_rather_than_left_waiting(installation: Installation) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         async with AsyncClient(installation.of(Role.PRODUCER)) as producer:
             with pytest.raises(Forbidden, match=r"TopicAuthorizationFailedError.*sotto topics acl"):
                 await producer.ask({"stream": "ward-7", "value": 1.0})

@@ -19,7 +19,7 @@ from tests.chaos.load import SENSITIVE_STREAMS
 
 pytestmark = pytest.mark.kafka
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 def logged(service: Service, event: str) -> list[dict[str, Any]]:
