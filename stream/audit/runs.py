@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,8 +90,8 @@ class _Installation:
                 self._driver.crash()
         return opened
 
-    def _opened(self, side: int, runs: int) -> Iterator[_Run]:
-        """The runs of one side: as many sources as they need, each with all of its streams opened at once."""
+    def _opened(self, side: int, runs: int) -> list[_Run]:
+        """The runs of one side: as many sources as they need, and all of their streams opened at once."""
         case = self._case
         capacity = SOURCE_EPSILON / case.epsilon
         if case.delta:
@@ -99,16 +99,17 @@ class _Installation:
         budget: dict[str, Any] = {"epsilon": SOURCE_EPSILON, **({"delta": SOURCE_DELTA} if case.delta else {})}
         table = case.sides[side].table
         per_source = 1 if case.streams > 1 else math.floor(capacity)
+        opened: list[_Run] = []
         for first in range(0, runs, per_source):
             source = f"source-{side}-{first // per_source}"
             topic = {"topic": source} if case.source["kind"] == "events" else {}
             self._driver.register({**case.source, **topic, **budget, "source": source}, table)
-            opened = [
+            opened += [
                 _Run(side, source, [f"stream-{side}-{number}-{own}" for own in range(case.streams)])
                 for number in range(first, min(first + per_source, runs))
             ]
-            self._open(opened)
-            yield from opened
+        self._open(opened)
+        return opened
 
     def _open(self, runs: Sequence[_Run]) -> None:
         spec = {"epsilon": 1.0, **self._case.stream, "mechanism": dict(self._case.mechanism)}

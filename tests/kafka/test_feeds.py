@@ -7,7 +7,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from aiokafka.admin import NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from schemas.rejected import HEADER_PREFIX
+from stream.kafka.processes import Service
 from stream.kafka.security import admin_client
 from stream.noise import NoiseKey
 from stream.settings import Settings
@@ -113,13 +114,17 @@ async def test_what_is_wrong_with_an_event_costs_nothing_and_stops_nobody(ground
         await topic.producer.stop()
 
 
-async def test_a_topic_that_keeps_its_writers_time_is_not_counted_until_it_stamps(
-    ground: Ground, unused_tcp_port_factory: Callable[[], int]
-) -> None:
-    port = unused_tcp_port_factory()
+def _started(ground: Ground, port: int) -> Service:
+    """The feed, which tells at this port how it is, beside the other services."""
     ground.start("budget")
     ground.start("worker")
-    feed = ground.start("feed", settings=ground.settings.model_copy(update={"metrics_port": port}))
+    return ground.start("feed", settings=ground.settings.model_copy(update={"metrics_port": port}))
+
+
+async def test_a_topic_that_keeps_its_writers_time_is_not_counted_until_it_stamps(
+    ground: Ground, unused_tcp_port: int
+) -> None:
+    port, feed = unused_tcp_port, _started(ground, unused_tcp_port)
     begins = int(time.time()) * 1000
     topic = await live_topic(ground.settings, ground.client, "broker", begins=begins, stamped=False)
     topic.services = [feed]
@@ -134,12 +139,9 @@ async def test_a_topic_that_keeps_its_writers_time_is_not_counted_until_it_stamp
 
 
 async def test_a_source_without_a_topic_is_told_and_served_once_it_is_there(
-    ground: Ground, unused_tcp_port_factory: Callable[[], int]
+    ground: Ground, unused_tcp_port: int
 ) -> None:
-    port = unused_tcp_port_factory()
-    ground.start("budget")
-    ground.start("worker")
-    feed = ground.start("feed", settings=ground.settings.model_copy(update={"metrics_port": port}))
+    port, feed = unused_tcp_port, _started(ground, unused_tcp_port)
     await _ready(port, "")
     topic = f"{ground.settings.prefix}-visits"
     source, [spec, *_] = live_source(topic, "marks"), standing_specs("4s", "2s", BEGINS)
