@@ -16,10 +16,11 @@ class Checkpoint(SparingEvent):
     """All that a successor needs beside the stream's definition: noise is derived anew, never stored.
 
     ``offset`` is the last query event that the stream answered, −1 before the first. ``due`` is what its partition's
-    ``served`` will be when all work that the stream has asked for is done.
+    ``served`` will be when all work that the stream has asked for is done. ``turn`` is that of the last question that a standing
+    stream answered: its window's beginning times the number of groups, plus the group's place, plus 1.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"surplus"})
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"surplus", "turn"})
 
     incarnation: Incarnation
     state: StreamState
@@ -29,6 +30,7 @@ class Checkpoint(SparingEvent):
     reason: Reason | None = None
     due: Count = 0
     surplus: Surplus = 0
+    turn: Count = 0
 
 
 class HypothesisUpdate(Event):

@@ -29,7 +29,7 @@ class MergedStream(Event):
     """How far merging is with a standing stream.
 
     ``reached`` is the beginning of the last window that was asked or passed over, −1 before the first; of a running count
-    ``windows`` is how many windows its sums are about.
+    ``windows`` is how many windows its sums are about, and ``lost`` says that some are missing, so that nothing more is asked.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -38,6 +38,7 @@ class MergedStream(Event):
     partitions: Annotated[int, Field(ge=1, le=1_000_000)]
     reached: int
     windows: Count = 0
+    lost: bool = False
 
 
 class NodeSums(Event):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -9,16 +10,19 @@ from stream.contract.events import CHANNELS, CONTRACT_VERSION, EVENTS, Channel, 
 from stream.contract.headers import ANSWER_HEADERS, DEAD_LETTER_HEADERS, QUERY_HEADERS
 from stream.contract.json_schemas import Json, bundled
 from stream.kafka.names import budget_group, merging_group, worker_group
-from stream.kafka.topics import TopicLayout, layout
+from stream.kafka.topics import TopicLayout, feed_layout, layout
 from stream.processors.topics import Topics
 from stream.settings import Settings
 
 BINDING_VERSION: Final = "0.5.0"
 PARTITIONER: Final = "murmur2"
 DEAD_LETTER: Final = "DeadLetter"
+PIECE: Final = "Piece"
+FEED_STATE: Final = "feed_state"
 
 _TEMPLATE = "#/components/schemas/{model}"
 _PREFIX = "{prefix}"
+_SOURCE = "{source}"
 _HEADERS: Final = {"Query": QUERY_HEADERS, "Answer": ANSWER_HEADERS}
 _DESCRIPTION = """\
 Differentially private answers on a Kafka query stream.
@@ -36,6 +40,11 @@ def document() -> Json:
     own, shared = bundled(EVENTS, _TEMPLATE)
     topics = Topics(_PREFIX)
     layouts = {wanted.name: wanted for wanted in layout(topics)}
+    made: dict[str, TopicLayout] = {
+        one.name: layouts[getattr(topics, one.name)] for one in CHANNELS if one.name != FEED_STATE
+    }
+    of_a_feed = feed_layout(topics, "", 0)
+    made[FEED_STATE] = replace(of_a_feed, name=of_a_feed.name + _SOURCE)
     return {
         "asyncapi": "3.0.0",
         "info": {"title": "Sotto", "version": CONTRACT_VERSION, "description": _DESCRIPTION},
@@ -48,12 +57,11 @@ def document() -> Json:
                 "variables": {"bootstrap": {"default": Settings.model_fields["bootstrap"].default}},
             }
         },
-        "channels": {
-            channel.name: _channel(channel, layouts[getattr(topics, channel.name)]) for channel in CHANNELS
-        },
+        "channels": {channel.name: _channel(channel, made[channel.name]) for channel in CHANNELS},
         "operations": _operations(),
         "components": {
-            "messages": {event.name: _message(event) for event in EVENTS} | {DEAD_LETTER: _dead_letter()},
+            "messages": {event.name: _message(event) for event in EVENTS}
+            | {DEAD_LETTER: _dead_letter(), PIECE: _piece()},
             "schemas": own | shared,
         },
     }
@@ -61,6 +69,8 @@ def document() -> Json:
 
 def _channel(channel: Channel, layout_: TopicLayout) -> Json:
     messages = [event.name for event in EVENTS if event.channel == channel.name] or [DEAD_LETTER]
+    if channel.name == FEED_STATE:
+        messages.append(PIECE)
     found: Json = {
         "address": layout_.name,
         "summary": channel.summary,
@@ -74,7 +84,7 @@ def _channel(channel: Channel, layout_: TopicLayout) -> Json:
         "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in messages},
         "bindings": {
             "kafka": {
-                "partitions": layout_.partitions,
+                **({"partitions": layout_.partitions} if layout_.partitions else {}),
                 "replicas": Settings.model_fields["replication"].default,
                 "topicConfiguration": _configuration(layout_),
                 "bindingVersion": BINDING_VERSION,
@@ -83,6 +93,11 @@ def _channel(channel: Channel, layout_: TopicLayout) -> Json:
         "x-key": channel.key,
         "x-partitioner": PARTITIONER,
     }
+    if channel.name == FEED_STATE:
+        found["parameters"]["source"] = {
+            "description": "The source's name; where a topic may not have a character of it, `-` and its bytes in hexadecimal. The "
+            "topic has as many partitions as that of the source."
+        }
     if channel.side == "internal":
         found["x-internal"] = True
     return found
@@ -133,6 +148,18 @@ def _dead_letter() -> Json:
     }
 
 
+def _piece() -> Json:
+    channel = next(channel for channel in CHANNELS if channel.name == FEED_STATE)
+    return {
+        "name": PIECE,
+        "title": PIECE,
+        "summary": "What one step has counted, in a form of its own version; people are digests, and nothing is named.",
+        "contentType": "application/octet-stream",
+        "payload": {},
+        "bindings": _key(channel),
+    }
+
+
 def _key(channel: Channel) -> Json:
     key = {"type": "string", "description": f"UTF-8: {channel.key}."}
     return {"kafka": {"key": key, "bindingVersion": BINDING_VERSION}}
@@ -152,6 +179,7 @@ def _operations() -> Json:
         "bookCharges": _receive("charges", "Book what streams have spent.", budget),
         "mergePartials": _receive("partials", "Add up what partitions have in a window.", merging),
         "restoreMerges": _receive("merges", "Restore merging."),
+        "restoreFeeds": _receive("feed_state", "Restore the counts of a partition of a live topic."),
         "restoreState": _receive("state", "Restore the streams of a partition."),
         "publishAnswers": _send("answers", "Answer queries, in their order within a partition."),
         "publishLedger": _send("ledger", "Show budgets, grants and receipts."),
@@ -162,6 +190,7 @@ def _operations() -> Json:
         "publishCharges": _send("charges", "Report what streams have spent."),
         "publishPartials": _send("partials", "Tell what a partition has in a window that it has closed."),
         "publishMerges": _send("merges", "Write merging's changelog."),
+        "publishFeeds": _send("feed_state", "Write the changelog of counting."),
         "publishState": _send("state", "Write the changelog."),
     }
 

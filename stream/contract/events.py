@@ -20,6 +20,8 @@ from schemas import (
     Checkpoint,
     CloseStream,
     ExtendStream,
+    FeedProgress,
+    FeedStream,
     GrantRecord,
     HaltSource,
     HaltStream,
@@ -63,6 +65,7 @@ TopicName = Literal[
     "state",
     "partials",
     "merges",
+    "feed_state",
     "requests",
     "charges",
     "ledger",
@@ -161,6 +164,14 @@ CHANNELS: Final = (
         "The changelog of merging; private.",
         compacted=True,
     ),
+    Channel(
+        "feed_state",
+        "internal",
+        "stream|STREAM, piece|NUMBER or @progress",
+        "feeds",
+        "The changelog of one live topic's counting, in the partition of the topic that it is about; private.",
+        compacted=True,
+    ),
 )
 
 
@@ -220,10 +231,12 @@ EVENTS: Final = (
     EventKind(Partial, "partials", None, read_back=True),
     EventKind(MergedStream, "merges", None, read_back=True),
     EventKind(NodeSums, "merges", None, read_back=True),
+    EventKind(FeedProgress, "feed_state", None, read_back=True),
+    EventKind(FeedStream, "feed_state", None, read_back=True),
     EventKind(HypothesisUpdate, "state", None, read_back=True),
     EventKind(Measurement, "state", None, read_back=True),
 )
-"""Every event whose value is JSON; dead letters are the bytes of events that may be anything."""
+"""Every event whose value is JSON; dead letters are the bytes of events that may be anything, and the pieces of a feed are binary."""
 
 
 def channel_named(name: TopicName) -> Channel:

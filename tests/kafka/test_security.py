@@ -23,9 +23,9 @@ from aiokafka.errors import (
 from typer.testing import CliRunner
 
 from schemas import Answer, Query
-from sotto import AsyncClient, Forbidden
+from sotto import AsyncClient, Forbidden, SottoError
 from stream.cli.topics import app
-from stream.kafka.acls import Role, apply, grants
+from stream.kafka.acls import Grant, Role, apply, grants
 from stream.kafka.processes import RoleName, Service
 from stream.kafka.restore import read_to_end, reader
 from stream.kafka.security import SecurityError, admin_client, connection
@@ -52,6 +52,14 @@ pytestmark = pytest.mark.kafka
 LIVE = "guarded"
 PARTITIONS = 2
 SOURCE = {"source": "vitals", "kind": "values", "neighbors": "add-remove", "epsilon": 4.0, "sensitivity": 1.0}
+EVENTS = {
+    "kind": "events",
+    "neighbors": "add-remove",
+    "epsilon": 1.0,
+    "person": "who",
+    "time": "at",
+    "attributes": {},
+}
 SPEC = {
     "stream": "ward-7",
     "source": "vitals",
@@ -237,6 +245,48 @@ async def test_clients_are_told_that_they_may_not_rather_than_left_waiting(insta
             # Told at once where the client has heard already that the topic is not its own.
             with pytest.raises(Forbidden, match=r"TopicAuthorizationFailedError.*sotto topics acl"):
                 await published(operator)
+
+
+async def test_people_s_events_go_to_a_live_topic_only_from_whom_it_is_granted(installation: Installation) -> None:
+    """Whoever sends events writes one live topic, and reads in the ledger how its events are declared."""
+    door, tills = "ops.door", "ops.tills"
+    async with admin_client(installation.admin) as admin:
+        await admin.create_topics([NewTopic(topic, 1, 1) for topic in (door, tills)])
+    async with AsyncClient(installation.of(Role.OPERATOR)) as operator:
+        for topic in (door, tills):
+            await operator.register({**EVENTS, "source": topic, "topic": topic})
+    kafka = installation.kafka
+    await asyncio.to_thread(kafka.add_users, ["door"])
+    granted = (*Grant.read(Topics(LIVE).ledger), *Grant.write(door))
+    await apply(installation.admin, "User:door", granted)
+    sender = kafka.user("door", LIVE)
+    event = {"who": "ada", "at": 1000}
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                async with AsyncClient(sender) as client:
+                    await sent(client, door, event)
+                    break
+            except SottoError:
+                await asyncio.sleep(0.2)  # the broker has not heard of the user or its grants yet
+    assert (await ends(installation.admin, [door], 1))[TopicPartition(door, 0)] == 1
+    for settings in (sender, *(installation.of(role) for role in set(Role) - {Role.FEED})):
+        for topic in (door, tills):
+            if (settings, topic) != (sender, door):
+                async with Raw(settings) as raw:
+                    assert await raw.write(topic, 0, b"ada", json.dumps(event).encode()) == REFUSED
+    async with asyncio.timeout(30), AsyncClient(sender) as client:
+        with pytest.raises(Forbidden, match=r"TopicAuthorizationFailedError.*sotto topics acl"):
+            await sent(client, tills, event)
+    async with asyncio.timeout(30), AsyncClient(installation.of(Role.OPERATOR)) as operator:
+        with pytest.raises(Forbidden, match=r"TopicAuthorizationFailedError.*sotto topics acl"):
+            await sent(operator, door, event)
+    assert set((await ends(installation.admin, [door, tills], 1)).values()) == {0, 1}
+
+
+async def sent(client: AsyncClient, source: str, event: dict[str, Any]) -> None:
+    await client.publish(source, [event])
+    await client.flush()
 
 
 async def test_nobody_else_fences_the_budget_service_or_joins_a_services_group(installation: Installation) -> None:

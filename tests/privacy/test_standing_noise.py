@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from schemas import AnswersCalibration, EventsSource, SparseVectorCalibration, StandingQuery
+from schemas import AnswersCalibration, EventsSource, SparseVectorCalibration, StandingQuery, written_moment
 from sotto import Driver
 from stream.accounting.answers import answer_law
 from stream.accounting.costs import losses
@@ -23,7 +23,6 @@ from tests.privacy.service import KEY, Derived, definition_of
 
 CONTRIBUTION = 2
 GROUPS = ("a", "b", "c")
-WINDOW = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T01:00:00Z"}
 
 Person = tuple[tuple[int, int], ...]
 """A person's events of one window, in order: the group and the amount of each."""
@@ -31,6 +30,11 @@ Move = tuple[int, ...]
 
 RANGES = {"events": (0, 1), "people": (0, 1), "paid": (0, 2), "owed": (-2, 0), "balance": (-1, 2)}
 """What is counted, with the range of the amounts."""
+
+
+def window(number: int) -> dict[str, str]:
+    """One of the windows of an hour that follow upon each other."""
+    return {"start": written_moment(number * 3_600_000), "end": written_moment((number + 1) * 3_600_000)}
 
 
 def counted(person: Person, count: str) -> Move:
@@ -184,7 +188,7 @@ def test_decisions_are_the_rule_applied_to_the_noise_derived_from_the_key() -> N
             "id": f"{number}",
             "stream": "s",
             "value": 5 + calibration.shift + number % 5 - 2,
-            "window": WINDOW,
+            "window": window(number),
             "group": {"group": GROUPS[number % 3]},
         }
         for number in range(60)
@@ -205,7 +209,7 @@ def test_a_windows_numbers_are_its_counts_and_the_noise_derived_from_the_key(cou
     spread = movement(EventsSource.model_validate(source("replace")), query, len(GROUPS)).spread
     law = answer_law(calibration, calibration.sensitivity_steps, spread)
     answers = driver.ask_many(
-        {"id": f"{number}", "stream": "s", "values": [number, 0, -number], "window": WINDOW}
+        {"id": f"{number}", "stream": "s", "values": [number, 0, -number], "window": window(number)}
         for number in range(20)
     )
     subkey = stream_subkey(

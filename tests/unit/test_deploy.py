@@ -165,3 +165,9 @@ def test_promtool_accepts_the_files_and_the_alerts_fire_when_they_should(
 ) -> None:
     checked = subprocess.run([promtool, *arguments], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_every_alert_has_a_case_in_which_it_fires() -> None:
+    cases = yaml.safe_load(Path(__file__).with_name("alert_cases.yml").read_text(encoding="utf-8"))
+    fired = {one["alertname"] for case in cases["tests"] for one in case["alert_rule_test"] if one["exp_alerts"]}
+    assert fired == {alert["alert"] for alert in alerts()}

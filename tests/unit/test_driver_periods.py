@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schemas import BeginPeriod, CloseStream, GrantRecord, Query, SourceRecord
-from schemas.windows import moment_ms
+from schemas.windows import moment_ms, span_ms, written_moment
 from sotto import Driver, Refused
 from stream.processors.budget.returning import Returning
 from stream.processors.budget.verification import TrailCheck
@@ -190,11 +190,13 @@ def test_what_is_closed_because_its_period_is_over_answers_first_what_it_was_ask
     driver = ready()
     driver.request(BeginPeriod(request="begin", source="flights", start=DAYS[0]))
     driver.close(f"flights@{DAYS[0]}", f"late@{DAYS[0]}", OVER)
-    question: dict[str, Any] = {
-        "window": {"start": DAYS[0], "end": "2013-01-01T06:00:00Z"},
-        "group": {"origin": "EWR"},
-    }
+    quarter = span_ms("6h")
     for place in range(21):
+        start = moment_ms(DAYS[0]) + place * quarter
+        question: dict[str, Any] = {
+            "window": {"start": written_moment(start), "end": written_moment(start + quarter)},
+            "group": {"origin": "EWR"},
+        }
         assert grants(driver)[f"late@{DAYS[0]}"].state == "open"
         driver.crash()
         driver.ask(f"late@{DAYS[0]}", id=f"question-{place}", value=place, **question)

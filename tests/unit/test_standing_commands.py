@@ -14,7 +14,7 @@ from stream.cli import output, sources, streams
 from stream.cli.app import app
 from stream.cli.queries import _line
 from tests.unit.processors.installation import KEY
-from tests.unit.processors.live import GROUP, WINDOW, flights, question, standing
+from tests.unit.processors.live import GROUP, WINDOW, flights, question, standing, window
 from tests.unit.test_budget_commands import Connected, run
 
 
@@ -52,7 +52,7 @@ def test_results_name_their_window_and_group(driver: Driver) -> None:
     driver.register(flights())
     driver.open(standing("numbers", {"kind": "laplace", "answers": 9}))
     driver.open(standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 9}, by=[]))
-    result = driver.ask(question("numbers", 1, value=3))
+    result = driver.ask(question("numbers", 0, value=3) | {"id": "1"})
     about = "numbers [2013-01-01T05:00:00Z … 2013-01-01T06:00:00Z, origin EWR]"
     assert str(result).startswith(f"{about}: ")
     assert _line(result).startswith(f"{about} 1 answer ")
@@ -72,7 +72,7 @@ def test_results_name_their_window_and_group(driver: Driver) -> None:
         [question("numbers", 2, value=3), {"id": "3", "stream": "all", "values": [1, 2, 3], "window": WINDOW}]
     )
     frame = results.to_polars()
-    assert frame["window_start"].to_list() == [WINDOW["start"]] * 4
+    assert frame["window_start"].to_list() == [window(2)["start"], *[WINDOW["start"]] * 3]
     assert frame["origin"].to_list() == ["EWR", None, None, None]
     assert frame["position"].to_list() == [None, 0, 1, 2]
     heard = list(driver.answers(from_beginning=True))

@@ -33,6 +33,10 @@ _UNKNOWN = Rejection("unknown-stream", "stream: control tells of no standing str
 _RECUT = Rejection(
     "malformed", "partitions: the topic of the source has another number than when the stream began; open another"
 )
+_LOST = Rejection(
+    "malformed",
+    "partial: what was known of earlier windows of its running count is lost, which asks no more; open another stream",
+)
 
 _WireStream: Any = struct(MergedStream)
 _WireNode: Any = struct(NodeSums)
@@ -98,7 +102,8 @@ class MergeProcessor:
             else:
                 found = read_kept(record, _decode_stream)
                 self._streams[kind] = Merged(found.incarnation, found.partitions, found.reached)
-                self._streams[kind].running.windows = found.windows
+                running = self._streams[kind].running
+                running.windows, running.lost = found.windows, found.lost
         for partial in sorted(partials, key=lambda one: one.start):
             self._stream_of(partial).take(partial)
         for stream, number, node in nodes:
@@ -197,7 +202,13 @@ class MergeProcessor:
         merged = self._stream_of(partial)
         if partial.partitions != merged.partitions:
             raise _RECUT
+        was_lost = merged.running.lost
         if not merged.is_news(partial):
+            # The partition has forgotten what it told, and with it how much of each person has counted.
+            if told.spec.mechanism.kind == "running_count" and not was_lost:
+                merged.running.lost = True
+                self._keep(outputs, {partial.stream.encode(): _encode(_kept(merged))})
+                raise _LOST
             return
         merged.take(partial)
         written: dict[bytes, bytes | None] = {
@@ -205,6 +216,8 @@ class MergeProcessor:
         }
         self._advance(outputs, told, merged, written)
         self._keep(outputs, written)
+        if merged.running.lost and not was_lost:
+            raise _LOST
 
     def _advance(self, outputs: Outputs, told: Told, merged: Merged, written: dict[bytes, bytes | None]) -> int:
         """Ask the windows that are due, and give how many questions that were."""
@@ -220,8 +233,7 @@ class MergeProcessor:
                 self._ask(outputs, asking, merged, start, partials, written)
                 asked += groups_in(asking)
         if merged.reached != before:
-            kept = _WireStream(merged.incarnation, merged.partitions, merged.reached, merged.running.windows)
-            written[name.encode()] = _encode(kept)
+            written[name.encode()] = _encode(_kept(merged))
             self._periods.passed(outputs, told, before, merged.reached)
         if merged.open and told.source.has_periods:
             self._waiting.add(name)
@@ -302,3 +314,8 @@ class MergeProcessor:
     def _reach(self, outputs: Outputs, last: RecordLike) -> None:
         self._offset = last.offset + 1
         self._keep(outputs, {PROGRESS_KEY: _encode(_WireProgress(self._offset))})
+
+
+def _kept(merged: Merged) -> Any:
+    running = merged.running
+    return _WireStream(merged.incarnation, merged.partitions, merged.reached, running.windows, running.lost)

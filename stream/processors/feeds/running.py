@@ -15,9 +15,14 @@ from stream.processors.feeds.told import Told
 
 @dataclass(slots=True)
 class RunningSums:
-    """What is remembered of ``windows`` windows. A window that was passed over counts nothing."""
+    """What is remembered of ``windows`` windows. A window that was passed over counts nothing.
+
+    ``lost`` says that what was remembered is gone, here or of people in a partition: the numbers so far would be other ones than
+    were told, or one person would count for more than the total. Nothing is taken in any more.
+    """
 
     windows: int = 0
+    lost: bool = False
     groups: list[list[int]] = field(default_factory=list)
     """Of each group, the sum over each node."""
     kept: dict[int, Any] = field(default_factory=dict)
@@ -32,7 +37,8 @@ class RunningSums:
         self._resume(tree)
         first = standing.window.first_from(moment_ms(standing.begins))
         number = window_number(start, first, standing.window.every_ms)
-        if not self.windows < number <= calibration.steps:
+        self.lost = self.lost or (not self.windows and number > 1)
+        if self.lost or not self.windows < number <= calibration.steps:
             return range(0)
         sums = self.groups or [[] for _ in counts]
         nothing, lowest = [0] * len(counts), tree.kept(number)

@@ -112,7 +112,7 @@ class Admission:
                 like = TAKEN[sort]
                 if query.__class__ is not like.kind:
                     query = as_taken(like, value, query)
-                about = about_of(query) if sort & STANDING else None
+                about = about_of(query, streams.terms_at(slot).groups) if sort & STANDING else None
                 if sort & PLAIN and query.__class__ is like.kind and query.value is not None:
                     row = (place, query.id, slot, query.value, query.threshold, record.offset, value, about)
                     rows.append(row)
@@ -167,7 +167,7 @@ class Admission:
             except Rejection as rejection:
                 rejected.append((place, rejection))
                 continue
-            about = about_of(query) if sorts[slot] & STANDING else None
+            about = about_of(query, streams.terms_at(slot).groups) if sorts[slot] & STANDING else None
             if kinds[slot] in one_by_one:
                 asked.append(Asked(place, query.id, slot, record.offset, payload, content, about))
             else:

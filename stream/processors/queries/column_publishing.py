@@ -88,7 +88,7 @@ class ColumnPublisher:
         """What stands between stream and index of an answer, and what behind that; all of it is the first if it has none."""
         code, tops, left, terms_of, slot, index = figures
         terms, extensions = self._streams.terms[terms_of], self._streams.extensions.get(slot, ())
-        window, group = about or (None, None)
+        window, group = (about or (None, None))[:2]
         if code == HALTED:
             spent = terms.spent(index, tops, 0, extensions)
             reason = self._streams.reason(slot)
@@ -126,6 +126,10 @@ class ColumnPublisher:
         columns.answered[slots] += answered
         columns.tops[slots] += shown
         columns.last_offset[slots[some]] = last[some]
+        if rows.abouts:
+            for slot, place in zip(rows.slots[given].tolist(), rows.places[given].tolist(), strict=True):
+                if (about := rows.abouts.get(place)) is not None:
+                    self._streams.life.turns[slot] = about.turn
         ended = verdicts.live & (decisions.tops_left == 0)
         columns.state[slots[ended]] = EXHAUSTED
         touched = slots[some | ended]

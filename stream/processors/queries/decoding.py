@@ -96,7 +96,7 @@ def malformed(value: bytes | None) -> Rejection:
 def _quotes_of_plain(row: Row) -> int:
     """Quotation marks in a plain query that has each field once, and none in its texts: two a name and two a text."""
     about = row[7]
-    return (10 if row[4] is None else 12) + (0 if about is None else quotes_of(about))
+    return (10 if row[4] is None else 12) + (0 if about is None else quotes_of(about.group))
 
 
 def without_repeats(rows: list[Row], rejected: list[tuple[int, Rejection]]) -> list[Row]:
@@ -108,7 +108,7 @@ def without_repeats(rows: list[Row], rejected: list[tuple[int, Rejection]]) -> l
     joined = np.frombuffer(b"".join([row[6] for row in rows]), dtype=np.uint8)
     least = 12 * len(rows) - 2 * [row[4] for row in rows].count(None)
     found = int(np.count_nonzero(joined == ord('"')))
-    if found == least or found == least + sum(quotes_of(row[7]) for row in rows if row[7] is not None):
+    if found == least or found == least + sum(quotes_of(row[7].group) for row in rows if row[7] is not None):
         return rows
     kept = []
     for row in rows:

@@ -18,10 +18,14 @@ _STATE_NUMBERS = {state: number for number, state in enumerate(STATES)}
 
 
 class LifeCycle:
-    """The states of a partition's streams; ``reasons`` says by slot why one was ended or is refused."""
+    """The states of a partition's streams.
+
+    ``reasons`` says by slot why one was ended or is refused, ``turns`` what the turn was of the last question that a standing one answered.
+    """
 
     def __init__(self, columns: StreamColumns) -> None:
         self.reasons: dict[int, str] = {}
+        self.turns: dict[int, int] = {}
         self._columns = columns
 
     def begin(self, slots: npt.NDArray[np.intp]) -> None:
@@ -29,6 +33,7 @@ class LifeCycle:
         columns = self._columns
         for slot in slots.tolist():
             self.reasons.pop(slot, None)
+            self.turns.pop(slot, None)
         columns.state[slots] = OPEN
         columns.refused[slots] = False
         columns.answered[slots] = 0
@@ -54,6 +59,8 @@ class LifeCycle:
         for slot, checkpoint, _ in checkpoints:
             if checkpoint.reason is not None:
                 self.reasons[slot] = checkpoint.reason
+            if checkpoint.turn:
+                self.turns[slot] = checkpoint.turn
 
     def revive(self, slots: npt.NDArray[np.intp]) -> None:
         """Open streams again that had run dry before they were extended."""

@@ -19,6 +19,7 @@ from stream.processors.queries.column_publishing import ColumnPublisher
 from stream.processors.queries.control import Control
 from stream.processors.queries.families import families
 from stream.processors.queries.families.base import Asked, Context
+from stream.processors.queries.families.rows import Rows
 from stream.processors.queries.headers import enveloped
 from stream.processors.queries.hosted import HostedStreams
 from stream.processors.queries.life import HALTED, OPEN
@@ -207,7 +208,7 @@ class QueryProcessor:
         if asked:
             slots = np.append(slots, np.array([one.slot for one in asked], dtype=np.intp))
             offsets = np.append(offsets, np.array([one.offset for one in asked], dtype=np.int64))
-        replayed = self._halt_replayed(slots, offsets)
+        replayed = np.union1d(self._halt_replayed(slots, offsets), self._halt_asked_again(rows, asked))
         in_columns: Sequence[Message] = ()
         if len(rows.slots):
             verdicts = self._families.in_columns.decide(rows)
@@ -235,3 +236,33 @@ class QueryProcessor:
                 "stream (topic recreated or offsets reset); open a new stream",
             )
         return halted
+
+    def _halt_asked_again(self, rows: Rows, asked: Sequence[Asked]) -> npt.NDArray[np.intp]:
+        """A question at or behind a standing stream's last turn means that merging forgot what it has asked: never answer it again.
+
+        What is asked after it may be wrong too: of a running count, the sums of what was forgotten.
+        """
+        life, latest, again = self.streams.life, dict[int, int](), set[int]()
+        abouts = (
+            [
+                (slot, about)
+                for slot, place in zip(rows.slots.tolist(), rows.places.tolist(), strict=True)
+                if (about := rows.abouts.get(place)) is not None
+            ]
+            if rows.abouts
+            else []
+        )
+        abouts += [(one.slot, one.about) for one in asked if one.about is not None]
+        for slot, about in abouts:
+            if about.turn <= latest.get(slot, life.turns.get(slot, 0)):
+                again.add(slot)
+            latest[slot] = about.turn
+        halted = sorted(slot for slot in again if self.streams.columns.state[slot] == OPEN)
+        for slot in halted:
+            life.end(
+                slot,
+                HALTED,
+                f"asked again: a window came that this stream was asked about before ({self._topics.merges} lost or set "
+                "back, with its group's offsets); open a new stream",
+            )
+        return np.array(halted, dtype=np.intp)

@@ -14,6 +14,7 @@ from stream.processors.queries.families.base import Asked, Family, Reply
 from stream.processors.queries.hosted import HostedStreams
 from stream.processors.queries.life import EXHAUSTED
 from stream.processors.queries.replies import Replies, WireAnswer
+from stream.processors.queries.windows import About
 from stream.processors.rejections import Rejection
 
 
@@ -49,6 +50,8 @@ class Publisher:
                 self._replies.update(outputs, slot, reply.update)
         for slot, last in shown.items():
             columns.answered[slot], columns.last_offset[slot] = last.answered, last.offset
+            if last.about is not None:
+                streams.life.turns[slot] = last.about.turn
             if streams.parts_left(slot) == 0 and streams.terms_at(slot).ends_at_cutoff:
                 columns.state[slot] = EXHAUSTED
             columns.changed[slot] = True
@@ -58,7 +61,7 @@ class Publisher:
 
 @dataclass(slots=True)
 class _Shown:
-    """What a stream's answers of one batch show, up to the next that is charged; ``answered`` and ``offset`` are the last one's."""
+    """What a stream's answers of one batch show, up to the next that is charged; ``answered``, ``offset`` and ``about`` are the last one's."""
 
     name: str
     key: bytes
@@ -67,6 +70,7 @@ class _Shown:
     answered: int
     offset: int
     version: int | None
+    about: About | None
 
 
 def _answer(streams: HostedStreams, shown: dict[int, _Shown], one: Asked, reply: Reply) -> Message:
@@ -79,9 +83,9 @@ def _answer(streams: HostedStreams, shown: dict[int, _Shown], one: Asked, reply:
         spent, left = streams.spent(slot), streams.shown_left(slot)
         version = streams.terms_at(slot).shown_version
         known = shown[slot] = _Shown(
-            streams.names[slot], streams.key(slot), spent, left, index, one.offset, version
+            streams.names[slot], streams.key(slot), spent, left, index, one.offset, version, one.about
         )
-    known.answered, known.offset = index + 1, one.offset
+    known.answered, known.offset, known.about = index + 1, one.offset, one.about
     answer = WireAnswer(
         one.id,
         known.name,
@@ -97,14 +101,14 @@ def _answer(streams: HostedStreams, shown: dict[int, _Shown], one: Asked, reply:
         reply.alpha,
         reply.price,
         known.version,
-        *(one.about or ()),
+        *(one.about or ())[:2],
     )
     return (known.key, encode(answer), ())
 
 
 def _refused(streams: HostedStreams, one: Asked, reply: Reply, refusal: Rejection) -> Message:
     """There is no dead letter: nothing is wrong with the question, and its asker is told."""
-    window, group = one.about or (None, None)
+    window, group = (one.about or (None, None))[:2]
     answer = WireAnswer(
         one.id,
         streams.names[one.slot],
@@ -119,7 +123,7 @@ def _refused(streams: HostedStreams, one: Asked, reply: Reply, refusal: Rejectio
 
 def _halted(streams: HostedStreams, one: Asked) -> Message:
     slot = one.slot
-    window, group = one.about or (None, None)
+    window, group = (one.about or (None, None))[:2]
     answer = WireAnswer(
         one.id,
         streams.names[slot],

@@ -58,6 +58,7 @@ class Replies:
                 b',"due":',
                 columns.due[slots],
                 self._surplus(slots),
+                self._turns(slots),
                 b"}",
             ),
         )
@@ -70,6 +71,13 @@ class Replies:
             return b""
         known, which = np.unique(surplus, return_inverse=True)
         return spans_of([b',"surplus":%d' % one if one else b"" for one in known.tolist()]), which
+
+    def _turns(self, slots: npt.NDArray[np.intp]) -> Part:
+        """The turns of standing streams, as a record's last field; it is left out of the others'."""
+        if not (turns := self._streams.life.turns):
+            return b""
+        said = [b',"turn":%d' % turns[slot] if slot in turns else b"" for slot in slots.tolist()]
+        return spans_of(said), np.arange(len(slots))
 
     def _names(self, slots: npt.NDArray[np.intp]) -> Spans:
         return self._streams.texts.texts.spans.picked(slots)

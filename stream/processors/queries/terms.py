@@ -15,6 +15,7 @@ from schemas import (
     Amount,
     Calibration,
     Control,
+    EventsSource,
     Extensions,
     Histogram,
     Mechanism,
@@ -26,10 +27,12 @@ from schemas import (
 )
 from schemas.wire import struct
 from stream.accounting.costs import realised_cost, to_amount
+from stream.labels import cells_of
 from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.mechanisms.grid import Grid
 from stream.mechanisms.ranges import written
 from stream.noise import Sampler, round_words
+from stream.processors.queries.windows import Groups
 
 WireAmount: Any = struct(Amount)
 
@@ -53,6 +56,7 @@ class Terms:
     _amounts: dict[tuple[bool, int, int, Extensions], Any] = field(default_factory=dict)
     _samplers: dict[str, Sampler] = field(default_factory=dict)
     _grid: Grid | None = None
+    _groups: Groups | None = None
 
     @property
     def shown_version(self) -> int | None:
@@ -101,6 +105,17 @@ class Terms:
         if self._grid is None:
             self._grid = _grid_of(self.source, self.calibration)
         return self._grid
+
+    @property
+    def groups(self) -> Groups:
+        """What the questions of a standing stream are about in a window: its groups, or all of them together."""
+        if self._groups is None:
+            if self.standing is None or not isinstance(self.source, EventsSource):
+                raise TypeError(f"a stream over {self.source.kind} is no standing one")
+            by = () if self.family == STANDING_HISTOGRAM else self.standing.by
+            cells = cells_of(self.source.attributes, by)
+            self._groups = Groups(by, {tuple(cell.values()): place for place, cell in enumerate(cells)})
+        return self._groups
 
     @property
     def threshold_noise(self) -> Sampler:

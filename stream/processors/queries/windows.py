@@ -2,16 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from schemas import Query
+from schemas import Query, moment_ms
 from schemas.wire import struct
 from stream.processors.rejections import Rejection
 
-About = tuple[Any, Any]
-"""The window that asks a question, and its group or None, as answers show them."""
+
+class About(NamedTuple):
+    """The window that asks a question, and its group or None, as answers show them.
+
+    ``turn`` grows from each question of a stream to the next: windows ask in their order, and their groups in row-major order.
+    """
+
+    window: Any
+    group: Any
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The groups that a stream's questions name: their attributes, and the place of each in row-major order."""
+
+    by: tuple[str, ...]
+    places: Mapping[tuple[str | int, ...], int]
+
+    def place(self, group: Mapping[str, str | int] | None) -> int:
+        """The place of a group; Rejection if it is none of the stream's."""
+        named = group or {}
+        if len(named) == len(self.by) and all(name in named for name in self.by):
+            place = self.places.get(tuple([named[name] for name in self.by]))
+            if place is not None:
+                return place
+        attributes = ", ".join(self.by) or "none"
+        raise Rejection(
+            "malformed",
+            f"group: it is none of the stream's; give a declared value of each attribute: {attributes}",
+        )
+
 
 _NO_WINDOW: Final = Rejection(
     "malformed", "window: the windows of its source ask this stream, and nobody else does; ask another stream"
@@ -23,14 +55,18 @@ _Asking: Any = msgspec.defstruct(
 _decode_asking = msgspec.json.Decoder(_Asking).decode
 
 
-def about_of(query: Any) -> About:
-    """What a query to a standing stream is about; Rejection if it names no window."""
+def about_of(query: Any, groups: Groups) -> About:
+    """What a query to a standing stream is about; Rejection if it names no window, or none of its groups."""
     if query.window is None:
         raise _NO_WINDOW
-    return query.window, query.group
+    try:
+        start = moment_ms(query.window.start)
+    except ValueError as error:
+        raise Rejection("malformed", f"window: {error}") from None
+    return About(query.window, query.group, start * len(groups.places) + groups.place(query.group) + 1)
 
 
-def about_of_event(value: bytes | None) -> About:
+def about_of_event(value: bytes | None) -> tuple[Any, Any]:
     """What an event is about that may be wrong in any other way, if that can be read."""
     if value is None or b'"window"' not in value:
         return None, None
@@ -41,7 +77,6 @@ def about_of_event(value: bytes | None) -> About:
     return asking.window, asking.group
 
 
-def quotes_of(about: About) -> int:
+def quotes_of(group: Mapping[str, Any] | None) -> int:
     """Quotation marks in a window and a group with none in their texts: two a name and two a text."""
-    _, group = about
     return 10 if group is None else 12 + 2 * len(group) + 2 * sum(isinstance(one, str) for one in group.values())

@@ -12,7 +12,7 @@ import pytest
 from stream.contract.asyncapi import document
 from stream.contract.events import CONTRACT_VERSION, EVENTS
 from stream.contract.export import DOCUMENT
-from stream.kafka.topics import layout
+from stream.kafka.topics import feed_layout, layout
 from stream.processors.topics import Topics
 from tests.unit.contract import asyncapi_parser
 
@@ -45,7 +45,7 @@ def test_asyncapi_s_own_parser_accepts_the_document_and_refuses_broken_ones(tmp_
     assert found["version"] == CONTRACT_VERSION
     assert set(found["channels"]) == set(document()["channels"])
     assert set(found["operations"]) == set(document()["operations"])
-    assert set(found["messages"]) == {event.name for event in EVENTS} | {"DeadLetter"}
+    assert set(found["messages"]) == {event.name for event in EVENTS} | {"DeadLetter", "Piece"}
     errors = "\n".join(one["text"] for one in refused["diagnostics"] if one["severity"] == 0)
     for *place, last, _ in mistakes:
         assert f" at {'.'.join([*place, last])}" in errors, errors
@@ -58,9 +58,12 @@ def test_channels_are_the_topics_as_they_are_made() -> None:
         for channel in channels.values()
     }
     made = {wanted.name: wanted for wanted in layout(Topics("sotto"))}
+    of_a_feed = feed_layout(Topics("sotto"), "flights", 7)
+    described[of_a_feed.name] = described.pop("sotto.feed.{source}")
+    made[of_a_feed.name] = of_a_feed
     assert described.keys() == made.keys()
     for name, binding in described.items():
-        assert binding["partitions"] == made[name].partitions
+        assert binding.get("partitions") == (None if name == of_a_feed.name else made[name].partitions)
         configuration = {
             key: ",".join(value) if isinstance(value, list) else str(value)
             for key, value in binding["topicConfiguration"].items()
@@ -91,5 +94,6 @@ def test_what_sotto_keeps_to_itself_is_marked() -> None:
         "state",
         "partials",
         "merges",
+        "feed_state",
     }
     assert all(channel["x-partitioner"] == "murmur2" for channel in channels.values())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from schemas.windows import moment_ms, span_ms, written_moment
+
 WINDOW = {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
 GROUP = {"origin": "EWR"}
 
@@ -53,4 +55,11 @@ def standing(name: str = "late", mechanism: dict[str, Any] | None = None, **chan
 
 
 def question(stream: str, number: int, **fields: Any) -> dict[str, Any]:
-    return {"id": f"{number}", "stream": stream, "window": WINDOW, "group": GROUP, **fields}
+    """What a window asks: the first has number 0, and the others follow upon each other."""
+    return {"id": f"{number}", "stream": stream, "window": window(number), "group": GROUP, **fields}
+
+
+def window(number: int) -> dict[str, str]:
+    """One of the windows of an hour that begin every quarter."""
+    start = moment_ms(WINDOW["start"]) + number * span_ms("15m")
+    return {"start": written_moment(start), "end": written_moment(start + span_ms("1h"))}

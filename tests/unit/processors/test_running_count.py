@@ -66,12 +66,21 @@ def test_groups_and_streams_and_openings_have_noise_of_their_own() -> None:
     assert len(set(runs)) == 5
 
 
-def test_a_question_that_is_asked_once_more_is_answered_alike_wherever_it_stands() -> None:
+def test_a_question_is_answered_alike_wherever_it_stands() -> None:
+    questions = list(PLAIN.questions(counts_of(PLAIN, PEOPLE)))
+    once = asked(worker_of(PLAIN), questions[:3])
+    elsewhere = asked(worker_of(PLAIN), questions[1:3], start=100)
+    assert [(one.estimate, one.alpha) for one in elsewhere] == [(one.estimate, one.alpha) for one in once[1:]]
+
+
+def test_a_window_that_is_asked_again_with_other_sums_tells_no_difference_and_halts_the_stream() -> None:
     questions = list(PLAIN.questions(counts_of(PLAIN, PEOPLE)))
     worker = worker_of(PLAIN)
-    once = asked(worker, questions[:3])
-    again = asked(worker, questions[1:3], start=100)
-    assert [(one.estimate, one.alpha) for one in again] == [(one.estimate, one.alpha) for one in once[1:]]
+    asked(worker, questions[:3])
+    forgotten = list(PLAIN.questions(counts_of(PLAIN, ())))
+    answers = asked(worker, forgotten[1:], start=100)
+    assert [(one.outcome, one.estimate) for one in answers] == [("halted", None)] * 5
+    assert (answers[0].reason or "").startswith("asked again: ")
 
 
 def test_after_a_crash_the_same_is_answered_byte_for_byte() -> None:
@@ -139,12 +148,12 @@ def test_what_does_not_fit_is_refused_and_uses_nothing_up(otherwise: dict[str, A
 
 def test_a_group_may_name_its_attributes_in_any_order() -> None:
     asks = GROUPED.question(0, 4, [1.0]), GROUPED.question(0, 4, [1.0], group={"ward": "b", "side": "right"})
-    one, other = asked(worker_of(GROUPED), asks)
+    one, other = (asked(worker_of(GROUPED), [ask])[0] for ask in asks)
     assert one.estimate == other.estimate
 
 
 def test_sums_are_whole_numbers_that_no_size_of_theirs_stops() -> None:
-    answers = asked(worker_of(PLAIN), [PLAIN.question(0, 0, [sum_]) for sum_ in (0.0, 0.4, 1e300, -7.0)])
+    answers = [asked(worker_of(PLAIN), [PLAIN.question(0, 0, [sum_])])[0] for sum_ in (0.0, 0.4, 1e300, -7.0)]
     zero, near, large, below = (one.estimate or 0.0 for one in answers)
     assert near == zero
     assert large - zero == 2.0**50

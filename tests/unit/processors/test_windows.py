@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from schemas import Answer
 from sotto import Driver
 from tests.privacy.service import KEY, feed
-from tests.unit.processors.live import GROUP, WINDOW, flights, question, standing
+from tests.unit.processors.live import GROUP, flights, question, standing, window
 
 
 @pytest.fixture
@@ -35,9 +36,9 @@ def test_every_answer_tells_its_window_and_group(driver: Driver) -> None:
             question("numbers", 5, value=3),
             question("numbers", 6, values=[3, 4]),
             question("nobody", 7, value=3),
-            {"id": "8", "stream": "all", "values": [1, 2, 3], "window": WINDOW},
-            {"id": "9", "stream": "all", "values": [1, 2, 3], "window": WINDOW},
-            {"id": "10", "stream": "all", "values": [1, 2], "window": WINDOW},
+            {"id": "8", "stream": "all", "values": [1, 2, 3], "window": window(8)},
+            {"id": "9", "stream": "all", "values": [1, 2, 3], "window": window(9)},
+            {"id": "10", "stream": "all", "values": [1, 2], "window": window(10)},
         ]
     )
     outcomes = ["above"] * 3 + [
@@ -51,7 +52,9 @@ def test_every_answer_tells_its_window_and_group(driver: Driver) -> None:
         "rejected",
     ]
     assert [answer.outcome for answer in answers] == outcomes
-    assert [about(answer) for answer in answers] == [(WINDOW, GROUP)] * 8 + [(WINDOW, None)] * 3
+    assert [about(answer) for answer in answers] == [
+        (window(one), GROUP) if one < 8 else (window(one), None) for one in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+    ]
     told = answers[8].estimates
     assert told is not None
     assert len(told) == 3
@@ -85,17 +88,16 @@ def test_a_stream_that_is_not_standing_takes_no_window(driver: Driver) -> None:
 @pytest.mark.parametrize(
     "repeated",
     [
-        b'{"id":"1","stream":"late","value":1,"window":{"start":"a","end":"b"},"group":{"a":"x","a":"y"}}',
-        b'{"id":"1","stream":"late","value":1,"window":{"start":"a","start":"c","end":"b"}}',
-        b'{"id":"1","stream":"late","value":1,"window":{"start":"a","end":"b"},"value":2}',
+        b'{"id":"1","stream":"late","value":1,"window":%s,"group":{"origin":"EWR","origin":"JFK"}}',
+        b'{"id":"1","stream":"late","value":1,"window":{"start":"a",%.0s"start":"2013-01-01T05:15:00Z","end":"b"},"group":{"origin":"EWR"}}',
+        b'{"id":"1","stream":"late","value":1,"window":%s,"group":{"origin":"EWR"},"value":2}',
     ],
 )
 def test_a_field_given_twice_is_refused(driver: Driver, repeated: bytes) -> None:
     driver.open(standing())
-    once = (
-        b'{"id":"\\"1\\"","stream":"late","value":1,"window":{"start":"a","end":"b"},"group":{"a":1,"b":"\\"y"}}'
-    )
-    answers = driver.ask_many([once, repeated, once])
+    before, between, after = (json.dumps(window(number)).encode() for number in range(3))
+    once = b'{"id":"\\"1\\"","stream":"late","value":1,"window":%s,"group":{"origin":"EWR"}}'
+    answers = driver.ask_many([once % before, repeated % between, once % after])
     assert [answer.outcome for answer in answers] == ["below", "rejected", "below"]
     assert answers[1].reason is not None
     assert "is given twice" in answers[1].reason
@@ -106,7 +108,8 @@ def test_windows_are_answered_alike_in_any_batches(driver: Driver) -> None:
     driver.open(standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 9}, by=[]))
     queries = [question("late", number, value=24 + number % 3) for number in range(20)]
     queries += [
-        {"id": f"a{number}", "stream": "all", "values": [number, 2, 3], "window": WINDOW} for number in range(5)
+        {"id": f"a{number}", "stream": "all", "values": [number, 2, 3], "window": window(number)}
+        for number in range(5)
     ]
     answers = driver.ask_many(queries)
     assert driver.redeliver() == answers
@@ -120,11 +123,71 @@ def test_windows_are_answered_alike_in_any_batches(driver: Driver) -> None:
 
 def test_a_standing_stream_is_extended_closed_and_refunded_as_others(driver: Driver) -> None:
     driver.open(standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 2}, by=[]))
-    window = {"stream": "all", "values": [1, 2, 3], "window": WINDOW}
-    driver.ask(window)
+    asking = [{"stream": "all", "values": [1, 2, 3], "window": window(number)} for number in range(3)]
+    driver.ask(asking[0])
     extended = driver.extend("flights", "all", 1.0)
     assert extended.answers == 2
-    driver.ask(window)
-    assert driver.ask(window).tops_left == 1
+    driver.ask(asking[1])
+    assert driver.ask(asking[2]).tops_left == 1
     driver.close("flights", "all")
     assert driver.grant("flights", "all").refunded.epsilon == pytest.approx(0.5)
+
+
+GATES = ("EWR", "JFK", "LGA")
+
+
+def asked_in_turn(number: int) -> list[dict[str, Any]]:
+    return [question("numbers", number, value=3) | {"group": {"origin": gate}} for gate in GATES]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("repeated", [0, 1, 2, 3, 5])
+def test_a_stream_whose_windows_are_asked_again_is_halted_and_answers_nothing_more(
+    driver: Driver, repeated: int, *, crash: bool
+) -> None:
+    """Merging that has forgotten what it asked asks from the first window on that the topics still hold."""
+    driver.open(standing("numbers", {"kind": "laplace", "answers": 90}))
+    driver.open(standing("other", {"kind": "laplace", "answers": 90}))
+    asked = [*asked_in_turn(0), *asked_in_turn(1)]
+    assert {answer.outcome for answer in driver.ask_many(asked)} == {"answer"}
+    spent = driver.grant("flights", "numbers").spent
+    if crash:
+        driver.crash()
+    answers = driver.ask_many([*asked[repeated:], *asked_in_turn(2)])
+    assert {answer.outcome for answer in answers} == {"halted"}
+    assert (answers[0].reason or "").startswith("asked again: ")
+    assert driver.grant("flights", "numbers").spent == spent
+    assert driver.grant("flights", "numbers").state == "halted"
+    assert driver.ask(question("other", 0, value=3)).outcome == "answer"
+
+
+@pytest.mark.parametrize("kind", ["above_threshold", "histogram"])
+def test_every_kind_of_stream_is_halted_when_a_window_comes_again(driver: Driver, kind: str) -> None:
+    if kind == "histogram":
+        driver.open(standing("s", {"kind": kind, "attributes": ["origin"], "answers": 9}, by=[]))
+        first, later = (
+            {"id": "1", "stream": "s", "values": [1, 2, 3], "window": window(number)} for number in (0, 1)
+        )
+    else:
+        driver.open(standing("s"))
+        first, later = (question("s", number, value=1) for number in (0, 1))
+    driver.ask_many([first, later])
+    assert driver.redeliver()[1].outcome != "halted"
+    assert [answer.outcome for answer in driver.ask_many([first, later])] == ["halted"] * 2
+
+
+def test_a_window_that_comes_twice_in_one_batch_is_not_answered_twice(driver: Driver) -> None:
+    driver.open(standing("numbers", {"kind": "laplace", "answers": 90}))
+    asked = asked_in_turn(0)
+    answers = driver.ask_many([*asked, *asked])
+    assert [answer.outcome for answer in answers].count("answer") <= len(asked)
+    assert answers[-1].outcome == "halted"
+
+
+def test_a_group_that_is_none_of_the_streams_is_refused(driver: Driver) -> None:
+    driver.open(standing())
+    for group in (None, {}, {"origin": "XXX"}, {"gate": 1}, {"origin": "EWR", "gate": 1}):
+        answer = driver.ask(question("late", 0, value=1) | {"group": group}, outcomes=True)
+        assert answer.outcome == "rejected"
+        assert (answer.reason or "").startswith("malformed: group: it is none of the stream's")
+    assert driver.ask(question("late", 0, value=1)).outcome == "below"

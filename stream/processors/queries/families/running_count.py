@@ -5,7 +5,7 @@ Nothing of a count is stored: what was published of a node is published again, n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 from schemas import EventsSource, RunningCountCalibration, StandingQuery, Window, moment_ms, written_moment
 from stream.accounting.counting_trees import CountingTree, Node
 from stream.accounting.running_counts import answer_alpha, node_law, tree_of
-from stream.labels import cells_of
 from stream.mechanisms.grid import shown
 from stream.mechanisms.running_count import node_name, window_number
 from stream.noise import Role, cell_noise
@@ -40,8 +39,6 @@ class _Horizon:
     first: int
     step: int
     size: int
-    groups: Mapping[tuple[str | int, ...], int]
-    by: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ class RunningCountFamily(Stateless):
         """Find the nodes of a question: its window tells how many windows there are so far. Nothing private decides."""
         form_for(query, "values")
         horizon = self._horizon(slot)
-        group = _group(horizon, query.group)
+        group = self._context.streams.terms_at(slot).groups.place(query.group)
         windows = _windows(horizon, query.window)
         nodes = horizon.tree.nodes(windows)
         if len(query.values) != len(nodes):
@@ -117,15 +114,12 @@ def _horizon_of(terms: Terms) -> _Horizon:
         raise TypeError("a stream of running_count has a calibration of its own and a source of events")
     if standing is None or standing.begins is None:
         raise TypeError("a stream of running_count is standing, and its first window is known")
-    groups = {tuple(cell.values()): place for place, cell in enumerate(cells_of(source.attributes, standing.by))}
     return _Horizon(
         calibration,
         tree_of(calibration),
         _first(standing, standing.begins),
         standing.window.every_ms,
         standing.window.size_ms,
-        groups,
-        standing.by,
     )
 
 
@@ -153,16 +147,3 @@ def _windows(horizon: _Horizon, window: Window | None) -> int:
             f"window: it is number {found} of the stream's, whose horizon is {horizon.tree.steps} windows; open another stream",
         )
     return found
-
-
-def _group(horizon: _Horizon, group: Mapping[str, str | int] | None) -> int:
-    """The place of a group among the cells of the stream's attributes, in row-major order."""
-    named = group or {}
-    if named.keys() == set(horizon.by):
-        place = horizon.groups.get(tuple(named[name] for name in horizon.by))
-        if place is not None:
-            return place
-    attributes = ", ".join(horizon.by) or "none"
-    raise Rejection(
-        "malformed", f"group: it is none of the stream's; give a declared value of each attribute: {attributes}"
-    )

@@ -16,6 +16,7 @@ from stream.processors.base import LaterVersionError, Message, Outputs, Record
 from stream.processors.feeds import merging
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.merging import MergeProcessor
+from tests.unit.processors import running_counts
 from tests.unit.processors.feeds.streams import SOURCE, TOPICS, incarnation_of, spec_of, told
 
 MINUTE = 60_000
@@ -28,6 +29,7 @@ SPECS = [
     spec_of("both", ("origin", "late")),
     spec_of("whole", ("origin",), whole=True),
 ]
+RUNNING = running_counts.Stream(steps=4)
 GROUPS = {"all": 1, "origins": 3, "both": 6, "whole": 3}
 
 _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
@@ -207,6 +209,45 @@ def test_a_partial_that_comes_again_counts_once() -> None:
     task = bench(first, first, second, second, *window("all", 0))
     task.run(1)
     assert [one.value for one in task.asked] == [2.0]
+
+
+def running_bench(*messages: Message) -> Bench:
+    """A task with some partials of a running count over four windows before it."""
+    return Bench([RUNNING.told(incarnation_of(RUNNING.name))], logged(messages))
+
+
+def running_window(number: int) -> list[Message]:
+    """One window of it, as both partitions have it."""
+    start = running_counts.FIRST + number * running_counts.EVERY
+    return [
+        (key, (value or b"").replace(b'"source":"flights"', b'"source":"rides"'), headers)
+        for key, value, headers in (partial(RUNNING.name, one, start, {0: 1}, 2) for one in range(2))
+    ]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_running_count_asks_no_more_once_a_partition_has_forgotten_what_it_told(crash: bool) -> None:
+    """Whose people it has forgotten with it may count for more than the total."""
+    [told_again, _] = running_window(0)
+    task = running_bench(
+        *running_window(0), *running_window(1), told_again, *running_window(2), *running_window(3)
+    )
+    task.run(1)
+    if crash:
+        task.start()
+    assert len(task.asked) == 2
+    [(_, value, headers)] = task.logs[TOPICS.rejected]
+    assert value == told_again[1]
+    assert b"is lost, which asks no more" in dict(headers)["__connect.errors.exception.message"]
+    assert task.task._streams[RUNNING.name].running.lost
+
+
+def test_a_running_count_of_which_the_first_windows_are_gone_asks_nothing() -> None:
+    """Its sums would be others than those that were told with the same noise."""
+    task = running_bench(*running_window(1), *running_window(2))
+    task.run(1)
+    assert not task.asked
+    assert len(task.logs[TOPICS.rejected]) == 1
 
 
 def test_groups_are_named_in_row_major_order_seen_or_not() -> None:

@@ -1,0 +1,139 @@
+"""Live topics whose changelogs are lost with the committed offsets: no window is answered twice, and no sum told otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.protocol.admin import DeleteGroupsRequest
+
+from schemas import Answer, written_moment
+from stream.kafka.feeds import feed_group
+from stream.kafka.names import merging_group
+from stream.kafka.topics import create_topics
+from stream.noise import NoiseKey
+from stream.settings import Settings
+from tests.chaos.checker import committed
+from tests.chaos.ground import Ground, installation
+from tests.chaos.live import live_topic
+from tests.chaos.windows import BEGINS
+
+pytestmark = pytest.mark.kafka
+
+SECONDS = 120.0
+RUNNING = "visits-so-far"
+
+
+@pytest.fixture
+async def ground(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIterator[Ground]:
+    async with installation(settings, key, tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize("lost", ["merging", "counting"])
+async def test_what_was_asked_is_not_answered_again_where_changelog_and_offsets_are_lost(
+    ground: Ground, lost: str
+) -> None:
+    """Merging would ask all windows again, and counting tell of them again: of people whose totals are forgotten."""
+    for role in ("budget", "worker"):
+        ground.start(role)
+    feed = ground.start("feed")
+    topic = await live_topic(ground.settings, ground.client, "marks", begins=BEGINS)
+    topic.services = [feed]
+    try:
+        for moment in (BEGINS + 1000, BEGINS + 6000):
+            await topic.send(moment, 3000, 40)
+            await topic.mark(moment)
+        await topic.settled(BEGINS + 6000)
+        before = await answers_in(ground)
+        feed.stop()
+        topics, source = ground.client.topics, topic.source.source
+        if lost == "merging":
+            await lose(ground.settings, topics.merges, merging_group(ground.settings))
+        else:
+            await lose(ground.settings, topics.feed_state(source), feed_group(ground.settings, topics, source))
+        feed = ground.start("feed")
+        topic.services = [feed]
+        await topic.send(BEGINS + 9000, 3000, 40)
+        await topic.mark(BEGINS + 12_000)
+        streams = {spec.stream for spec in topic.specs}
+        after = await until(
+            ground, streams if lost == "merging" else streams - {RUNNING}, halted=lost == "merging"
+        )
+    finally:
+        await topic.producer.stop()
+    assert set(map(told, before)) <= set(map(told, after))
+    answered = [one for one in after if one.outcome not in {"halted", "rejected"}]
+    assert max(Counter((one.stream, one.id) for one in answered).values()) == 1
+    later = [one for one in answered if told(one) not in set(map(told, before))]
+    if lost == "merging":
+        assert not later, "a stream whose windows were asked again went on"
+        halted = [one for one in after if one.outcome == "halted"]
+        assert {one.stream for one in halted} == streams
+        assert all((one.reason or "").startswith("asked again: ") for one in halted)
+    else:
+        assert {one.stream for one in later} == streams - {RUNNING}
+        letters = [
+            letter
+            for number in range(topics.partitions)
+            for letter in await committed(ground.settings, topics.rejected, number)
+        ]
+        assert [one.key for one in letters if b"which asks no more" in b"".join(v for _, v in one.headers)] == [
+            RUNNING.encode()
+        ]
+
+
+def told(answer: Answer) -> tuple[str, str, str, object]:
+    return answer.stream or "", answer.id, answer.outcome, answer.estimate
+
+
+async def answers_in(ground: Ground) -> list[Answer]:
+    """All answers, by partition and in order."""
+    topics = ground.client.topics
+    return [
+        Answer.model_validate_json(record.value or b"", strict=False)
+        for number in range(topics.partitions)
+        for record in await committed(ground.settings, topics.answers, number)
+    ]
+
+
+async def until(ground: Ground, streams: set[str], *, halted: bool) -> list[Answer]:
+    """Wait until streams have said that they are halted, or have answered a window that was not asked before; then all is answered."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        answers = await answers_in(ground)
+        since = written_moment(BEGINS + 8000)
+        if streams <= {
+            one.stream
+            for one in answers
+            if (one.outcome == "halted") is halted
+            and (halted or (one.window is not None and one.window.start >= since))
+        }:
+            return answers
+        await asyncio.sleep(0.5)
+    raise AssertionError([service.log.read_text()[-2000:] for service in ground._services])
+
+
+async def lose(settings: Settings, topic: str, group: str) -> None:
+    """Delete a topic and a group's offsets; the topic is there again, empty, unless its service makes it."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
+    await admin.start()
+    try:
+        for _ in range(int(SECONDS)):
+            response = await admin._send_request(DeleteGroupsRequest([group]))
+            if [code for _, code in response.results] == [0]:
+                break
+            await asyncio.sleep(1.0)  # its last member may not have been let go yet
+        else:
+            pytest.fail(f"{group} was not deleted: {response}")
+        await admin.delete_topics([topic])
+        while topic in await admin.list_topics():
+            await asyncio.sleep(0.2)
+    finally:
+        await admin.close()
+    await create_topics(settings)
