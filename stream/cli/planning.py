@@ -35,6 +35,7 @@ from stream.cli.comparing import Facts, FormName, Goal, of_windows, show_choices
 from stream.cli.output import AsJson, CommandError, console, show_json, show_table
 from stream.cli.plotting import plot_error
 from stream.cli.question_charges import charge_of
+from stream.cli.standing_plans import show_standing
 
 FINE_GRID = 1 / 1024
 """Fine enough that rounding to the grid does not show in α."""
@@ -87,6 +88,12 @@ def plan(
     source: Annotated[
         str | None,
         typer.Option(help="Without --mechanism: the source's definition as JSON: inline, a file, or -."),
+    ] = None,
+    standing: Annotated[
+        str | None,
+        typer.Option(
+            help="A stream on a live topic, as 'sotto stream open' takes it: inline, a file, or -. Goes with --source, and says all itself."
+        ),
     ] = None,
     cutoff: Annotated[
         int | None,
@@ -146,6 +153,10 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Compare the mechanisms for what is wanted, or the calibrations of one, and say which to take."""
+    if standing is not None:
+        _require_nothing_else(mechanism, form, epsilon, cutoff, alpha, plot)
+        show_standing(standing, source, as_json=as_json)
+        return
     fields = {
         "numbers": numbers,
         "monotone": monotone,
@@ -211,10 +222,7 @@ def plan(
         )
         return
     _print(spec, listed, chosen)
-    if isinstance(spec.mechanism, SparsePmw | SparseProject):
-        console.print(
-            f"a lazy_histogram of the same ε keeps such questions within ±{_lazy_alpha(spec, setting):.4g}"
-        )
+    _print_plainest(spec, setting)
     for what, value in needs.items():
         console.print(f"α ≤ {alpha:g} needs {what} {value}")
     if charge is not None:
@@ -229,6 +237,13 @@ def plan(
 def _require_no_plot(plot: Path | None) -> None:
     if plot is not None:
         raise CommandError("--plot: name the mechanism to draw, such as --mechanism laplace")
+
+
+def _require_nothing_else(*given: object) -> None:
+    if any(one is not None for one in given):
+        raise CommandError(
+            "--standing: the stream itself says its mechanism and its ε; give --source alone beside it"
+        )
 
 
 def _required(epsilon: float | None, form: FormName | None, source: str | None) -> float:
@@ -270,6 +285,13 @@ def _lazy_alpha(spec: StreamSpec, setting: Setting) -> float:
     sparse = spec.mechanism.model_dump(include={"attributes", "sparsity"})
     lazy = LazyHistogram(kind="lazy_histogram", **sparse)
     return choose(spec.model_copy(update={"mechanism": lazy, "calibration": "best"}), setting).alpha
+
+
+def _print_plainest(spec: StreamSpec, setting: Setting) -> None:
+    if isinstance(spec.mechanism, SparsePmw | SparseProject):
+        console.print(
+            f"a lazy_histogram of the same ε keeps such questions within ±{_lazy_alpha(spec, setting):.4g}"
+        )
 
 
 def _in_rows(spec: StreamSpec, setting: Setting, alpha: float) -> float:

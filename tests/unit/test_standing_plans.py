@@ -1,0 +1,112 @@
+"""``sotto plan --standing``: what a stream on a live topic would give and cost, as opening it then does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sotto import Driver
+from stream.cli.app import app
+from tests.unit.processors.installation import KEY
+from tests.unit.processors.live import flights, standing
+
+HISTOGRAM = {"kind": "histogram", "attributes": ["origin"], "answers": 96}
+DAILY = {"window": {"size": "15m"}}
+KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "histogram": (HISTOGRAM, {**DAILY, "expected_queries": 96}),
+    "running_count": ({"kind": "running_count", "steps": 96}, DAILY),
+    "above_threshold": (
+        {"kind": "above_threshold", "threshold": 25, "cutoff": 3, "monotone": True},
+        {**DAILY, "expected_queries": 3 * 96},
+    ),
+    "laplace": ({"kind": "laplace", "answers": 3 * 96}, {**DAILY, "expected_queries": 3 * 96}),
+}
+SOURCE = flights(total=8)
+
+
+def planned(folder: Path, spec: dict[str, Any], *options: str, source: dict[str, Any] = SOURCE) -> Any:
+    """What the command prints."""
+    declared, wanted = folder / "source.json", folder / "stream.json"
+    declared.write_text(json.dumps(source))
+    wanted.write_text(json.dumps(spec))
+    arguments = ["plan", "--source", str(declared), "--standing", str(wanted), *options]
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "160"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plan_is_what_opening_the_stream_then_gives_and_costs(tmp_path: Path, kind: str) -> None:
+    mechanism, fields = KINDS[kind]
+    spec = standing("s", mechanism, **fields)
+    found = json.loads(planned(tmp_path, spec, "--json").stdout)
+    driver = Driver(KEY)
+    driver.register(SOURCE)
+    driver.open(spec)
+    grant = driver.grant("flights", "s")
+    assert (found["choice"], found["alpha"]) == (grant.calibration.method, grant.calibration.alpha)
+    assert found["cost"]["epsilon"] == pytest.approx(grant.cost.epsilon)
+    assert (found["groups"], found["windows"], found["days"]) == (3, 96, 1.0)
+    assert found["cost_per_day"] == pytest.approx(grant.cost.epsilon)
+    assert "begins" not in found["spec"]["standing"]
+    assert found["alpha"] <= min(one["alpha"] for one in found["calibrations"]) * 1.001
+
+
+def test_a_running_count_and_noise_for_each_window_stand_beside_each_other(tmp_path: Path) -> None:
+    found = {}
+    for kind in ("histogram", "running_count"):
+        mechanism, fields = KINDS[kind]
+        found[kind] = json.loads(planned(tmp_path, standing("s", mechanism, **fields), "--json").stdout)
+    for kind, other in (("histogram", "running_count"), ("running_count", "histogram")):
+        beside = found[kind]["instead"]
+        assert beside["spec"]["mechanism"]["kind"] == other
+        assert (beside["alpha"], beside["windows"]) == (found[other]["alpha"], 96)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_people_read_windows_days_cost_and_the_other_way(tmp_path: Path, kind: str) -> None:
+    mechanism, fields = KINDS[kind]
+    result = planned(tmp_path, standing("s", mechanism, **fields))
+    assert result.exit_code == 0, result.output
+    for words in ("3 groups a window", "for 96 windows", "1 days", "cost ε 1 in all, ε 1 a day", "for the same ε"):
+        assert words in result.stdout
+    assert "1970" not in result.stdout
+    assert len([line for line in result.stdout.splitlines() if line.startswith("│ →")]) == 1
+
+
+def test_what_has_no_other_way_says_why(tmp_path: Path) -> None:
+    mechanism, fields = KINDS["histogram"]
+    hopping = {**fields, "window": {"size": "1h", "every": "15m"}}
+    result = planned(tmp_path, standing("s", mechanism, **hopping))
+    assert "a running count for the same ε: none (standing.window.every: windows that overlap" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("changed", "source", "options", "words"),
+    [
+        ({"by": ["colour"]}, SOURCE, [], "standing.by.0: the source has no attribute of this name"),
+        ({}, {**SOURCE, "source": "others"}, [], "--standing: its source is 'flights', and that of --source"),
+        ({}, SOURCE, ["--epsilon", "2"], "--standing: the stream itself says its mechanism"),
+        (
+            {},
+            {"kind": "values", "source": "flights", "neighbors": "add-remove", "epsilon": 1, "sensitivity": 1},
+            [],
+            "--source: is of kind 'values'",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    tmp_path: Path, changed: dict[str, Any], source: dict[str, Any], options: list[str], words: str
+) -> None:
+    result = planned(tmp_path, standing(**changed), *options, source=source)
+    assert result.exit_code != 0
+    assert words in " ".join((result.output + str(result.exception)).split())
+
+
+def test_a_source_must_be_told(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(standing()))
+    result = CliRunner().invoke(app, ["plan", "--standing", str(path)])
+    assert "--standing: give the live topic" in " ".join((result.output + str(result.exception)).split())
