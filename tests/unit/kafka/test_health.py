@@ -11,7 +11,7 @@ import pytest
 from stream.kafka import health, supervision
 from stream.kafka.broker_config import HOST, _free_port
 from stream.kafka.health import HUNG_SECONDS, Health
-from stream.kafka.membership import Membership
+from stream.kafka.membership import Membership, MembershipLostError
 from stream.kafka.partition import PartitionTask
 from stream.kafka.steps import Step, StepName
 from stream.kafka.supervision import FAILING_SECONDS, STALLED_SECONDS, StalledError, Supervision
@@ -45,6 +45,11 @@ class Member:
     joined = True
     absence = ""
     contact: float | None = 0.0
+    is_displaced = False
+
+    def require_name(self) -> None:
+        if self.is_displaced:
+            raise MembershipLostError
 
 
 @pytest.fixture
@@ -102,6 +107,14 @@ def test_work_takes_as_long_as_it_takes_and_is_told(
     assert told.lack == ""
     assert figure(told, "step_seconds") == 900.0
     assert "long step" in "".join(capsys.readouterr())  # on either, as tests before have configured the log
+
+
+def test_whoever_has_lost_its_name_to_another_process_ends(clock: Clock) -> None:
+    member = Member()
+    member.is_displaced = True
+    assert clock.now
+    with pytest.raises(MembershipLostError):
+        look(member)
 
 
 @pytest.mark.parametrize("name", ["waiting", "writing"])
