@@ -21,6 +21,7 @@ import pytest
 from tests.conftest import free_port
 
 ADMIN, READER = "the-administrator", "the-reader"
+STORE_SECRET = "wJalrXUtnFEMI"  # noqa: S105
 
 
 @contextmanager
@@ -39,6 +40,38 @@ def object_store() -> Iterator[str]:
             yield f"http://127.0.0.1:{port}"
         finally:
             server.kill()
+
+
+def let_into_the_store(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give credentials for a store as a deployment does: in files that variables name."""
+    (folder / "config").write_text(
+        f"[profile clinic]\nregion = eu-west-1\nendpoint_url = {address}\ns3 =\n  addressing_style = path\n"
+    )
+    (folder / "credentials").write_text(
+        f"[clinic]\naws_access_key_id = AKIA\naws_secret_access_key = {STORE_SECRET}\n"
+    )
+    for name in (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_ENDPOINT_URL",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "credentials"))
+    monkeypatch.setenv("AWS_PROFILE", "clinic")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+def let_into_the_database(server: Database, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the reader's credentials as a deployment does: in a file that a variable names."""
+    passwords = folder / "pgpass"
+    passwords.write_text(f"127.0.0.1:{server.port}:clinic:reader:{READER}\n")
+    passwords.chmod(0o600)
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    monkeypatch.setenv("PGPASSFILE", str(passwords))
+    monkeypatch.setenv("PGUSER", "reader")
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from stream.data.checks import check_table
 from stream.data.objects import _client
 from stream.data.places import sheets_of
 from stream.data.roots import parse_roots
+from tests.unit.data.servers import STORE_SECRET, let_into_the_store
 from tests.unit.data.small import source
 
 KEY = bytes(range(32))
-SECRET = "wJalrXUtnFEMI"  # noqa: S105
 ATTRIBUTES: dict[str, Domain] = {
     "x": Integers(minimum=0, maximum=9),
     "year": Integers(minimum=2020, maximum=2029),
@@ -60,24 +60,7 @@ class Bucket:
 @pytest.fixture
 def bucket(store_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """A bucket, and credentials as a deployment gives them: in files that variables name."""
-    (tmp_path / "config").write_text(
-        f"[profile clinic]\nregion = eu-west-1\nendpoint_url = {store_address}\ns3 =\n  addressing_style = path\n"
-    )
-    (tmp_path / "credentials").write_text(
-        f"[clinic]\naws_access_key_id = AKIA\naws_secret_access_key = {SECRET}\n"
-    )
-    for name in (
-        "AWS_ACCESS_KEY_ID",
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_ENDPOINT_URL",
-        "AWS_REGION",
-        "AWS_DEFAULT_REGION",
-    ):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    monkeypatch.setenv("AWS_PROFILE", "clinic")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    let_into_the_store(store_address, tmp_path, monkeypatch)
     _client.cache_clear()
     name = f"clinic-{uuid.uuid4().hex}"
     _client().create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
@@ -96,7 +79,7 @@ def cause(refuse: Callable[[], object]) -> str:
     with pytest.raises(UnreadableError) as refused, capture_logs() as logged:
         refuse()
     assert str(refused.value) == str(UnreadableError("another cause"))
-    assert SECRET not in str(logged)
+    assert STORE_SECRET not in str(logged)
     return refused.value.cause
 
 

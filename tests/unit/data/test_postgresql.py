@@ -15,7 +15,7 @@ from stream.data import postgresql as postgresql_module
 from stream.data.checks import check_table
 from stream.data.places import sheets_of, stamp_of
 from stream.data.roots import parse_roots
-from tests.unit.data.servers import READER, Database
+from tests.unit.data.servers import READER, Database, let_into_the_database
 from tests.unit.data.small import source
 
 KEY = bytes(range(32))
@@ -32,12 +32,7 @@ ATTRIBUTES: dict[str, Domain] = {
 @pytest.fixture
 def clinic(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
     """The server, and credentials as a deployment gives them: in a file that a variable names."""
-    passwords = tmp_path / "pgpass"
-    passwords.write_text(f"127.0.0.1:{database.port}:clinic:reader:{READER}\n")
-    passwords.chmod(0o600)
-    monkeypatch.delenv("PGPASSWORD", raising=False)
-    monkeypatch.setenv("PGPASSFILE", str(passwords))
-    monkeypatch.setenv("PGUSER", "reader")
+    let_into_the_database(database, tmp_path, monkeypatch)
     return database
 
 
