@@ -71,7 +71,9 @@ async def measure(base: Settings, people: int) -> Restart:
 async def _until(opened: Opened, positions: Positions, sent: int) -> tuple[Program, float]:
     """Start a feed, and wait until it has counted all that was sent."""
     log = FOLDER / "logs" / f"restart-feed-{sent}.log"
-    feed = service("feed", opened.settings, opened.noise_key, log)
+    # Whoever starts services again gives them names: partitions come back with these, and not after a session.
+    named = opened.settings.model_copy(update={"instance": "feed"})
+    feed = service("feed", named, opened.noise_key, log)
     try:
         course = await positions.follow(feed, sent, SECONDS)
     except BaseException:
