@@ -18,6 +18,8 @@ from benchmarks.programs import Program
 from stream.settings import Settings
 
 POLL_SECONDS: Final = 0.1
+LEAST_SECONDS: Final = 1.0
+"""What takes less than this is too short to measure by commits that come now and then."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +50,17 @@ class Course:
 
     @property
     def late_rate(self) -> float:
-        """Events per second over the second half of the events."""
+        """Events per second over the second half of the events; no number if that took too short a time to tell."""
         half, last = self._warm
-        if last.seconds <= half.seconds:
+        if last.seconds - half.seconds < LEAST_SECONDS:
             return float("nan")
         return (last.events - half.events) / (last.seconds - half.seconds)
 
     @property
     def late_cpu(self) -> float:
-        """Processor seconds per event over the second half of the events."""
+        """Processor seconds per event over the second half of the events; no number if that took too short a time to tell."""
         half, last = self._warm
-        if last.events == half.events:
+        if last.seconds - half.seconds < LEAST_SECONDS:
             return float("nan")
         return (last.cpu_seconds - half.cpu_seconds) / (last.events - half.events)
 

@@ -33,6 +33,8 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        # The client's own iterator is not used, and would keep this, and all that was fetched, until garbage is looked for.
+        self._records_iterator = iter(())
         self._batches = self._readable_batches()
         self._ahead: Any = None
         self._rest: RecordColumns | Iterator[ConsumerRecord] | None = None

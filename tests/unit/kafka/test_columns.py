@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import struct
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -87,6 +91,29 @@ def test_what_is_taken_is_what_the_client_gives(fetched: tuple[bytes, int], most
     assert found == told(expected)
     assert ours.next_fetch_offset == theirs.next_fetch_offset
     assert positions == sorted(positions)
+
+
+@pytest.mark.parametrize("headers", [[], [(b"a", b"b")]])
+def test_what_was_fetched_is_given_up_once_it_is_taken(headers: list[Any]) -> None:
+    """Services seldom look for garbage: nothing that was fetched may wait for that."""
+    events: list[Any] = [(b"key", b"value", headers)] * 5
+    with use(kernel()), no_garbage():
+        ours = fetch(reading.ColumnRecords, placed(built_of(events, "none"), 0), 0)
+        assert len(ours.take(9)) == 5
+        assert ours.is_over
+        gone = weakref.ref(ours)
+        del ours
+        assert gone() is None
+
+
+@contextmanager
+def no_garbage() -> Iterator[None]:
+    """Have nobody look for garbage."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @given(fetched=fetches(), stamped=st.lists(st.booleans(), min_size=6, max_size=6), most=st.integers(1, 50))
