@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -30,22 +30,18 @@ class Counted:
     late: int = 0
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """What a window lets count of a tally that has a bound over all windows, too."""
+class _Part(NamedTuple):
+    """Rows of a batch in one window, or in several: their windows' rows in all cells, and the columns in which they count.
 
-    rows: list[Column] = field(default_factory=list)
-    windows: list[Column] = field(default_factory=list)
+    ``columns`` are those that some row is wanted in.
+    """
 
-
-@dataclass(slots=True)
-class _Step:
-    """A batch, the piece that tells of what it changes, and what that is; by tally, what waits for a bound over all windows."""
-
-    batch: Batch
-    piece: int
-    touched: Touched = field(default_factory=Touched)
-    waiting: dict[int, _Waiting] = field(default_factory=dict)
+    start: int
+    columns: int
+    rows: Column
+    windows: Column
+    let: Words
+    first: Words
 
 
 class Form:
@@ -90,94 +86,116 @@ class Form:
 
     def count(self, batch: Batch, piece: int) -> Touched | None:
         """Count a batch's events; what that changes goes into a piece of the changelog. None if it changes nothing."""
-        step = _Step(batch, piece)
         wanted = np.zeros(len(batch), dtype=np.uint64)
         for tally in self.tallies.values():
             wanted |= batch.mask(tally.shape.predicate).astype(np.uint64) << np.uint64(tally.column)
-        for start in self._starts(batch.times[wanted != 0]):
-            tallies = [tally for tally in self.tallies.values() if tally.counts(start)]
-            columns = np.uint64(sum(1 << tally.column for tally in tallies))
-            inside = (batch.times >= start) & (batch.times < start + self._size) & ((wanted & columns) != 0)
-            rows = self._in_time(batch, start, np.flatnonzero(inside), wanted & columns)
-            if len(rows):
-                self._count_in(start, rows, wanted[rows] & columns, tallies, step)
-        for number in step.waiting:
-            self._count_lives(self.tallies[number], step)
-        return step.touched or None
+        touched, parts = Touched(), []
+        for start, rows in self._rows(batch, np.flatnonzero(wanted)):
+            columns = sum(1 << tally.column for tally in self.tallies.values() if tally.counts(start))
+            if (
+                part := self._count_in(start, rows, wanted[rows] & np.uint64(columns), batch, touched, piece)
+            ) is not None:
+                parts.append(part)
+        if not parts:
+            return None
+        self._note_reached(parts)
+        part = _together(parts)
+        places: dict[tuple[str, ...], Column] = {}
+        for tally in self.tallies.values():
+            if tally.life is not None:
+                self._count_lives(tally, part, batch, touched, piece)
+                continue
+            for counting, cells in tally.cells.items():
+                if counting.by not in places:
+                    places[counting.by] = part.windows * cells.cells + batch.cells(counting.by)[part.rows]
+                let = part.first if counting.people else part.let
+                self._add(
+                    tally, counting, places[counting.by], (let, tally.column), part.rows, batch, touched, piece
+                )
+        return touched
 
-    def _starts(self, times: Column) -> list[int]:
-        """The windows that some times lie in, of those that somebody counts."""
-        if not len(times):
-            return []
+    def _rows(self, batch: Batch, rows: Column) -> Iterator[tuple[int, Column]]:
+        """The windows that somebody counts, and of each the rows that lie in it, in the partition's order."""
+        if not len(rows):
+            return
         low, high = self.first, max(tally.last for tally in self.tallies.values())
-        latest = np.unique(times - times % self._every).tolist()
-        found = {start - back for start in latest for back in range(0, self._size, self._every)}
-        return sorted(start for start in found if low <= start <= high)
+        latest = batch.times[rows] - batch.times[rows] % self._every
+        order = np.argsort(latest, kind="stable")
+        begins, ends = np.unique(latest[order], return_index=True)
+        parts = dict(zip(begins.tolist(), np.split(rows[order], ends[1:]), strict=True))
+        starts = {start - back for start in parts for back in range(0, self._size, self._every)}
+        for start in sorted(start for start in starts if low <= start <= high):
+            own = [parts[at] for at in range(start, start + self._size, self._every) if at in parts]
+            yield start, own[0] if len(own) == 1 else np.sort(np.concatenate(own))
 
-    def _in_time(self, batch: Batch, start: int, rows: Column, wanted: Words) -> Column:
-        """The rows that do not come too late for a window."""
+    def _count_in(
+        self, start: int, rows: Column, wanted: Words, batch: Batch, touched: Touched, piece: int
+    ) -> _Part | None:
+        """Count the people of some rows in a window, each under the conditions that the row is wanted for."""
         in_time = batch.clocks[rows] < start + self._stays
-        if in_time.all():
-            return rows
-        self._figures.late += _bits(wanted[rows[~in_time]])
-        return rows[in_time]
-
-    def _count_in(self, start: int, rows: Column, wanted: Words, tallies: Iterable[Tally], step: _Step) -> None:
-        """Count rows in a window, each under the conditions that it is wanted for."""
+        kept = in_time & (wanted != 0)
+        if not kept.all():
+            self._figures.late += _bits(wanted[~in_time])
+            rows, wanted = rows[kept], wanted[kept]
+        if not len(rows):
+            return None
         window = self.open(start)
-        bounded = self._bound(window, rows, wanted, step)
+        bounded = self._bound(window, rows, wanted, batch, piece)
         if len(bounded.changed):
-            step.touched.people[start] = bounded.changed
+            touched.people[start] = bounded.changed
         self._figures.left_out += _bits(wanted & ~bounded.let)
         some = int(np.bitwise_or.reduce(wanted))
-        places: dict[tuple[str, ...], Column] = {}
-        for tally in tallies:
-            if not some >> tally.column & 1:
-                continue
-            tally.reached = max(tally.reached, start)
-            for counting, cells in tally.cells.items():
-                let = bounded.first if counting.people else bounded.let
-                if tally.life is not None:
-                    chosen = rows[(let >> np.uint64(tally.column) & np.uint64(1)) != 0]
-                    found = step.waiting.setdefault(tally.number, _Waiting())
-                    found.rows.append(chosen)
-                    found.windows.append(np.full(len(chosen), window.row, dtype=np.int64))
-                    continue
-                if counting.by not in places:
-                    places[counting.by] = window.row * cells.cells + step.batch.cells(counting.by)[rows]
-                self._add(tally, counting, places[counting.by], (let, tally.column), rows, step)
+        return _Part(start, some, rows, np.full(len(rows), window.row, dtype=np.int64), bounded.let, bounded.first)
 
-    def _bound(self, window: Window, rows: Column, wanted: Words, step: _Step) -> Bounded:
+    def _bound(self, window: Window, rows: Column, wanted: Words, batch: Batch, piece: int) -> Bounded:
         """What a window's bound lets count of some rows; they are taken in."""
-        return window.visits.count(step.batch.people[rows], wanted, step.piece)
+        return window.visits.count(batch.people[rows], wanted, piece)
 
-    def _count_lives(self, tally: Tally, step: _Step) -> None:
+    def _note_reached(self, parts: Sequence[_Part]) -> None:
+        """Note the last window that something was counted in, of each tally."""
+        left = {tally.column: tally for tally in self.tallies.values()}
+        for part in reversed(parts):
+            for column in [column for column in left if part.columns >> column & 1]:
+                tally = left.pop(column)
+                tally.reached = max(tally.reached, part.start)
+            if not left:
+                return
+
+    def _count_lives(self, tally: Tally, part: _Part, batch: Batch, touched: Touched, piece: int) -> None:
         """Count what the bound over all windows lets count too, in the partition's order.
 
         An event that it leaves out has used up its window's bound, which changes nothing: nothing of that person counts any more.
         """
-        found = step.waiting[tally.number]
-        rows, windows = np.concatenate(found.rows), np.concatenate(found.windows)
-        order = np.argsort(rows, kind="stable")
-        rows, windows = rows[order], windows[order]
-        if tally.life is None or not len(rows):
-            return
-        bounded = tally.life.count(step.batch.people[rows], np.ones(len(rows), dtype=np.uint64), step.piece)
-        if len(bounded.changed):
-            step.touched.lives[tally.number] = bounded.changed
         for counting, cells in tally.cells.items():
-            places = windows * cells.cells + step.batch.cells(counting.by)[rows]
-            self._add(tally, counting, places, (bounded.let, 0), rows, step)
+            let = part.first if counting.people else part.let
+            chosen = np.flatnonzero(let & np.uint64(1 << tally.column))
+            chosen = chosen[np.argsort(part.rows[chosen], kind="stable")]
+            rows = part.rows[chosen]
+            if tally.life is None or not len(rows):
+                return
+            bounded = tally.life.count(batch.people[rows], np.ones(len(rows), dtype=np.uint64), piece)
+            if len(bounded.changed):
+                touched.lives[tally.number] = bounded.changed
+            places = part.windows[chosen] * cells.cells + batch.cells(counting.by)[rows]
+            self._add(tally, counting, places, (bounded.let, 0), rows, batch, touched, piece)
 
     def _add(
-        self, tally: Tally, counting: Counting, places: Column, let: tuple[Words, int], rows: Column, step: _Step
+        self,
+        tally: Tally,
+        counting: Counting,
+        places: Column,
+        let: tuple[Words, int],
+        rows: Column,
+        batch: Batch,
+        touched: Touched,
+        piece: int,
     ) -> None:
         """Add the rows that have a bit to some cells."""
-        codes = None if counting.sum is None else step.batch.codes(counting.sum)[rows]
-        found = tally.cells[counting].add(places, *let, codes, step.piece)
+        codes = None if counting.sum is None else batch.codes(counting.sum)[rows]
+        found = tally.cells[counting].add(places, *let, codes, piece)
         self._figures.counted += found.rows
         if len(found.changed):
-            step.touched.cells.setdefault((tally.number, counting), []).append(found.changed)
+            touched.cells[tally.number, counting] = found.changed
 
     def open(self, start: int) -> Window:
         """The window that begins then, which is open from now on."""
@@ -219,6 +237,13 @@ class Form:
         """All tables of people."""
         yield from [window.visits for window in list(self.windows.values())]
         yield from [tally.life for tally in list(self.tallies.values()) if tally.life is not None]
+
+
+def _together(parts: Sequence[_Part]) -> _Part:
+    if len(parts) == 1:
+        return parts[0]
+    columns = [np.concatenate(column) for column in list(zip(*parts, strict=True))[2:]]
+    return _Part(parts[0].start, parts[0].columns, *columns)
 
 
 def _bits(words: Words) -> int:

@@ -138,8 +138,8 @@ def _sections(form: Form, touched: Touched) -> Iterator[tuple[_Section, int]]:
                 for digests, counts in found
             )
     by_row = {window.row: start for start, window in form.windows.items()}
-    for number, counting in touched.cells:
-        yield from _places(form.tallies[number], counting, touched.places((number, counting)), by_row)
+    for (number, counting), places in touched.cells.items():
+        yield from _places(form.tallies[number], counting, places, by_row)
 
 
 def _people(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from stream.processors.base import Message
+import msgspec
+
+from stream.processors.base import LaterVersionError, Message, RecordLike
 from stream.processors.feeds.forms import Form
-from stream.processors.feeds.pieces import key_of, pieces
+from stream.processors.feeds.pieces import key_of, pieces, take
 from stream.processors.feeds.tally import Touched
 
 SLACK: Final = 65_536
@@ -29,11 +31,24 @@ class PiecesLog:
         self._steps: deque[tuple[int, int, int]] = deque()
         self._entries = 0
 
-    def add(self, first: int, end: int, entries: int) -> None:
+    def _add(self, first: int, end: int, entries: int) -> None:
         """Note the pieces from ``first`` up to ``end``, which one step wrote."""
         self._steps.append((first, end, entries))
         self._entries += entries
         self.next = max(self.next, end)
+
+    def take(self, found: Mapping[int, RecordLike], forms: Sequence[Form]) -> None:
+        """Take in the pieces of a changelog, by their numbers.
+
+        Raises:
+            LaterVersionError: a later version wrote one of them.
+        """
+        for number in sorted(found):
+            try:
+                entries = take(found[number].value or b"", number, forms)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                raise LaterVersionError(found[number]) from None
+            self._add(number, number + 1, entries)
 
     def write(self, changes: Changes, forms: Iterable[Form]) -> list[Message]:
         """The records of a step that changed this, with what it says again of old pieces, and the ends of those."""
@@ -78,5 +93,5 @@ def _again(form: Form, before: int, piece: int) -> Touched:
             touched.lives[tally.number] = rows
         for counting, cells in tally.cells.items():
             if len(places := cells.again(before, piece)):
-                touched.cells[tally.number, counting] = [places]
+                touched.cells[tally.number, counting] = places
     return touched

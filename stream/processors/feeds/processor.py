@@ -14,7 +14,7 @@ from stream.processors.base import PROGRESS_KEY, LaterVersionError, Outputs, Rec
 from stream.processors.feeds.clocks import Clock
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.intake import Intake
-from stream.processors.feeds.pieces import number_of, take
+from stream.processors.feeds.pieces import number_of
 from stream.processors.feeds.pieces_log import Changes, PiecesLog
 from stream.processors.feeds.refusals import RecutError
 from stream.processors.feeds.standing import StandingStreams, Stream, begins_at
@@ -121,7 +121,7 @@ class FeedProcessor:
             elif key.startswith(_STREAM):
                 self._resume(key[len(_STREAM) :].decode(), _read(record, _decode_stream), told)
         self._streams.settle()
-        self._take(pieces)
+        self._log.take(pieces, self._streams.forms)
         return {self._source.topic: self._offset}
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
@@ -288,15 +288,6 @@ class FeedProcessor:
         self.rejected[rejection.code] += 1
         partition = self._partition % self._topics.partitions
         outputs.add(self._topics.rejected, partition, dead_letter(record, rejection))
-
-    def _take(self, pieces: Mapping[int, RecordLike]) -> None:
-        """Take in what the changelog has of the counts."""
-        for number in sorted(pieces):
-            try:
-                entries = take(pieces[number].value or b"", number, self._streams.forms)
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                raise LaterVersionError(pieces[number]) from None
-            self._log.add(number, number + 1, entries)
 
 
 def _read(record: RecordLike, decode: Any) -> Any:

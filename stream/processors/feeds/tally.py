@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from schemas.sources import Domain, Integers
 from stream.data.expressions import Predicate
 from stream.processors.feeds.batch import Column, cell_count
@@ -100,12 +98,7 @@ class Touched:
 
     people: dict[int, Column] = field(default_factory=dict)
     lives: dict[int, Column] = field(default_factory=dict)
-    cells: dict[tuple[int, Counting], list[Column]] = field(default_factory=dict)
+    cells: dict[tuple[int, Counting], Column] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.people or self.lives or self.cells)
-
-    def places(self, key: tuple[int, Counting]) -> Column:
-        """All places of some cells, each once."""
-        found = self.cells[key]
-        return found[0] if len(found) == 1 else np.concatenate(found)

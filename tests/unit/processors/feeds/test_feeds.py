@@ -10,6 +10,7 @@ import pytest
 from stream.kernel import Keys
 from stream.processors.base import LaterVersionError, TableMissedError
 from stream.processors.feeds import pieces_log
+from stream.processors.feeds.cells import Cells
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.refusals import FeedRefusedError, RecutError, UnstampedError
 from stream.processors.feeds.telling import PARTIALS_AT_ONCE
@@ -249,6 +250,31 @@ def test_twenty_conditions_look_each_person_up_once_and_are_told_in_one_row(
         written[count] = sum(len(value) for key, value in kafka.state.items() if key.startswith(b"piece|"))
         assert start(about, Known(*conditions(about, count)), kafka).people == feed.people
     assert written[20] / 400 < 40, "sixteen bytes of a person, and two bits a condition"
+
+
+def test_cells_are_added_to_once_a_condition_however_many_windows_a_batch_lies_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    about = source(ahead="200h")
+    added: list[int] = []
+    add = Cells.add
+
+    def counted(cells: Cells, places: Any, *others: Any) -> Any:
+        added.append(len(places))
+        return add(cells, places, *others)
+
+    monkeypatch.setattr(Cells, "add", counted)
+    kafka, feed = changelog(about), start(about, Known(*conditions(about, 3)))
+    kafka.commit(
+        feed.process([Arrived(one, 0, event(f"p{one % 7}", one % 90 * HOUR, delay=-5)) for one in range(900)])
+    )
+    assert added == [900] * 3
+    assert feed.open_windows == 90
+    again = start(about, Known(*conditions(about, 3)), kafka)
+    assert (again.open_windows, again.people) == (90, feed.people)
+    again.reached_end(1e6)
+    drain(again, kafka)
+    assert all(one["counts"] == [10] for one in kafka.partials() if one["start"] < 90 * HOUR)
 
 
 def test_more_conditions_than_a_table_has_columns_have_another() -> None:
