@@ -32,15 +32,18 @@ class Contender:
     start: Callable[[Installation, str, str, Path], Program]
     share: float = 1.0
     seconds: float = 180.0
+    is_sotto: bool = False
+    """Whether it reads the installation's own topics."""
 
 
-def sotto() -> Contender:
-    """One worker process with the settings that Sotto ships with."""
+def sotto(processes: int = 1) -> Contender:
+    """Worker processes with the settings that Sotto ships with."""
+    several = () if processes == 1 else ("--processes", str(processes))
 
     def start(installation: Installation, _source: str, _sink: str, log: Path) -> Program:
-        return service("worker", installation.settings, installation.noise_key, log)
+        return service("worker", installation.settings, installation.noise_key, log, several)
 
-    return Contender(SOTTO, start)
+    return Contender(f"{SOTTO}, {processes} processes" if several else SOTTO, start, is_sotto=True)
 
 
 def kafka_streams(

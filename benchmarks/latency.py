@@ -95,7 +95,7 @@ async def _measure(installation: Installation, contender: Contender, rate: int) 
     settings = installation.settings
     source, sink = installation.topics.queries, installation.topics.answers
     label = contender.name.lower().replace(" ", "-")
-    if contender.name != contenders.SOTTO:
+    if not contender.is_sotto:
         source, sink = f"latency-queries-{label}", f"latency-answers-{label}"
         await create_topic(settings, source)
         await create_topic(settings, sink)

@@ -1,4 +1,4 @@
-"""Answers per second: one Sotto worker beside other stream processors, on the same broker and the same queries.
+"""Answers per second: Sotto's worker, as one process or several, beside other stream processors, on the same broker and the same queries.
 
 All take turns within a round, so that whatever else the machine does falls on all alike.
 """
@@ -56,9 +56,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--streams", type=int, nargs="+", default=[100, 20_000])
     parser.add_argument("--peers", nargs="*", choices=[*PEERS, "none"], default=list(PEERS))
+    parser.add_argument(
+        "--processes",
+        type=int,
+        nargs="+",
+        default=[1],
+        help="worker processes of Sotto; several numbers take turns",
+    )
     parser.add_argument("--json", type=Path, help="also write every run to this file")
     options = parser.parse_args(arguments)
-    taking_part = _take_part(options.peers)
+    taking_part = _take_part(options.peers, options.processes)
     runs: list[Run] = []
     with start_broker() as settings:
         for streams in options.streams:
@@ -69,8 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_json(options.json, [asdict(run) for run in runs])
 
 
-def _take_part(peers: Sequence[str]) -> list[Contender]:
-    taking_part: list[Contender | None] = [contenders.sotto()]
+def _take_part(peers: Sequence[str], processes: Sequence[int]) -> list[Contender]:
+    taking_part: list[Contender | None] = [*map(contenders.sotto, processes)]
     if "kafka-streams" in peers:
         taking_part.append(contenders.kafka_streams(contenders.KAFKA_STREAMS))
     if "kafka-streams-tuned" in peers:
@@ -113,8 +120,7 @@ async def _run(installation: Installation, contender: Contender, source: str, nu
     settings = installation.settings
     wanted = math.ceil(sum(map(len, installation.queries)) * contender.share)
     label = f"{contender.name.lower().replace(' ', '-').replace(',', '')}-{installation.streams}-{number}"
-    is_sotto = contender.name == contenders.SOTTO
-    if is_sotto:
+    if contender.is_sotto:
         sink = installation.topics.answers
         await fill(settings, installation.topics.queries, installation.queries)
     else:
@@ -125,7 +131,7 @@ async def _run(installation: Installation, contender: Contender, source: str, nu
         with contender.start(installation, source, sink, FOLDER / "logs" / f"{label}.log") as program:
             timeline = await watch.follow(program, wanted, contender.seconds, is_all=contender.share == 1)
         answers, different = await watch.count()
-    if not is_sotto:
+    if not contender.is_sotto:
         await delete_topics(settings, sink)
     return Run(
         contender=contender.name,

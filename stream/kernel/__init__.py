@@ -12,8 +12,10 @@ from stream.kernel.library import compiled, use
 from stream.kernel.names import Names, Scanned
 from stream.kernel.packing import Part, pack
 from stream.kernel.records import RecordReader, RecordWriter
+from stream.kernel.rows import LINE_BYTES, empty_rows, gather, place_of
 
 __all__ = [
+    "LINE_BYTES",
     "Added",
     "Bounded",
     "Column",
@@ -31,10 +33,13 @@ __all__ = [
     "bounded",
     "compiled",
     "digests",
+    "empty_rows",
+    "gather",
     "joined",
     "keyed_output",
     "keyed_words",
     "pack",
+    "place_of",
     "rows_of",
     "spans_of",
     "use",

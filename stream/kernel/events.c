@@ -181,9 +181,9 @@ PUBLIC void sotto_numbers(int64_t rows, const uint8_t *data, const int64_t *at, 
 
 /* The slot of each name, or ``other`` if it is no name; below 0 stands for none. */
 PUBLIC void sotto_find(int64_t rows, const uint8_t *data, const int64_t *at, const int32_t *size, const uint8_t *kind,
-                       uint8_t *read, const uint64_t *table, int64_t entries, uint64_t seed, const uint8_t *name_data,
-                       const int64_t *name_at, const int32_t *name_size, int64_t other, int64_t *slots) {
-    names known = {table, (uint64_t)entries - 1, seed, name_data, name_at, name_size};
+                       uint8_t *read, const entry *table, int64_t entries, uint64_t seed, const uint8_t *name_data,
+                       int64_t other, int64_t *slots) {
+    names known = {table, (uint64_t)entries - 1, seed, name_data};
     for (int64_t n = 0; n < rows; n++) {
         if (!read[n]) continue;
         const uint8_t *p = data + at[n];

@@ -48,8 +48,6 @@ class Values:
             entries,
             seed,
             address(texts.data),
-            address(texts.at),
-            address(texts.size),
             other,
             address(found),
         )

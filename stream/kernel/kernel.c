@@ -34,6 +34,9 @@ static const uint8_t SCHEDULE[7][16] = {
 /* So many rows before memory is read that may lie anywhere, it is asked for. */
 #define AHEAD 32
 
+/* What a processor fetches of memory at once. */
+#define LINE_BYTES 64
+
 /* So many messages are hashed side by side, one in each lane of a vector. */
 #define LANES 8
 typedef uint32_t lanes __attribute__((vector_size(4 * LANES)));
@@ -205,16 +208,17 @@ PUBLIC int64_t sotto_derive(DERIVE_ARGUMENTS) {
 PUBLIC int64_t sotto_derive(DERIVE_ARGUMENTS) { return derive_anywhere(DERIVE_GIVEN); }
 #endif
 
-/* ---- Names: which slot a stream has. Entry: slot + 1 in the low half, part of the hash in the high half; 0 is free ---- */
+/* ---- Names: which slot a stream has ---- */
 
-/* Enter the names of slots from ``first`` on; the table has a power of 2 of entries, above twice the slots. */
-PUBLIC void sotto_enter(uint64_t *table, int64_t entries, uint64_t seed, const uint8_t *data, const int64_t *at,
+/* Enter the names of slots from ``first`` on; the table has a power of 2 of entries, at least twice the slots. */
+PUBLIC void sotto_enter(entry *table, int64_t entries, uint64_t seed, const uint8_t *data, const int64_t *at,
                         const int32_t *size, int64_t first, int64_t slots) {
     uint64_t mask = (uint64_t)entries - 1;
     for (int64_t slot = first; slot < slots; slot++) {
         uint64_t h = hash_of(data + at[slot], size[slot], seed), place = h & mask;
-        while (table[place]) place = (place + 1) & mask;
-        table[place] = (h & 0xFFFFFFFF00000000ull) | (uint64_t)(slot + 1);
+        while (table[place].tag) place = (place + 1) & mask;
+        table[place].tag = (h & 0xFFFFFFFF00000000ull) | (uint64_t)(slot + 1);
+        table[place].name = (uint64_t)at[slot] << SIZE_BITS | (uint64_t)(size[slot] < LONG ? size[slot] : LONG);
     }
 }
 
@@ -241,72 +245,104 @@ static int field_of(const uint8_t *name, int64_t size) {
     return 0;
 }
 
+/* Read one event: its id, its stream and both numbers; a threshold that is not given stays as it is. */
+static inline int read_query(const uint8_t *p, const uint8_t *end, const uint8_t **id, int64_t *id_size,
+                             const uint8_t **stream, int64_t *stream_size, double *value, double *threshold) {
+    const uint8_t *start = NULL;
+    int64_t length = 0;
+    int found = 0, closed = 0;
+    p = blank(p, end);
+    if (p >= end || *p++ != '{') return 0;
+    while ((p = text(blank(p, end), end, &start, &length))) {
+        int field = field_of(start, length);
+        if (!field || found & field) break;
+        found |= field;
+        p = blank(p, end);
+        if (p >= end || *p != ':') break;
+        p = blank(p + 1, end);
+        if (field == ID)
+            p = text(p, end, id, id_size);
+        else if (field == STREAM)
+            p = text(p, end, stream, stream_size);
+        else
+            p = number(p, end, field == VALUE ? value : threshold);
+        if (!p) break;
+        p = blank(p, end);
+        if (p >= end) break;
+        if (*p == '}') {
+            closed = blank(p + 1, end) == end;
+            break;
+        }
+        if (*p++ != ',') break;
+    }
+    if (!closed || (found & (ID | STREAM | VALUE)) != (ID | STREAM | VALUE)) return 0;
+    return !(found & THRESHOLD) || (*threshold >= -MAX_MAGNITUDE && *threshold <= MAX_MAGNITUDE);
+}
+
+/* So many events are read before their streams are looked for. */
+enum { AT_ONCE = 128 };
+
 /*
- * Read events: where the id stands, where the stream's name does, both numbers (a threshold that is not given stays as it
- * is) and the stream's slot. ``read[n]`` says whether event n is a plain query to a stream that is known.
+ * Read events: where the id stands, both numbers (a threshold that is not given stays as it is) and the stream's slot.
+ * ``read[n]`` says whether event n is a plain query to a stream that is known. Memory that may lie anywhere is asked for a
+ * pass ahead of the one that reads it: the table's entry, and then the name.
  */
 PUBLIC void sotto_scan(int64_t count, const uint8_t *data, const int64_t *at, const int32_t *size, int64_t limit,
-                       const uint64_t *table, int64_t entries, uint64_t seed, const uint8_t *name_data,
-                       const int64_t *name_at, const int32_t *name_size, uint8_t *read, int64_t *id_at, int32_t *id_size,
-                       int64_t *slots, uint64_t *hashes, double *values, double *thresholds) {
-    names known = {table, (uint64_t)entries - 1, seed, name_data, name_at, name_size};
-    /* A pass for each kind of memory: what one event waits for is fetched while others are worked on. */
-    for (int64_t n = 0; n < count; n++) {
-        const uint8_t *p = data + at[n], *end = p + (size[n] < 0 ? 0 : size[n]), *start = NULL, *stream = NULL;
-        int64_t length = 0, stream_size = 0;
-        int found = 0, closed = 0;
-        read[n] = 0;
-        if (size[n] < 0 || size[n] > limit) continue;
-        p = blank(p, end);
-        if (p >= end || *p++ != '{') continue;
-        while ((p = text(blank(p, end), end, &start, &length))) {
-            int field = field_of(start, length);
-            if (!field || found & field) break;
-            found |= field;
-            p = blank(p, end);
-            if (p >= end || *p != ':') break;
-            p = blank(p + 1, end);
-            if (field == ID) {
-                if (!(p = text(p, end, &start, &length))) break;
-                id_at[n] = start - data, id_size[n] = (int32_t)length;
-            } else if (field == STREAM) {
-                if (!(p = text(p, end, &stream, &stream_size))) break;
-            } else if (!(p = number(p, end, field == VALUE ? &values[n] : &thresholds[n])))
-                break;
-            p = blank(p, end);
-            if (p >= end) break;
-            if (*p == '}') {
-                closed = blank(p + 1, end) == end;
-                break;
-            }
-            if (*p++ != ',') break;
+                       const entry *table, int64_t entries, uint64_t seed, const uint8_t *name_data, uint8_t *read,
+                       int64_t *id_at, int32_t *id_size, int64_t *slots, double *values, double *thresholds) {
+    names known = {table, (uint64_t)entries - 1, seed, name_data};
+    uint64_t hashes[AT_ONCE];
+    const uint8_t *stream[AT_ONCE];
+    int64_t stream_size[AT_ONCE];
+    for (int64_t first = 0; first < count; first += AT_ONCE) {
+        int64_t some = count - first < AT_ONCE ? count - first : AT_ONCE;
+        for (int64_t i = 0, n = first; i < some; i++, n++) {
+            const uint8_t *id = NULL;
+            int64_t length = 0;
+            read[n] = size[n] >= 0 && size[n] <= limit &&
+                      read_query(data + at[n], data + at[n] + size[n], &id, &length, &stream[i], &stream_size[i],
+                                 &values[n], &thresholds[n]);
+            if (!read[n]) continue;
+            id_at[n] = id - data, id_size[n] = (int32_t)length;
+            hashes[i] = hash_of(stream[i], stream_size[i], seed);
+            __builtin_prefetch(&table[hashes[i] & known.mask]);
         }
-        if (!closed || (found & (ID | STREAM | VALUE)) != (ID | STREAM | VALUE)) continue;
-        if (found & THRESHOLD && !(thresholds[n] >= -MAX_MAGNITUDE && thresholds[n] <= MAX_MAGNITUDE)) continue;
-        read[n] = 1;
-        /* The name's place and size, until its slot is known. */
-        slots[n] = (stream - data) << 8 | stream_size;
-        hashes[n] = hash_of(stream, stream_size, seed);
-        __builtin_prefetch(&known.table[hashes[n] & known.mask]);
+        for (int64_t i = 0, n = first; i < some; i++, n++) {
+            const entry *one = &table[read[n] ? hashes[i] & known.mask : 0];
+            if (read[n] && one->tag) __builtin_prefetch(name_data + (one->name >> SIZE_BITS));
+        }
+        for (int64_t i = 0, n = first; i < some; i++, n++)
+            if (read[n]) {
+                slots[n] = slot_of(&known, stream[i], stream_size[i], hashes[i]);
+                read[n] = slots[n] >= 0;
+            }
     }
-    for (int64_t n = 0; n < count; n++)
-        if (read[n]) {
-            uint64_t entry = known.table[hashes[n] & known.mask];
-            if (entry) {
-                __builtin_prefetch(&known.at[(entry & 0xFFFFFFFFu) - 1]);
-                __builtin_prefetch(&known.size[(entry & 0xFFFFFFFFu) - 1]);
-            }
+}
+
+/* ---- Columns of rows ---- */
+
+typedef struct {
+    int64_t offset, size; /* where it stands in a row, and its 1, 4 or 8 bytes */
+    uint8_t *out;
+} field;
+
+/* Copy fields of some rows, each field into an array of its own. */
+PUBLIC void sotto_gather(int64_t count, const int64_t *slots, const uint8_t *from, int64_t row_bytes,
+                         const field *fields, int64_t field_count) {
+    for (int64_t n = 0; n < count; n++) {
+        const uint8_t *row = from + slots[n] * row_bytes;
+        if (n + AHEAD / 2 < count)
+            for (int64_t line = 0; line < row_bytes; line += LINE_BYTES)
+                __builtin_prefetch(from + slots[n + AHEAD / 2] * row_bytes + line);
+        for (const field *one = fields; one < fields + field_count; one++) {
+            if (one->size == 8)
+                memcpy(one->out + 8 * n, row + one->offset, 8);
+            else if (one->size == 4)
+                memcpy(one->out + 4 * n, row + one->offset, 4);
+            else
+                one->out[n] = row[one->offset];
         }
-    for (int64_t n = 0; n < count; n++)
-        if (read[n]) {
-            uint64_t entry = known.table[hashes[n] & known.mask];
-            if (entry) __builtin_prefetch(known.data + known.at[(entry & 0xFFFFFFFFu) - 1]);
-        }
-    for (int64_t n = 0; n < count; n++)
-        if (read[n]) {
-            slots[n] = slot_of(&known, data + (slots[n] >> 8), slots[n] & 0xFF, hashes[n]);
-            read[n] = slots[n] >= 0;
-        }
+    }
 }
 
 /* ---- Texts out of parts: constants, texts by number, whole numbers ---- */
@@ -319,15 +355,40 @@ typedef struct {
     int64_t length;       /* of a constant */
 } part;
 
+/* Copy bytes, most often a few: a call for each would take longer than the copy. */
+static inline uint8_t *put(uint8_t *p, const uint8_t *from, int64_t size) {
+    if (size > 64) {
+        memcpy(p, from, (size_t)size);
+    } else if (size >= 16) {
+        for (int64_t done = 0; done < size - 16; done += 16) memcpy(p + done, from + done, 16);
+        memcpy(p + size - 16, from + size - 16, 16);
+    } else if (size >= 8) {
+        memcpy(p, from, 8), memcpy(p + size - 8, from + size - 8, 8);
+    } else if (size >= 4) {
+        memcpy(p, from, 4), memcpy(p + size - 4, from + size - 4, 4);
+    } else {
+        for (int64_t i = 0; i < size; i++) p[i] = from[i];
+    }
+    return p + size;
+}
+
+static const char PAIRS[] = "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849"
+                            "5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
+
 static inline uint8_t *decimal(uint8_t *p, int64_t number) {
-    uint8_t digits[20];
-    int count = 0;
+    uint8_t digits[20], *first = digits + sizeof digits;
     uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
-    do digits[count++] = (uint8_t)('0' + rest % 10);
-    while (rest /= 10);
     if (number < 0) *p++ = '-';
-    while (count) *p++ = digits[--count];
-    return p;
+    if (rest < 10) {
+        *p++ = (uint8_t)('0' + rest);
+        return p;
+    }
+    for (; rest >= 100; rest /= 100) memcpy(first -= 2, PAIRS + 2 * (rest % 100), 2);
+    if (rest >= 10)
+        memcpy(first -= 2, PAIRS + 2 * rest, 2);
+    else
+        *--first = (uint8_t)('0' + rest);
+    return put(p, first, digits + sizeof digits - first);
 }
 
 /* At least as many bytes as ``count`` texts take. */
@@ -358,8 +419,7 @@ PUBLIC int64_t sotto_pack(int64_t count, const part *parts, int64_t part_count, 
             if (!one->data) {
                 p = decimal(p, one->at[n]);
             } else if (!one->at) {
-                memcpy(p, one->data, (size_t)one->length);
-                p += one->length;
+                p = put(p, one->data, one->length);
             } else {
                 int64_t which = one->which ? one->which[n] : n;
                 if (one->which && n + AHEAD < count) {
@@ -368,8 +428,7 @@ PUBLIC int64_t sotto_pack(int64_t count, const part *parts, int64_t part_count, 
                 }
                 if (n + AHEAD / 2 < count)
                     __builtin_prefetch(one->data + one->at[one->which ? one->which[n + AHEAD / 2] : n + AHEAD / 2]);
-                memcpy(p, one->data + one->at[which], (size_t)one->size[which]);
-                p += one->size[which];
+                p = put(p, one->data + one->at[which], one->size[which]);
             }
         }
         at[n] = start - out;
@@ -398,8 +457,7 @@ static inline uint8_t *put_varint(uint8_t *p, int64_t x) {
 
 static inline uint8_t *put_sized(uint8_t *p, const uint8_t *text, int64_t size) {
     p = put_varint(p, size < 0 ? -1 : size);
-    if (size > 0) memcpy(p, text, (size_t)size), p += size;
-    return p;
+    return size > 0 ? put(p, text, size) : p;
 }
 
 /*

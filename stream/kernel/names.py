@@ -13,6 +13,7 @@ from stream.kernel.columns import Column, Spans, Texts, address
 from stream.kernel.library import compiled
 
 _FIRST_ENTRIES: Final = 256
+_ENTRY_WORDS: Final = 2
 
 
 class Scanned(NamedTuple):
@@ -37,7 +38,7 @@ class Names:
     def __init__(self) -> None:
         self.texts = Texts()
         self._seed = secrets.randbits(64)
-        self._table = np.zeros(_FIRST_ENTRIES, dtype=np.uint64)
+        self._table = np.zeros((_FIRST_ENTRIES, _ENTRY_WORDS), dtype=np.uint64)
         self._entered = 0
 
     def extend(self, names: Sequence[bytes]) -> None:
@@ -63,7 +64,6 @@ class Names:
         read, slots = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.int64)
         ids = Spans(events.data, np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int32))
         values, thresholds = np.zeros(count), np.full(count, np.nan)
-        hashes = np.empty(count, dtype=np.uint64)
         library.sotto_scan(
             count,
             address(events.data),
@@ -74,13 +74,10 @@ class Names:
             len(self._table),
             self._seed,
             address(names.data),
-            address(names.at),
-            address(names.size),
             address(read),
             address(ids.at),
             address(ids.size),
             address(slots),
-            address(hashes),
             address(values),
             address(thresholds),
         )
@@ -92,7 +89,7 @@ class Names:
         if self._entered == count or (library := compiled()) is None:
             return
         if 2 * count > len(self._table):
-            self._table = np.zeros(1 << (4 * count - 1).bit_length(), dtype=np.uint64)
+            self._table = np.zeros((1 << (2 * count).bit_length(), _ENTRY_WORDS), dtype=np.uint64)
             self._entered = 0
         names = self.texts.spans
         library.sotto_enter(

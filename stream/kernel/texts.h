@@ -14,7 +14,7 @@
 #define PUBLIC __attribute__((visibility("default")))
 #endif
 
-/* ---- Names: which slot one has. Entry: slot + 1 in the low half, part of the hash in the high half; 0 is free ---- */
+/* ---- Names: which slot one has ---- */
 
 static inline uint64_t hash_of(const uint8_t *p, int64_t size, uint64_t seed) {
     uint64_t h = seed ^ ((uint64_t)size * 0x9E3779B97F4A7C15ull);
@@ -28,21 +28,27 @@ static inline uint64_t hash_of(const uint8_t *p, int64_t size, uint64_t seed) {
     return h ^ h >> 32;
 }
 
+/* All that a look-up needs but the name itself. */
 typedef struct {
-    const uint64_t *table;
+    uint64_t tag;  /* slot + 1 in the low half, part of the hash in the high half; 0 is free */
+    uint64_t name; /* where it stands, and in the lowest SIZE_BITS its size, LONG for more than any text has that is looked up */
+} entry;
+
+enum { SIZE_BITS = 24, LONG = (1 << SIZE_BITS) - 1 };
+
+typedef struct {
+    const entry *table;
     uint64_t mask, seed;
     const uint8_t *data;
-    const int64_t *at;
-    const int32_t *size;
 } names;
 
 static inline int64_t slot_of(const names *known, const uint8_t *name, int64_t size, uint64_t h) {
     for (uint64_t place = h & known->mask;; place = (place + 1) & known->mask) {
-        uint64_t entry = known->table[place];
-        if (!entry) return -1;
-        if ((entry ^ h) >> 32) continue;
-        int64_t slot = (int64_t)(entry & 0xFFFFFFFFu) - 1;
-        if (known->size[slot] == size && !memcmp(known->data + known->at[slot], name, (size_t)size)) return slot;
+        const entry *one = &known->table[place];
+        if (!one->tag) return -1;
+        if ((one->tag ^ h) >> 32 || (int64_t)(one->name & LONG) != size || size >= LONG) continue;
+        if (!memcmp(known->data + (one->name >> SIZE_BITS), name, (size_t)size))
+            return (int64_t)(one->tag & 0xFFFFFFFFu) - 1;
     }
 }
 

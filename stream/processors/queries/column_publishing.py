@@ -44,22 +44,22 @@ class ColumnPublisher:
         return answers
 
     def _answers(self, rows: Rows, verdicts: Verdicts) -> MessageColumns:
-        streams, columns, decisions = self._streams, self._streams.columns, verdicts.decisions
-        slots, stream_of = verdicts.slots, verdicts.stream_of
-        tops = columns.tops[slots][stream_of] + decisions.tops_before + (decisions.codes == ABOVE)
-        index = columns.answered[slots][stream_of] + np.where(verdicts.live[stream_of], decisions.place, 0)
-        left = columns.cutoff[slots][stream_of] - tops
+        streams, known, decisions = self._streams, verdicts.figures, verdicts.decisions
+        stream_of = verdicts.stream_of
+        tops = known.tops[stream_of] + decisions.tops_before + (decisions.codes == ABOVE)
+        index = known.answered[stream_of] + np.where(verdicts.live[stream_of], decisions.place, 0)
+        left = known.cutoff[stream_of] - tops
         halted = decisions.codes == HALTED
         # Answers of equal figures are equal but for id, stream and index, unless there is more to tell of the stream
         # or of the question.
-        figures = (decisions.codes, tops, left, columns.terms_of[slots][stream_of])
+        figures = (decisions.codes, tops, left, known.terms_of[stream_of])
         first, group = groups(len(rows.slots), [*figures, self._apart(rows, verdicts, halted)])
         told: Iterator[Any] = zip(
             *(column[first].tolist() for column in (*figures, rows.slots, index, rows.places)), strict=True
         )
         texts = [self._text(one[:-1], verdicts.numbers.get(one[-1]), rows.abouts.get(one[-1])) for one in told]
         before, after = (spans_of([text[part] for text in texts]) for part in (0, 1))
-        names = streams.texts.texts.spans
+        names = streams.names_of(known).picked(stream_of)
         indexed, unindexed = np.flatnonzero(~halted), np.flatnonzero(halted)
         packed = [
             pack(len(places), [*_addressed(rows, names, places), (before, group[places]), *more])
@@ -71,7 +71,7 @@ class ColumnPublisher:
         ]
         values = joined(packed) if packed else rows.ids
         order = np.argsort(np.concatenate((indexed, unindexed)), kind="stable") if len(packed) > 1 else None
-        return MessageColumns(names.picked(rows.slots), values if order is None else values.picked(order))
+        return MessageColumns(names, values if order is None else values.picked(order))
 
     def _apart(self, rows: Rows, verdicts: Verdicts, halted: npt.NDArray[np.bool_]) -> Column:
         """A number for each row whose answer's text is its own, or its stream's; 0 for all others."""
@@ -115,16 +115,18 @@ class ColumnPublisher:
     def _count(self, rows: Rows, verdicts: Verdicts, outputs: Outputs) -> None:
         """Move the streams' figures on, and write them."""
         columns, slots, decisions = self._streams.columns, verdicts.slots, verdicts.decisions
+        before = verdicts.figures
         given = decisions.codes != HALTED
         stream_of = verdicts.stream_of[given]
         answered = np.bincount(stream_of, minlength=len(slots))
         last = np.full(len(slots), -1, dtype=np.int64)
         np.maximum.at(last, stream_of, rows.offsets[given])
-        shown = np.where(verdicts.live, columns.tops_left(slots) - decisions.tops_left, 0)
+        shown = np.where(verdicts.live, before.tops_left - decisions.tops_left, 0)
         some = answered > 0
-        first = (columns.answered[slots] == 0) & some
-        columns.answered[slots] += answered
-        columns.tops[slots] += shown
+        first = (before.answered == 0) & some
+        columns.answered[slots] = before.answered + answered
+        if shown.any():
+            columns.tops[slots] = before.tops + shown
         columns.last_offset[slots[some]] = last[some]
         if rows.abouts:
             for slot, place in zip(rows.slots[given].tolist(), rows.places[given].tolist(), strict=True):
@@ -141,4 +143,4 @@ class ColumnPublisher:
 
 def _addressed(rows: Rows, names: Spans, places: npt.NDArray[np.intp]) -> tuple[Part, ...]:
     """How the answers to rows begin: with id and stream."""
-    return (_HEAD[:_ID_ENDS], rows.ids.picked(places), _HEAD[_ID_ENDS:], (names, rows.slots[places]))
+    return (_HEAD[:_ID_ENDS], rows.ids.picked(places), _HEAD[_ID_ENDS:], names.picked(places))

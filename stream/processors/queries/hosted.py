@@ -1,7 +1,7 @@
 """The streams that one partition hosts.
 
 A million idle streams must fit one worker and a batch over thousands of them must be answered with whole-array
-operations; hence one numpy column per figure, and one shared ``Terms`` object for all streams of equal terms.
+operations; hence one numpy column per figure, those of a stream side by side in memory, and one shared ``Terms`` object for all streams of equal terms.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from schemas import FIRST_VERSION, Extensions, TableSource
 from stream.accounting.charged import charged_answers
 from stream.accounting.costs import PARTS, whole_left
-from stream.kernel import Names
+from stream.kernel import Names, Spans
 from stream.noise import NoiseKey, Role
 from stream.processors.exhaustion import exhausted_reason
 from stream.processors.queries.columns import UNLIMITED, StreamColumns
@@ -48,7 +48,7 @@ class HostedStreams:
         self.sorts: list[int] = []
         self.columns = StreamColumns()
         self.texts = Names()
-        self.noise = StreamKeys(key)
+        self.noise = StreamKeys(key, self.columns)
         self.life = LifeCycle(self.columns)
         self.terms_table = TermsTable()
         self.terms: list[Terms] = self.terms_table.all
@@ -87,7 +87,7 @@ class HostedStreams:
             if definition.version > FIRST_VERSION:
                 renewed[slot] = max(definition, renewed.get(slot, definition), key=_version)
             slots.append(slot)
-        self.texts.extend([name.encode() for name in self.names[len(self.texts.texts) :]])
+        self._name_new_slots()
         if fresh:
             self._begin(fresh)
         for slot, definition in renewed.items():
@@ -125,7 +125,6 @@ class HostedStreams:
         self.noise.begin(fresh, len(self))
         for slot, index in zip(fresh, terms_of, strict=True):
             self.kinds[slot], self.sorts[slot], _ = facts[index]
-        columns.grow(len(self))
         self._beginnings += 1
         slots = np.fromiter(fresh, dtype=np.intp, count=len(fresh))
         columns.begun[slots] = self._beginnings
@@ -144,6 +143,18 @@ class HostedStreams:
         self.kinds.append("")
         self.sorts.append(0)
         return slot
+
+    def _name_new_slots(self) -> None:
+        """Keep the names of slots that are new."""
+        columns, known = self.columns, len(self.texts.texts)
+        columns.grow(len(self))
+        self.texts.extend([name.encode() for name in self.names[known:]])
+        names, new = self.texts.texts.spans, slice(known, len(self))
+        columns.name_at[new], columns.name_size[new] = names.at[new], names.size[new]
+
+    def names_of(self, figures: StreamColumns) -> Spans:
+        """The names of streams of these figures."""
+        return Spans(self.texts.texts.spans.data, figures.name_at, figures.name_size)
 
     def barrier_of_round(self, slot: int, tops: int) -> int:
         """ρ + s of the round that follows so many ⊤s; the same round for ever where ρ is drawn once."""

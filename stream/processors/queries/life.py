@@ -17,6 +17,12 @@ OPEN, EXHAUSTED, HALTED, CLOSED = range(4)
 _STATE_NUMBERS = {state: number for number, state in enumerate(STATES)}
 
 
+def answering(figures: StreamColumns) -> npt.NDArray[np.bool_]:
+    """Which streams answer, here and now."""
+    found: npt.NDArray[np.bool_] = (figures.state == OPEN) & ~figures.refused
+    return found
+
+
 class LifeCycle:
     """The states of a partition's streams.
 
@@ -65,14 +71,9 @@ class LifeCycle:
     def revive(self, slots: npt.NDArray[np.intp]) -> None:
         """Open streams again that had run dry before they were extended."""
         columns = self._columns
-        left = columns.tops_left(slots) * PARTS > columns.surplus[slots]
-        dry = (columns.state[slots] == EXHAUSTED) & left
+        figures = columns.picked(slots)
+        dry = (figures.state == EXHAUSTED) & (figures.tops_left * PARTS > figures.surplus)
         columns.state[slots[dry]] = OPEN
-
-    def answering(self, slots: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
-        """Which streams answer, here and now."""
-        answering: npt.NDArray[np.bool_] = (self._columns.state[slots] == OPEN) & ~self._columns.refused[slots]
-        return answering
 
     def answers(self, slot: int) -> bool:
         """Whether one stream answers, here and now."""

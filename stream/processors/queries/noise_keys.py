@@ -11,10 +11,10 @@ import numpy.typing as npt
 from schemas import FIRST_VERSION
 from stream.kernel import Spans, rows_of, with_room
 from stream.noise import SUBKEY_BYTES, NoiseKey, Role, stream_subkey, stream_subkeys
+from stream.processors.queries.columns import StreamColumns
 from stream.processors.queries.definitions import Definition
 
 _DIGEST_BYTES: Final = 32
-_INCARNATION_BYTES: Final = 32
 _ROOM_AT_FIRST: Final = 64
 
 
@@ -25,11 +25,12 @@ class StreamKeys:
     and never draws.
     """
 
-    def __init__(self, key: NoiseKey) -> None:
+    def __init__(self, key: NoiseKey, columns: StreamColumns) -> None:
+        """Take the columns of which these keep the incarnations."""
         self.keyless: dict[int, str] = {}
         self._keys = (key, *key.older)
         self._numbers = {one.key_id: number for number, one in enumerate(self._keys)}
-        self._incarnations = np.zeros((_ROOM_AT_FIRST, _INCARNATION_BYTES), dtype=np.uint8)
+        self._columns = columns
         self._digests = np.zeros((_ROOM_AT_FIRST, _DIGEST_BYTES), dtype=np.uint8)
         self._key_of = np.zeros(_ROOM_AT_FIRST, dtype=np.uint8)
         self._count = 0
@@ -38,13 +39,12 @@ class StreamKeys:
     def begin(self, fresh: Mapping[int, Definition], count: int) -> None:
         """Take the incarnations and digests of streams by slot, and the names of their noise keys; there are so many slots."""
         self._count = count
-        self._incarnations = with_room(self._incarnations, count)
         self._digests = with_room(self._digests, count)
         self._key_of = with_room(self._key_of, count)
         slots = np.fromiter(fresh, dtype=np.intp, count=len(fresh))
         incarnations = "".join([one.incarnation for one in fresh.values()]).encode()
         digests = bytes.fromhex("".join([one.digest for one in fresh.values()]))
-        self._incarnations[slots] = np.frombuffer(incarnations, dtype=np.uint8).reshape(-1, _INCARNATION_BYTES)
+        self._columns.incarnation[slots] = np.frombuffer(incarnations, dtype=np.uint8).reshape(len(slots), -1)
         self._digests[slots] = np.frombuffer(digests, dtype=np.uint8).reshape(-1, _DIGEST_BYTES)
         self._key_of[slots] = [self._numbers.get(one.key_id, 0) for one in fresh.values()]
         for slot, one in fresh.items():
@@ -56,7 +56,7 @@ class StreamKeys:
 
     def incarnations(self, slots: npt.NDArray[np.intp]) -> Spans:
         """The incarnations of streams, as they are written."""
-        return rows_of(self._incarnations, slots)
+        return self._columns.texts("incarnation", slots)
 
     def renew(self, slot: int, version: int) -> None:
         """Draw the noise of questions for another version of the data.
@@ -71,7 +71,7 @@ class StreamKeys:
         version = b"" if role is Role.THRESHOLD else self._versions.get(slot, b"")
         return stream_subkey(
             self._keys[self._key_of[slot]],
-            incarnation=self._incarnations[slot].tobytes().decode(),
+            incarnation=self._columns.incarnation[slot].tobytes().decode(),
             definition=self._digests[slot].tobytes() + version,
             role=role,
         )

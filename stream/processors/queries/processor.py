@@ -224,10 +224,8 @@ class QueryProcessor:
 
     def _halt_replayed(self, slots: npt.NDArray[np.intp], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
         """An offset that a stream has passed already means that the input topic went back: never answer it again."""
-        replayed = (offsets <= self.streams.columns.last_offset[slots]) & (
-            self.streams.columns.state[slots] == OPEN
-        )
-        halted = np.unique(slots[replayed])
+        replayed = slots[offsets <= self.streams.columns.last_offset[slots]]
+        halted = np.unique(replayed[self.streams.columns.state[replayed] == OPEN])
         for slot in halted.tolist():
             self.streams.life.end(
                 slot,

@@ -14,6 +14,7 @@ from stream.kernel import Column, Part, Spans, pack, spans_of
 from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
 from stream.processors.columns import MessageColumns
 from stream.processors.letters import dead_letter
+from stream.processors.queries.columns import StreamColumns
 from stream.processors.queries.groups import groups
 from stream.processors.queries.hosted import HostedStreams
 from stream.processors.queries.life import STATES
@@ -39,34 +40,36 @@ class Replies:
         """One changelog record per touched stream."""
         if not len(slots):
             return
-        columns = self._streams.columns
+        figures = self._streams.columns.picked(slots)
         values = pack(
             len(slots),
             (
                 b'{"incarnation":"',
                 self._streams.noise.incarnations(slots),
                 b'","state":"',
-                (_STATE_NAMES, columns.state[slots].astype(np.int64)),
+                (_STATE_NAMES, figures.state.astype(np.int64)),
                 b'","answered":',
-                columns.answered[slots],
+                figures.answered,
                 b',"tops":',
-                columns.tops[slots],
+                figures.tops,
                 b',"offset":',
-                columns.last_offset[slots],
+                figures.last_offset,
                 b',"reason":',
                 self._reasons(slots),
                 b',"due":',
-                columns.due[slots],
-                self._surplus(slots),
+                figures.due,
+                self._surplus(figures),
                 self._turns(slots),
                 b"}",
             ),
         )
-        outputs.extend(self._topics.state, self._partition, MessageColumns(self._names(slots), values))
+        outputs.extend(
+            self._topics.state, self._partition, MessageColumns(self._streams.names_of(figures), values)
+        )
 
-    def _surplus(self, slots: npt.NDArray[np.intp]) -> Part:
+    def _surplus(self, figures: StreamColumns) -> Part:
         """The last field of a record; it is left out where it is 0."""
-        surplus = self._streams.columns.surplus[slots]
+        surplus = figures.surplus
         if not surplus.any():
             return b""
         known, which = np.unique(surplus, return_inverse=True)
@@ -78,9 +81,6 @@ class Replies:
             return b""
         said = [b',"turn":%d' % turns[slot] if slot in turns else b"" for slot in slots.tolist()]
         return spans_of(said), np.arange(len(slots))
-
-    def _names(self, slots: npt.NDArray[np.intp]) -> Spans:
-        return self._streams.texts.texts.spans.picked(slots)
 
     def _reasons(self, slots: npt.NDArray[np.intp]) -> Part:
         """Why streams ended or are refused, as JSON."""
@@ -101,16 +101,17 @@ class Replies:
         """One charge per stream with news for the ledger."""
         if not len(slots):
             return
-        sources, source_of = self._sources(slots)
+        figures = self._streams.columns.picked(slots)
+        sources, source_of = self._sources(slots, figures)
         values = pack(
             len(slots),
             (
-                *self._totals(slots, (sources, source_of)),
+                *self._totals(slots, figures, (sources, source_of)),
                 b',"spent":',
-                self._spent(slots),
+                self._spent(slots, figures),
                 b',"reason":',
                 self._reasons(slots),
-                self._surplus(slots),
+                self._surplus(figures),
                 b"}",
             ),
         )
@@ -124,83 +125,79 @@ class Replies:
         """One digest per stream that changed since the last time."""
         if not len(slots):
             return
-        columns = self._streams.columns
+        figures = self._streams.columns.picked(slots)
         refused: Part = b"null"
-        if columns.refused[slots].any():
-            reasons = zip(slots.tolist(), columns.refused[slots].tolist(), strict=True)
+        if figures.refused.any():
+            reasons = zip(slots.tolist(), figures.refused.tolist(), strict=True)
             refused = _texts_of(
                 [self._streams.reason(slot) if is_refused else None for slot, is_refused in reasons]
             )
         values = pack(
             len(slots),
             (
-                *self._totals(slots, self._sources(slots)),
-                self._left(slots),
+                *self._totals(slots, figures, self._sources(slots, figures)),
+                self._left(slots, figures),
                 b',"spent":',
-                self._spent(slots),
+                self._spent(slots, figures),
                 b',"alpha":',
-                self._alphas(slots),
+                self._alphas(slots, figures),
                 b',"position":{"topic":"' + self._topics.queries.encode(),
                 b'","partition":%d,"offset":' % self._partition,
-                columns.last_offset[slots],
+                figures.last_offset,
                 b'},"refused":',
                 refused,
-                self._surplus(slots),
+                self._surplus(figures),
                 b"}",
             ),
         )
-        outputs.extend(self._topics.status, self._partition, MessageColumns(self._names(slots), values))
+        outputs.extend(
+            self._topics.status, self._partition, MessageColumns(self._streams.names_of(figures), values)
+        )
 
-    def _totals(self, slots: npt.NDArray[np.intp], sources: Part) -> tuple[Part, ...]:
+    def _totals(self, slots: npt.NDArray[np.intp], figures: StreamColumns, sources: Part) -> tuple[Part, ...]:
         """The fields that a charge and a digest begin with."""
-        streams, columns = self._streams, self._streams.columns
+        streams = self._streams
         return (
             b'{"stream":"',
-            self._names(slots),
+            streams.names_of(figures),
             b'","source":"',
             sources,
             b'","incarnation":"',
             streams.noise.incarnations(slots),
             b'","state":"',
-            (_STATE_NAMES, columns.state[slots].astype(np.int64)),
+            (_STATE_NAMES, figures.state.astype(np.int64)),
             b'","answered":',
-            columns.answered[slots],
+            figures.answered,
             b',"tops":',
-            columns.tops[slots],
+            figures.tops,
         )
 
-    def _sources(self, slots: npt.NDArray[np.intp]) -> tuple[Spans, Column]:
-        first, group = groups(len(slots), [self._streams.columns.terms_of[slots]])
+    def _sources(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> tuple[Spans, Column]:
+        first, group = groups(len(slots), [figures.terms_of])
         return spans_of(
             [self._streams.terms_at(slot).source.source.encode() for slot in slots[first].tolist()]
         ), group
 
-    def _alphas(self, slots: npt.NDArray[np.intp]) -> Part:
-        first, group = groups(len(slots), [self._streams.columns.terms_of[slots]])
+    def _alphas(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
+        first, group = groups(len(slots), [figures.terms_of])
         return spans_of(
             [encode(self._streams.terms_at(slot).calibration.alpha) for slot in slots[first].tolist()]
         ), group
 
-    def _left(self, slots: npt.NDArray[np.intp]) -> Part:
+    def _left(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
         """How many charged answers streams may still give."""
-        columns = self._streams.columns
-        first, group = groups(len(slots), [columns.cutoff[slots], columns.tops[slots], columns.surplus[slots]])
+        first, group = groups(len(slots), [figures.cutoff, figures.tops, figures.surplus])
         shown = [encode(self._streams.shown_left(slot)) for slot in slots[first].tolist()]
         return spans_of([b',"tops_left":' + left for left in shown]), group
 
-    def _spent(self, slots: npt.NDArray[np.intp]) -> Part:
+    def _spent(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
         """What streams have spent so far, as JSON."""
-        streams, columns = self._streams, self._streams.columns
-        figures = [
-            columns.terms_of[slots],
-            columns.answered[slots] > 0,
-            columns.tops[slots],
-            columns.surplus[slots],
-        ]
+        streams = self._streams
+        alike = [figures.terms_of, figures.answered > 0, figures.tops, figures.surplus]
         if streams.extensions:
             extended = np.array([slot in streams.extensions for slot in slots.tolist()], dtype=np.bool_)
-            figures.append(np.where(extended, slots + 1, 0))
-        first, group = groups(len(slots), figures)
+            alike.append(np.where(extended, slots + 1, 0))
+        first, group = groups(len(slots), alike)
         return spans_of([encode(streams.spent(slot)) for slot in slots[first].tolist()]), group
 
     def reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> Message | None:

@@ -307,3 +307,20 @@ def test_a_kernel_of_another_source_is_not_used(tmp_path: Any, monkeypatch: pyte
     monkeypatch.setattr("stream.kernel.library.SOURCES", tmp_path)
     assert load(built) is None
     assert load(tmp_path / "none.so") is None
+
+
+def test_of_names_that_begin_alike_the_one_that_is_asked_is_found() -> None:
+    known = ["n" * size for size in (1, 7, 8, 9, 64, 127, 128, 129, 254, 255, 256, 400)]
+    names = Names()
+    with use(kernel()):
+        for name in known:
+            names.extend([name.encode()])
+            log = [f'{{"id":"1","stream":"{one}","value":1}}'.encode() for one in known]
+            found = names.scan(spans_of(log), MAX_EVENT_BYTES)
+            assert found is not None
+            entered = known[: known.index(name) + 1]
+            # The longest that a stream may be called has 128 characters.
+            assert found.read.tolist() == [one in entered and len(one) <= 128 for one in known]
+            assert [known[slot] for slot in found.slots[found.read].tolist()] == [
+                one for one in entered if len(one) <= 128
+            ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Self
+
 import numpy as np
 import numpy.typing as npt
 
-from stream.kernel import Spans, rows_of, with_room
+from stream.kernel import Spans, rows_of
 from stream.noise import SUBKEY_BYTES, Role
-from stream.processors.queries.columns import Columns
+from stream.processors.queries.columns import Columns, StreamColumns
 from stream.processors.queries.hosted import HostedStreams
 
 
@@ -18,47 +20,49 @@ class Rounds(Columns):
     figures of a slot are those of the beginning ``begun`` and of the round after ``tops`` ⊤s.
     """
 
-    begun: npt.NDArray[np.int64]
+    APART = frozenset({"fresh"})
+
+    begun: npt.NDArray[np.int32]
     tops: npt.NDArray[np.int64]
     fresh: npt.NDArray[np.bool_]
     threshold: npt.NDArray[np.int64]
     barrier: npt.NDArray[np.int64]
+    query_key: Annotated[npt.NDArray[np.uint8], SUBKEY_BYTES]
 
     def __init__(self, streams: HostedStreams) -> None:
         super().__init__()
         self._streams = streams
-        self._query_keys = np.zeros((0, SUBKEY_BYTES), dtype=np.uint8)
         self._some_are_fresh = False
 
-    def prepare(self, slots: npt.NDArray[np.intp]) -> None:
-        """Bring streams' figures to the round under way.
+    def of(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Self:
+        """What streams of these figures need for the round under way.
 
         Left until a stream's first query, so that a restore of many streams is not held up by idle ones.
         """
-        self._follow()
-        columns = self._streams.columns
-        stale = self.begun[slots] != columns.begun[slots]
-        if self._some_are_fresh:
-            stale |= self.fresh[slots] & (self.tops[slots] != columns.tops[slots])
-        waiting = slots[stale]
-        if len(waiting):
-            terms_of = columns.terms_of[waiting]
-            for index in np.unique(terms_of).tolist():
-                self._derive(waiting[terms_of == index], index)
-
-    def _follow(self) -> None:
-        """Make room for streams that are new."""
         self.grow(len(self._streams))
-        self._query_keys = with_room(self._query_keys, len(self._streams))
+        found = self.picked(slots)
+        stale = found.begun != figures.begun
+        if self._some_are_fresh:
+            stale |= self.fresh[slots] & (found.tops != figures.tops)
+        if not stale.any():
+            return found
+        waiting, terms_of = slots[stale], figures.terms_of[stale]
+        for index in np.unique(terms_of).tolist():
+            self._derive(waiting[terms_of == index], index)
+        return self.picked(slots)
+
+    def which_are_fresh(self, slots: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_] | None:
+        """Which streams draw ρ anew after each ⊤; None if none at all does."""
+        return self.fresh[slots] if self._some_are_fresh else None
 
     def query_keys(self, slots: npt.NDArray[np.intp]) -> Spans:
         """The keys that ν is derived from."""
-        return rows_of(self._query_keys, slots)
+        return self.texts("query_key", slots)
 
     def _derive(self, slots: npt.NDArray[np.intp], index: int) -> None:
         """The figures of streams of the same terms, all draws at once."""
         terms, columns, noise = self._streams.terms[index], self._streams.columns, self._streams.noise
-        self._query_keys[slots] = noise.subkeys(slots, Role.QUERY)
+        self.query_key[slots] = noise.subkeys(slots, Role.QUERY)
         tops = columns.tops[slots]
         self.begun[slots] = columns.begun[slots]
         self.tops[slots] = tops

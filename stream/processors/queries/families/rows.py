@@ -13,6 +13,7 @@ import numpy.typing as npt
 from schemas.wire import encode
 from stream.kernel import Column, Spans, joined, spans_of
 from stream.mechanisms.above_threshold import Decisions
+from stream.processors.queries.columns import StreamColumns
 from stream.processors.queries.windows import About
 
 Places = npt.NDArray[np.intp]
@@ -110,11 +111,13 @@ class Number(NamedTuple):
 class Verdicts(NamedTuple):
     """What became of some rows.
 
-    ``slots`` are those of the streams that were asked, each once, and ``stream_of`` says by row which of these it is.
+    ``slots`` are those of the streams that were asked, each once, with their ``figures`` as they were before, and ``stream_of``
+    says by row which of these it is.
     ``live`` streams answer, the others have ended or are refused. A ⊤ may have a number, which stands here by its place.
     """
 
     slots: npt.NDArray[np.intp]
+    figures: StreamColumns
     stream_of: npt.NDArray[np.intp]
     live: npt.NDArray[np.bool_]
     decisions: Decisions

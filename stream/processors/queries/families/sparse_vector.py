@@ -17,6 +17,7 @@ from stream.noise import Role, Sampler, event_words
 from stream.processors.queries.families.base import Context, form_for, on_values
 from stream.processors.queries.families.rounds import Rounds
 from stream.processors.queries.families.rows import Number, Places, Rows, Verdicts
+from stream.processors.queries.life import answering
 from stream.processors.queries.terms import Terms
 from stream.processors.written import value_of
 
@@ -67,29 +68,30 @@ class SparseVectorFamily:
         streams, rounds = self._streams, self._rounds
         each = rows.slots
         slots, stream_of = np.unique(each, return_inverse=True)
-        rounds.prepare(slots)
-        batch = _Batch(rows, self._by_terms(each))
-        compared = self._compared(batch)
-        live = streams.life.answering(slots)
-        tops = streams.columns.tops[slots]
+        figures = streams.columns.picked(slots)
+        own = rounds.of(slots, figures)
+        batch = _Batch(rows, self._by_terms(figures.terms_of[stream_of]))
+        compared = self._compared(batch, own.threshold[stream_of])
+        live = answering(figures)
+        tops = figures.tops
         decisions = decide(
             compared.margins,
             stream_of,
-            rounds.barrier[slots],
-            np.where(live, streams.columns.cutoff[slots] - tops, 0),
+            own.barrier,
+            np.where(live, figures.tops_left, 0),
             lambda row, more: streams.barrier_of_round(int(slots[row]), int(tops[row]) + more),
-            rounds.fresh[slots],
+            rounds.which_are_fresh(slots),
         )
-        return Verdicts(slots, stream_of, live, decisions, self._numbers(batch, compared, decisions))
+        return Verdicts(slots, figures, stream_of, live, decisions, self._numbers(batch, compared, decisions))
 
-    def _by_terms(self, slots: Places) -> list[tuple[Terms, Places]]:
+    def _by_terms(self, terms_of: npt.NDArray[np.int32]) -> list[tuple[Terms, Places]]:
         """Which places of a batch go by the same terms."""
-        terms, terms_of = self._streams.terms, self._streams.columns.terms_of[slots]
+        terms = self._streams.terms
         return [(terms[index], np.flatnonzero(terms_of == index)) for index in np.unique(terms_of).tolist()]
 
-    def _compared(self, batch: _Batch) -> _Compared:
+    def _compared(self, batch: _Batch, thresholds: Integers) -> _Compared:
+        """Take the streams' own thresholds, in steps; those of questions take their places."""
         values, asked = batch.rows.values, batch.rows.thresholds
-        thresholds = self._rounds.threshold[batch.rows.slots]
         steps = np.empty(len(values), dtype=np.int64)
         for terms, members in batch.by_terms:
             own = ~np.isnan(asked[members])
@@ -121,7 +123,7 @@ class SparseVectorFamily:
         if not len(tops):
             return _NO_NUMBERS
         numbers: dict[int, Number] = {}
-        for terms, chosen in self._by_terms(batch.rows.slots[tops]):
+        for terms, chosen in self._by_terms(self._streams.columns.terms_of[batch.rows.slots[tops]]):
             calibration, members = terms.sparse_vector, tops[chosen]
             if calibration.numbers == "none":
                 continue

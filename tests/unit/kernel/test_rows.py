@@ -1,0 +1,81 @@
+"""What belongs to a slot lies side by side, and is read from there as it was written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.kernel import LINE_BYTES, empty_rows, gather, use
+from stream.kernel.library import compiled
+from stream.noise import NoiseKey
+from stream.processors.queries.columns import StreamColumns
+from stream.processors.queries.families.rounds import Rounds
+from stream.processors.queries.hosted import HostedStreams
+from tests.kernels import kernel
+
+RECORD = np.dtype(
+    {
+        "names": ["whole", "half", "byte", "flag"],
+        "formats": ["<i8", "<i4", "u1", "?"],
+        "offsets": [8, 20, 30, 31],
+        "itemsize": LINE_BYTES,
+    }
+)
+
+
+@given(
+    content=st.binary(min_size=LINE_BYTES, max_size=40 * LINE_BYTES),
+    picks=st.lists(st.integers(0, 2**30), max_size=90),
+)
+@settings(deadline=None, max_examples=100)
+def test_fields_of_rows(content: bytes, picks: list[int]) -> None:
+    count = len(content) // LINE_BYTES
+    rows = empty_rows(count, LINE_BYTES)
+    rows[:] = np.frombuffer(content[: count * LINE_BYTES], dtype=np.uint8).reshape(count, -1)
+    rows[:, 31] &= 1
+    slots = np.array([pick % count for pick in picks], dtype=np.int64)
+    with use(kernel()):
+        ours = gather(rows, RECORD, RECORD.names or (), slots)
+    with use(None):
+        theirs = gather(rows, RECORD, RECORD.names or (), slots)
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.dtype, one.tobytes()) == (other.dtype, other.tobytes())
+
+
+def columns_of(kind: type[Any]) -> Any:
+    return kind() if kind is StreamColumns else kind(HostedStreams(NoiseKey(bytes(32))))
+
+
+@pytest.mark.parametrize(("kind", "lines"), [(StreamColumns, 2), (Rounds, 1)])
+def test_an_answer_waits_for_few_lines_of_memory(kind: type[Any], lines: int) -> None:
+    columns = columns_of(kind)
+    columns.grow(1000)
+    assert columns.rows.shape == (1024, lines * LINE_BYTES)
+    assert columns.rows.ctypes.data % LINE_BYTES == 0
+    for name, array in vars(columns).items():
+        if isinstance(array, np.ndarray) and name != "rows" and name not in kind.APART:
+            offset = array.ctypes.data - columns.rows.ctypes.data
+            assert array.strides[0] == lines * LINE_BYTES, name
+            assert 0 <= offset < lines * LINE_BYTES, name
+            assert offset % array.dtype.alignment == 0, name
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_figures_outlast_growth_and_are_picked(*, is_compiled: bool) -> None:
+    with use(kernel() if is_compiled else None):
+        assert (compiled() is not None) == is_compiled
+        columns = StreamColumns()
+        columns.tops[:64] = np.arange(64)
+        columns.cutoff[:64] = 100
+        columns.changed[5] = True
+        columns.incarnation[7] = np.frombuffer(b"i" * 32, dtype=np.uint8)
+        columns.grow(200)
+        picked = columns.picked(np.array([63, 5, 150, 5]))
+        assert picked.tops.tolist() == [63, 5, 0, 5]
+        assert picked.tops_left.tolist() == [37, 95, 0, 95]
+        assert columns.changed[:8].tolist() == [False] * 5 + [True] + [False] * 2
+        assert list(columns.texts("incarnation", np.array([7, 8]))) == [b"i" * 32, bytes(32)]
