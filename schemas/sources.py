@@ -226,7 +226,7 @@ class EventsSource(_Source):
     milliseconds since 1970. The topic is keyed by the person. ``attributes`` are those that predicates, groups and sums may name;
     each stands in the event under its own name, or where ``fields`` says. Of each person at most ``contribution`` events count in
     one window of one stream, those that came first; ``total`` bounds what counts of a person in all windows of a stream of
-    ``running_count``.
+    ``running_count``, or in those of one period.
 
     What is protected is all that a person ever does (``unit``: ``person``) or what a person does in one ``period``; each period has a
     budget then, as an account of its own: a source which names the source that it is a period of (``period_of``) and when it ``starts``.

@@ -8,7 +8,8 @@ from schemas import EventsSource, StandingQuery
 def declared_topic(source: EventsSource) -> str:
     """What a live topic is, whose events it has, and how many of them count."""
     most = "1 event counts" if source.contribution == 1 else f"{source.contribution:,} events count"
-    total = "" if source.total is None else f", and {source.total:,} in all windows of a running count"
+    of_period = "" if source.period is None else " in one period"
+    total = "" if source.total is None else f", and {source.total:,} in all windows of a running count{of_period}"
     period = ""
     if source.period is not None:
         period = f"; what a person does in one period of {source.period} is protected"

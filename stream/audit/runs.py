@@ -132,7 +132,8 @@ class _Installation:
                     self._driver.advance(source, sent.until),
                 ):
                     for answer in answers:
-                        run_of[answer.stream].seen.append(self._case.seen(answer))
+                        # What a period's stream says belongs to the run of its model.
+                        run_of[answer.stream.partition("@")[0]].seen.append(self._case.seen(answer))
 
     def _ask(self, runs: list[_Run], places: range) -> None:
         queries = (

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
-from stream.audit.cases import Case, Sent, Side
+from stream.audit.cases import Case, Sent, Side, Transcript
 
 _TOPIC: Final = {
     "kind": "events",
@@ -20,6 +21,10 @@ _TOPIC: Final = {
 _PLAN: Final = {"epsilon": 2.0, "expected_queries": 8, "beta": 0.1}
 _HOURLY: Final = {"window": {"size": "1h"}, "begins": "2026-01-01T00:00:00Z"}
 _ENDS: Final = ("00:20", "00:40", "01:00", "02:00")
+
+
+_PERIODS: Final = {**_TOPIC, "contribution": 1, "total": 1, "unit": "person-period", "period": "1h", "ahead": "1h"}
+_QUARTERS: Final = {"window": {"size": "15m"}, "begins": "2026-01-01T00:00:00Z"}
 
 
 def _event(who: str, at: str, group: str = "a", amount: int = 0) -> Mapping[str, Any]:
@@ -82,5 +87,27 @@ HISTOGRAM: Final = (
         _sides([_MANY, [], []], [[_event("me", "00:02"), *_often("me", "00:03", "00:04", group="b")], [], []]),
         {**_PLAN, "standing": {**_HOURLY, "by": ["group"]}},
         resolution=1.0,
+    ),
+)
+
+
+def _all_grown(transcript: Transcript) -> bool:
+    """Whether the number so far grew in each window of the first hour."""
+    numbers = [0, *(seen.numbers[0] for seen in transcript[:4])]
+    return all(later > former for former, later in pairwise(numbers))
+
+
+RUNNING: Final = (
+    # All windows of two hours are told; of the person's one hour, with events in each of its windows, one event counts.
+    Case(
+        "one person's hour of 6 events more",
+        {"kind": "running_count", "steps": 4},
+        _PERIODS,
+        _sides(
+            [[], [], [], [_event("ann", "01:05")]],
+            [_often("me", "00:02", "00:16"), _often("me", "00:17", "00:31", "00:32"), _often("me", "00:46"), []],
+        ),
+        {"epsilon": 2.0, "beta": 0.1, "standing": _QUARTERS},
+        event=_all_grown,
     ),
 )

@@ -13,7 +13,7 @@ from stream.audit.auditor import FALSE_ALARM
 from stream.audit.bounds import epsilon_at_least
 from stream.audit.runs import sample
 from tests.privacy import audit_variants as variants
-from tests.privacy import standing_variants
+from tests.privacy import period_variants, standing_variants
 from tests.privacy.audit_variants import Variant, broken
 
 SEED = 20
@@ -98,6 +98,7 @@ def test_a_running_count_that_is_broken_is_flagged(variant: Variant, pair: str) 
         (standing_variants.watermark_of_event_times, "laplace", "one person ahead of the others more"),
         (standing_variants.empty_windows_left_out, "laplace", "one person in an empty window more"),
         (standing_variants.groups_only_when_seen, "histogram", "one person in both groups of a window more"),
+        (period_variants.bound_for_each_window, "running_count", "one person's hour of 6 events more"),
     ],
 )
 def test_a_wrong_way_to_count_a_live_topic_is_flagged(variant: Variant, kind: str, pair: str) -> None:

@@ -315,8 +315,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "standing.window: windows must lie in one period",
     ),
     "running count": (
-        {"mechanism": {"kind": "running_count", "steps": 3}},
-        "mechanism.kind: running_count does not run",
+        {"mechanism": {"kind": "running_count", "steps": 5}, "standing": {"window": {"size": "6h"}}},
+        "mechanism.steps: 5 windows do not fit in one period of 1d, which has 4",
     ),
     "long name": ({"stream": "x" * 97}, "stream: must not be longer than 96"),
     "a period's name": ({"stream": f"other@{DAYS[0]}"}, "stream: ends as the name of one of a period does"),

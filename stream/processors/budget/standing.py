@@ -69,14 +69,16 @@ def _require_short(name: str, what: str) -> None:
 def _require_periods(spec: StreamSpec, source: EventsSource, standing: StandingQuery) -> None:
     """Refuse a stream that cannot be asked in each period anew."""
     _require_short(spec.stream, "stream")
-    if isinstance(spec.mechanism, RunningCount):
-        raise RefusedError(
-            "mechanism.kind: running_count does not run on a source with periods; register one without, or use laplace or histogram"
-        )
     if standing.window.size_ms > source.period_ms or source.period_ms % standing.window.every_ms:
         raise RefusedError(
             f"standing.window: windows must lie in one period of {source.period}, each period having the same; give a size that is no "
             "longer, and an every that divides it"
+        )
+    most = source.period_ms // standing.window.every_ms
+    if isinstance(spec.mechanism, RunningCount) and spec.mechanism.steps > most:
+        raise RefusedError(
+            f"mechanism.steps: {spec.mechanism.steps:,} windows do not fit in one period of {source.period}, which has {most:,}; it counts "
+            "anew in each, so give at most as many"
         )
 
 

@@ -34,6 +34,8 @@ class Clock:
 
     def __init__(self, source: EventsSource) -> None:
         self.now = NOT_BEGUN
+        self.early = END_MS
+        """How late an event may be dated that comes before the first mark."""
         self._topic = source.topic
         self._by_broker = source.clock == "broker"
         self._idle = span_ms(source.idle)
@@ -78,7 +80,7 @@ class Clock:
         """The latest moment that each event may be dated at: beyond it, it is ahead."""
         if self._by_broker:
             return _stamps(records) + self._ahead
-        return np.where(clocks == NOT_BEGUN, END_MS, clocks + self._ahead)
+        return np.where(clocks == NOT_BEGUN, self.early, clocks + self._ahead)
 
 
 def _stamps(records: Sequence[RecordLike]) -> Column:

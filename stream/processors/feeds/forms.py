@@ -102,7 +102,7 @@ class Form:
         part = _together(parts)
         places: dict[tuple[str, ...], Column] = {}
         for tally in self.tallies.values():
-            if tally.life is not None:
+            if tally.shape.total is not None:
                 self._count_lives(tally, part, batch, touched, piece)
                 continue
             for counting, cells in tally.cells.items():
@@ -162,22 +162,35 @@ class Form:
                 return
 
     def _count_lives(self, tally: Tally, part: _Part, batch: Batch, touched: Touched, piece: int) -> None:
-        """Count what the bound over all windows lets count too, in the partition's order.
+        """Count what the bound over all windows, or over a period's, lets count too, in the partition's order.
 
         An event that it leaves out has used up its window's bound, which changes nothing: nothing of that person counts any more.
         """
         for counting, cells in tally.cells.items():
             let = part.first if counting.people else part.let
             chosen = np.flatnonzero(let & np.uint64(1 << tally.column))
-            chosen = chosen[np.argsort(part.rows[chosen], kind="stable")]
-            rows = part.rows[chosen]
-            if tally.life is None or not len(rows):
+            if not len(chosen):
                 return
-            bounded = tally.life.count(batch.people[rows], np.ones(len(rows), dtype=np.uint64), piece)
-            if len(bounded.changed):
-                touched.lives[tally.number] = bounded.changed
+            chosen = chosen[np.argsort(part.rows[chosen], kind="stable")]
+            periods = self._periods(tally, part.windows[chosen])
+            lets = np.empty(len(chosen), dtype=np.uint64)
+            for period in np.unique(periods).tolist():
+                own = np.flatnonzero(periods == period)
+                people = batch.people[part.rows[chosen[own]]]
+                bounded = tally.life(period).count(people, np.ones(len(own), dtype=np.uint64), piece)
+                lets[own] = bounded.let
+                if len(bounded.changed):
+                    touched.lives[tally.number, period] = bounded.changed
+            rows = part.rows[chosen]
             places = part.windows[chosen] * cells.cells + batch.cells(counting.by)[rows]
-            self._add(tally, counting, places, (bounded.let, 0), rows, batch, touched, piece)
+            self._add(tally, counting, places, (lets, 0), rows, batch, touched, piece)
+
+    def _periods(self, tally: Tally, windows: Column) -> Column:
+        """The period of each window, by its row."""
+        rows, place = np.unique(windows, return_inverse=True)
+        starts = {window.row: start for start, window in self.windows.items()}
+        periods = [tally.shape.period_of(starts[row]) for row in rows.tolist()]
+        return np.array(periods, dtype=np.int64)[place]
 
     def _add(
         self,
@@ -222,6 +235,8 @@ class Form:
                 for cells in tally.cells.values():
                     cells.clear(row)
             self._free.append(row)
+        for tally in self.tallies.values():
+            tally.close()
 
     @property
     def people(self) -> int:
@@ -236,7 +251,8 @@ class Form:
     def tables(self) -> Iterator[Visits]:
         """All tables of people."""
         yield from [window.visits for window in list(self.windows.values())]
-        yield from [tally.life for tally in list(self.tallies.values()) if tally.life is not None]
+        for tally in list(self.tallies.values()):
+            yield from list(tally.lives.values())
 
 
 def _together(parts: Sequence[_Part]) -> _Part:

@@ -11,11 +11,16 @@ from stream.data.events import EventReader
 from stream.processors.base import RecordLike
 from stream.processors.columns import RecordColumns
 from stream.processors.feeds.batch import Batch, kept
-from stream.processors.feeds.clocks import Clock
+from stream.processors.feeds.clocks import NOT_BEGUN, Clock
 from stream.processors.rejections import Rejection
 from stream.processors.unread import Unread
 
 _AHEAD = Rejection("ahead", "time: further ahead of the clock than the source allows; see to the writer's clock")
+_EARLY = Rejection(
+    "ahead",
+    "time: lies beyond the windows that a stream may have open before the first mark; write a mark before the events, and begin streams "
+    "where these do",
+)
 _ELSEWHERE = Rejection(
     "partition",
     "person: belongs to another partition by Kafka's default partitioner; have the topic keyed by the person alone",
@@ -57,6 +62,7 @@ class Intake:
         places = places[events.places]
         at_home, in_time = events.homes == self._partition, events.times <= latest[places]
         for row in np.flatnonzero(~(at_home & in_time)).tolist():
-            rejections[int(places[row])] = _AHEAD if at_home[row] else _ELSEWHERE
+            ahead = _EARLY if clocks[places[row]] == NOT_BEGUN else _AHEAD
+            rejections[int(places[row])] = ahead if at_home[row] else _ELSEWHERE
         events, places = kept(events, at_home & in_time), places[at_home & in_time]
         return (Batch(events, clocks[places], self._domains) if len(places) else None), rejections

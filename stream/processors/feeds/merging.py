@@ -15,7 +15,8 @@ from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.merged import Merged, Partials
 from stream.processors.feeds.merges import NODE, PARTIAL, node_key, partial_key, read_kept
 from stream.processors.feeds.partials import decode_partial, fits, partial_of
-from stream.processors.feeds.periods import Periods
+from stream.processors.feeds.periods import Periods, period_of
+from stream.processors.feeds.running import RunningSums
 from stream.processors.feeds.told import Told, told_of
 from stream.processors.letters import dead_letter
 from stream.processors.rejections import INTERNAL, Rejection
@@ -222,15 +223,20 @@ class MergeProcessor:
     def _advance(self, outputs: Outputs, told: Told, merged: Merged, written: dict[bytes, bytes | None]) -> int:
         """Ask the windows that are due, and give how many questions that were."""
         name, before, asked = told.spec.stream, merged.reached, 0
+        latest = before
 
         def is_ready(start: int) -> bool:
             return asked < QUESTIONS_AT_ONCE and self._periods.is_ready(outputs, told, start)
 
         for start, partials in merged.due(is_ready) if told.source.has_periods else merged.due():
             written |= {partial_key(name, start, number): None for number in partials}
+            if told.source.has_periods and period_of(told, latest) != period_of(told, start):
+                # What a partition told twice, it may have counted of people in periods to come, too.
+                merged.running = RunningSums(lost=merged.running.lost)
+            latest = start
             asking = self._periods.asked_by(told, start)
             if len(partials) == merged.partitions and asking is not None:
-                self._ask(outputs, asking, merged, start, partials, written)
+                self._ask(outputs, name, asking, merged, start, partials, written)
                 asked += groups_in(asking)
         if merged.reached != before:
             written[name.encode()] = _encode(_kept(merged))
@@ -255,13 +261,14 @@ class MergeProcessor:
     def _ask(
         self,
         outputs: Outputs,
+        kept_as: str,
         told: Told,
         merged: Merged,
         start: int,
         partials: Partials,
         written: dict[bytes, bytes | None],
     ) -> None:
-        """Ask a window of all its groups."""
+        """Ask a window of all its groups; what is kept of it is kept under its model's name, where it has one."""
         counts = [0] * groups_in(told)
         for partial in partials.values():
             for cell, count in zip(partial.cells, partial.counts, strict=True):
@@ -273,7 +280,7 @@ class MergeProcessor:
                 return
             for place in changed:
                 sums = _WireNode(merged.incarnation, merged.running.node(place))
-                written[node_key(name, place)] = _encode(sums)
+                written[node_key(kept_as, place)] = _encode(sums)
             numbers = merged.running.groups
         asked = questions(told, start, numbers)
         home = partition_of(name.encode(), self._topics.partitions)
@@ -299,7 +306,11 @@ class MergeProcessor:
             }
             merged.forget()
             if told.kind == "closed":
-                nodes = getattr(told.calibration, "nodes", 0) if merged.running.windows else 0
+                nodes = (
+                    getattr(told.calibration, "nodes", 0)
+                    if merged.running.windows or told.source.has_periods
+                    else 0
+                )
                 written |= {node_key(name, place): None for place in range(nodes)}
                 written[name.encode()] = None
                 del self._streams[name]

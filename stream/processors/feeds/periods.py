@@ -11,7 +11,7 @@ from schemas.wire import Codec
 from stream.processors.base import Outputs
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.told import Told
-from stream.processors.periods import OVER
+from stream.processors.periods import OVER, asked_span
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
@@ -27,7 +27,7 @@ class Periods:
 
     def is_ready(self, outputs: Outputs, told: Told, start: int) -> bool:
         """Whether it is known what a window asks; if not, its period is asked for."""
-        if not told.source.has_periods or not lies_in_one(told, start):
+        if not told.source.has_periods or not is_asked(told, start):
             return True
         source, stream = _names(told, start)
         if self._definitions.find(source, stream) is not None:
@@ -36,16 +36,18 @@ class Periods:
         if source not in self._requested:
             self._requested.add(source)
             begin = BeginPeriod(
-                request=f"begin/{source}", source=told.source.source, start=written_moment(_period_of(told, start))
+                request=f"begin/{source}", source=told.source.source, start=written_moment(period_of(told, start))
             )
             self._write(outputs, begin)
         return False
 
     def asked_by(self, told: Told, start: int) -> Told | None:
-        """The stream that a window asks; None where it asks none: it reaches into two periods, or the stream has ended there."""
+        """The stream that a window asks; None where it asks none: it reaches into two periods or lies behind a
+        horizon, or the stream has ended there.
+        """
         if not told.source.has_periods:
             return told
-        found = self._definitions.find(*_names(told, start)) if lies_in_one(told, start) else None
+        found = self._definitions.find(*_names(told, start)) if is_asked(told, start) else None
         return found if found is not None and found.asks else None
 
     def passed(self, outputs: Outputs, told: Told, before: int, reached: int) -> None:
@@ -67,16 +69,23 @@ class Periods:
         outputs.add(self._topics.requests, partition_of(key, LEDGER_PARTITIONS), message)
 
 
+def is_asked(told: Told, start: int) -> bool:
+    """Whether a window is asked of its period: it lies in it, and within the horizon that a running count has in each."""
+    reach = asked_span(told.source, told.spec.mechanism, told.standing.window)
+    return lies_in_one(told, start) and start - period_of(told, start) < reach
+
+
 def lies_in_one(told: Told, start: int) -> bool:
     """Whether a window lies in one period: one that reaches over an edge would have what a person did in two."""
-    return start + told.standing.window.size_ms <= _period_of(told, start) + told.source.period_ms
+    return start + told.standing.window.size_ms <= period_of(told, start) + told.source.period_ms
 
 
-def _period_of(told: Told, start: int) -> int:
+def period_of(told: Told, start: int) -> int:
+    """The beginning of the period that a moment lies in."""
     return start - start % told.source.period_ms
 
 
 def _names(told: Told, start: int) -> tuple[str, str]:
     """What the account and the stream of a window's period are called."""
-    period = _period_of(told, start)
+    period = period_of(told, start)
     return named_at(told.source.source, period), named_at(told.spec.stream, period)

@@ -37,9 +37,10 @@ class _People(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Lives(msgspec.Struct, array_like=True, gc=False):
-    """How often people were counted by a tally in all windows together."""
+    """How often people were counted by a tally in all windows together, or in those of a period."""
 
     tally: int
+    period: int
     digests: bytes
     counts: bytes
 
@@ -129,14 +130,12 @@ def _sections(form: Form, touched: Touched) -> Iterator[tuple[_Section, int]]:
             (_People(numbers, start, digests, counts), len(digests) + len(counts) + _overhead(numbers))
             for digests, counts in _people(form.windows[start].visits, rows, columns, form.most)
         )
-    for number, rows in touched.lives.items():
+    for (number, period), rows in touched.lives.items():
         tally = form.tallies[number]
-        if tally.life is not None:
-            found = _people(tally.life, rows, [0], tally.shape.total or 0)
-            yield from (
-                (_Lives(number, digests, counts), len(digests) + len(counts) + _overhead(()))
-                for digests, counts in found
-            )
+        yield from (
+            (_Lives(number, period, digests, counts), len(digests) + len(counts) + _overhead(()))
+            for digests, counts in _people(tally.life(period), rows, [0], tally.shape.total or 0)
+        )
     by_row = {window.row: start for start, window in form.windows.items()}
     for (number, counting), places in touched.cells.items():
         yield from _places(form.tallies[number], counting, places, by_row)
@@ -205,9 +204,9 @@ def take(value: bytes, number: int, forms: Iterable[Form]) -> int:
             _take_people(people, number, form)
         for lives in piece.lives:
             tally = form.tallies.get(lives.tally)
-            if tally is not None and tally.life is not None:
+            if tally is not None and not tally.is_over(lives.period):
                 counts = unpacked(lives.counts, tally.shape.total or 0, 1)
-                tally.life.put(_digests(lives.digests), [0], counts, number)
+                tally.life(lives.period).put(_digests(lives.digests), [0], counts, number)
         for places in piece.cells:
             if (tally := form.tallies.get(places.tally)) is not None:
                 _take_places(places, number, form, tally)

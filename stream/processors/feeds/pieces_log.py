@@ -89,8 +89,9 @@ def _again(form: Form, before: int, piece: int) -> Touched:
         if len(rows := window.visits.again(before, piece)):
             touched.people[start] = rows
     for tally in form.tallies.values():
-        if tally.life is not None and len(rows := tally.life.again(before, piece)):
-            touched.lives[tally.number] = rows
+        for period, visits in tally.lives.items():
+            if len(rows := visits.again(before, piece)):
+                touched.lives[tally.number, period] = rows
         for counting, cells in tally.cells.items():
             if len(places := cells.again(before, piece)):
                 touched.cells[tally.number, counting] = places

@@ -253,6 +253,7 @@ class FeedProcessor:
         self._keep(outputs, _STREAM + name.encode(), value)
 
     def _count(self, records: Sequence[RecordLike], outputs: Outputs) -> Changes:
+        self._clock.early = self._streams.early
         batch, rejections = self._intake.read(records)
         for place, rejection in sorted(rejections.items()):
             self._reject(outputs, records[place], rejection)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from schemas import EventsSource, FeedStream, SumOf
+from schemas.moments import END_MS
 from schemas.windows import moment_ms, span_ms
 from stream.data import PredicateParser
 from stream.data.expressions import TRUE
@@ -14,6 +15,10 @@ from stream.processors.feeds.cells import Counting
 from stream.processors.feeds.forms import Counted, Form
 from stream.processors.feeds.tally import NO_END, Shape, Tally
 from stream.processors.feeds.told import Told
+from stream.processors.periods import asked_span
+
+EARLY_WINDOWS: Final = 10_000
+"""So many windows of a stream may be counted in before the first mark."""
 
 
 @dataclass(slots=True)
@@ -151,6 +156,12 @@ class StandingStreams:
         )
 
     @property
+    def early(self) -> int:
+        """How late an event may be dated that comes before the first mark: no stream has more open windows than these until then."""
+        ends = (one.next + EARLY_WINDOWS * one.told.standing.window.every_ms for one in self.streams.values())
+        return min(ends, default=END_MS)
+
+    @property
     def work(self) -> int:
         """In how many windows of all tallies an event may be looked for."""
         return sum(tally.shape.size // tally.shape.every for tally in self.tallies.values())
@@ -186,7 +197,12 @@ class StandingStreams:
         """How a stream's windows are counted, and what is the same of all streams that may share a tally."""
         standing = told.standing
         predicate = TRUE if standing.where is None else self._parser.parse(standing.where)
-        total = self._source.total if _horizon(told) is not None else None
+        horizon = _horizon(told)
+        total = self._source.total if horizon is not None else None
+        period, reach = 0, 0
+        if horizon is not None and self._source.has_periods:
+            period = self._source.period_ms
+            reach = asked_span(self._source, told.spec.mechanism, standing.window)
         shape = Shape(
             predicate,
             standing.window.size_ms,
@@ -194,14 +210,20 @@ class StandingStreams:
             span_ms(standing.lateness),
             self._source.contribution,
             total,
+            period,
+            reach,
         )
         alone = (told.spec.stream, told.incarnation) if total is not None else None
         return shape, (predicate, shape.size, shape.every, shape.lateness, alone)
 
     def _last(self, told: Told, first: int) -> int:
-        """The beginning of the last window that is asked: a running count has a horizon."""
+        """The beginning of the last window that is asked: a running count has a horizon, and with periods one in each."""
         horizon = _horizon(told)
-        return NO_END if horizon is None else first + (horizon - 1) * told.standing.window.every_ms
+        return (
+            NO_END
+            if horizon is None or self._source.has_periods
+            else first + (horizon - 1) * told.standing.window.every_ms
+        )
 
 
 def _counting(told: Told) -> Counting:

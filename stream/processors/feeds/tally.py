@@ -22,7 +22,10 @@ NO_END: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What counts, and in which windows; ``total`` bounds each person over all of them."""
+    """What counts, and in which windows; ``total`` bounds each person over all of them.
+
+    With a ``period`` it bounds each person in each, and counts only in the windows that begin within ``reach`` of a period's beginning.
+    """
 
     predicate: Predicate
     size: int
@@ -30,6 +33,12 @@ class Shape:
     lateness: int
     contribution: int
     total: int | None = None
+    period: int = 0
+    reach: int = 0
+
+    def period_of(self, start: int) -> int:
+        """The number of a window's period, counted from 1970; 0 for all windows if there are no periods."""
+        return start // self.period if self.period else 0
 
 
 @dataclass(slots=True)
@@ -56,13 +65,8 @@ class Tally:
     first: int = NO_END
     reached: int = -1
     cells: dict[Counting, Cells] = field(default_factory=dict)
-    life: Visits | None = None
-    """How often each person was counted in all windows together, where that is bounded."""
-
-    def __post_init__(self) -> None:
-        """Begin with nothing counted."""
-        if self.shape.total is not None:
-            self.life = Visits(self.shape.total, 1)
+    lives: dict[int, Visits] = field(default_factory=dict)
+    """How often each person was counted in all windows together, or in those of a period, where that is bounded."""
 
     @property
     def bit(self) -> int:
@@ -70,8 +74,27 @@ class Tally:
         return 1 << self.column
 
     def counts(self, start: int) -> bool:
-        """Whether it counts a window."""
-        return self.first <= start <= self.last
+        """Whether it counts a window: of a period, one that lies in it, or what is done in the next would use up its bound."""
+        if not self.first <= start <= self.last:
+            return False
+        shape = self.shape
+        within = start % shape.period if shape.period else 0
+        return not shape.period or (within < shape.reach and within + shape.size <= shape.period)
+
+    def life(self, number: int) -> Visits:
+        """How often each person was counted in a period, or in all windows."""
+        found = self.lives.get(number)
+        if found is None:
+            found = self.lives[number] = Visits(self.shape.total or 0, 1)
+        return found
+
+    def is_over(self, life: int) -> bool:
+        """Whether nobody is counted any more in a period."""
+        return bool(self.shape.period) and (life + 1) * self.shape.period <= self.first
+
+    def close(self) -> None:
+        """Forget who was counted in periods that are over."""
+        self.lives = {number: visits for number, visits in self.lives.items() if not self.is_over(number)}
 
     def require(self, counting: Counting) -> None:
         """Have cells of a kind of counting."""
@@ -89,15 +112,15 @@ class Tally:
     @property
     def live(self) -> int:
         """How many figures of its own the changelog must hold."""
-        return sum(cells.live for cells in self.cells.values()) + (0 if self.life is None else len(self.life))
+        return sum(cells.live for cells in self.cells.values()) + sum(map(len, self.lives.values()))
 
 
 @dataclass(slots=True)
 class Touched:
-    """What a step changed of a form: rows of people by window, rows of lives by tally, and places of cells."""
+    """What a step changed of a form: rows of people by window, rows of lives by tally and period, and places of cells."""
 
     people: dict[int, Column] = field(default_factory=dict)
-    lives: dict[int, Column] = field(default_factory=dict)
+    lives: dict[tuple[int, int], Column] = field(default_factory=dict)
     cells: dict[tuple[int, Counting], Column] = field(default_factory=dict)
 
     def __bool__(self) -> bool:

@@ -1,0 +1,167 @@
+"""Small live topics with periods: from the bytes of events to what is asked in each period's account, by the shipped feeds and merging."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from schemas import BeginPeriod, EventsSource, moment_ms, written_moment
+from sotto import Driver
+from stream.processors.base import Outputs, Record
+from stream.processors.feeds.definitions import Definitions
+from stream.processors.feeds.merging import MergeProcessor
+from stream.processors.feeds.processor import FeedProcessor
+from stream.processors.feeds.told import told_of
+from tests.privacy.live_topics import MINUTE, PARTITIONS, Form, Person, written
+
+HOUR = 60 * MINUTE
+
+Asked = dict[tuple[str, int], tuple[int, ...]]
+"""What each window asks of each stream of a period, by that stream and the window's beginning: a number for each group."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A source with periods of an hour, the models that are open on it, and the periods that have begun."""
+
+    source: EventsSource
+    forms: Mapping[str, Form]
+    periods: int
+
+    @cached_property
+    def control(self) -> list[Record]:
+        """What control tells: of the models, and of the streams that the ledger opened in each period."""
+        driver = Driver(bytes(32), partitions=1)
+        driver.register(self.source)
+        for name, form in self.forms.items():
+            mechanism = {"answers": 100} if form.mechanism["kind"] == "laplace" else {}
+            driver.open(
+                {
+                    "stream": name,
+                    "source": self.source.source,
+                    "epsilon": 1.0,
+                    "mechanism": {**form.mechanism, **mechanism},
+                    "standing": {**form.standing, "begins": written_moment(0)},
+                }
+            )
+        driver.wait(self.periods * HOUR // 1000)
+        for number in range(self.periods):
+            start = written_moment(number * HOUR)
+            driver.request(BeginPeriod(request=f"begin-{number}", source=self.source.source, start=start))
+        self.__dict__["topics"] = driver.topics
+        told = driver.records(driver.topics.control)
+        return [record for record in told if json.loads(record.value or b"")["kind"] == "opened"]
+
+    def asked(self, people: Mapping[str, Person], end: int, step: int = 3) -> Asked:
+        """What is asked when the clock of all partitions reaches an end, in minutes."""
+        control, topics = self.control, self.__dict__["topics"]
+        definitions = Definitions()
+        definitions.take(control)
+        merging = MergeProcessor(topics, 0, definitions)
+        merging.restore(control)
+        merging.restored()
+        partials: list[Record] = []
+        records = written(people)
+        for partition in range(PARTITIONS):
+            feed = FeedProcessor(topics, self.source, partition, PARTITIONS, definitions)
+            feed.restored()
+            own = [record for record in records if record.partition == partition]
+            own = [record._replace(offset=offset) for offset, record in enumerate(own)]
+            for start in range(0, len(own), step):
+                partials += _written_to(feed.process(own[start : start + step]), topics.partials)
+            feed.reached_end(end * 60)
+            while outputs := feed.idle(0.0):
+                partials += _written_to(outputs, topics.partials)
+        partials = [record._replace(offset=offset) for offset, record in enumerate(partials)]
+        outputs = merging.process(partials)
+        return self._numbers(_written_to(outputs, topics.queries))
+
+    def _numbers(self, questions: Sequence[Record]) -> Asked:
+        """Questions as numbers of windows: those of a running count are what it has grown by."""
+        running = {name for name, form in self.forms.items() if form.mechanism["kind"] == "running_count"}
+        groups: dict[tuple[str, int], list[int]] = defaultdict(list)
+        so_far: dict[tuple[str, int], int] = defaultdict(int)
+        for record in questions:
+            question = json.loads(record.value or b"")
+            stream, start = question["stream"], _minute(question["window"]["start"])
+            number = question.get("value")
+            if stream.partition("@")[0] in running:
+                group = len(groups[stream, start])
+                number = sum(question["values"]) - so_far[stream, group]
+                so_far[stream, group] += number
+            groups[stream, start].append(number)
+        return {key: tuple(numbers) for key, numbers in groups.items()}
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """What control tells, by stream."""
+        found = ((record, told_of(record)) for record in self.control)
+        return {(record.key or b"").decode(): told for record, told in found if told is not None}
+
+
+@dataclass
+class MovedInPeriod:
+    """The most that what one person did in one period moved, over all pairs that were tried: by model."""
+
+    window: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Of one window, all groups together."""
+    period: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Of all windows of the period together."""
+    elsewhere: set[str] = field(default_factory=set)
+    """Streams of other periods that were moved at all."""
+    same_questions: bool = True
+
+    def compare(self, ours: Asked, theirs: Asked, period: int) -> None:
+        """Take in two topics that differ in what one person did in a period."""
+        self.same_questions &= ours.keys() == theirs.keys()
+        here = "@" + written_moment(period * HOUR)
+        over: dict[str, int] = defaultdict(int)
+        for stream, start in ours.keys() & theirs.keys():
+            steps = [abs(a - b) for a, b in zip(ours[stream, start], theirs[stream, start], strict=True)]
+            if not any(steps):
+                continue
+            if not stream.endswith(here):
+                self.elsewhere.add(stream)
+            name = stream.partition("@")[0]
+            self.window[name] = max(self.window[name], sum(steps))
+            over[stream] += sum(steps)
+        for stream, moved in over.items():
+            name = stream.partition("@")[0]
+            self.period[name] = max(self.period[name], moved)
+
+
+def in_period(person: Person, period: int, *, inside: bool = True) -> Person:
+    """What somebody did in a period, or what in all others, by the events' own time."""
+    return tuple(one for one in person if ((one.comes - one.ago) * MINUTE // HOUR == period) is inside)
+
+
+def neighbours(
+    others: Mapping[str, Person], own: Sequence[Person], period: int, *, replaced: bool
+) -> Iterator[tuple[Mapping[str, Person], Mapping[str, Person]]]:
+    """Pairs of topics that differ in what one person did in a period: it is there or not or, with ``replaced``, somebody else's is."""
+    if replaced:
+        days = list(dict.fromkeys(in_period(life, period) for life in own))
+        for rest in dict.fromkeys(in_period(life, period, inside=False) for life in own):
+            for one in days:
+                for other in days:
+                    yield {**others, "me": (*rest, *one)}, {**others, "me": rest, "she": other}
+        return
+    for life in own:
+        yield {**others, "me": in_period(life, period, inside=False)}, {**others, "me": life}
+
+
+def _minute(moment: str) -> int:
+    return moment_ms(moment) // MINUTE
+
+
+def _written_to(outputs: Outputs, topic: str) -> list[Record]:
+    return [
+        Record(topic, 0, 0, 0, key, value)
+        for to, _, messages in outputs
+        if to == topic
+        for key, value, _ in messages
+    ]

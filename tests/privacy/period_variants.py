@@ -1,0 +1,73 @@
+"""Wrong ways to keep periods apart, put into the real feeds and merging by exchanging one part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stream.processors.feeds import periods
+from stream.processors.feeds.merged import Merged
+from stream.processors.feeds.merging import MergeProcessor
+from stream.processors.feeds.running import RunningSums
+from stream.processors.feeds.tally import Shape
+from tests.privacy.audit_variants import Surgery, Variant
+
+
+def windows_over_an_edge(surgery: Surgery) -> None:
+    """A window that reaches into two periods is asked of the one that it begins in: what is in it counts in either."""
+    surgery.patch.setattr(periods, "lies_in_one", lambda *_: True)
+
+
+def windows_asked_of_the_period_before(surgery: Surgery) -> None:
+    """The first window of a period is asked of the one before."""
+    names = periods._names
+
+    def before(told: Any, start: int) -> tuple[str, str]:
+        late = start % told.source.period_ms == 0 and start > 0
+        return names(told, start - told.source.period_ms * late)
+
+    surgery.patch.setattr(periods, "_names", before)
+
+
+def bound_over_all_periods(surgery: Surgery) -> None:
+    """What counted of a person in one period is taken from what may count in the next."""
+    surgery.patch.setattr(Shape, "period_of", lambda *_: 0)
+
+
+def bound_for_each_window(surgery: Surgery) -> None:
+    """What counts of a person in a period is bounded window by window alone."""
+    surgery.patch.setattr(Shape, "period_of", lambda shape, start: start // shape.every)
+
+
+def sums_carried_over(surgery: Surgery) -> None:
+    """A running count goes on with the sums of the period before, so that what was counted there is told again."""
+    ask = MergeProcessor._ask
+    totals: dict[str, tuple[str, list[int]]] = {}
+
+    class Carried(RunningSums):
+        def add(self, told: Any, start: int, counts: Sequence[int]) -> range:
+            name, account = told.spec.stream.partition("@")[0], told.source.source
+            last, sums = totals.get(name, (account, [0] * len(counts)))
+            if last != account:
+                counts = [one + more for one, more in zip(counts, sums, strict=True)]
+                sums = [0] * len(counts)
+            totals[name] = (account, [one + more for one, more in zip(sums, counts, strict=True)])
+            return super().add(told, start, counts)
+
+    def carrying(self: MergeProcessor, outputs: Any, kept_as: str, told: Any, merged: Merged, *parts: Any) -> None:
+        if not isinstance(merged.running, Carried):
+            merged.running = Carried(
+                merged.running.windows, merged.running.lost, merged.running.groups, merged.running.kept
+            )
+        ask(self, outputs, kept_as, told, merged, *parts)
+
+    surgery.patch.setattr(MergeProcessor, "_ask", carrying)
+
+
+VARIANTS: tuple[Variant, ...] = (
+    windows_over_an_edge,
+    windows_asked_of_the_period_before,
+    bound_over_all_periods,
+    bound_for_each_window,
+    sums_carried_over,
+)

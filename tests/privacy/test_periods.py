@@ -1,0 +1,182 @@
+"""What one person does in one period moves the numbers of that period's account alone, and no further than is promised.
+
+Small topics with periods of an hour are enumerated: each person's events lie in several of them, and those of one are added, taken away or
+replaced. docs/standing-streams.md has the proof of what is checked here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+
+from schemas import RunningCountCalibration
+from stream.accounting.movement import horizon, movement
+from tests.privacy.audit_variants import Variant, broken
+from tests.privacy.live_periods import HOUR, Asked, MovedInPeriod, World, in_period, neighbours
+from tests.privacy.live_topics import MINUTE, Form, Moment, Person, about, lives
+from tests.privacy.period_variants import VARIANTS
+
+M = 2
+TOTAL = 3
+HIGH = 3
+PERIODS = 3
+END = 190
+
+FORMS: Mapping[str, Form] = {
+    "groups": Form({"window": {"size": "20m"}, "by": ["group"]}, M, M),
+    "people": Form({"window": {"size": "20m"}, "count": "people", "by": ["group"]}, 1, 1),
+    "sum": Form({"window": {"size": "30m"}, "count": {"sum": "amount"}, "by": ["group"]}, HIGH * M, HIGH * M),
+    "hopping": Form({"window": {"size": "20m", "every": "10m"}, "lateness": "5m", "by": ["group"]}, M, M),
+    "so-far": Form({"window": {"size": "20m"}, "by": ["group"]}, M, M, {"kind": "running_count", "steps": 3}),
+    "seen": Form(
+        {"window": {"size": "10m"}, "count": "people", "by": ["group"]},
+        1,
+        1,
+        {"kind": "running_count", "steps": 5},
+    ),
+}
+RUNNING = ("so-far", "seen")
+
+MOMENTS = (
+    Moment(5, amount=3),
+    Moment(25, group="b", amount=3),
+    Moment(26, ago=2, amount=9),
+    Moment(45),
+    Moment(58, ago=-3, group="b"),  # of the second hour, and comes in the first
+    Moment(61, ago=4),  # of the first, and comes late
+    Moment(65, group="b", amount=3),
+    Moment(85),
+    Moment(110, group="b", amount=-2),
+    Moment(119, ago=-1, amount=2),  # of the third hour, on its edge
+)
+OTHERS: Mapping[str, Person] = {
+    "ann": (Moment(5), Moment(70, group="b"), Moment(130)),
+    "kim": (Moment(2, group="b"), Moment(62, ago=5), Moment(63), Moment(64), Moment(90)),
+    "lea": (Moment(59, ago=-2, group="b"), Moment(61, ago=3)),
+}
+
+
+@cache
+def world(neighbors: str = "add-remove", contribution: int = M) -> World:
+    source = about(
+        neighbors=neighbors,
+        contribution=contribution,
+        unit="person-period",
+        period="1h",
+        total=TOTAL,
+        epsilon=10.0,
+    )
+    return World(source, FORMS, PERIODS + 1)
+
+
+def pairs(where: World, chosen: Iterable[Person]) -> Iterator[tuple[Asked, Asked, int]]:
+    """What is asked on two topics that differ in what one person did in a period, for all lives that have events there."""
+    known: dict[Any, Asked] = {}
+    replaced = where.source.neighbors == "replace"
+
+    def numbers(people: Mapping[str, Person]) -> Asked:
+        key = tuple(sorted(people.items(), key=repr))
+        if key not in known:
+            known[key] = where.asked(people, END)
+        return known[key]
+
+    all_chosen = list(chosen)
+    for period in range(PERIODS):
+        own = [life for life in all_chosen if in_period(life, period)]
+        for one, other in neighbours(OTHERS, own, period, replaced=replaced):
+            yield numbers(one), numbers(other), period
+
+
+def moved(where: World, chosen: Iterable[Person]) -> MovedInPeriod:
+    """What is moved at most."""
+    found = MovedInPeriod()
+    for one, other, period in pairs(where, chosen):
+        found.compare(one, other, period)
+    return found
+
+
+def shuffled(size: int) -> list[Person]:
+    """All lives of so many events, in some order."""
+    chosen = [life for life in lives(MOMENTS, size) if len(life) == size]
+    random.Random(size).shuffle(chosen)
+    return chosen
+
+
+def test_what_a_person_does_in_one_period_moves_its_account_alone_and_no_further_than_promised() -> None:
+    found = moved(world(), [*lives(MOMENTS, 3), *shuffled(5)[:40]])
+    assert found.same_questions
+    assert found.elsewhere == set()
+    for name, form in FORMS.items():
+        assert found.window[name] <= form.all, name
+    # The bounds are reached: what is promised is no more than what is needed.
+    assert {name for name, form in FORMS.items() if found.window[name] == form.all} == set(FORMS)
+    assert {name: found.period[name] for name in RUNNING} == dict.fromkeys(RUNNING, TOTAL)
+
+
+def test_somebody_elses_period_in_place_of_ones_own_moves_twice_as_much() -> None:
+    found = moved(world("replace"), lives(MOMENTS[::2], 2))
+    assert found.same_questions
+    assert found.elsewhere == set()
+    for name, form in FORMS.items():
+        assert found.window[name] <= 2 * form.all, name
+    assert all(found.period[name] <= 2 * TOTAL for name in RUNNING)
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+def test_each_periods_plan_rests_on_what_is_moved_there(neighbors: str) -> None:
+    """The plans that the ledger made for the streams of periods: as much noise as the figures above need."""
+    where = world(neighbors)
+    told = where.told
+    for name in FORMS:
+        streams = [one for stream, one in told.items() if stream.startswith(f"{name}@")]
+        assert len(streams) == PERIODS + 1
+        standing = told[name].standing
+        if name in RUNNING:
+            wanted = horizon(where.source, standing)
+            for one in streams:
+                assert isinstance(one.calibration, RunningCountCalibration)
+                assert (one.calibration.sensitivity_steps, one.calibration.moved) == (
+                    wanted.together,
+                    wanted.numbers,
+                )
+        else:
+            each = movement(where.source, standing, 2).each
+            assert {one.calibration.sensitivity_steps for one in streams} == {each}
+        assert len({one.incarnation for one in streams}) == PERIODS + 1
+
+
+def test_which_windows_are_asked_of_which_account_hangs_on_their_time_alone() -> None:
+    nobody = world().asked({}, END)
+    assert world().asked(OTHERS, END).keys() == nobody.keys()
+    for name, form in FORMS.items():
+        window = world().told[name].standing.window
+        reach = form.mechanism.get("steps", HOUR // window.every_ms) * window.every_ms
+        for period in range(PERIODS):
+            stream = f"{name}@1970-01-01T{period:02}:00:00Z"
+            own = sorted(start * MINUTE for asked, start in nobody if asked == stream)
+            first = period * HOUR
+            last = first + min(reach, HOUR) - window.size_ms
+            assert own == list(range(first, last + 1, window.every_ms)), stream
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.__name__)
+def test_broken_ways_to_keep_periods_apart_are_found_broken(variant: Variant) -> None:
+    found = MovedInPeriod()
+    with broken(variant):
+        for life in shuffled(5):
+            for one, other, period in pairs(world(), [life]):
+                found.compare(one, other, period)
+            if is_beyond(found):
+                return
+    pytest.fail("nothing was moved further than promised")
+
+
+def is_beyond(found: MovedInPeriod) -> bool:
+    """Whether something was moved that must not be, or further than is promised."""
+    further = any(found.window[name] > form.all for name, form in FORMS.items())
+    further |= any(found.period[name] > TOTAL for name in RUNNING)
+    return further or bool(found.elsewhere) or not found.same_questions

@@ -1,0 +1,81 @@
+"""What a feed keeps is bounded: before the first mark, and of periods that are over."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from stream.processors.feeds.processor import FeedProcessor
+from stream.processors.feeds.standing import EARLY_WINDOWS
+from tests.unit.processors.feeds.topic import (
+    HOUR,
+    Arrived,
+    Kafka,
+    Known,
+    changelog,
+    drain,
+    event,
+    source,
+    start,
+    told,
+)
+
+FIVE_MINUTES = HOUR // 12
+
+
+def committed(feed: FeedProcessor, kafka: Kafka, *records: Arrived) -> None:
+    batch = list(records)
+    while batch:
+        portion = feed.portion(batch)
+        kafka.commit(feed.process(batch[:portion]))
+        batch = batch[portion:]
+
+
+def test_before_the_first_mark_no_stream_has_more_open_windows_than_it_may() -> None:
+    about = source(clock="marks")
+    streams = (
+        told(about, "often", window={"size": "5m"}),
+        told(about, "seldom", window={"size": "1h"}, begins="1970-01-01T02:00:00Z"),
+    )
+    kafka, feed = changelog(about), start(about, Known(*streams))
+    offsets, beyond = count(), 500
+    # One person, and an event in each window for far longer than that.
+    events = [event("a", number * FIVE_MINUTES) for number in range(EARLY_WINDOWS + 1 + beyond)]
+    committed(feed, kafka, *(Arrived(next(offsets), 0, value) for value in events))
+    assert feed.rejected == {"ahead": beyond}
+    assert feed.open_windows <= EARLY_WINDOWS + 1 + EARLY_WINDOWS // 12 + 1
+
+    # So it is after a restart, and a mark in the middle of a batch ends it from there on.
+    feed = start(about, Known(*streams), kafka)
+    late = (EARLY_WINDOWS + 5) * FIVE_MINUTES
+    committed(
+        feed,
+        kafka,
+        Arrived(next(offsets), 0, event("b", late)),
+        Arrived(next(offsets), 0, None, headers=[("sotto-mark", str(late).encode())]),
+        Arrived(next(offsets), 0, event("c", late)),
+    )
+    drain(feed, kafka)
+    assert feed.rejected == {"ahead": 1}
+    assert feed.open_windows <= 2
+    told_of = {one["start"]: one["counts"] for one in kafka.partials() if one["stream"] == "often"}
+    assert all(told_of[number * FIVE_MINUTES] == [1] for number in range(EARLY_WINDOWS + 1))
+    assert max(told_of) == late - FIVE_MINUTES
+
+
+def test_of_periods_that_are_over_nobody_is_kept() -> None:
+    about = source(clock="marks", unit="person-period", period="1d", total=3, ahead="7d")
+    so_far: Any = {"kind": "running_count", "steps": 24}
+    streams = Known(told(about, "so-far", window={"size": "1h"}, mechanism=so_far))
+    kafka, feed, offsets, sizes = changelog(about), start(about, streams), count(), []
+    for day in range(12):
+        begun = day * 24 * HOUR
+        people = [event(f"{day}-{number}", begun + number % 24 * HOUR) for number in range(1000)]
+        committed(feed, kafka, *(Arrived(next(offsets), 0, value) for value in people))
+        assert feed.table_bytes > 0
+        mark = [("sotto-mark", str(begun + 24 * HOUR).encode())]
+        committed(feed, kafka, Arrived(next(offsets), 0, None, headers=mark))
+        drain(feed, kafka)
+        sizes.append(feed.table_bytes)
+    assert sizes == [0] * 12
+    assert start(about, streams, kafka).table_bytes == 0

@@ -1,0 +1,196 @@
+"""Running counts on sources with periods, in memory: each period counts from nothing, with a horizon and a bound of its own."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from schemas import GrantRecord, RunningCountCalibration, moment_ms, named_at, written_moment
+from sotto import Driver
+from stream.accounting.running_counts import tree_of
+from tests.unit.test_driver_periods import AIRPORTS, DAYS, FLIGHTS, KEY, event, findings, grants, sources
+
+HOUR = 3_600_000
+DAY = 24 * HOUR
+PARTITIONS = 3
+WINDOW = 2 * HOUR
+TOTAL = 3
+STEPS = 10
+"""Of the twelve windows of a day; what comes in the others does not count."""
+
+Events = list[dict[str, Any]]
+
+
+def so_far(**changed: Any) -> dict[str, Any]:
+    return {
+        "stream": "so-far",
+        "source": "flights",
+        "epsilon": 6.0,
+        "mechanism": {"kind": "running_count", "steps": STEPS},
+        "calibration": "textbook",
+        "standing": {"by": ["origin"], "window": {"size": "2h"}, "begins": DAYS[0]},
+        **changed,
+    }
+
+
+def ready(begins: str = DAYS[0], count: Any = "events") -> Driver:
+    driver = Driver(KEY, partitions=PARTITIONS)
+    driver.register(FLIGHTS | {"total": TOTAL})
+    driver.open(so_far(standing={"by": ["origin"], "window": {"size": "2h"}, "begins": begins, "count": count}))
+    return driver
+
+
+def events(days: int, seed: int) -> Events:
+    """Some days of a few aircraft that fly often; the order of coming is not that of time."""
+    chance = random.Random(seed)
+    found = [
+        event(
+            f"N{chance.randrange(5)}",
+            written_moment(moment_ms(DAYS[0]) + chance.randrange(days * 24 * 2) * HOUR // 2),
+            chance.choice(AIRPORTS),
+        )
+        for _ in range(60 * days)
+    ]
+    chance.shuffle(found)
+    return found
+
+
+def counted(coming: Iterable[Mapping[str, Any]], begins: int, *, people: bool) -> dict[int, Counter[int]]:
+    """What counts in each window, group by group, event by event in the order of coming; a person's are in one partition."""
+    bound = 1 if people else FLIGHTS["contribution"]
+    found: dict[int, Counter[int]] = defaultdict(Counter)
+    visits: Counter[tuple[str, int]] = Counter()
+    lives: Counter[tuple[str, int]] = Counter()
+    for one in coming:
+        start = moment_ms(one["at"]) // WINDOW * WINDOW
+        who, day = one["tail"], start // DAY
+        if start < begins or start % DAY >= STEPS * WINDOW:
+            continue
+        if visits[who, start] < bound and lives[who, day] < TOTAL:
+            visits[who, start] += 1
+            lives[who, day] += 1
+            found[start][AIRPORTS.index(one["origin"])] += 1
+    return found
+
+
+def wanted(
+    driver: Driver, coming: Events, begins: str, days: int, *, people: bool
+) -> dict[tuple[str, str], list[int]]:
+    """All that is to be asked in some days: by stream and id, the sums of the nodes of what has been so far that day."""
+    first = moment_ms(begins)
+    numbers = counted(coming, first, people=people)
+    found: dict[tuple[str, str], list[int]] = {}
+    for day in range(moment_ms(DAYS[0]), moment_ms(DAYS[0]) + days * DAY, DAY):
+        stream = named_at("so-far", day)
+        starts = [one for one in range(day, day + STEPS * WINDOW, WINDOW) if one >= first]
+        if not starts:
+            continue
+        calibration = grants(driver)[stream].calibration
+        assert isinstance(calibration, RunningCountCalibration)
+        for windows, start in enumerate(starts, 1):
+            for cell in range(len(AIRPORTS)):
+                passed = [numbers[one][cell] for one in starts[:windows]]
+                sums = [sum(passed[node.start : node.end]) for node in tree_of(calibration).nodes(windows)]
+                found[stream, f"{written_moment(start)}/{cell}"] = sums
+    return found
+
+
+def values(driver: Driver) -> dict[tuple[str, str], list[int]]:
+    """What was asked, each question once."""
+    records = driver.records(driver.topics.queries)
+    found = [json.loads(record.value or b"") for record in records]
+    assert len({(one["stream"], one["id"]) for one in found}) == len(found)
+    return {(one["stream"], one["id"]): one["values"] for one in found}
+
+
+@pytest.mark.parametrize("count", ["events", "people"])
+@pytest.mark.parametrize("begins", [DAYS[0], "2013-01-01T07:00:00Z"])
+def test_each_period_counts_from_nothing_what_its_own_bound_lets_count(begins: str, count: str) -> None:
+    driver = ready(begins, count)
+    coming = events(3, seed=4)
+    for place in range(0, len(coming), 17):
+        driver.publish("flights", coming[place : place + 17])
+    for day in DAYS[1:5]:
+        driver.advance("flights", day)
+
+    found = values(driver)
+    assert found == wanted(driver, coming, begins, 4, people=count == "people")
+    assert any(sum(sums) for sums in found.values())
+    answers = list(driver.answers(from_beginning=True))
+    assert len(answers) == len(found)
+    assert {answer.outcome for answer in answers} == {"answer"}
+    assert findings(driver) == []
+
+
+def test_crashes_and_redelivery_change_nothing() -> None:
+    coming = events(4, seed=9)
+    driver = ready()
+    rounds = [coming[place : place + 40] for place in range(0, len(coming), 40)]
+    for some in rounds:
+        driver.publish("flights", some)
+        driver.crash()
+    for hour in range(2, 4 * 24 + 1, 2):
+        driver.advance("flights", written_moment(moment_ms(DAYS[0]) + hour * HOUR))
+        if hour % 3 == 0:
+            driver.redeliver()
+        driver.crash()
+    assert values(driver) == wanted(driver, coming, DAYS[0], 4, people=False)
+
+
+def test_a_person_more_moves_the_sums_of_a_period_by_its_total_and_no_others() -> None:
+    coming = events(3, seed=2)
+    busy = [event("Nobody", written_moment(moment_ms(DAYS[1]) + hour * HOUR)) for hour in range(24)]
+    one, other = ready(), ready()
+    one.publish("flights", coming)
+    other.publish("flights", [*busy, *coming])
+    for driver in (one, other):
+        for day in DAYS[1:5]:
+            driver.advance("flights", day)
+    here, there = values(one), values(other)
+    moved = {key: sum(there[key]) - sum(here[key]) for key in here if here[key] != there[key]}
+    assert {stream for stream, _ in moved} == {named_at("so-far", moment_ms(DAYS[1]))}
+    assert max(moved.values()) == TOTAL
+
+
+def test_noise_and_cost_are_a_periods_own() -> None:
+    driver = ready()
+    driver.publish("flights", [])
+    for day in DAYS[1:4]:
+        driver.advance("flights", day)
+    numbers: dict[str, list[Any]] = defaultdict(list)
+    for answer in driver.answers(from_beginning=True):
+        numbers[answer.stream].append(answer.estimate)
+    assert len(numbers) == 3
+    assert len({tuple(found) for found in numbers.values()}) == 3
+    opened: dict[str, GrantRecord] = grants(driver)
+    assert sources(driver)[f"flights@{DAYS[0]}"].spent.epsilon == opened["so-far"].cost.epsilon
+    assert sources(driver)["flights"].spent.epsilon == 0.0
+    assert opened["so-far"].answered == 0
+
+
+def test_once_a_partition_has_told_a_window_twice_no_period_to_come_is_asked() -> None:
+    """What it counted of people is lost with what it told, of the periods that are open as well."""
+    driver = ready()
+    driver.publish("flights", events(2, seed=5))
+    driver.advance("flights", DAYS[1])
+    asked = values(driver)
+    partials = driver.topics.partials
+    [place, told] = next(
+        ((partials, partition), record)
+        for partition in range(PARTITIONS)
+        for record in driver.log((partials, partition))
+        if record.value
+    )
+    driver._append(place, told.key, told.value)
+    driver._settle()
+    driver.crash()
+    for day in DAYS[2:4]:
+        driver.advance("flights", day)
+    assert asked
+    assert values(driver) == asked
+    assert driver.records(driver.topics.rejected)
