@@ -79,3 +79,22 @@ def test_of_periods_that_are_over_nobody_is_kept() -> None:
         sizes.append(feed.table_bytes)
     assert sizes == [0] * 12
     assert start(about, streams, kafka).table_bytes == 0
+
+
+def test_what_is_done_in_the_next_period_uses_up_nothing_of_this_ones_bound() -> None:
+    """It lies in a window that reaches over the edge, and is the earlier one in the partition."""
+    about = source(clock="marks", unit="person-period", period="1d", contribution=1, total=1, ahead="7d")
+    so_far: Any = {"kind": "running_count", "steps": 3}
+    streams = Known(told(about, "so-far", window={"size": "7h"}, mechanism=so_far))
+    kafka, feed = changelog(about), start(about, streams)
+    edge = 48 * HOUR
+    records = [
+        Arrived(0, 0, event("who", edge)),
+        Arrived(1, 0, event("who", 36 * HOUR)),
+        Arrived(2, 0, None, headers=[("sotto-mark", str(edge + 8 * HOUR).encode())]),
+    ]
+    committed(feed, kafka, *records)
+    drain(feed, kafka)
+    told_of = {one["start"]: sum(one["counts"]) for one in kafka.partials()}
+    assert told_of[35 * HOUR] == 1
+    assert told_of[42 * HOUR] == 0
