@@ -32,7 +32,12 @@ def unpack(folder: Path) -> Path:
     """The code in a folder of its own."""
     code = folder / "released"
     with tarfile.open(fileobj=io.BytesIO(kept_code().read_bytes()), mode="r:xz") as archive:
-        archive.extractall(code, filter="data")
+        # File by file: the first releases of Python 3.11 do not know the filter without which later ones warn.
+        for member in archive:
+            if (content := archive.extractfile(member)) is not None:
+                path = code / member.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content.read())
     return code
 
 
