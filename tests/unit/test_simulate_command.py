@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -54,7 +56,9 @@ def told(*arguments: str, source: str = "private.json", env: dict[str, str] | No
 
 
 def refused(*arguments: str, source: str = "private.json", env: dict[str, str] | None = None) -> str:
-    result = simulate(*arguments, source=source, env=env)
+    # Other tests of this process may have had logs written out, as services do.
+    with patch.object(logging.root, "handlers", []):
+        result = simulate(*arguments, source=source, env=env)
     assert result.exit_code != 0
     assert result.stdout == ""
     return str(result.exception)
