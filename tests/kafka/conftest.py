@@ -1,4 +1,4 @@
-"""One broker that asks who is there, for all tests that need one."""
+"""One broker that asks who is there, for all tests that need one; and a ground per test, as chaos has it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.chaos.conftest import ground
 from tests.kafka.secured import MATRIX, SecuredKafka
+
+__all__ = ["ground"]
 
 
 @pytest.fixture(scope="package")

@@ -9,27 +9,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stream.noise import NoiseKey
-from stream.settings import Settings, variable
-from tests.chaos.ground import Ground, installation
+from stream.settings import variable
+from tests.chaos.ground import Ground
 from tests.chaos.live import PARTITIONS, Live, live_topic
 from tests.chaos.windows import BEGINS
 
 pytestmark = pytest.mark.kafka
 
 PATIENCE = 90.0
-
-
-@pytest.fixture
-async def ground(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIterator[Ground]:
-    async with installation(settings, key, tmp_path) as made:
-        yield made
 
 
 def logged(log: Path, event: str) -> list[dict[str, Any]]:

@@ -7,8 +7,6 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -18,22 +16,14 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from schemas.rejected import HEADER_PREFIX
 from stream.kafka.processes import Service
 from stream.kafka.security import admin_client
-from stream.noise import NoiseKey
-from stream.settings import Settings
 from tests.chaos.checker import committed
-from tests.chaos.ground import Ground, installation
+from tests.chaos.ground import Ground
 from tests.chaos.live import PARTITIONS, Live, live_topic
 from tests.chaos.windows import BEGINS, Visits, live_source, standing_specs
 
 pytestmark = pytest.mark.kafka
 
 SECONDS = 180.0
-
-
-@pytest.fixture
-async def ground(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIterator[Ground]:
-    async with installation(settings, key, tmp_path) as made:
-        yield made
 
 
 async def test_feeds_and_workers_that_are_killed_in_the_middle_of_windows_ask_each_once(ground: Ground) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
@@ -16,10 +14,9 @@ from schemas import Answer, written_moment
 from stream.kafka.feeds import feed_group
 from stream.kafka.names import merging_group
 from stream.kafka.topics import create_topics
-from stream.noise import NoiseKey
 from stream.settings import Settings
 from tests.chaos.checker import committed
-from tests.chaos.ground import Ground, installation
+from tests.chaos.ground import Ground
 from tests.chaos.live import live_topic
 from tests.chaos.windows import BEGINS
 
@@ -27,12 +24,6 @@ pytestmark = pytest.mark.kafka
 
 SECONDS = 120.0
 RUNNING = "visits-so-far"
-
-
-@pytest.fixture
-async def ground(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIterator[Ground]:
-    async with installation(settings, key, tmp_path) as made:
-        yield made
 
 
 @pytest.mark.parametrize("lost", ["merging", "counting"])

@@ -6,8 +6,6 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +15,9 @@ from aiokafka.partitioner import murmur2
 
 from schemas import EventsSource, StreamSpec, named_at, written_moment
 from stream.kafka.security import admin_client
-from stream.noise import NoiseKey
 from stream.processors.budget.verification import TrailCheck
-from stream.settings import Settings
 from tests.chaos.checker import committed
-from tests.chaos.ground import Ground, installation
+from tests.chaos.ground import Ground
 from tests.chaos.windows import BEGINS, live_source
 from tests.unit.processors.budget_service import ledger_codec
 
@@ -32,12 +28,6 @@ HOURS = 4
 HOUR = 3_600_000
 HALF = HOUR // 2
 SECONDS = 180.0
-
-
-@pytest.fixture
-async def ground(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIterator[Ground]:
-    async with installation(settings, key, tmp_path) as made:
-        yield made
 
 
 async def questions(ground: Ground, topic: str) -> list[dict[str, Any]]:

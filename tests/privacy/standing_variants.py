@@ -33,9 +33,9 @@ def bound_after_the_filter_of_another_stream(surgery: Surgery) -> None:
     """What is bounded are the events that another stream counts, which are those with an amount above 0; all others count."""
     bound = Form._bound
 
-    def of_another(form: Form, window: Any, rows: Any, wanted: Any, batch: Any, piece: int) -> Any:
-        found = bound(form, window, rows, wanted, batch, piece)
-        theirs = batch.mask(parse("amount > 0", form._domains))[rows]
+    def of_another(form: Form, window: Any, rows: Any, wanted: Any, step: Any) -> Any:
+        found = bound(form, window, rows, wanted, step)
+        theirs = step.batch.mask(parse("amount > 0", form._domains))[rows]
         return found._replace(let=np.where(theirs, found.let, wanted), first=np.where(theirs, found.first, wanted))
 
     surgery.patch.setattr(Form, "_bound", of_another)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -42,6 +42,15 @@ class _Part(NamedTuple):
     windows: Column
     let: Words
     first: Words
+
+
+@dataclass(slots=True)
+class _Step:
+    """A batch, the piece that tells of what it changes, and what that is."""
+
+    batch: Batch
+    piece: int
+    touched: Touched = field(default_factory=Touched)
 
 
 class Form:
@@ -89,12 +98,11 @@ class Form:
         wanted = np.zeros(len(batch), dtype=np.uint64)
         for tally in self.tallies.values():
             wanted |= batch.mask(tally.shape.predicate).astype(np.uint64) << np.uint64(tally.column)
-        touched, parts = Touched(), []
+        step, parts = _Step(batch, piece), []
         for start, rows in self._rows(batch, np.flatnonzero(wanted)):
             columns = sum(1 << tally.column for tally in self.tallies.values() if tally.counts(start))
-            if (
-                part := self._count_in(start, rows, wanted[rows] & np.uint64(columns), batch, touched, piece)
-            ) is not None:
+            part = self._count_in(start, rows, wanted[rows] & np.uint64(columns), step)
+            if part is not None:
                 parts.append(part)
         if not parts:
             return None
@@ -103,16 +111,14 @@ class Form:
         places: dict[tuple[str, ...], Column] = {}
         for tally in self.tallies.values():
             if tally.shape.total is not None:
-                self._count_lives(tally, part, batch, touched, piece)
+                self._count_lives(tally, part, step)
                 continue
             for counting, cells in tally.cells.items():
                 if counting.by not in places:
                     places[counting.by] = part.windows * cells.cells + batch.cells(counting.by)[part.rows]
                 let = part.first if counting.people else part.let
-                self._add(
-                    tally, counting, places[counting.by], (let, tally.column), part.rows, batch, touched, piece
-                )
-        return touched
+                self._add(tally, counting, places[counting.by], (let, tally.column), part.rows, step)
+        return step.touched
 
     def _rows(self, batch: Batch, rows: Column) -> Iterator[tuple[int, Column]]:
         """The windows that somebody counts, and of each the rows that lie in it, in the partition's order."""
@@ -128,11 +134,9 @@ class Form:
             own = [parts[at] for at in range(start, start + self._size, self._every) if at in parts]
             yield start, own[0] if len(own) == 1 else np.sort(np.concatenate(own))
 
-    def _count_in(
-        self, start: int, rows: Column, wanted: Words, batch: Batch, touched: Touched, piece: int
-    ) -> _Part | None:
+    def _count_in(self, start: int, rows: Column, wanted: Words, step: _Step) -> _Part | None:
         """Count the people of some rows in a window, each under the conditions that the row is wanted for."""
-        in_time = batch.clocks[rows] < start + self._stays
+        in_time = step.batch.clocks[rows] < start + self._stays
         kept = in_time & (wanted != 0)
         if not kept.all():
             self._figures.late += _bits(wanted[~in_time])
@@ -140,16 +144,16 @@ class Form:
         if not len(rows):
             return None
         window = self.open(start)
-        bounded = self._bound(window, rows, wanted, batch, piece)
+        bounded = self._bound(window, rows, wanted, step)
         if len(bounded.changed):
-            touched.people[start] = bounded.changed
+            step.touched.people[start] = bounded.changed
         self._figures.left_out += _bits(wanted & ~bounded.let)
         some = int(np.bitwise_or.reduce(wanted))
         return _Part(start, some, rows, np.full(len(rows), window.row, dtype=np.int64), bounded.let, bounded.first)
 
-    def _bound(self, window: Window, rows: Column, wanted: Words, batch: Batch, piece: int) -> Bounded:
+    def _bound(self, window: Window, rows: Column, wanted: Words, step: _Step) -> Bounded:
         """What a window's bound lets count of some rows; they are taken in."""
-        return window.visits.count(batch.people[rows], wanted, piece)
+        return window.visits.count(step.batch.people[rows], wanted, step.piece)
 
     def _note_reached(self, parts: Sequence[_Part]) -> None:
         """Note the last window that something was counted in, of each tally."""
@@ -161,7 +165,7 @@ class Form:
             if not left:
                 return
 
-    def _count_lives(self, tally: Tally, part: _Part, batch: Batch, touched: Touched, piece: int) -> None:
+    def _count_lives(self, tally: Tally, part: _Part, step: _Step) -> None:
         """Count what the bound over all windows, or over a period's, lets count too, in the partition's order.
 
         An event that it leaves out has used up its window's bound, which changes nothing: nothing of that person counts any more.
@@ -176,14 +180,14 @@ class Form:
             lets = np.empty(len(chosen), dtype=np.uint64)
             for period in np.unique(periods).tolist():
                 own = np.flatnonzero(periods == period)
-                people = batch.people[part.rows[chosen[own]]]
-                bounded = tally.life(period).count(people, np.ones(len(own), dtype=np.uint64), piece)
+                people = step.batch.people[part.rows[chosen[own]]]
+                bounded = tally.life(period).count(people, np.ones(len(own), dtype=np.uint64), step.piece)
                 lets[own] = bounded.let
                 if len(bounded.changed):
-                    touched.lives[tally.number, period] = bounded.changed
+                    step.touched.lives[tally.number, period] = bounded.changed
             rows = part.rows[chosen]
-            places = part.windows[chosen] * cells.cells + batch.cells(counting.by)[rows]
-            self._add(tally, counting, places, (lets, 0), rows, batch, touched, piece)
+            places = part.windows[chosen] * cells.cells + step.batch.cells(counting.by)[rows]
+            self._add(tally, counting, places, (lets, 0), rows, step)
 
     def _periods(self, tally: Tally, windows: Column) -> Column:
         """The period of each window, by its row."""
@@ -193,22 +197,14 @@ class Form:
         return np.array(periods, dtype=np.int64)[place]
 
     def _add(
-        self,
-        tally: Tally,
-        counting: Counting,
-        places: Column,
-        let: tuple[Words, int],
-        rows: Column,
-        batch: Batch,
-        touched: Touched,
-        piece: int,
+        self, tally: Tally, counting: Counting, places: Column, let: tuple[Words, int], rows: Column, step: _Step
     ) -> None:
         """Add the rows that have a bit to some cells."""
-        codes = None if counting.sum is None else batch.codes(counting.sum)[rows]
-        found = tally.cells[counting].add(places, *let, codes, piece)
+        codes = None if counting.sum is None else step.batch.codes(counting.sum)[rows]
+        found = tally.cells[counting].add(places, *let, codes, step.piece)
         self._figures.counted += found.rows
         if len(found.changed):
-            touched.cells[tally.number, counting] = found.changed
+            step.touched.cells[tally.number, counting] = found.changed
 
     def open(self, start: int) -> Window:
         """The window that begins then, which is open from now on."""
