@@ -19,6 +19,7 @@ __all__ = [
     "are_free",
     "choose_ports",
     "choose_ports_of",
+    "free_port",
     "replicas_among",
     "server_properties",
 ]
@@ -59,7 +60,7 @@ class Ports:
         """The same, and a free port for administrators."""
         administration = self.clients
         while administration in {self.clients, self.controller}:
-            administration = _free_port()
+            administration = free_port()
         return Ports(self.clients, self.controller, administration)
 
 
@@ -111,7 +112,7 @@ def choose_ports_of(nodes: int, wanted: int | None) -> tuple[Ports, ...]:
     found = [choose_ports(wanted)]
     while len(found) < nodes:
         taken = {port for one in found for port in (one.clients, one.controller)}
-        clients, controller = _free_port(), _free_port()
+        clients, controller = free_port(), free_port()
         if clients != controller and not taken & {clients, controller}:
             found.append(Ports(clients, controller))
     return tuple(found)
@@ -129,7 +130,7 @@ def choose_ports(wanted: int | None) -> Ports:
         BrokerError: If a port is wanted that cannot be had.
     """
     if wanted is None:
-        clients = USUAL_PORT if _refusal(USUAL_PORT) is None else _free_port()
+        clients = USUAL_PORT if _refusal(USUAL_PORT) is None else free_port()
     else:
         refusal = _refusal(wanted)
         if refusal is not None:
@@ -139,7 +140,7 @@ def choose_ports(wanted: int | None) -> Ports:
         clients = wanted
     controller = clients + 1
     while controller == clients or _refusal(controller) is not None:
-        controller = _free_port()
+        controller = free_port()
     return Ports(clients, controller)
 
 
@@ -193,7 +194,12 @@ def server_properties(
     return "".join(f"{name}={value}\n" for name, value in properties.items())
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens at, and that no outgoing connection takes by itself.
+
+    Raises:
+        BrokerError: If none is found.
+    """
     for _attempt in range(200):
         port = secrets.choice(_FREE_PORTS)
         if _refusal(port) is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from aiohttp import ClientError, ClientSession
 from playwright.async_api import Page, expect
 
 from sotto import AsyncClient
+from stream.kafka.broker_config import free_port
 from stream.kafka.processes import Service
 from stream.settings import Settings
 from tests.browser.conftest import OpenPage
@@ -27,9 +27,7 @@ MECHANISM = {"kind": "above_threshold", "threshold": 0.0, "cutoff": 3}
 
 
 def with_monitor(settings: Settings, folder: Path) -> Settings:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     return settings.model_copy(
         update={
             "monitor_port": port,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from stream.kafka.broker import LocalBroker
-from stream.kafka.broker_config import HOST, Ports, _free_port, choose_ports
+from stream.kafka.broker_config import HOST, Ports, choose_ports, free_port
 
 _CHUNK = 1 << 16
 
@@ -18,8 +18,8 @@ def proxied_broker(folder: Path) -> tuple[LocalBroker, Ports, int, int]:
 
     Gives the broker, its ports, the second listener's port and the proxy's.
     """
-    ports = choose_ports(_free_port())
-    behind, proxy = _free_port(), _free_port()
+    ports = choose_ports(free_port())
+    behind, proxy = free_port(), free_port()
     direct = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}"
     properties = {
         "listeners": f"{direct},PROXIED://{HOST}:{behind}",

@@ -15,7 +15,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 
 from schemas import OpenStream
-from stream.kafka.broker_config import HOST, _free_port
+from stream.kafka.broker_config import HOST, free_port
 from stream.kafka.keyed import worker
 from stream.kafka.processes import RoleName, Service
 from stream.kafka.topics import create_topics
@@ -34,7 +34,7 @@ IDLE_SECONDS = 4 * POLL_MS / 1000
 
 async def started(ground: Ground, role: RoleName) -> tuple[Service, str]:
     """A service that has had its turn in the group, and the address of its probes."""
-    port = _free_port()
+    port = free_port()
     service = ground.start(role, settings=ground.settings.model_copy(update={"metrics_port": port}))
     await ground.logged(service, "assigned")
     return service, f"http://{HOST}:{port}"

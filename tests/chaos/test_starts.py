@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stream.kafka.broker import LocalBroker
-from stream.kafka.broker_config import HOST, _free_port, choose_ports
+from stream.kafka.broker_config import HOST, choose_ports, free_port
 from stream.kafka.processes import Service
 from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
 
 async def test_services_that_start_before_kafka_wait_for_it(key: NoiseKey, tmp_path: Path) -> None:
-    ports = choose_ports(_free_port())
+    ports = choose_ports(free_port())
     broker = LocalBroker(tmp_path / "broker")
     settings = Settings(bootstrap=f"{HOST}:{ports.clients}", prefix="late")
     await asyncio.to_thread(broker.start, ports.clients)
@@ -28,7 +28,7 @@ async def test_services_that_start_before_kafka_wait_for_it(key: NoiseKey, tmp_p
         await create_topics(settings)
         async with installation(settings, key, tmp_path) as ground:
             await asyncio.to_thread(broker.kill)
-            metrics = _free_port()
+            metrics = free_port()
             services = [
                 ground.start("budget"),
                 ground.start("worker", settings=settings.model_copy(update={"metrics_port": metrics})),
@@ -54,7 +54,7 @@ async def test_services_that_start_before_kafka_wait_for_it(key: NoiseKey, tmp_p
 
 
 async def test_services_told_to_stop_while_they_wait_for_kafka_do_so(key: NoiseKey, tmp_path: Path) -> None:
-    settings = Settings(bootstrap=f"{HOST}:{_free_port()}", prefix="never")
+    settings = Settings(bootstrap=f"{HOST}:{free_port()}", prefix="never")
     key.save(tmp_path / "noise.key")
     with Service("worker", settings, tmp_path / "noise.key", tmp_path / "worker.log") as service:
         async with asyncio.timeout(120):
@@ -68,7 +68,7 @@ async def test_services_start_while_a_broker_of_several_is_down(
     settings: Settings, key: NoiseKey, tmp_path: Path
 ) -> None:
     """It is named in the bootstrap list and by Kafka itself, and half of all random choices fall on it."""
-    dead = _free_port()
+    dead = free_port()
     some = settings.model_copy(update={"bootstrap": f"{HOST}:{dead},{settings.bootstrap}"})
     async with installation(settings, key, tmp_path) as ground:
         with crippled(dead_port=dead):

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import uuid
@@ -24,10 +23,11 @@ from aiokafka import AIOKafkaProducer
 from schemas import Answer, GrantRecord
 from sotto import AsyncClient, Unknown
 from stream.asking.alerts import written_time
+from stream.kafka.broker_config import free_port
 from stream.kafka.processes import Service
 from stream.processors.topics import partition_of
 from stream.settings import Settings
-from tests.conftest import StartService, free_port
+from tests.conftest import StartService
 from tests.names import FILE, make_names
 from tests.unit.alerts.receiver import SECRET, Receiver
 
@@ -223,9 +223,7 @@ def alertmanager(tmp_path: Path) -> Iterator[str]:
     binary = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
     if binary is None:
         pytest.skip("no Alertmanager here; Debian has it as prometheus-alertmanager")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     configuration = tmp_path / "alertmanager.yml"
     configuration.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
     with (tmp_path / "alertmanager.log").open("wb") as log:

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.conftest import free_port
+from stream.kafka.broker_config import free_port
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 

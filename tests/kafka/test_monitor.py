@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,6 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from schemas import Amount, PartitionStatus, SourceRecord, ValuesSource
 from sotto import AsyncClient
 from stream.kafka import reports
+from stream.kafka.broker_config import free_port
 from stream.kafka.keyed import worker
 from stream.kafka.processes import Service
 from stream.noise import NoiseKey
@@ -98,9 +98,7 @@ def tokens(tmp_path: Path) -> dict[str, str]:
 def own(settings: Settings, tmp_path: Path, tokens: dict[str, str]) -> Settings:
     """The installation's settings with those of its monitor."""
     assert tokens
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     return settings.model_copy(
         update={
             "monitor_port": port,

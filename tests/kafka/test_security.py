@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from schemas import Answer, Query
 from sotto import AsyncClient, Forbidden, SottoError, Unknown
 from stream.cli.topics import app
 from stream.kafka.acls import Grant, Operation, Resource, Role, apply, grants
+from stream.kafka.broker_config import free_port
 from stream.kafka.processes import RoleName, Service
 from stream.kafka.restore import read_to_end, reader
 from stream.kafka.security import SecurityError, admin_client, connection
@@ -128,9 +128,7 @@ def installation(kafka: SecuredKafka, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def monitor_settings(folder: Path) -> dict[str, Any]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     return {"monitor_port": port, "monitor_names_file": str(folder / FILE)}
 
 

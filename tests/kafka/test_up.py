@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from stream.kafka.broker import LocalBroker
-from tests.conftest import free_port
+from stream.kafka.broker_config import free_port
 from tests.kafka.test_command import SOURCE, STREAM, sotto
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]

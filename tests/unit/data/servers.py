@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import free_port
+from stream.kafka.broker_config import free_port
 
 ADMIN, READER = "the-administrator", "the-reader"
 STORE_SECRET = "wJalrXUtnFEMI"  # noqa: S105
@@ -29,17 +30,30 @@ def object_store() -> Iterator[str]:
     """The address of a store that is empty at first."""
     pytest.importorskip("moto", reason="moto, a store that speaks S3, is not installed")
     pytest.importorskip("boto3", reason="boto3, the extra s3, is not installed")
-    port = free_port()
-    with subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as server:
+    with (
+        tempfile.NamedTemporaryFile() as said,
+        subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        ) as server,
+    ):
         try:
-            _wait(port, server)
-            yield f"http://127.0.0.1:{port}"
+            yield _address_in(Path(said.name), server)
         finally:
             server.kill()
+
+
+def _address_in(said: Path, server: subprocess.Popen[bytes]) -> str:
+    """The address that a server tells once it listens at the port that the system gave it."""
+    until = time.monotonic() + 120
+    while True:
+        text = said.read_text()
+        if found := re.search(r"Running on (http://127\.0\.0\.1:\d+)\n", text):
+            return found[1]
+        if server.poll() is not None or time.monotonic() > until:
+            raise RuntimeError(f"the store did not start: {text}")
+        time.sleep(0.1)
 
 
 def let_into_the_store(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

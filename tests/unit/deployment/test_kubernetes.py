@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import re
-import socket
 import tomllib
 import urllib.request
 from fractions import Fraction
@@ -18,6 +17,7 @@ import yaml
 
 from stream.environment import KEY_FILE_VARIABLE
 from stream.kafka.acls import Role, usual_principal
+from stream.kafka.broker_config import free_port
 from stream.kafka.health import Health
 from stream.monitor.routes import ROUTES
 from stream.settings import Settings, variable
@@ -205,9 +205,7 @@ def test_no_service_overwrites_a_setting(manifests: list[Manifest]) -> None:
 @pytest.fixture(scope="module")
 def health() -> str:
     """The address of a service's real probes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     service = Health("worker")
     service.tell("")
     service.serve("127.0.0.1", port)

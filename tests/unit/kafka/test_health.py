@@ -9,7 +9,7 @@ from urllib.request import urlopen
 import pytest
 
 from stream.kafka import health, supervision
-from stream.kafka.broker_config import HOST, _free_port
+from stream.kafka.broker_config import HOST, free_port
 from stream.kafka.health import HUNG_SECONDS, Health
 from stream.kafka.membership import Membership, MembershipLostError
 from stream.kafka.partition import PartitionTask
@@ -142,7 +142,7 @@ def test_an_event_loop_that_hangs_is_told_by_the_probes(clock: Clock) -> None:
 
 
 def test_probes_and_figures_are_served_on_one_port() -> None:
-    told, port = Health("worker"), _free_port()
+    told, port = Health("worker"), free_port()
     told.serve(HOST, port)
     told.tell("this worker leaves")
     with urlopen(f"http://{HOST}:{port}/metrics") as response:

@@ -16,7 +16,7 @@ from aiokafka.errors import (
 )
 
 from stream.kafka import starting
-from stream.kafka.broker_config import HOST, _free_port
+from stream.kafka.broker_config import HOST, free_port
 from stream.kafka.clients import KAFKA
 from stream.kafka.security import ClosedError, SecurityError
 from stream.kafka.starting import ASKED, Stopped, from_any_broker, patiently
@@ -141,7 +141,7 @@ async def test_a_consumer_that_could_not_start_can_be_started_again_and_stopped(
         if left == 0:
             stopping.set()
 
-    consumer = KAFKA.consumer(bootstrap_servers=f"{HOST}:{_free_port()}", group_id="group")
+    consumer = KAFKA.consumer(bootstrap_servers=f"{HOST}:{free_port()}", group_id="group")
     with pytest.raises(Stopped):
         await patiently(consumer.start, stopping, tell)
     assert consumer.member_id == ""
