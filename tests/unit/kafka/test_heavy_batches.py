@@ -9,15 +9,11 @@ from typing import Any, cast
 
 from aiokafka import TopicPartition
 
-from stream.kafka.clients import KAFKA, Consumer
 from stream.kafka.gathering import Gathering
-from stream.kafka.lives import Equipment, Life
-from stream.kafka.metrics import Metrics
-from stream.kafka.partition import PartitionTask
+from stream.kafka.lives import Life
 from stream.kafka.positions import GroupOffsets
-from stream.kafka.roles import Role
 from stream.processors.base import Outputs, Processor
-from stream.settings import Settings
+from tests.unit.kafka.tasks import task_of_a_worker
 
 STEP_SECONDS = 0.2
 HEARTBEAT_SECONDS = 0.01
@@ -42,9 +38,7 @@ class SlowProcessor:
 
 async def heartbeats_during_a_batch(*, heavy: bool) -> int:
     """How often others get their turn while one event is answered."""
-    nobody = cast(Consumer, None)
-    role = Role("worker", "group", "status", lambda _: cast(Processor, None))
-    task = PartitionTask(0, Equipment(role, Settings(), KAFKA, nobody, nobody, Metrics("worker")))
+    task = task_of_a_worker()
     processor = cast(Processor, SlowProcessor(heavy=heavy))
     offsets = GroupOffsets()
     gathering = Gathering(TopicPartition("state", 0), offsets, patience=0.0)

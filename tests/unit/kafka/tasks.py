@@ -1,0 +1,19 @@
+"""A partition's task that nobody runs, for tests of its single steps."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from stream.kafka.clients import KAFKA, Consumer
+from stream.kafka.lives import Equipment
+from stream.kafka.metrics import Metrics
+from stream.kafka.partition import PartitionTask
+from stream.kafka.roles import Role
+from stream.processors.base import Processor
+from stream.settings import Settings
+
+
+def task_of_a_worker() -> PartitionTask:
+    nobody = cast(Consumer, None)
+    role = Role("worker", "group", "status", lambda _: cast(Processor, None))
+    return PartitionTask(0, Equipment(role, Settings(), KAFKA, nobody, nobody, Metrics("worker")))
