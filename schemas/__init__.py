@@ -82,6 +82,8 @@ from schemas.sources import (
     TableSource,
     ValuesSource,
     named_at,
+    named_from,
+    registered_as,
 )
 from schemas.status import MemberStatus, PartitionStatus, StreamStatus
 from schemas.streams import MAX_GROUPS, Extension, Extensions, StandingQuery, StreamIdentity, StreamSpec, SumOf
@@ -212,6 +214,8 @@ __all__ = [
     "form_of",
     "moment_ms",
     "named_at",
+    "named_from",
+    "registered_as",
     "span_ms",
     "subject_of",
     "written_moment",

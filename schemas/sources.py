@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -306,6 +307,12 @@ class EventsSource(_Source):
         }
         return self.model_copy(update=changed)
 
+    def sharing(self, other: EventsSource) -> EventsSource:
+        """The same, with the other's attributes where they are equal: thousands of periods keep one copy of them."""
+        if self is other or self.attributes != other.attributes:
+            return self
+        return self.model_copy(update={"attributes": other.attributes})
+
     def path_of(self, attribute: str) -> str:
         """Where an attribute stands in an event."""
         return self.fields.get(attribute, attribute)
@@ -320,6 +327,24 @@ MAX_PARENT_NAME = 96
 def named_at(name: str, start: int) -> str:
     """What a source or a stream is called in the period that begins at a moment."""
     return f"{name}@{written_moment(start)}"
+
+
+_NAMED_AT: Final = re.compile(r"(.+)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?Z)")
+
+
+def named_from(name: str) -> tuple[str, str] | None:
+    """Whose name a source or a stream of a period goes by, and when that starts; None for any other name.
+
+    Nobody registers or opens what is called like that: it begins by itself.
+    """
+    found = _NAMED_AT.fullmatch(name) if name.endswith("Z") else None
+    return None if found is None else (found[1], found[2])
+
+
+def registered_as(name: str) -> str:
+    """What a source was registered, or a stream was opened as: that of a period as what it is one of."""
+    named = named_from(name)
+    return name if named is None else named[0]
 
 
 Source = Annotated[

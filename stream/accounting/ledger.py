@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from schemas import Calibration, Extension, Population, Source, StreamIdentity, StreamSpec, StreamState
+from schemas import (
+    Calibration,
+    EventsSource,
+    Extension,
+    Population,
+    Source,
+    StreamIdentity,
+    StreamSpec,
+    StreamState,
+)
 from stream.accounting.accounts import Account, People
 from stream.accounting.budgets import Allotment, Budget
 from stream.accounting.changes import Change, Changes
@@ -27,7 +36,7 @@ class Ledger:
     """All accounts, with the operations of the budget service.
 
     ``clock`` is its time in milliseconds since 1970. It never goes back, whatever it is told, and decides which period a
-    budget is in; ``renewing`` are those that have any.
+    budget is in; ``renewing`` are those that have any. ``periods`` are the accounts of each live topic's periods.
     """
 
     def __init__(self) -> None:
@@ -36,6 +45,7 @@ class Ledger:
         self.owner_of: dict[str, str] = {}
         self.clock = 0
         self.renewing: list[Account | People] = []
+        self.periods: dict[str, list[Account]] = {}
         self._changes = Changes()
         self._turned: list[Account | People] = []
 
@@ -117,6 +127,8 @@ class Ledger:
         """Take up a source or population that is new here."""
         if isinstance(owner, Account):
             self.accounts[owner.name] = owner
+            if isinstance(owner.source, EventsSource) and owner.source.period_of is not None:
+                self.periods.setdefault(owner.source.period_of, []).append(owner)
         else:
             self.populations[owner.name] = owner
         if owner.budget.ends is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from schemas import (
     AllotmentRecord,
     Calibration,
+    EventsSource,
     GrantRecord,
     LedgerRecord,
     Period,
@@ -24,8 +25,9 @@ from stream.accounting.ledger import Ledger
 def restore(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
     """Fill an empty ledger. Of two records of one thing the later one counts; all sums come from the grants."""
     latest: dict[tuple[str | None, ...], LedgerRecord] = {}
+    of_a_period: dict[str, EventsSource] = {}
     for record in records:
-        latest[_key(record)] = record
+        latest[_key(record)] = _sharing(record, of_a_period)
     for one in latest.values():
         if isinstance(one, PopulationRecord):
             called = f"population '{one.population.population}'"
@@ -62,6 +64,15 @@ def _budget(called: str, terms: Terms, period: Period | None) -> Budget:
     if period is not None:
         budget.number, budget.starts = period.number, period.starts
     return budget
+
+
+def _sharing(record: LedgerRecord, of_a_period: dict[str, EventsSource]) -> LedgerRecord:
+    """An account of a period with the attributes that another one of its source has."""
+    source = record.source if isinstance(record, SourceRecord) else None
+    if not isinstance(source, EventsSource) or source.period_of is None:
+        return record
+    shared = source.sharing(of_a_period.setdefault(source.period_of, source))
+    return record if shared is source else record.model_copy(update={"source": shared})
 
 
 def _restore_source(ledger: Ledger, record: SourceRecord) -> None:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Final, Literal, NamedTuple
 
-from schemas import Answer
+from schemas import Answer, registered_as
 from schemas.windows import moment_ms
 
 ABOVE: Final = b'"above"'
@@ -52,8 +52,12 @@ def place_of(answer: Answer) -> Place:
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a name is one of these, in which ``*`` stands for anything; no patterns let everything through."""
-    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+    """Whether a name is one of these, in which ``*`` stands for anything; no patterns let everything through.
+
+    What stands for another in a period goes by that name too: a stream is followed from period to period.
+    """
+    names = {name, registered_as(name)}
+    return not patterns or any(fnmatchcase(one, pattern) for pattern in patterns for one in names)
 
 
 def group_text(group: Place | dict[str, str | int] | None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Final, Protocol
 
+from schemas import registered_as
 from stream.asking.alerts import ABOVE, Notice, matches
 from stream.asking.openings import Opening
 from stream.asking.results import Result
@@ -27,7 +28,10 @@ class AnswerRecord(Protocol):
 
 
 class Watch:
-    """The streams of these names, which may hold ``*``, and of this source: their alerts, with ``quiet`` all their answers."""
+    """The streams of these names, which may hold ``*``, and of this source: their alerts, with ``quiet`` all their answers.
+
+    A stream with periods is followed through all of them, by the name that it was opened under.
+    """
 
     def __init__(
         self,
@@ -45,7 +49,7 @@ class Watch:
 
     def wants(self, source: str, stream: str) -> bool:
         """Whether a stream is watched."""
-        return self._source in {None, source} and matches(stream, self._patterns)
+        return self._source in {None, source, registered_as(source)} and matches(stream, self._patterns)
 
     def begin(self, openings: Iterable[Opening], sources: AbstractSet[str]) -> list[Notice]:
         """What is told first: which of the streams that are named in full have ended.
@@ -65,9 +69,11 @@ class Watch:
         return [notice for name in self._patterns if name in known for notice in self.changed(known[name])]
 
     def changed(self, opening: Opening) -> list[Notice]:
-        """What is told when the ledger has something new of a stream."""
+        """What is told when the ledger has something new of a stream; that a period is over is nothing new."""
         if opening.end is None:
             self._ended.discard(opening.stream)
+            return []
+        if opening.state == "closed" and registered_as(opening.stream) != opening.stream:
             return []
         return self._end(opening, opening.end)
 

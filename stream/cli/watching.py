@@ -11,6 +11,7 @@ import typer
 from rich.cells import cell_len
 from rich.text import Text
 
+from schemas import registered_as
 from stream.asking.alerts import Notice, estimate_text, group_text, window_text, written_time
 from stream.cli.output import CommandError, console, show_json, visible
 from stream.client import AsyncClient
@@ -38,7 +39,7 @@ def watch(
     """Show the alerts of streams as they come.
 
     Each with its time, stream, window (in UTC) and group, its estimate with ± where there is one, and how many alerts the stream
-    has left. A stream that is halted or closed, or has no alerts left, is told of. Ctrl-C ends it.
+    has left. A stream with periods is followed from one to the next. A stream that is halted or closed, or has no alerts left, is told of. Ctrl-C ends it.
     """
     if any(not name for name in streams or ()):
         raise CommandError("give a stream's name, or * for all")
@@ -76,13 +77,15 @@ def lines(notice: Notice, width: int) -> list[Text]:
     """A notice on a terminal of so many columns: broken between its parts, and never within one that fits."""
     clock = time.strftime("%H:%M:%S", time.localtime(notice.time))
     answer = notice.answer
+    # Its window tells the period.
+    name = notice.stream if answer is None else registered_as(notice.stream)
     if answer is None:
-        sign, style, parts = "■ ended", "yellow", [notice.stream, notice.ended or ""]
+        sign, style, parts = "■ ended", "yellow", [name, notice.ended or ""]
     else:
         sign, style = _SIGNS[answer.outcome]
         left = answer.tops_left
         parts = [
-            notice.stream,
+            name,
             window_text(answer),
             group_text(answer.group),
             estimate_text(answer),

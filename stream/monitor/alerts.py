@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final, NamedTuple
 
-from schemas import MAX_ANSWER_BYTES, Answer, StreamState
+from schemas import MAX_ANSWER_BYTES, Answer, StreamState, registered_as
 from schemas.wire import Codec, MalformedEventError
 from stream.asking.alerts import ABOVE, BELOW
 from stream.asking.firing import Firing
@@ -107,7 +107,7 @@ class Alerts:
 
     def _source(self, stream: str) -> str | None:
         entry = self._entry(stream)
-        return None if entry is None or entry.grant is None else entry.grant.spec.source
+        return None if entry is None or entry.grant is None else registered_as(entry.grant.spec.source)
 
     def _state(self, stream: str) -> StreamState | None:
         entry = self._entry(stream)

@@ -51,6 +51,9 @@ class SourceShape(msgspec.Struct, frozen=True, gc=False):
     delta: float = 0.0
     accountant: Literal["pure", "zcdp"] = "pure"
     renews: str | None = None
+    period: str | None = None
+    period_of: str | None = None
+    starts: str | None = None
 
 
 class PeriodShape(msgspec.Struct, frozen=True, gc=False):

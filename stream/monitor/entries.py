@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from schemas import Amount, StreamState
+from schemas import Amount, StreamState, named_from
 from stream.accounting.costs import whole_left
 from stream.monitor.digests import (
     AmountShape,
@@ -30,7 +30,10 @@ STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
 
 @dataclass(slots=True)
 class SourceEntry:
-    """A source, with the bytes of its last ledger record and the budget that it was registered with. Its past is the trail's."""
+    """A source, with the bytes of its last ledger record and the budget that it was registered with. Its past is the trail's.
+
+    Of a period the bytes are not kept.
+    """
 
     record: SourceRecordShape
     raw: bytes
@@ -76,6 +79,12 @@ class StreamEntry:
     opened: float | None = None
     updated: float | None = None
     activity: Activity | None = None
+
+    @property
+    def is_of_period(self) -> bool:
+        """Whether it stands for another stream in one period of a live topic."""
+        named, on = named_from(self.name), None if self.grant is None else named_from(self.grant.spec.source)
+        return named is not None and on is not None and named[1] == on[1]
 
     @property
     def cutoff(self) -> int | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints
 
-from schemas import StreamState
+from schemas import StreamState, named_from
 from stream.monitor.entries import STATES, SourceEntry, StreamEntry
+from stream.monitor.lines import Lines
 from stream.monitor.models import (
     RejectedEvent,
     RejectedReason,
@@ -22,10 +23,11 @@ from stream.monitor.models import (
     View,
 )
 from stream.monitor.tables import Tables
-from stream.monitor.views import dry_in, left_share, rates, source_row, stream_row
+from stream.monitor.views import dry_in, left_share, rates, source_line, stream_line
 
 MAX_PAGE = 500
 _Entry = TypeVar("_Entry", SourceEntry, StreamEntry)
+_Listed = TypeVar("_Listed")
 _Key = Any
 
 Search = Annotated[str, StringConstraints(max_length=128)]
@@ -45,9 +47,13 @@ class _Page(View):
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50
 
 
-class SourceQuery(_Page):
-    """Which sources to list."""
+_Of = Annotated[str, StringConstraints(max_length=128)] | None
 
+
+class SourceQuery(_Page):
+    """Which sources to list. ``search`` looks at names, and among the periods of one at their moments."""
+
+    of: Annotated[_Of, Field(description="The accounts of this source's periods, and no others.")] = None
     state: Literal["open", "halted"] | None = None
     sort: SourceSort = "source"
 
@@ -59,6 +65,7 @@ class StreamQuery(_Page):
         tuple[StreamState, ...], BeforeValidator(_listed), Field(description="States, separated by commas.")
     ] = ()
     source: Annotated[str, StringConstraints(max_length=128)] | None = None
+    of: Annotated[_Of, Field(description="The streams that stand for this one in periods, and no others.")] = None
     mechanism: Annotated[str, StringConstraints(max_length=64)] | None = None
     sort: StreamSort = "stream"
 
@@ -97,47 +104,63 @@ def list_rejected(tables: Tables, query: RejectedQuery) -> RejectedView:
 
 def list_sources(tables: Tables, query: SourceQuery) -> SourcePage:
     """A page of the sources that match."""
-    search = query.search.casefold()
-    matching = [
-        entry
-        for name, entry in tables.sources.items()
-        if search in name.casefold() and query.state in {None, entry.record.state}
-    ]
-    key = _SOURCE_KEYS[query.sort]
-    page = _page(matching, lambda entry: (key(entry), entry.record.source.source), query)
+    lines = tables.source_lines
+    names = _named(lines, query)
+    if query.sort == "source" and query.state is None:
+        chosen = _slice(names, query) if query.of is not None else _page(names, str, query)
+        matching, page = len(names), [entry for name in chosen if (entry := _shown(tables.sources, lines, name))]
+    else:
+        key = _SOURCE_KEYS[query.sort]
+        found = [entry for name in names if (entry := _shown(tables.sources, lines, name)) is not None]
+        found = [entry for entry in found if query.state in {None, entry.record.state}]
+        matching = len(found)
+        page = _page(
+            found, lambda one: (key(_current(tables.sources, lines, one)), one.record.source.source), query
+        )
     return SourcePage(
-        total=len(tables.sources),
-        matching=len(matching),
+        total=len(lines) if query.of is None else len(lines.periods(query.of)),
+        matching=matching,
         offset=query.offset,
-        items=[source_row(entry) for entry in page],
+        items=[source_line(tables, entry) for entry in page],
     )
 
 
 def list_streams(tables: Tables, query: StreamQuery, now: float) -> StreamPage:
     """A page of the streams that match; where there is nothing to sort by, a stream comes last."""
-    matching = list(_matching(tables, query))
+    lines = tables.stream_lines
     value_of = _STREAM_KEYS[query.sort]
 
     def place(entry: StreamEntry) -> _Key:
-        value = value_of(entry, now)
+        value = value_of(_current(tables.streams, lines, entry), now)
         return (value is None) != query.descending, 0 if value is None else value, entry.name
 
-    page = _page(matching, place, query)
+    if query.of is not None and query.sort == "stream" and not (query.state or query.source or query.mechanism):
+        names = _named(lines, query)
+        matching, page = len(names), [tables.streams[name] for name in _slice(names, query)]
+    else:
+        found = list(_matching(tables, query))
+        matching, page = len(found), _page(found, place, query)
     return StreamPage(
-        total=tables.shown,
-        matching=len(matching),
+        total=tables.shown if query.of is None else len(lines.periods(query.of)),
+        matching=matching,
         offset=query.offset,
-        items=[stream_row(entry, now) for entry in page],
+        items=[stream_line(tables, entry, now) for entry in page],
     )
 
 
 def _matching(tables: Tables, query: StreamQuery) -> Iterable[StreamEntry]:
     search = query.search.casefold()
     states = frozenset(query.state)
-    for entry in tables.streams.values():
-        grant = entry.grant
+    named = None if query.source is None else named_from(query.source)
+    names: Iterable[str] = tables.stream_lines if query.of is None else tables.stream_lines.names(query.of)
+    if named is not None and query.of is None:
+        names = tables.stream_lines.at(named[1])
+    for name in names:
+        entry = _shown(tables.streams, tables.stream_lines, name)
+        grant = None if entry is None else entry.grant
         if (
-            grant is not None
+            entry is not None
+            and grant is not None
             and (not states or entry.state in states)
             and query.source in {None, grant.spec.source}
             and query.mechanism in {None, grant.spec.mechanism.kind}
@@ -146,7 +169,33 @@ def _matching(tables: Tables, query: StreamQuery) -> Iterable[StreamEntry]:
             yield entry
 
 
-def _page(entries: list[_Entry], key: Callable[[_Entry], _Key], query: _Page) -> list[_Entry]:
+def _named(lines: Lines, query: SourceQuery | StreamQuery) -> Sequence[str]:
+    """The lines whose names match, or the periods of one, in the order of time."""
+    search = query.search.casefold()
+    names = list(lines) if query.of is None else lines.names(query.of)
+    return [name for name in names if search in name.casefold()] if search else names
+
+
+def _shown(entries: Mapping[str, _Entry], lines: Lines, name: str) -> _Entry | None:
+    """What stands in a line: what is called so, or the latest of its periods where nothing is known but those."""
+    return entries.get(name) or entries.get(lines.current(name) or "")
+
+
+def _current(entries: Mapping[str, _Entry], lines: Lines, entry: _Entry) -> _Entry:
+    """What a line goes by: its latest period, if it has any."""
+    name = entry.name if isinstance(entry, StreamEntry) else entry.record.source.source
+    return entries.get(lines.current(name) or "", entry)
+
+
+def _slice(names: Sequence[str], query: _Page) -> Sequence[str]:
+    """A page of what is in order already."""
+    if not query.descending:
+        return names[query.offset : query.offset + query.limit]
+    end = len(names) - query.offset
+    return names[max(end - query.limit, 0) : max(end, 0)][::-1]
+
+
+def _page(entries: Sequence[_Listed], key: Callable[[_Listed], _Key], query: _Page) -> list[_Listed]:
     choose = heapq.nlargest if query.descending else heapq.nsmallest
     wanted = query.offset + query.limit
     if wanted * 4 < len(entries):

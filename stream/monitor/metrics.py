@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from schemas import Amount
 from stream.kafka.roles import ServiceName
 from stream.monitor.budget_models import Forecast
-from stream.monitor.entries import STATES
+from stream.monitor.entries import STATES, SourceEntry
 from stream.monitor.history import HEADLINE_WINDOW, PACE_WINDOWS
 from stream.monitor.monitor import Monitor
 from stream.monitor.views import dry_in, forecasts, source_row
@@ -74,7 +74,7 @@ class _Figures(Collector):
             "sotto_monitor_source_left_ratio", "Share of a source's budget not granted.", labels=["source"]
         )
         halted = GaugeMetricFamily("sotto_monitor_source_halted", "Whether a source is halted.", labels=["source"])
-        for name, entry in self._monitor.tables.sources.items():
+        for name, entry in self._registered():
             row = source_row(entry)
             parts: dict[str, Amount] = {
                 "total": row.total,
@@ -89,6 +89,11 @@ class _Figures(Collector):
             halted.add_metric([name], row.state == "halted")
         yield from (epsilon, left, halted, self._runs_out())
 
+    def _registered(self) -> Iterable[tuple[str, SourceEntry]]:
+        """All sources but the accounts of periods, which are thousands of labels: those are their source's."""
+        tables = self._monitor.tables
+        return ((name, tables.sources[name]) for name in tables.source_lines if name in tables.sources)
+
     def _runs_out(self) -> _Family:
         tables, now = self._monitor.tables, self._monitor.clock()
         lasts = GaugeMetricFamily(
@@ -96,7 +101,7 @@ class _Figures(Collector):
             "Until nothing is left of a source's budget, at the last week's pace; +Inf where that is never.",
             labels=["source"],
         )
-        for name, entry in tables.sources.items():
+        for name, entry in self._registered():
             headline = forecasts(tables, entry, now)[PACE_WINDOWS.index(HEADLINE_WINDOW)]
             lasts.add_metric([name], seconds_until_gone(headline, now))
         return lasts
@@ -112,9 +117,7 @@ class _Figures(Collector):
             "Open streams with at most a tenth of their charged answers left.",
             tables.totals.nearly_dry,
         )
-        soon = sum(
-            (left := dry_in(entry, now)) is not None and left <= DRY_SOON for entry in tables.streams.values()
-        )
+        soon = sum((left := dry_in(entry, now)) is not None and left <= DRY_SOON for entry in tables.streams_of())
         yield _gauge(
             "streams_dry_within_hour",
             "Open streams without a charged answer left in an hour at the present rate.",

@@ -134,8 +134,18 @@ class Overview(View):
     lag: Annotated[int | None, Field(description="Queries not yet answered; null before it is known.")]
 
 
+class Periods(View):
+    """What a source or a stream has in the periods of its live topic: how many there are by now, and the name of the latest."""
+
+    count: int
+    latest: str
+
+
 class SourceRow(View):
-    """A source with its budget: ``left`` = ``total`` − ``granted`` + ``refunded``; where it renews, what is left of the period's."""
+    """A source with its budget: ``left`` = ``total`` − ``granted`` + ``refunded``; where it renews, what is left of the period's.
+
+    A source with periods spends nothing itself: ``current`` is the account of the latest one. ``of`` lists them all.
+    """
 
     source: str
     kind: str
@@ -160,10 +170,17 @@ class SourceRow(View):
     meaning: Annotated[str, Field(description="What the budget promises, in plain words.")]
     streams: StreamCounts
     updated: Time
+    period: Annotated[
+        str | None, Field(description="How long a period of a live topic is, each with an account of its own.")
+    ] = None
+    period_of: Annotated[str | None, Field(description="Whose period it is the account of.")] = None
+    starts: Annotated[str | None, Field(description="When that period begins.")] = None
+    periods: Annotated[Periods | None, Field(description="The accounts of its periods.")] = None
+    current: Annotated[SourceRow | None, Field(description="The account of the latest of them.")] = None
 
 
 class SourcePage(View):
-    """Some of the sources that match, in the order asked for."""
+    """Some of the sources that match, in the order asked for; of periods only the latest, under its source, unless they are asked for."""
 
     total: int
     matching: int
@@ -228,10 +245,17 @@ class StreamRow(View):
     ]
     opened: Time | None
     updated: Annotated[Time | None, Field(description="When the last answer, charge or digest was written.")]
+    period_of: Annotated[str | None, Field(description="Which stream it stands for in one period.")] = None
+    starts: Annotated[str | None, Field(description="When that period begins.")] = None
+    periods: Annotated[Periods | None, Field(description="The streams that stand for it in periods.")] = None
+    current: Annotated[
+        StreamRow | None,
+        Field(description="The one in the latest period: the stream itself is not asked and spends nothing."),
+    ] = None
 
 
 class StreamPage(View):
-    """Some of the streams that match, in the order asked for."""
+    """Some of the streams that match, in the order asked for; of periods only the latest, under its stream, unless they are asked for."""
 
     total: int
     matching: int

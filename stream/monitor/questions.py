@@ -87,14 +87,14 @@ def _subject(tables: Tables, stream: str) -> tuple[GrantRecord, Source]:
     if entry is None or entry.grant is None:
         raise unknown("stream", stream)
     record = views.grant_record(entry)
-    return record, views.definition(tables.sources[record.spec.source])
+    return record, views.definition(tables, tables.sources[record.spec.source])
 
 
 def _candidates(tables: Tables, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:
     """The sources and streams that a name after FROM may mean; the others need not be read for it."""
     streams = [one for one in tables.streams.values() if one.grant and name in {one.name, one.grant.spec.source}]
     named = {name, *(one.grant.spec.source for one in streams if one.grant)}
-    sources = [views.source_record(tables.sources[one]) for one in named if one in tables.sources]
+    sources = [views.source_record(tables, tables.sources[one]) for one in named if one in tables.sources]
     return sources, [_current(views.grant_record(one), one.state) for one in streams]
 
 

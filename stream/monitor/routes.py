@@ -155,8 +155,12 @@ async def _workers(monitor: Monitor, _: Call) -> WorkersView:
 
 async def _source(monitor: Monitor, call: Call) -> SourceDetail:
     entry = find_source(monitor, call.names["source"])
+    registered = monitor.tables.sources.get(entry.record.source.period_of or "", entry)
     return _readable(
-        lambda: SourceDetail(row=views.source_row(entry), declaration=declaration(views.definition(entry)))
+        lambda: SourceDetail(
+            row=views.source_line(monitor.tables, entry),
+            declaration=declaration(views.definition(monitor.tables, registered)),
+        )
     )
 
 
@@ -170,14 +174,14 @@ async def _declaration(_: Monitor, call: Call) -> Declaration:
 async def _plan(monitor: Monitor, call: Call) -> Plan:
     spec: StreamSpec = call.body
     entry = find_source(monitor, spec.source)
-    source = _readable(lambda: views.definition(entry))
+    source = _readable(lambda: views.definition(monitor.tables, entry))
     async with monitor.planning:
         return await planning.plan(spec, source, entry)
 
 
 async def _curve(monitor: Monitor, call: Call) -> Curve:
     asked: CurveRequest = call.body
-    source = _readable(lambda: views.definition(find_source(monitor, asked.stream.source)))
+    source = _readable(lambda: views.definition(monitor.tables, find_source(monitor, asked.stream.source)))
     async with monitor.planning:
         return await planning.plan_curve(asked.stream, source, Against(asked.against))
 
@@ -214,8 +218,7 @@ def stream_detail(monitor: Monitor, name: str) -> StreamDetail:
     entry = monitor.tables.streams.get(name)
     if entry is None or entry.grant is None:
         raise unknown("stream", name)
-    of = monitor.tables.sources.get(entry.grant.spec.source)
-    return _readable(lambda: views.stream_detail(entry, monitor.clock(), of))
+    return _readable(lambda: views.stream_detail(monitor.tables, entry, monitor.clock()))
 
 
 def _readable(show: Callable[[], _Shown]) -> _Shown:

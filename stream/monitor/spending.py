@@ -40,13 +40,9 @@ class _Sum:
 
 
 def spending(tables: Tables, query: SpendingQuery) -> Spending:
-    """Every analyst's part, those with most streams first, and the streams that cost most."""
+    """Every analyst's part, those with most streams first, and the streams that cost most; of periods the latest counts."""
     sums: defaultdict[str | None, dict[str, _Sum]] = defaultdict(dict)
-    found = [
-        (entry, grant)
-        for entry in tables.streams.values()
-        if (grant := entry.grant) is not None and query.source in {None, grant.spec.source}
-    ]
+    found = [(entry, grant) for entry in tables.streams_of(query.source) if (grant := entry.grant) is not None]
     for entry, grant in found:
         sums[grant.analyst].setdefault(grant.spec.source, _Sum()).add(entry, grant)
     analysts = [

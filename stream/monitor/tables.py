@@ -8,8 +8,10 @@ the record with the highest offset.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
+from schemas import StreamState, named_from
 from stream.accounting.costs import whole_left
 from stream.monitor.digests import (
     ControlShape,
@@ -32,6 +34,7 @@ from stream.monitor.entries import (
     StreamEntry,
     Totals,
 )
+from stream.monitor.lines import Lines
 from stream.monitor.shared_budgets import SharedBudgets, whole
 from stream.monitor.trails import Trail
 from stream.processors.base import RecordLike
@@ -56,6 +59,8 @@ class Tables:
         self._topics = topics
         self.sources: dict[str, SourceEntry] = {}
         self.streams: dict[str, StreamEntry] = {}
+        self.source_lines = Lines()
+        self.stream_lines = Lines()
         self.restores: dict[tuple[str, int], RestoreEntry] = {}
         self.members: dict[str, MemberEntry] = {}
         self.trail = Trail()
@@ -77,6 +82,7 @@ class Tables:
             "alerts": 0,
         }
         self._seen: dict[tuple[str, int], int] = {}
+        self._states: defaultdict[str, Counter[StreamState]] = defaultdict(Counter)
         self._takes = {
             topics.ledger: self._take_ledger,
             topics.status: self._take_status,
@@ -95,6 +101,18 @@ class Tables:
     def shown(self) -> int:
         """How many streams are shown."""
         return self.totals.states.total()
+
+    def streams_of(self, source: str | None = None) -> Iterator[StreamEntry]:
+        """The streams that the ledger has told of: those of one source, or of all sources, and of a period only if it is the latest."""
+        named = None if source is None else named_from(source)
+        lines = self.stream_lines
+        names: Iterable[str | None] = lines if named is None else lines.at(named[1])
+        if source is None:
+            names = (one for name in lines for one in (name, lines.current(name)))
+        for name in names:
+            entry = self.streams.get(name or "")
+            if entry is not None and entry.grant is not None and source in {None, entry.grant.spec.source}:
+                yield entry
 
     def position(self, topic: str, partition: int) -> int:
         """The offset after the last record that was taken in."""
@@ -131,12 +149,12 @@ class Tables:
         told = record.source
         entry = self.sources.get(told.source)
         if entry is None:
-            entry = SourceEntry(record, raw, whole(told.epsilon, told.delta, told.accountant), time)
-            entry.streams.update(
-                one.state for one in self.streams.values() if one.grant and _source_of(one) == record.source.source
-            )
-            self.sources[record.source.source] = entry
-        entry.record, entry.raw, entry.updated = record, raw, time
+            total = whole(told.epsilon, told.delta, told.accountant)
+            entry = SourceEntry(record, raw, total, time, self._states[told.source])
+            self.sources[told.source] = entry
+            self.source_lines.add(told.source, period=told.period_of is not None)
+        # A period is declared as its source is, but for its name and its moment: thousands of them may be long.
+        entry.record, entry.raw, entry.updated = record, raw if told.period_of is None else b"", time
         self.changes["sources"] += 1
 
     def _take_grant(self, record: GrantRecordShape, raw: bytes, time: float) -> None:
@@ -148,6 +166,7 @@ class Tables:
             entry = self.streams[entry.name] = StreamEntry(entry.name, opened=opened)
             entry.incarnation = record.identity.incarnation
         entry.grant, entry.raw, entry.ending = record, raw, record.ending
+        self.stream_lines.add(entry.name, period=entry.is_of_period)
         if entry.state == "exhausted" and not entry.has_run_dry:
             # It was extended: what its worker and the ledger said before is over.
             entry.state, entry.reason = "open", None
@@ -276,11 +295,7 @@ class Tables:
         totals.answered += sign * entry.answered
         totals.tops += sign * entry.tops
         totals.nearly_dry += sign * entry.nearly_dry
-        totals.states[entry.state] += sign
-        if (source := self.sources.get(_source_of(entry))) is not None:
-            source.streams[entry.state] += sign
+        if not entry.is_of_period:
+            totals.states[entry.state] += sign
+        self._states[entry.grant.spec.source][entry.state] += sign
         self.changes["streams"] += 1
-
-
-def _source_of(entry: StreamEntry) -> str:
-    return "" if entry.grant is None else entry.grant.spec.source

@@ -6,7 +6,18 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Literal
 
-from schemas import MAX_RECORD_BYTES, Amount, GrantRecord, LedgerRecord, Position, Source, SourceRecord
+from schemas import (
+    MAX_RECORD_BYTES,
+    Amount,
+    EventsSource,
+    GrantRecord,
+    LedgerRecord,
+    Position,
+    Source,
+    SourceRecord,
+    moment_ms,
+    named_from,
+)
 from schemas.wire import Codec, MalformedEventError
 from stream.accounting.promises import promises
 from stream.accounting.versions import KEPT_OF_A_VERSION
@@ -14,8 +25,10 @@ from stream.asking.standing import standing_words
 from stream.monitor.budget_models import BurnDown, BurnPoint, Forecast
 from stream.monitor.entries import RATE_WINDOWS, SourceEntry, StreamEntry
 from stream.monitor.history import History, Pace, PeriodEnd, amount_of
+from stream.monitor.lines import Lines
 from stream.monitor.models import (
     Overview,
+    Periods,
     PromiseParts,
     Rate,
     SourceRow,
@@ -56,8 +69,11 @@ def overview(tables: Tables, history: Series, workers: WorkersView, *, ready: bo
     return Overview(
         time=now,
         ready=ready,
-        sources=len(tables.sources),
-        sources_halted=sum(entry.record.state == "halted" for entry in tables.sources.values()),
+        sources=len(tables.source_lines),
+        sources_halted=sum(
+            (entry := tables.sources.get(name)) is not None and entry.record.state == "halted"
+            for name in tables.source_lines
+        ),
         streams=StreamCounts(**{state: count for state, count in totals.states.items() if count}),
         nearly_dry=totals.nearly_dry,
         answered=totals.answered,
@@ -94,7 +110,34 @@ def source_row(entry: SourceEntry) -> SourceRow:
         meaning=meaning_of(record.period),
         streams=StreamCounts(**{state: count for state, count in entry.streams.items() if count}),
         updated=entry.updated,
+        period=record.source.period,
+        period_of=record.source.period_of,
+        starts=record.source.starts,
     )
+
+
+def source_line(tables: Tables, entry: SourceEntry) -> SourceRow:
+    """A source with its budget, and with its latest period if it has any."""
+    row = source_row(entry)
+    if (periods := periods_of(tables.source_lines, row.source)) is None:
+        return row
+    latest = source_row(tables.sources[periods.latest])
+    return row.model_copy(update={"periods": periods, "current": latest})
+
+
+def stream_line(tables: Tables, entry: StreamEntry, now: float) -> StreamRow:
+    """A stream in one line, and with its latest period if it has any."""
+    row = stream_row(entry, now)
+    if (periods := periods_of(tables.stream_lines, row.stream)) is None:
+        return row
+    latest = stream_row(tables.streams[periods.latest], now)
+    return row.model_copy(update={"periods": periods, "current": latest})
+
+
+def periods_of(lines: Lines, name: str) -> Periods | None:
+    """How many periods a line has, and what the latest is called."""
+    latest = lines.current(name)
+    return None if latest is None else Periods(count=len(lines.periods(name)), latest=latest)
 
 
 def left_share(left: Amount, total: Amount) -> float:
@@ -125,7 +168,7 @@ def burn_down(tables: Tables, entry: SourceEntry, now: float) -> BurnDown:
     # The trail notes what is spent once a minute; the ledger's record is never behind it.
     if not points or latest.model_copy(update={"time": points[-1].time}) != points[-1]:
         points.append(latest)
-    return BurnDown(source=source_row(entry), points=points, forecasts=forecasts(tables, entry, now))
+    return BurnDown(source=source_line(tables, entry), points=points, forecasts=forecasts(tables, entry, now))
 
 
 def forecasts(tables: Tables, entry: SourceEntry, now: float) -> list[Forecast]:
@@ -167,17 +210,24 @@ def told_paces(paces: Iterable[Pace]) -> list[Forecast]:
     ]
 
 
-def definition(entry: SourceEntry) -> Source:
-    """A source as it was registered."""
-    return source_record(entry).source
+def definition(tables: Tables, entry: SourceEntry) -> Source:
+    """A source as it was registered, or began."""
+    return source_record(tables, entry).source
 
 
-def source_record(entry: SourceEntry) -> SourceRecord:
-    """The ledger's whole record of a source."""
-    record = _records.decode(entry.raw)
+def source_record(tables: Tables, entry: SourceEntry) -> SourceRecord:
+    """The ledger's whole record of a source; that of a period is its source's, with its own name and moment."""
+    shape = entry.record
+    of = entry if shape.source.period_of is None else tables.sources.get(shape.source.period_of, entry)
+    record = _records.decode(of.raw)
     if not isinstance(record, SourceRecord):
         raise TypeError("a source's entry holds another record")
-    return record
+    source = record.source
+    if of is entry or not isinstance(source, EventsSource) or shape.source.starts is None:
+        return record
+    figures = {part: getattr(shape, part).model() for part in ("granted", "spent", "refunded", "left")}
+    began = source.of_period(moment_ms(shape.source.starts))
+    return record.model_copy(update={**figures, "source": began, "state": shape.state, "reason": shape.reason})
 
 
 def rates(entry: StreamEntry, now: float) -> list[Rate]:
@@ -204,6 +254,7 @@ def stream_row(entry: StreamEntry, now: float) -> StreamRow:
     grant = entry.grant
     if grant is None or entry.spent is None:
         raise TypeError("a stream is shown once the ledger has its grant")
+    named = named_from(entry.name) if entry.is_of_period else None
     return StreamRow(
         stream=entry.name,
         source=grant.spec.source,
@@ -230,6 +281,8 @@ def stream_row(entry: StreamEntry, now: float) -> StreamRow:
         dry_in=dry_in(entry, now),
         opened=entry.opened,
         updated=entry.updated,
+        period_of=named[0] if named else None,
+        starts=named[1] if named else None,
     )
 
 
@@ -257,21 +310,22 @@ def grant_record(entry: StreamEntry) -> GrantRecord:
     return record
 
 
-def stream_detail(entry: StreamEntry, now: float, of: SourceEntry | None = None) -> StreamDetail:
-    """A stream with its definition and timeline; ``of`` is its source's entry, which tells of a standing stream's groups."""
+def stream_detail(tables: Tables, entry: StreamEntry, now: float) -> StreamDetail:
+    """A stream with its definition and timeline."""
     record = grant_record(entry)
+    of = tables.sources.get(record.spec.source)
     standing = record.spec.standing
     position = entry.position
     timeline = entry.activity.timeline if entry.activity is not None else ()
     return StreamDetail(
-        row=stream_row(entry, now),
+        row=stream_line(tables, entry, now),
         spec=record.spec,
         calibration=record.calibration,
         incarnation=entry.incarnation,
         position=position and Position(topic=position.topic, partition=position.partition, offset=position.offset),
         timeline=[TimelinePoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in timeline],
         standing=None if standing is None else standing_words(standing),
-        windows=None if standing is None or of is None else promised_windows(record.spec, definition(of)),
+        windows=None if standing is None or of is None else promised_windows(record.spec, definition(tables, of)),
     )
 
 

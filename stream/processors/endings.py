@@ -28,6 +28,12 @@ class _Brief(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Brief).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def essence(value: bytes) -> bytes:
+    """What of a control event says whether it takes back another, or is taken back by one: a hundred bytes of thousands."""
+    return _encode(_decode(value))
 
 
 def undoes(known: bytes | None, later: bytes | None) -> bool:

@@ -38,6 +38,23 @@ async def questions(ground: Ground, topic: str) -> list[dict[str, Any]]:
     return found
 
 
+class Follower:
+    """Takes in all that is told of a stream, by the name that it was opened under."""
+
+    def __init__(self, ground: Ground, stream: str) -> None:
+        self.told: list[tuple[str, str]] = []
+        self._task = asyncio.create_task(self._follow(ground, stream))
+
+    async def _follow(self, ground: Ground, stream: str) -> None:
+        async for notice in ground.client.watch(stream, quiet=True):
+            self.told.append((notice.stream, notice.ended or (notice.answer.id if notice.answer else "")))
+
+    def stop(self) -> list[tuple[str, str]]:
+        """End it and give what was told."""
+        self._task.cancel()
+        return sorted(self.told)
+
+
 async def trail_findings(ground: Ground) -> list[str]:
     """What the trail has against the ledger."""
     check, topics = TrailCheck(), ground.client.topics
@@ -71,6 +88,7 @@ async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(groun
         "standing": standing,
     }
     await ground.client.open(StreamSpec.model_validate(spec, strict=False))
+    follower = Follower(ground, "counts")
     wanted: Counter[tuple[str, str]] = Counter()
     async with AIOKafkaProducer(bootstrap_servers=ground.settings.bootstrap) as producer:
         for half in range(2 * HOURS):
@@ -102,7 +120,7 @@ async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(groun
         grants = {one.spec.stream: one for one in await ground.client.list_streams()}
         ended = {name for name, one in grants.items() if one.state == "closed"}
         answers = await questions(ground, topics.answers)
-        if len(answers) >= len(wanted) and len(ended) == HOURS - 1:
+        if len(follower.told) >= len(answers) >= len(wanted) and len(ended) == HOURS - 1:
             break
         await asyncio.sleep(0.5)
 
@@ -112,6 +130,8 @@ async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(groun
     answers = await questions(ground, topics.answers)
     assert sorted((one["stream"], one["id"]) for one in answers) == sorted(wanted)
     assert not [one for one in answers if one["outcome"] in {"rejected", "halted"}]
+    # One who follows the stream by its own name is told of all periods, and of no period's end.
+    assert follower.stop() == sorted(wanted)
     assert ended == {named_at("counts", BEGINS + hour * HOUR) for hour in range(HOURS - 1)}
     assert grants.keys() == {"counts", *(named_at("counts", BEGINS + hour * HOUR) for hour in range(HOURS))}
     assert await trail_findings(ground) == []

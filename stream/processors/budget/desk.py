@@ -24,6 +24,7 @@ from schemas import (
     StreamIdentity,
     StreamSpec,
     TableSource,
+    named_from,
     subject_of,
 )
 from stream.accounting.accounts import Account
@@ -39,7 +40,7 @@ from stream.noise import NoiseScaleError
 from stream.processors.base import Outputs, RecordLike
 from stream.processors.budget.openings import definition_digest, plan_for, require_reach
 from stream.processors.budget.periods import Periods, period_meaning, require_whole_life
-from stream.processors.budget.standing import completed, is_named_for_period, promised_windows, require_declared
+from stream.processors.budget.standing import completed, promised_windows, require_declared
 from stream.processors.budget.telling import Workers
 from stream.processors.receipts import Receipts, Write, receipt_key, request_digest
 from stream.processors.written import require_kept_digits
@@ -176,7 +177,7 @@ class Desk:
 
     def _completed(self, spec: StreamSpec, source: Source) -> StreamSpec:
         """The specification with what was left out; RefusedError if nobody opens such a stream."""
-        if is_named_for_period(spec.stream):
+        if named_from(spec.stream) is not None:
             raise RefusedError("stream: ends as the name of one of a period does; choose another name")
         if isinstance(source, EventsSource) and source.period_of is not None:
             raise RefusedError(

@@ -6,7 +6,7 @@ together fit the budget, and in each period a stream like it is opened on that p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 
 from blake3 import blake3
 
@@ -18,6 +18,7 @@ from schemas import (
     StreamSpec,
     moment_ms,
     named_at,
+    named_from,
     span_ms,
     written_moment,
 )
@@ -27,7 +28,6 @@ from stream.accounting.ledger import Ledger
 from stream.accounting.refusals import RefusedError
 from stream.processors.base import Outputs, RecordLike
 from stream.processors.budget.openings import definition_digest
-from stream.processors.budget.standing import is_named_for_period
 from stream.processors.budget.telling import Workers
 
 
@@ -48,16 +48,14 @@ class Periods:
         begun, self._begun = self._begun, []
         return begun
 
-    def of(self, source: str) -> Iterator[Account]:
-        """The accounts of a source's periods."""
-        for account in self._ledger.accounts.values():
-            if isinstance(account.source, EventsSource) and account.source.period_of == source:
-                yield account
+    def of(self, source: str) -> Sequence[Account]:
+        """The accounts of a source's periods, as they began."""
+        return self._ledger.periods.get(source, ())
 
     def require_free(self, name: str) -> None:
         """Refuse a source or stream with periods if what would be one of its periods is there already."""
         for known in (*self._ledger.accounts, *self._ledger.owner_of):
-            if known.startswith(f"{name}@") and is_named_for_period(known):
+            if (named := named_from(known)) is not None and named[0] == name:
                 raise RefusedError(f"'{known}' is in the way of the periods of '{name}'; choose another name")
 
     def earliest(self, source: Source) -> int:

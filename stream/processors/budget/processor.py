@@ -87,14 +87,23 @@ class BudgetProcessor:
     def restored(self) -> Mapping[str, int]:
         """Rebuild the accounts: sources first, whatever order compaction left. Gives the inputs' next offsets."""
         with _uncollected():
-            records = [_entry_of(record) for record in self._restoring.values()]
-            restore(self.ledger, records)
-        self.desk.receipts.restore(record for record in records if isinstance(record, Receipt))
-        for progress in (record for record in records if isinstance(record, LedgerProgress)):
+            beside: list[LedgerRecord] = []
+            restore(self.ledger, self._entries(beside))
+        self.desk.receipts.restore(record for record in beside if isinstance(record, Receipt))
+        for progress in (record for record in beside if isinstance(record, LedgerProgress)):
             self._reached = {self._topics.requests: progress.requests, self._topics.charges: progress.charges}
             self._trail.restore(progress.trail)
         self._restoring = {}
         return dict(self._reached)
+
+    def _entries(self, beside: list[LedgerRecord]) -> Iterator[LedgerRecord]:
+        """The accounts and grants that were collected, one by one; what is no part of the ledger goes ``beside``."""
+        for record in self._restoring.values():
+            entry = _entry_of(record)
+            if isinstance(entry, Receipt | LedgerProgress):
+                beside.append(entry)
+            else:
+                yield entry
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """There are no tables to follow."""

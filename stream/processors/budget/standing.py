@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Final
 
 from schemas import (
@@ -22,7 +21,7 @@ from schemas import (
     written_moment,
 )
 from schemas.queries import MAX_CANDIDATES
-from schemas.sources import MAX_PARENT_NAME
+from schemas.sources import MAX_PARENT_NAME, named_from
 from stream.accounting.movement import ends_of, horizon, movement
 from stream.accounting.refusals import RefusedError
 from stream.accounting.setting import Movement, Setting
@@ -34,17 +33,9 @@ _LONGEST_LATENESS_DAYS: Final = 31
 _LONGEST_WINDOW_DAYS: Final = 366
 
 
-_PERIOD_NAME: Final = re.compile(r".+@\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z")
-
-
-def is_named_for_period(name: str) -> bool:
-    """Whether a source or a stream is called as one of a period is: nobody registers or opens those."""
-    return _PERIOD_NAME.fullmatch(name) is not None
-
-
 def require_declared(source: Source) -> None:
     """Refuse a source that is declared for what nobody registers, or a source with periods that cannot have them."""
-    if is_named_for_period(source.source):
+    if named_from(source.source) is not None:
         raise RefusedError(
             "source: ends as the name of a period does, and those begin by themselves; choose another name"
         )

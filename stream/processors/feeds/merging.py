@@ -186,8 +186,8 @@ class MergeProcessor:
     def _hear(self, record: RecordLike) -> None:
         name = (record.key or b"").decode(errors="replace")
         told = told_of(record, self._told.get(name))
-        if told is None or told.spec.stream != name:
-            return
+        if told is None or told.spec.stream != name or told.source.period_of is not None:
+            return  # what is counted is told of models alone
         self._told[name] = told
         if not told.asks:
             self._ended.add(name)

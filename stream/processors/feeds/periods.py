@@ -30,7 +30,7 @@ class Periods:
         if not told.source.has_periods or not is_asked(told, start):
             return True
         source, stream = _names(told, start)
-        if self._definitions.find(source, stream) is not None:
+        if self._definitions.knows(source, stream):
             self._requested.discard(source)
             return True
         if source not in self._requested:

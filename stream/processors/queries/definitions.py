@@ -14,7 +14,16 @@ from typing import Annotated, Any, Literal, Union, get_args
 import msgspec
 from pydantic import BaseModel, StringConstraints
 
-from schemas import FIRST_VERSION, MAX_RECORD_BYTES, Control, Extensions, Mechanism, StreamIdentity, StreamSpec
+from schemas import (
+    FIRST_VERSION,
+    MAX_RECORD_BYTES,
+    Control,
+    EventsSource,
+    Extensions,
+    Mechanism,
+    StreamIdentity,
+    StreamSpec,
+)
 from schemas.base import Identifier, Reason
 from schemas.wire import Codec, MalformedEventError, struct
 from stream.processors.queries.terms import TermsTable
@@ -151,6 +160,8 @@ class DefinitionReader:
         terms = self.terms.index_of(definition)
         if definition.extensions:
             return _definition(wire, terms, definition.extensions)
+        if isinstance(definition.source, EventsSource) and definition.source.period_of is not None:
+            return _definition(wire, terms)  # what it has in common with others ends with its period
         self._known[_shared(wire)] = (terms, value.count(b'"') - _quotes_of_reason(wire))
         return _definition(wire, terms)
 

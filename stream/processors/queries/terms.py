@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from blake3 import blake3
 
 from schemas import (
     FIRST_VERSION,
@@ -174,6 +175,7 @@ class TermsTable:
     def __init__(self) -> None:
         self.all: list[Terms] = []
         self._index: dict[tuple[Any, ...], int] = {}
+        self._of_a_period: dict[str, EventsSource] = {}
 
     def index_of(self, definition: Control) -> int:
         """The number of a definition's terms."""
@@ -182,8 +184,10 @@ class TermsTable:
             mechanism = mechanism.model_copy(update={"threshold": 0.0})
         source, calibration = definition.source, definition.calibration
         data = (definition.fingerprint, definition.version, definition.spec.standing)
-        key = (source.model_dump_json(), mechanism, calibration, *data)
+        key = (blake3(source.model_dump_json().encode()).digest(), mechanism, calibration, *data)
         if (index := self._index.get(key)) is None:
             index = self._index[key] = len(self.all)
+            if isinstance(source, EventsSource) and source.period_of is not None:
+                source = source.sharing(self._of_a_period.setdefault(source.period_of, source))
             self.all.append(Terms(source, mechanism, calibration, *data))
         return index

@@ -208,3 +208,67 @@ def test_a_standing_streams_windows_and_groups_are_told() -> None:
             alerts.take(one._replace(timestamp=2_000_000_000_000))  # the driver begins in 1970
         [firing] = alerts.view(AlertQuery()).firing
         assert (firing.latest.group, firing.since) == ({"origin": "EWR"}, 1362722400.0)
+
+
+def by_day(client: Driver) -> None:
+    """A stream with a period a day, an alert on each of three, and the first two days over."""
+    client.register(
+        {
+            "source": "flights",
+            "kind": "events",
+            "topic": "ops.departures",
+            "neighbors": "add-remove",
+            "epsilon": 4,
+            "person": "tailnum",
+            "time": "scheduled",
+            "clock": "marks",
+            "ahead": "30d",
+            "unit": "person-period",
+            "period": "1d",
+            "attributes": {},
+        }
+    )
+    client.open(
+        {
+            "stream": "late",
+            "source": "flights",
+            "epsilon": 1,
+            "expected_queries": 1000,
+            "mechanism": {"kind": "above_threshold", "threshold": 900, "cutoff": 1, "monotone": True},
+            "standing": {"window": {"size": "12h"}, "begins": "2013-03-08T00:00:00Z"},
+        }
+    )
+    for day in ("08", "09", "10"):
+        at = {"scheduled": f"2013-03-{day}T05:15:00Z"}
+        client.publish("flights", [{"tailnum": f"N{number}", **at} for number in range(2_000)])
+    for day in ("09", "10", "11"):
+        client.advance("flights", f"2013-03-{day}T00:00:00Z")
+
+
+def test_a_stream_with_periods_is_followed_by_its_own_name() -> None:
+    with Driver(KEY) as client:
+        by_day(client)
+        for streams, source in ((("late",), None), (("la*",), None), ((), "flights"), (("late",), "flights")):
+            found = told(client.watch(*streams, source=source, from_beginning=True))
+            assert sorted(one for one in found if one[1] == "above") == [
+                (f"late@2013-03-{day}T00:00:00Z", "above") for day in ("08", "09", "10")
+            ]
+            # That a period is over is no news, and that its alerts are used up is.
+            assert not any(outcome == "closed" for _, outcome in found)
+            assert ("late@2013-03-10T00:00:00Z", "exhausted") in found
+        one = told(client.watch("late@2013-03-09T00:00:00Z", from_beginning=True))
+        assert [name for name, outcome in one if outcome == "above"] == ["late@2013-03-09T00:00:00Z"]
+        client.close("flights", "late", "no longer needed")
+        [ended] = client.watch("late")
+        assert (ended.stream, ended.ended) == ("late", "closed: no longer needed")
+
+
+def test_a_line_has_the_streams_own_name_and_json_the_periods() -> None:
+    stream = "late@2013-01-01T00:00:00Z"
+    notice = Notice(0.0, stream, "flights@2013-01-01T00:00:00Z", answer("above", stream=stream))
+    [line] = lines(notice, 120)
+    assert " late  2013-01-01 05:00–06:00" in line.plain
+    assert "@" not in line.plain
+    assert document(notice)["stream"] == stream
+    [ended] = lines(Notice(0.0, stream, ended="exhausted"), 120)
+    assert stream in ended.plain

@@ -154,7 +154,7 @@ def test_digests_bring_answers_that_cost_nothing() -> None:
     installation.show(status(installation, "ward", 40, 2, 55))
     row = views.stream_row(installation.tables.streams["ward"], installation.now)
     assert (row.answered, row.tops, row.tops_left) == (40, 2, 8)
-    detail = views.stream_detail(installation.tables.streams["ward"], installation.now)
+    detail = views.stream_detail(installation.tables, installation.tables.streams["ward"], installation.now)
     assert detail.position is not None
     assert detail.position.offset == 55
 
@@ -193,7 +193,9 @@ def test_the_timeline_starts_at_the_opening_and_ends_with_the_totals() -> None:
     for second in range(500):
         installation.now += 60.0
         installation.show(status(installation, "ward", 2 * second + 1, second, second))
-    timeline = views.stream_detail(installation.tables.streams["ward"], installation.now).timeline
+    timeline = views.stream_detail(
+        installation.tables, installation.tables.streams["ward"], installation.now
+    ).timeline
     assert 16 <= len(timeline) <= 64
     assert (timeline[0].time, timeline[0].answered) == (opened, 0)
     assert (timeline[-1].time, timeline[-1].answered, timeline[-1].tops) == (installation.now, 999, 499)

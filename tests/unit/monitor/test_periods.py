@@ -1,0 +1,164 @@
+"""Sources and streams with periods, as the monitor's API lists them: a line each, with the latest period under it, and all on request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.periods import TOPICS, Year, shown
+from schemas import EventsSource
+from stream.monitor import views
+from stream.monitor.listing import SourceQuery, StreamQuery, list_sources, list_streams
+from stream.monitor.metrics import exposition
+from stream.monitor.tables import Tables
+from tests.unit.monitor.installation import Installation, get
+from tests.unit.test_driver_periods import DAYS, FLIGHTS, LATE, events
+from tests.unit.test_many_periods import calls
+
+
+def installation(days: int = 4) -> Installation:
+    found = Installation()
+    driver = found.driver
+    driver.register(FLIGHTS)
+    driver.open(LATE)
+    driver.publish("flights", events(days))
+    for day in DAYS[1 : days + 1]:
+        driver.advance("flights", day)
+    found.open()
+    return found
+
+
+async def test_a_source_is_one_line_with_the_figures_of_its_latest_period() -> None:
+    async with installation().web() as client:
+        page = await get(client, "/api/sources")
+        overview = await get(client, "/api/overview")
+    assert [row["source"] for row in page["items"]] == ["feed", "flights"]
+    assert page["total"] == page["matching"] == overview["sources"] == 2
+    line = page["items"][1]
+    assert line["period"] == "1d"
+    assert line["periods"] == {"count": 4, "latest": f"flights@{DAYS[3]}"}
+    assert (line["spent"]["epsilon"], line["current"]["spent"]["epsilon"]) == (0.0, pytest.approx(0.63))
+    assert (line["current"]["period_of"], line["current"]["starts"]) == ("flights", DAYS[3])
+    assert page["items"][0]["current"] is None
+
+
+async def test_a_stream_is_one_line_with_the_figures_of_its_latest_period() -> None:
+    async with installation().web() as client:
+        page = await get(client, "/api/streams")
+        overview = await get(client, "/api/overview")
+        detail = await get(client, "/api/streams/late")
+    [line] = page["items"]
+    assert page["total"] == page["matching"] == overview["streams"]["open"] == 1
+    assert overview["streams"]["closed"] == 0
+    assert line["periods"] == {"count": 4, "latest": f"late@{DAYS[3]}"}
+    assert (line["answered"], line["current"]["answered"], line["current"]["state"]) == (0, 21, "open")
+    assert (line["current"]["period_of"], line["current"]["starts"]) == ("late", DAYS[3])
+    assert detail["row"]["current"]["stream"] == f"late@{DAYS[3]}"
+    assert overview["answered"] == 4 * 21
+
+
+async def test_the_periods_of_one_are_listed_page_by_page() -> None:
+    async with installation().web() as client:
+        for path, of, name in (("sources", "flights", "source"), ("streams", "late", "stream")):
+            latest = await get(client, f"/api/{path}", of=of, descending="true", limit="3")
+            assert [row[name] for row in latest["items"]] == [f"{of}@{day}" for day in DAYS[3:0:-1]]
+            assert (latest["total"], latest["matching"]) == (4, 4)
+            rest = await get(client, f"/api/{path}", of=of, descending="true", limit="3", offset="3")
+            assert [row[name] for row in rest["items"]] == [f"{of}@{DAYS[0]}"]
+            oldest = await get(client, f"/api/{path}", of=of, limit="2", offset="1")
+            assert [row[name] for row in oldest["items"]] == [f"{of}@{day}" for day in DAYS[1:3]]
+            one = await get(client, f"/api/{path}", of=of, search="01-02")
+            assert [row[name] for row in one["items"]] == [f"{of}@{DAYS[1]}"]
+            assert (await get(client, f"/api/{path}", of="nobody"))["items"] == []
+        closed = await get(client, "/api/streams", of="late", state="closed")
+        assert [row["stream"] for row in closed["items"]] == [f"late@{day}" for day in DAYS[:3]]
+        halted = await get(client, "/api/sources", of="flights", state="halted", sort="left")
+        assert halted["matching"] == 0
+        on_one = await get(client, "/api/streams", source=f"flights@{DAYS[0]}")
+        assert [row["stream"] for row in on_one["items"]] == [f"late@{DAYS[0]}"]
+        on_all = await get(client, "/api/streams", source="flights")
+        assert [row["stream"] for row in on_all["items"]] == ["late"]
+
+
+async def test_each_period_has_its_own_place() -> None:
+    found = installation()
+    async with found.web() as client:
+        told = await get(client, f"/api/sources/flights@{DAYS[1]}")
+        budget = await get(client, f"/api/budgets/flights@{DAYS[1]}")
+        stream = await get(client, f"/api/streams/late@{DAYS[1]}")
+    assert told["declaration"]["source"]["source"] == "flights"
+    assert budget["source"]["spent"]["epsilon"] == pytest.approx(0.63)
+    assert stream["row"]["state"] == "closed"
+    tables = found.tables
+    for name in ("flights", f"flights@{DAYS[1]}"):
+        source = views.definition(tables, tables.sources[name])
+        kept = {one.key: one.value for one in found.driver.records(found.driver.topics.ledger)}
+        assert isinstance(source, EventsSource)
+        assert source.model_dump_json().encode() in (kept[f"source|{name}".encode()] or b"")
+
+
+async def test_spending_and_metrics_name_no_period_but_the_latest() -> None:
+    found = installation()
+    async with found.web() as client:
+        spending = await get(client, "/api/spending")
+        before = await get(client, "/api/spending", source=f"flights@{DAYS[0]}")
+    assert [one["stream"] for one in spending["costliest"]] == [f"late@{DAYS[3]}", "late"]
+    assert [one["stream"] for one in before["costliest"]] == [f"late@{DAYS[0]}"]
+    text = exposition(found.monitor).decode()
+    assert 'source_left_ratio{source="flights"}' in text
+    assert "flights@" not in text
+    assert 'sotto_monitor_streams{state="closed"} 0.0' in text
+
+
+def test_the_latest_period_alone_is_there_where_nothing_else_is_known() -> None:
+    found = installation()
+    tables = Tables(found.driver.topics)
+    for record in found.records():
+        if record.key not in {b"source|flights", b"grant|flights|late", b"late"}:
+            tables.take(record)
+    assert [row.source for row in list_sources(tables, SourceQuery()).items] == ["feed", f"flights@{DAYS[3]}"]
+    assert [row.stream for row in list_streams(tables, StreamQuery(), 0.0).items] == [f"late@{DAYS[3]}"]
+
+
+@pytest.fixture(scope="module")
+def years() -> list[Tables]:
+    found = []
+    for periods in (5, 60):
+        year = Year(streams=2, categories=3)
+        year.pass_by(periods)
+        found.append(shown(year))
+    return found
+
+
+LISTS: list[Any] = [
+    lambda tables: list_sources(tables, SourceQuery()),
+    lambda tables: list_sources(tables, SourceQuery(sort="left_share", state="open")),
+    lambda tables: list_streams(tables, StreamQuery(), 0.0),
+    lambda tables: list_streams(tables, StreamQuery(sort="dry_in", state=("open",)), 0.0),
+    lambda tables: list(tables.streams_of()),
+]
+
+
+@pytest.mark.parametrize("work", LISTS)
+def test_lists_do_not_grow_with_the_periods_that_are_over(years: list[Tables], work: Any) -> None:
+    few, many = years
+    assert calls(lambda: work(few)) == calls(lambda: work(many))
+
+
+def test_each_record_is_read_for_itself() -> None:
+    """Whatever the ledger holds already: a restart takes as long as there are records, and not their square."""
+
+    def taken(periods: int) -> int:
+        year = Year(streams=1, categories=3)
+        year.pass_by(periods)
+        return calls(lambda: shown(year)) // periods
+
+    assert taken(120) < 1.5 * taken(30)
+
+
+def test_a_period_keeps_no_definition_of_its_own(years: list[Tables]) -> None:
+    many = years[1]
+    kept = sum(len(entry.raw) for entry in many.sources.values())
+    assert kept == len(many.sources["live"].raw) > 0
+    assert TOPICS.ledger in many.inputs

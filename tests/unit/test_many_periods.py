@@ -1,0 +1,115 @@
+"""Periods add up: what is done at an edge does not grow with those that are over, and little is kept of them."""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from benchmarks.periods import TOPICS, Year, heard, hosting, restored
+from schemas import EventsSource
+from stream.processors.feeds.definitions import Definitions
+from stream.processors.feeds.told import Told
+
+FEW, MANY = 5, 60
+_INCARNATION = re.compile(rb'"incarnation":"[0-9a-f]{32}"')
+
+
+@pytest.fixture(scope="module")
+def years() -> tuple[Year, Year]:
+    """One with few periods, and one with many."""
+    found = []
+    for periods in (FEW, MANY):
+        year = Year(streams=2, categories=3)
+        year.pass_by(periods)
+        found.append(year)
+    return found[0], found[1]
+
+
+def calls(work: Callable[[], Any]) -> int:
+    """How many functions are called: of what is done, what no other program on the machine changes."""
+    counted = 0
+
+    def count(_: Any, event: str, __: Any) -> None:
+        nonlocal counted
+        counted += event in {"call", "c_call"}
+
+    work()  # what is made once
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+WORK: list[Callable[[Definitions], Any]] = [
+    lambda definitions: definitions.sources(),
+    lambda definitions: definitions.asking_in_periods("live", "busy-0"),
+    lambda definitions: definitions.knows("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z"),
+]
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_what_feeds_do_at_an_edge_does_not_grow(
+    years: tuple[Year, Year], work: Callable[[Definitions], Any]
+) -> None:
+    few, many = (heard(year.records(TOPICS.control)) for year in years)
+    assert calls(lambda: work(few)) == calls(lambda: work(many))
+
+
+def test_feeds_know_what_they_count_and_what_asks(years: tuple[Year, Year]) -> None:
+    definitions = heard(years[1].records(TOPICS.control))
+    assert list(definitions.sources()) == ["live"]
+    asking = [one.spec.stream for one in definitions.asking_in_periods("live", "busy-1")]
+    assert asking == ["busy-1@2026-01-03T10:00:00Z", "busy-1@2026-01-03T11:00:00Z"]
+
+
+def test_what_the_budget_service_does_at_an_edge_does_not_grow() -> None:
+    few, many = Year(streams=2, categories=3), Year(streams=2, categories=3)
+    few.pass_by(FEW)
+    many.pass_by(4 * MANY)
+    # A look at each account, or at each name, would be hundreds of calls more for each of eight requests.
+    assert calls(lambda: many.pass_by(2)) < 1.02 * calls(lambda: few.pass_by(2))
+
+
+def test_feeds_keep_no_definition_of_a_stream_whose_period_is_closed(years: tuple[Year, Year]) -> None:
+    def kept(year: Year) -> int:
+        definitions = heard(year.records(TOPICS.control))
+        gc.collect()
+        found = sum(isinstance(one, Told) for one in gc.get_objects())
+        assert definitions.knows("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z")
+        assert definitions.find("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z") is None
+        return found
+
+    assert kept(years[0]) == kept(years[1])
+
+
+def test_an_opening_that_comes_late_does_not_begin_a_closed_period_again(years: tuple[Year, Year]) -> None:
+    year = Year(streams=1, categories=3)
+    year.pass_by(1)
+    [*_, opened] = year.records(TOPICS.control)
+    assert opened.key == b"busy-0@2026-01-01T00:00:00Z"
+    definitions = heard(years[1].records(TOPICS.control))
+    [closed] = [one for one in years[1].records(TOPICS.control) if one.key == opened.key]
+    first, second = (_INCARNATION.findall(one.value or b"")[0] for one in (opened, closed))
+    before = definitions.version
+    definitions.take([opened._replace(value=(opened.value or b"").replace(first, second))])
+    assert definitions.version == before
+    assert definitions.find("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z") is None
+    # Another opening under the name is news.
+    definitions.take([opened])
+    assert definitions.find("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z") is not None
+
+
+def test_restored_periods_share_their_attributes(years: tuple[Year, Year]) -> None:
+    ledger = restored(years[1].records(TOPICS.ledger)).ledger
+    hosted = hosting(years[1].records(TOPICS.control)).streams.terms
+    for sources in ([one.source for one in ledger.periods["live"]], [one.source for one in hosted]):
+        found = [one for one in sources if isinstance(one, EventsSource) and one.period_of is not None]
+        assert len(found) >= MANY
+        assert len({id(one.attributes) for one in found}) == 1
