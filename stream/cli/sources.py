@@ -14,6 +14,7 @@ from stream.cli.budgets import show_budget
 from stream.cli.grants import ShownGrant, shown_grants
 from stream.cli.later import Later, group_of
 from stream.cli.output import AsJson, amount, asked, read_document, say, show_json, show_table
+from stream.cli.periods import AllPeriods, folded
 from stream.client import AsyncClient
 from stream.mechanisms.ranges import range_of
 
@@ -84,18 +85,21 @@ def refresh(
 
 
 @app.command("list")
-def list_sources(as_json: AsJson = False) -> None:
-    """List all sources with their budgets."""
+def list_sources(every: AllPeriods = False, as_json: AsJson = False) -> None:
+    """List all sources with their budgets; of one with periods, its latest period's."""
     records = asyncio.run(_sources_now())
     if as_json:
         show_json(records)
         return
+    lines = folded(records, lambda record: record.source.source, every=every)
+    periods = ["period"] if any(line.period for line in lines) else []
     show_table(
-        f"{len(records)} sources" if records else "no sources; register one with 'sotto source add'",
-        ["source", "kind", "state", "granted", "spent", "left", "streams"],
+        f"{len(lines)} sources" if records else "no sources; register one with 'sotto source add'",
+        ["source", *periods, "kind", "state", "granted", "spent", "left", "streams"],
         [
             [
-                record.source.source,
+                name,
+                *([period] if periods else []),
                 record.source.kind,
                 record.state,
                 amount(record.granted),
@@ -103,7 +107,7 @@ def list_sources(as_json: AsJson = False) -> None:
                 amount(record.left),
                 str(record.streams),
             ]
-            for record in records
+            for name, record, period in lines
         ],
     )
 
@@ -122,6 +126,12 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
     show_budget(f"{source} ({record.state}){_clamping(record.source)}", record, allotments)
     if isinstance(record.source, EventsSource):
         say(declared_topic(record.source), soft_wrap=True)
+        if record.source.has_periods:
+            say(
+                f"each period has an account of its own; see 'sotto source list' for the latest, 'sotto source list --all' for all of them, and "
+                f"'sotto stream list {source}' for their streams",
+                soft_wrap=True,
+            )
     if record.population is not None:
         say(
             f"it also counts against population {record.population}; see 'sotto population show {record.population}'"

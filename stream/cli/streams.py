@@ -7,11 +7,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from schemas import GrantRecord, Receipt, StreamSpec
+from schemas import GrantRecord, Receipt, StreamSpec, registered_as
 from stream.accounting.charged import charged_answers
 from stream.asking.standing import standing_words, windows_words
 from stream.cli.grants import ShownGrant, shown_grants
 from stream.cli.output import AsJson, amount, asked, read_document, say, show_json, show_table
+from stream.cli.periods import AllPeriods, Line, folded, in_periods
 from stream.client import AsyncClient
 from stream.errors import Missing
 from stream.extras import explained
@@ -45,27 +46,30 @@ def open_stream(
 @app.command("list")
 def list_streams(
     source: Annotated[str | None, typer.Argument(help="Only this source's streams.")] = None,
+    every: AllPeriods = False,
     as_json: AsJson = False,
 ) -> None:
-    """List all streams ever opened, or a source's."""
-    grants = asyncio.run(_listed(source))
+    """List all streams ever opened, or a source's; of one on a source with periods, the latest period's figures."""
+    lines = asyncio.run(_listed(source, every=every or as_json))
     if as_json:
-        show_json([one.grant for one in grants])
+        show_json([one.item.grant for one in lines])
         return
+    periods = ["period"] if any(line.period for line in lines) else []
     show_table(
-        f"{len(grants)} streams" if grants else "no streams; open one with 'sotto stream open'",
-        ["stream", "source", "mechanism", "state", "cost", "spent", "charged"],
+        f"{len(lines)} streams" if lines else "no streams; open one with 'sotto stream open'",
+        ["stream", *periods, "source", "mechanism", "state", "cost", "spent", "charged"],
         [
             [
-                one.grant.spec.stream,
-                one.grant.spec.source,
+                name,
+                *([period] if periods else []),
+                one.grant.spec.source if every else registered_as(one.grant.spec.source),
                 one.grant.spec.mechanism.kind,
                 one.state,
                 amount(one.grant.cost),
                 amount(one.spent),
                 one.charged,
             ]
-            for one in grants
+            for name, one, period in lines
         ],
     )
 
@@ -182,10 +186,16 @@ async def _ended(how: Literal["close", "halt"], source: str, stream: str) -> Rec
         return await (client.close(source, stream) if how == "close" else client.halt(source, stream))
 
 
-async def _listed(source: str | None) -> list[ShownGrant]:
+async def _listed(source: str | None, *, every: bool) -> list[Line[ShownGrant]]:
     async with AsyncClient() as client:
-        grants = sorted(await client.list_streams(source), key=lambda one: (one.spec.source, one.spec.stream))
-        return await shown_grants(client, grants)
+        grants = await client.list_streams(source)
+        if source is not None and any(grant.spec.standing is not None for grant in grants):
+            # Streams of a live topic may stand for others in periods, on accounts of their own.
+            grants = [one for one in await client.list_streams() if in_periods(one.spec.source, source)]
+        grants.sort(key=lambda one: (one.spec.source, one.spec.stream))
+        lines = folded(grants, lambda one: one.spec.stream, every=every)
+        shown = await shown_grants(client, [line.item for line in lines])
+        return [Line(line.name, one, line.period) for line, one in zip(lines, shown, strict=True)]
 
 
 async def _grant(source: str, stream: str) -> ShownGrant:

@@ -18,9 +18,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from schemas import Amount
+from schemas import Amount, registered_as
 from stream.cli.monitor_address import monitor_of
 from stream.cli.output import CommandError, console, visible
+from stream.cli.periods import moment
 from stream.monitor.models import (
     MemberRow,
     Overview,
@@ -180,12 +181,13 @@ def _sources(page: SourcePage, detail: Detail) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("granted", "spent", "refunded", "total") if detail is Detail.ALL else ("spent",):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in page.items:
+    for line in page.items:
+        row = line.current or line
         low = "bold red" if row.left_share < 0.1 else ""
         amounts = (row.granted, row.spent, row.refunded, row.total) if detail is Detail.ALL else (row.spent,)
         left = Text(f"{row.left_share:.1%}", low)
         bar = [_budget_bar(row)] if with_bar else []
-        table.add_row(_text(row.source), _state(row.state), *bar, left, *map(_amount, amounts))
+        table.add_row(_name(line.source, row.starts), _state(line.state), *bar, left, *map(_amount, amounts))
     return _or_hint(table, "none yet: register one with 'sotto source add'", page.items)
 
 
@@ -202,7 +204,8 @@ def _streams(page: StreamPage, detail: Detail) -> Table:
     return _or_hint(table, "none yet: open one with 'sotto stream open'", page.items)
 
 
-def _stream_cells(row: StreamRow, *, wide: bool) -> list[Text]:
+def _stream_cells(line: StreamRow, *, wide: bool) -> list[Text]:
+    row, name = line.current or line, _name(line.stream, (line.current or line).starts)
     minute = next(rate for rate in row.rates if rate.window_seconds == 60)
     charges = row.tops if row.cutoff is None or row.tops_left is None else row.cutoff - row.tops_left
     used = f"{charges:,}" if row.cutoff is None else f"{charges:,}/{row.cutoff:,}"
@@ -213,14 +216,14 @@ def _stream_cells(row: StreamRow, *, wide: bool) -> list[Text]:
     if row.refused and not ending:
         state = Text("not answering", "red")
     if not wide:
-        return [_text(row.stream), state, bar + Text(used), *rates]
+        return [name, state, bar + Text(used), *rates]
     dry = "–" if row.dry_in is None else _duration(row.dry_in)
     rest = [
         Text(f"{row.answered:,}"),
         Text(f"{row.alpha:.4g}{' (vacuous)' if any(one.warning for one in row.promises) else ''}"),
         Text(dry),
     ]
-    return [_text(row.stream), state, _text(row.mechanism), bar + Text(used), *rates, *rest]
+    return [name, state, _text(row.mechanism), bar + Text(used), *rates, *rest]
 
 
 def _members(workers: WorkersView, detail: Detail) -> Table:
@@ -263,6 +266,15 @@ def _rejected(rejected: RejectedView) -> Text:
         return Text("Rejected: none", "bright_black")
     reasons = ", ".join(f"{visible(reason.code)} {reason.count:,}" for reason in rejected.reasons)
     return Text(f"Rejected {rejected.total:,}: {reasons}", "yellow")
+
+
+def _name(name: str, period: str | None) -> Text:
+    """What a line is called, and the period that its figures are of."""
+    return (
+        _text(name)
+        if period is None
+        else Text.assemble(_text(registered_as(name)), (f" {moment(period)}", "bright_black"))
+    )
 
 
 def _add_name(table: Table, name: str, detail: Detail) -> None:

@@ -1,0 +1,127 @@
+"""How commands list sources and streams with periods: a line each, all of them on request."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any, Self
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from schemas import Amount
+from sotto import Driver
+from stream.cli import sources, streams
+from stream.cli.app import app
+from stream.cli.periods import folded, moment
+from stream.cli.top import Frame, picture
+from stream.monitor.listing import SourceQuery, StreamQuery, list_sources, list_streams
+from tests.unit.monitor.test_periods import installation
+from tests.unit.monitor.test_top import frame
+from tests.unit.test_driver_periods import DAYS, played, ready
+
+WIDE = {"COLUMNS": "200"}
+
+
+class InMemory:
+    """The client's calls, on a driver."""
+
+    driver: Driver
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    async def list_sources(self) -> list[Any]:
+        return self.driver.list_sources()
+
+    async def list_streams(self, source: str | None = None) -> list[Any]:
+        return self.driver.list_streams(source)
+
+    async def digests(self, names: Any) -> dict[str, Any]:
+        list(names)
+        return {}
+
+    async def budget(self, source: str) -> Any:
+        return self.driver.budget(source)
+
+    async def list_allotments(self, *, source: str) -> list[Any]:
+        return self.driver.list_allotments(source=source)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Any:
+    InMemory.driver = played(ready())
+    InMemory.driver.register(
+        {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 1, "sensitivity": 1}
+    )
+    for module in (sources, streams):
+        monkeypatch.setattr(module, "AsyncClient", InMemory)
+
+    def said(*arguments: str) -> str:
+        result = CliRunner().invoke(app, list(arguments), env=WIDE)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return said
+
+
+def test_sources_are_listed_with_their_latest_period(run: Any) -> None:
+    text = run("source", "list")
+    assert "2 sources" in text
+    [line] = [line for line in text.splitlines() if "flights" in line]
+    assert "2013-01-04, of 4" in line
+    assert "flights@" not in line
+    assert "0.63" in line
+    assert "period" in text
+    every = run("source", "list", "--all")
+    assert "6 sources" in every
+    assert all(f"flights@{day}" in every for day in DAYS[:4])
+    assert len(json.loads(run("source", "list", "--json"))) == 6
+    assert "sotto source list --all" in run("source", "show", "flights")
+
+
+def test_streams_are_listed_with_their_latest_period(run: Any) -> None:
+    for arguments in (("stream", "list"), ("stream", "list", "flights")):
+        text = run(*arguments)
+        assert "1 streams" in text
+        [line] = [line for line in text.splitlines() if "late" in line]
+        assert "2013-01-04, of 4" in line
+        assert "@" not in line
+        assert "21 / 200" in line
+        every = run(*arguments, "--all")
+        assert "5 streams" in every
+        assert all(f"late@{day}" in every for day in DAYS[:4])
+        assert len(json.loads(run(*arguments, "--json"))) == 5
+    one = run("stream", "list", f"flights@{DAYS[1]}")
+    assert "1 streams" in one
+    assert "closed" in one
+
+
+def test_what_has_no_periods_is_listed_as_before() -> None:
+    assert folded(["b", "a", "b-c"], str) == [("b", "b", ""), ("a", "a", ""), ("b-c", "b-c", "")]
+    assert [moment(f"2013-01-01T{at}Z") for at in ("00:00:00", "05:00:00", "05:30:10")] == [
+        "2013-01-01",
+        "2013-01-01T05:00",
+        "2013-01-01T05:30:10",
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_top_shows_the_latest_period_under_the_name_that_was_opened(width: int) -> None:
+    found = installation()
+    pages = list_sources(found.tables, SourceQuery()), list_streams(found.tables, StreamQuery(), found.now)
+    given = frame()
+    shown = Frame(given.overview, *pages, given.workers, given.rejected)
+    console = Console(file=io.StringIO(), width=width)
+    console.print(picture(shown, width))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "flights 2013-01-04" in text
+    assert "late 2013-01-04" in text
+    assert "@" not in text
+    assert "21/200" in text
+    assert f"ε {Amount(epsilon=0.63, delta=0).epsilon:g}" in text
