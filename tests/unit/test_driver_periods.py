@@ -245,8 +245,9 @@ def test_crashes_and_redelivery_change_nothing() -> None:
         for record in (request_codec.decode(one.value or b"") for one in broken.records(broken.topics.requests))
         if isinstance(record, BeginPeriod | CloseStream)
     ]
+    model = grants(broken)["late"].identity.incarnation
     assert {one.request for one in begun} == {
-        *(f"begin/flights@{day}" for day in DAYS[:4]),
+        *(f"begin/{model}@{day}" for day in DAYS[:4]),
         *(f"end/late@{day}" for day in DAYS[:3]),
     }
 
@@ -271,6 +272,42 @@ def test_streams_that_open_later_are_asked_from_the_first_period_on_that_has_not
     assert {f"late@{DAYS[2]}", f"more@{DAYS[2]}"} <= grants(driver).keys()
     assert f"more@{DAYS[1]}" not in grants(driver)
     assert sources(driver)[f"flights@{DAYS[3]}"].granted.epsilon <= 10.0
+    assert findings(driver) == []
+
+
+def test_a_period_that_was_asked_for_too_late_by_one_stream_begins_for_another() -> None:
+    """Its account was asked for just before somebody closed the stream, and the ledger heard of that first."""
+    ahead = ready()
+    ahead.advance("flights", DAYS[1])
+    asked_for = [request_codec.decode(one.value or b"") for one in ahead.records(ahead.topics.requests)]
+    begin = next(one for one in asked_for if isinstance(one, BeginPeriod))
+
+    driver = ready()
+    assert grants(driver)["late"].identity == grants(ahead)["late"].identity
+    driver.close("flights", "late")
+    with pytest.raises(Refused, match="has no open stream that asks of this period"):
+        driver.request(begin)
+    driver.open({**LATE, "stream": "more"})
+    played(driver, days=2)
+    assert {f"more@{day}" for day in DAYS[:2]} <= {stream for stream, _ in asked(driver)}
+    assert findings(driver) == []
+
+
+def test_a_stream_of_a_period_that_begins_when_it_is_over_for_its_model_is_closed_too() -> None:
+    """Another stream waits for events that are days late; by then its companion, without a window in the first period, is far ahead."""
+    driver = Driver(KEY, partitions=3)
+    driver.register(FLIGHTS)
+    driver.open({**LATE, "epsilon": 4.0, "standing": {**LATE["standing"], "lateness": "3d"}})
+    begins = "2013-01-01T21:00:00Z"
+    driver.open({**LATE, "stream": "ahead", "epsilon": 4.0, "standing": {**LATE["standing"], "begins": begins}})
+    driver.advance("flights", DAYS[3])
+    assert f"ahead@{DAYS[1]}" in grants(driver)
+    assert f"flights@{DAYS[0]}" not in sources(driver)
+    driver.advance("flights", "2013-01-04T12:00:00Z")
+    assert (grants(driver)[f"late@{DAYS[0]}"].state, grants(driver)[f"ahead@{DAYS[0]}"].state) == (
+        "open",
+        "closed",
+    )
     assert findings(driver) == []
 
 

@@ -148,10 +148,14 @@ class MergeProcessor:
         return len(records)
 
     def idle(self, now: float) -> Outputs:
-        """Drop what control ended, and ask the windows whose periods have begun."""
+        """Drop what control ended, ask the windows whose periods have begun, and close the periods that are over."""
         del now
         outputs = Outputs()
         self._settle(outputs)
+        if self._periods.take_news():
+            for name, stream in sorted(self._streams.items()):
+                if (known := self._told.get(name)) is not None and known.asks:
+                    self._periods.close(outputs, known, stream.reached)
         asked = 0
         for name in sorted(self._waiting):
             told, merged = self._told.get(name), self._streams.get(name)

@@ -23,7 +23,11 @@ class Periods:
     def __init__(self, topics: Topics, definitions: Definitions) -> None:
         self._topics = topics
         self._definitions = definitions
-        self._requested: set[str] = set()
+        self._asking: dict[str, str] = {}
+        """The periods that are asked for, and the stream that asks."""
+        self._ending: dict[str, set[str]] = {}
+        """What of each stream is asked to be closed."""
+        self._seen = -1
 
     def is_ready(self, outputs: Outputs, told: Told, start: int) -> bool:
         """Whether it is known what a window asks; if not, its period is asked for."""
@@ -31,14 +35,15 @@ class Periods:
             return True
         source, stream = _names(told, start)
         if self._definitions.knows(source, stream):
-            self._requested.discard(source)
+            self._asking.pop(source, None)
             return True
-        if source not in self._requested:
-            self._requested.add(source)
-            begin = BeginPeriod(
-                request=f"begin/{source}", source=told.source.source, start=written_moment(period_of(told, start))
-            )
-            self._write(outputs, begin)
+        asking = self._definitions.find(told.source.source, self._asking.get(source, ""))
+        if asking is None or not asking.asks:
+            # Of a stream that has ended nobody knows whether it was in time: so each asks for itself.
+            self._asking[source] = told.spec.stream
+            begins = written_moment(period_of(told, start))
+            request = f"begin/{told.incarnation}@{begins}"
+            self._write(outputs, BeginPeriod(request=request, source=told.source.source, start=begins))
         return False
 
     def asked_by(self, told: Told, start: int) -> Told | None:
@@ -50,18 +55,30 @@ class Periods:
         found = self._definitions.find(*_names(told, start)) if is_asked(told, start) else None
         return found if found is not None and found.asks else None
 
+    def take_news(self) -> bool:
+        """Whether control has told of anything since the last call."""
+        before, self._seen = self._seen, self._definitions.version
+        return before != self._seen
+
     def passed(self, outputs: Outputs, told: Told, before: int, reached: int) -> None:
-        """Close a stream's periods that lie a whole one behind, when all windows of one more have been asked."""
+        """Close a stream's periods that are over if its windows have been asked over an edge."""
+        if told.source.has_periods and _asked_to(told, before) != _asked_to(told, reached):
+            self.close(outputs, told, reached)
+
+    def close(self, outputs: Outputs, told: Told, reached: int) -> None:
+        """Close a stream's periods that lie a whole one behind, now that all windows of one more have been asked.
+
+        Control may tell of one of them later than of the next, so this is to be looked at with all that it tells.
+        """
         if not told.source.has_periods:
             return
-        length, size = told.source.period_ms, told.standing.window.size_ms
-        asked_to = (reached + size) // length * length
-        if (before + size) // length * length == asked_to:
-            return
-        for one in self._definitions.asking_in_periods(told.source.source, told.spec.stream):
-            if moment_ms(one.source.starts or "") <= asked_to - 2 * length:
-                name, source = one.spec.stream, one.source.source
-                self._write(outputs, CloseStream(request=f"end/{name}", source=source, stream=name, reason=OVER))
+        model, behind = told.spec.stream, _asked_to(told, reached) - 2 * told.source.period_ms
+        asking = self._definitions.asking_in_periods(told.source.source, model)
+        over = {one.spec.stream: one for one in asking if moment_ms(one.source.starts or "") <= behind}
+        for name in sorted(over.keys() - self._ending.get(model, set())):
+            source = over[name].source.source
+            self._write(outputs, CloseStream(request=f"end/{name}", source=source, stream=name, reason=OVER))
+        self._ending[model] = set(over)
 
     def _write(self, outputs: Outputs, request: BeginPeriod | CloseStream) -> None:
         key = request.source.encode()
@@ -83,6 +100,12 @@ def lies_in_one(told: Told, start: int) -> bool:
 def period_of(told: Told, start: int) -> int:
     """The beginning of the period that a moment lies in."""
     return start - start % told.source.period_ms
+
+
+def _asked_to(told: Told, reached: int) -> int:
+    """Up to where all windows of periods have been asked: the edge behind or at the end of the one that was reached."""
+    length = told.source.period_ms
+    return (reached + told.standing.window.size_ms) // length * length
 
 
 def _names(told: Told, start: int) -> tuple[str, str]:
