@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from aiokafka.partitioner import murmur2
@@ -32,8 +34,8 @@ TOTAL = 6
 """What counts of a person over a running count's whole horizon: less than most people send."""
 
 
-def live_source(topic: str, clock: str, idle: str = "1s") -> EventsSource:
-    """A live topic whose people's events are bounded."""
+def live_source(topic: str, clock: str, idle: str = "1s", **changed: str) -> EventsSource:
+    """A live topic whose people's events are bounded; declared otherwise as ``changed`` says."""
     declared: dict[str, Any] = {
         "kind": "events",
         "source": "visits",
@@ -47,6 +49,7 @@ def live_source(topic: str, clock: str, idle: str = "1s") -> EventsSource:
         "total": TOTAL,
         "clock": clock,
         "idle": idle,
+        **changed,
     }
     request = {"request": "source", "kind": "register", "source": declared}
     source = RegisterSource.model_validate(request, strict=False).source
@@ -117,7 +120,7 @@ class Visits:
             "value": chance.randrange(12),
         }
         key = person.encode()
-        partition = int(murmur2(key) & 0x7FFFFFFF) % self._partitions
+        partition = _home(person, self._partitions)
         fate = chance.random()
         if fate < 0.01:
             event["at"] = now + 10**9
@@ -135,7 +138,10 @@ class Visits:
 def violations_of_windows(
     logs: Logs, topics: Topics, source: EventsSource, specs: Sequence[StreamSpec], partitions: int, until: int
 ) -> list[str]:
-    """What is wrong with the questions of standing streams, whose windows are closed if their clock is at ``until``."""
+    """What is wrong with the questions of standing streams, whose windows are closed if their clock is at ``until``.
+
+    ``source`` may be the account of a period, with the streams of that period.
+    """
     found: list[str] = []
     for spec in specs:
         wanted = dict(_wanted(logs, topics, source, spec, partitions, until))
@@ -146,6 +152,8 @@ def violations_of_windows(
         if missing > 0:
             found.append(f"{spec.stream}: {missing} of {len(wanted)} questions were not asked")
         wanted |= dict(_wanted(logs, topics, source, spec, partitions, until + 10**10, most=len(asked)))
+        if len(asked) > len(wanted):
+            found.append(f"{spec.stream}: asked {len(asked)} questions, and there are only {len(wanted)}")
         for question, (identifier, numbers) in zip(asked, wanted.items(), strict=False):
             shown = question.get("values", [question.get("value")])
             if question["id"] != identifier:
@@ -174,13 +182,11 @@ def _wanted(
         for start, cell, count in _counted(logs, topics, source, spec, number, partitions):
             counts[start][cell] += count
     cells = len(GROUPS) if standing.by else 1
-    first = start = standing.window.first_from(moment_ms(standing.begins or ""))
-    given, tree = 0, _tree(logs, topics, spec)
-    while start + size + late <= until and (most is None or given < most):
+    first, end = asked_between(source, spec)
+    start, given, tree = first, 0, _tree(logs, topics, spec)
+    while start < end and start + size + late <= until and (most is None or given < most):
         if tree is not None:
             windows = (start - first) // every + 1
-            if windows > tree.steps:
-                return
             for cell in range(cells):
                 passed = [counts[first + number * every][cell] for number in range(windows)]
                 sums = [sum(passed[node.start : node.end]) for node in tree.nodes(windows)]
@@ -196,6 +202,22 @@ def _wanted(
         start += every
 
 
+def asked_between(source: EventsSource, spec: StreamSpec) -> tuple[int, float]:
+    """The first window that is asked, and before which moment all begin that are: each lies in a period's stream's period.
+
+    A running count has a horizon, in each period anew.
+    """
+    standing = spec.standing
+    assert standing is not None
+    window = standing.window
+    first = window.first_from(moment_ms(standing.begins or ""))
+    reach = spec.mechanism.steps * window.every_ms if isinstance(spec.mechanism, RunningCount) else math.inf
+    if source.starts is None:
+        return first, first + reach
+    start = moment_ms(source.starts)
+    return first, start + min(reach, source.period_ms - window.size_ms + 1)
+
+
 def _counted(
     logs: Logs, topics: Topics, source: EventsSource, spec: StreamSpec, number: int, partitions: int
 ) -> Iterator[tuple[int, int, int]]:
@@ -203,17 +225,15 @@ def _counted(
     standing = spec.standing
     assert standing is not None
     size, every, late = standing.window.size_ms, standing.window.every_ms, span_ms(standing.lateness)
-    first = standing.window.first_from(moment_ms(standing.begins or ""))
+    first, end = asked_between(source, spec)
     bound = 1 if standing.count == "people" else source.contribution
-    end, total = float("inf"), float("inf")
-    if isinstance(spec.mechanism, RunningCount):
-        end, total = first + spec.mechanism.steps * every, source.total or total
+    total = (source.total if isinstance(spec.mechanism, RunningCount) else None) or math.inf
     visits: Counter[tuple[str, int]] = Counter()
     lives: Counter[str] = Counter()
     effect = _effect(logs, topics, source, spec.stream, number)
     for event, clock in _events(logs, source, number, partitions, effect):
         at, who, value = event["at"], event["who"]["id"], min(event["value"], 9)
-        if standing.where is not None and value < 5:
+        if not first <= at < end + size or (standing.where is not None and value < 5):
             continue
         for start in range(at - at % every, at - at % every - size, -every):
             if not first <= start < end or clock >= start + size + late:
@@ -240,7 +260,7 @@ def _events(
         event = _event(record.value)
         if marks or event is None or record.offset < effect:
             continue
-        if int(murmur2(event["who"]["id"].encode()) & 0x7FFFFFFF) % partitions != number:
+        if _home(event["who"]["id"], partitions) != number:
             continue
         if clock < 0 or event["at"] <= clock + span_ms(source.ahead):
             yield event, clock
@@ -258,12 +278,20 @@ def _tree(logs: Logs, topics: Topics, spec: StreamSpec) -> CountingTree | None:
 
 
 def _effect(logs: Logs, topics: Topics, source: EventsSource, stream: str, number: int) -> int:
-    """From which offset on a partition counts for a stream, as its changelog has it."""
-    key = f"stream|{stream}".encode()
-    kept = [one.value for one in logs.get((topics.feed_state(source.source), number), ()) if one.key == key]
+    """From which offset on a partition counts for a stream, or for the model of a period's, as its changelog has it."""
+    state, model = source.period_of or source.source, stream.partition("@")[0]
+    key = f"stream|{model}".encode()
+    kept = [one.value for one in logs.get((topics.feed_state(state), number), ()) if one.key == key]
     return int(json.loads(kept[-1] or b"")["offset"]) if kept else 0
 
 
+@lru_cache(maxsize=4096)
+def _home(person: str, partitions: int) -> int:
+    """The partition of a person."""
+    return int(murmur2(person.encode()) & 0x7FFFFFFF) % partitions
+
+
+@lru_cache(maxsize=1 << 16)
 def _event(value: bytes | None) -> dict[str, Any] | None:
     try:
         event = json.loads(value or b"")

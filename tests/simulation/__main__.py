@@ -8,7 +8,10 @@ import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.simulation.schedule import play
+from tests.simulation import live, periods, schedule
+
+WORLDS = {"queries": schedule.play, "live": live.play, "periods": periods.play}
+"""What is simulated: queries and budgets, feeds alone, or all services over a live topic with periods."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -16,6 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--schedules", type=int, default=2000, help="how many seeds from there on")
+    parser.add_argument("--world", choices=WORLDS, default="queries", help="what is simulated")
     parser.add_argument("--processes", type=int, default=1, help="how many at a time")
     chosen = parser.parse_args(arguments)
     began = time.monotonic()
@@ -23,7 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
     figures: Counter[str] = Counter()
     broken = 0
     with ProcessPoolExecutor(chosen.processes) as pool:
-        for report in pool.map(play, range(chosen.seed, chosen.seed + chosen.schedules), chunksize=20):
+        for report in pool.map(
+            WORLDS[chosen.world], range(chosen.seed, chosen.seed + chosen.schedules), chunksize=20
+        ):
             injected += report.injected
             figures += report.figures
             if report.violations:

@@ -11,7 +11,8 @@ from aiokafka import TopicPartition
 from aiokafka.errors import InvalidTimestampError, KafkaError, ProducerFenced, UnknownMemberIdError
 from blake3 import blake3
 
-from stream.processors.base import Message, Record
+from stream.processors.base import Headers, Message, Record
+from stream.processors.unread import TOO_LARGE, Unread, UnreadBatch
 from tests.simulation.clock import EPOCH, VirtualLoop
 from tests.simulation.logs import Log, Transaction
 
@@ -87,10 +88,17 @@ class Broker:
         """Milliseconds since the epoch."""
         return int((EPOCH + self.loop.time()) * 1000)
 
-    def append(self, topic: str, partition: int, key: bytes, value: bytes | None) -> None:
+    def append(self, topic: str, partition: int, key: bytes, value: bytes | None, headers: Headers = ()) -> None:
         """Write one record outside any transaction."""
-        self.logs[TopicPartition(topic, partition)].append([(key, value, ())], self.timestamp)
+        self.logs[TopicPartition(topic, partition)].append([(key, value, headers)], self.timestamp)
         self._tell()
+
+    def append_unreadable(self, topic: str, partition: int) -> int:
+        """Write what the client library would give for a batch that does not unfold, as one record; gives its offset."""
+        offset = self.logs[TopicPartition(topic, partition)].end
+        batch = UnreadBatch(offset, offset, "zstd", 12_000, "ab" * 32)
+        self.append(topic, partition, b"", Unread(b"(a batch)", TOO_LARGE, batch))
+        return offset
 
     def seed(self, records: Iterable[Record]) -> None:
         """Write records as they are, before anybody reads."""

@@ -26,6 +26,8 @@ from tests.chaos.load import Questions
 from tests.simulation.cast import EVERYBODY, PARTITIONS, group_of
 from tests.simulation.world import World
 
+Upset = Callable[[World, random.Random], bool]
+
 _GOING_ON = {"numeric_sparse", "laplace", "noisy_max", "exponential"}
 """The kinds of streams over the table that a refresh does not close."""
 _LIMITED = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential", "pmw", "sparse_pmw"}
@@ -187,20 +189,20 @@ async def _stop_a_stream(world: World, pace: random.Random) -> None:
         world.injected["opening repeated after a halt"] += 1
 
 
-async def trouble(world: World) -> None:
-    """Upset the whole now and then."""
+async def trouble(world: World, *more: Upset, seconds: float = 4.0) -> None:
+    """Upset the whole now and then, also with what only this world has."""
     chance = world.branch()
     for _ in range(chance.randint(0, 4)):
-        await asyncio.sleep(chance.uniform(0.0, 4.0))
-        upset = chance.choice(UPSETS)
+        await asyncio.sleep(chance.uniform(0.0, seconds))
+        upset = chance.choice((*UPSETS, *more))
         if upset(world, chance):
             world.injected[upset.__name__.strip("_").replace("_", " ")] += 1
 
 
 def _kill(world: World, chance: random.Random) -> bool:
-    victims = world.services
+    victims = world.processes
     if victims:
-        chance.choice(victims).process.kill()
+        chance.choice(victims).kill()
     return bool(victims)
 
 
@@ -212,9 +214,9 @@ def _kill_budget_services(world: World) -> None:
 
 
 def _zombie(world: World, chance: random.Random) -> bool:
-    victims = world.services
+    victims = world.processes
     if victims:
-        chance.choice(victims).process.suspend(chance.uniform(3.0, 12.0))
+        chance.choice(victims).suspend(chance.uniform(3.0, 12.0))
     return bool(victims)
 
 
@@ -257,14 +259,13 @@ def _worker_replaced(world: World, chance: random.Random) -> bool:
 
 def _broker_outage(world: World, chance: random.Random) -> bool:
     seconds = chance.uniform(0.5, 6.0)
-    for service in world.services:
-        service.process.cut(seconds)
+    for process in world.processes:
+        process.cut(seconds)
     return True
 
 
 def _compaction(world: World, chance: random.Random) -> bool:
-    topics = world.topics
-    compacted = {topics.state, topics.ledger} | (set() if world.late_opening else {topics.control})
+    compacted = world.changelogs
     logs = [log for log in world.broker.logs.values() if log.topic in compacted]
     return sum(log.compact(chance) for log in logs) > 0
 
@@ -293,9 +294,10 @@ def _readable(world: World, topic: str, number: int) -> list[Record]:
 def _control_event_repeated(world: World, chance: random.Random) -> bool:
     """A control event comes once more, behind those that followed it."""
     number = chance.randrange(PARTITIONS)
-    record = chance.choice(_readable(world, world.topics.control, number))
-    world.repeat_control(record)
-    return True
+    readable = _readable(world, world.topics.control, number)
+    if readable:
+        world.repeat_control(chance.choice(readable))
+    return bool(readable)
 
 
 def _charge_repeated(world: World, chance: random.Random) -> bool:
@@ -314,7 +316,7 @@ def _unreadable_batch(world: World, chance: random.Random) -> bool:
     return True
 
 
-UPSETS: tuple[Callable[[World, random.Random], bool], ...] = (
+UPSETS: tuple[Upset, ...] = (
     _kill,
     _zombie,
     _another_worker_joins,

@@ -5,31 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from dataclasses import dataclass
 from functools import cache
-
-from aiokafka import TopicPartition
 
 from schemas import StreamSpec
 from sotto import Driver
-from stream.kafka.feeds import FeedService, feed_group
-from stream.kafka.health import Health
-from stream.kafka.membership import MembershipLostError
-from stream.kafka.names import merging_group
 from stream.processors.base import Record, RecordLike
 from stream.processors.topics import Topics
-from stream.processors.unread import TOO_LARGE, Unread, UnreadBatch
-from stream.settings import Settings
 from tests.chaos.windows import Logs, Visits, live_source, standing_specs, violations_of_windows
 from tests.simulation.broker import Broker
 from tests.simulation.cast import KEY, PARTITIONS, SETTINGS
-from tests.simulation.clients import clients_of
 from tests.simulation.clock import EPOCH, VirtualLoop, virtual_time
-from tests.simulation.faults import Faults, Process
+from tests.simulation.faults import Faults
+from tests.simulation.feeds import LIVE_PARTITIONS, Feeds
 from tests.simulation.schedule import Report, lazily, quiet
 
-LIVE_PARTITIONS = 3
-"""A live topic is its owner's: its partitions are others than the installation's."""
 SECONDS = 24
 """How long people send events."""
 PATIENCE = 240.0
@@ -68,25 +57,6 @@ def specs() -> tuple[StreamSpec, ...]:
     return tuple(standing_specs("4s", "2s", BEGINS))
 
 
-@dataclass(eq=False)
-class Running:
-    """A feed, as its supervisor sees it."""
-
-    process: Process
-    service: FeedService
-    task: asyncio.Task[None]
-    instance: str
-    leaving: bool = False
-
-    def end(self) -> None:
-        """Cut it off in the middle of whatever it does."""
-        for engine in self.service._engines.values():
-            for task in engine._tasks.values():
-                task.cancel()
-        for task in (self.task, *self.service._serving.values()):
-            task.cancel()
-
-
 class LiveWorld:
     """Everything of one schedule."""
 
@@ -101,10 +71,9 @@ class LiveWorld:
         self.faults = Faults(self.branch(), strikes=self.chance.randint(0, 6), rate=0.01)
         self.injected: Counter[str] = self.faults.injected
         self.visits = Visits(LIVE_PARTITIONS, seed)
-        self.feeds: list[Running] = []
+        self.feeds = Feeds(loop, self.broker, topics, self.faults, self.branch())
         self.closed: set[str] = set()
         self.unreadable = 0
-        self._names = 0
         self.tell(*(record for name, record in told()[0].items() if name != LATER))
 
     def branch(self) -> random.Random:
@@ -115,41 +84,6 @@ class LiveWorld:
         """Write to control, as the budget service would."""
         for record in records:
             self.broker.append(record.topic, record.partition, record.key or b"", record.value)
-
-    def start(self, instance: str = "") -> None:
-        """Start a feed in a process of its own, under a name that was a process's before or a new one."""
-        self._names += 1
-        instance = instance or f"name-{self._names}"
-        process = Process(f"feed-{self._names}", self.loop, self.branch(), self.faults)
-
-        async def find(settings: Settings, topics: Topics, source: str, topic: str) -> int:
-            del settings, topics, source, topic
-            return await process.call(lambda: LIVE_PARTITIONS)
-
-        service = FeedService(
-            SETTINGS.model_copy(update={"instance": instance}),
-            self.topics,
-            Health("feed"),
-            clients_of(process, self.broker, self.branch()),
-            find=find,
-            clock=lambda: EPOCH + self.loop.time(),
-            process=process.name,
-        )
-        running = Running(process, service, self.loop.create_task(service.run()), instance)
-        process.on_death = running.end
-        running.task.add_done_callback(lambda _: self._ended(running))
-        self.feeds.append(running)
-
-    def _ended(self, running: Running) -> None:
-        """Restart what was not told to stop, after a while and under its name, unless another process has that."""
-        self.feeds.remove(running)
-        if not running.task.cancelled() and (error := running.task.exception()) is not None:
-            self.injected["service ended by itself"] += 1
-            if isinstance(error, MembershipLostError) and "under the name" in str(error):
-                self.injected["name lost"] += 1
-                return
-        if not running.leaving:
-            self.loop.call_later(self.chance.uniform(0.1, 3.0), self.start, running.instance)
 
     async def people(self) -> None:
         """Send events in bursts; now and then nobody does for a while, or a batch comes that nobody can read."""
@@ -164,9 +98,7 @@ class LiveWorld:
                 self._append_unreadable(chance.randrange(LIVE_PARTITIONS))
 
     def _append_unreadable(self, partition: int) -> None:
-        log = self.broker.logs[TopicPartition(TOPIC, partition)]
-        batch = UnreadBatch(log.end, log.end, "zstd", 12_000, "ab" * 32)
-        self.broker.append(TOPIC, partition, b"", Unread(b"(a batch)", TOO_LARGE, batch))
+        self.broker.append_unreadable(TOPIC, partition)
         self.unreadable += 1
         self.injected["unreadable batch"] += 1
 
@@ -192,9 +124,7 @@ class LiveWorld:
                 (
                     self._kill,
                     self._zombie,
-                    self._join,
-                    self._twin,
-                    self._leave,
+                    *self.feeds.upsets,
                     self._outage,
                     self._compact,
                     self._expire,
@@ -204,40 +134,18 @@ class LiveWorld:
                 self.injected[upset.__name__.strip("_")] += 1
 
     def _kill(self, chance: random.Random) -> bool:
-        if self.feeds:
-            chance.choice(self.feeds).process.kill()
-        return bool(self.feeds)
+        if self.feeds.running:
+            chance.choice(self.feeds.running).process.kill()
+        return bool(self.feeds.running)
 
     def _zombie(self, chance: random.Random) -> bool:
-        if self.feeds:
-            chance.choice(self.feeds).process.suspend(chance.uniform(3.0, 12.0))
-        return bool(self.feeds)
-
-    def _join(self, chance: random.Random) -> bool:
-        del chance
-        if len(self.feeds) < 3:
-            self.start()
-            return True
-        return False
-
-    def _twin(self, chance: random.Random) -> bool:
-        """Start a process under the name of one that runs."""
-        staying = [one for one in self.feeds if not one.leaving]
-        if staying:
-            self.start(chance.choice(staying).instance)
-        return bool(staying)
-
-    def _leave(self, chance: random.Random) -> bool:
-        staying = [one for one in self.feeds if not one.leaving]
-        if len(staying) > 1:
-            leaving = chance.choice(staying)
-            leaving.leaving = True
-            leaving.service.stop()
-        return len(staying) > 1
+        if self.feeds.running:
+            chance.choice(self.feeds.running).process.suspend(chance.uniform(3.0, 12.0))
+        return bool(self.feeds.running)
 
     def _outage(self, chance: random.Random) -> bool:
         seconds = chance.uniform(0.5, 6.0)
-        for one in self.feeds:
+        for one in self.feeds.running:
             one.process.cut(seconds)
         return True
 
@@ -248,8 +156,7 @@ class LiveWorld:
 
     def _expire(self, chance: random.Random) -> bool:
         del chance
-        for name in (merging_group(SETTINGS), feed_group(SETTINGS, self.topics, SOURCE.source)):
-            self.broker.group(name).offsets.clear()
+        self.feeds.expire(SOURCE.source)
         return True
 
     def logs(self) -> Logs:
@@ -304,7 +211,7 @@ class LiveWorld:
 
 async def _play(world: LiveWorld) -> list[str]:
     for _ in range(world.chance.randint(1, 2)):
-        world.start()
+        world.feeds.start()
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(world.people(), world.streams(), world.trouble())
     world.faults.cease()
@@ -324,4 +231,4 @@ def play(seed: int) -> Report:
         figures["questions"] = sum(
             len(broker.committed(world.topics.queries, number)) for number in range(PARTITIONS)
         )
-    return Report(seed, world.injected, violations, figures, world.broker.digest())
+    return Report(seed, world.injected, violations, figures, world.broker.digest(), "live")

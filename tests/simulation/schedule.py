@@ -35,10 +35,13 @@ class Report:
     figures: Counter[str] = field(default_factory=Counter)
     digest: str = ""
     """Of every record at its offset, committed or not."""
+    world: str = "queries"
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}: {dict(self.injected)}", *(f"  found: {one}" for one in self.violations)]
-        return "\n".join([*lines, f"  again: python -m tests.simulation --seed {self.seed} --schedules 1"])
+        return "\n".join(
+            [*lines, f"  again: python -m tests.simulation --world {self.world} --seed {self.seed} --schedules 1"]
+        )
 
 
 async def _idle(world: World) -> None:

@@ -58,8 +58,8 @@ async def _catching_up(world: LiveWorld) -> tuple[list[int], dict[str, float]]:
     for _ in range(3000):
         partition, key, value = world.visits.next(world.broker.timestamp, 1000)
         world.broker.append(TOPIC, partition, key, value)
-    world.start()
-    service, seen = world.feeds[0].service, [0]
+    world.feeds.start()
+    service, seen = world.feeds.running[0].service, [0]
     while max(seen) == 0 or seen[-1]:
         await asyncio.sleep(0.01)
         engine = service._engines.get(SOURCE.source)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from aiokafka import TopicPartition
 
-from schemas import MAX_DEFINITION_BYTES, Request
+from schemas import MAX_DEFINITION_BYTES, Request, StreamSpec
 from schemas.wire import Codec
 from stream.kafka.clients import Clients
 from stream.kafka.engine import Engine
@@ -21,9 +22,9 @@ from stream.processors.base import Processor, Record
 from stream.processors.budget import BudgetProcessor
 from stream.processors.exhaustion import says_exhausted
 from stream.processors.queries import QueryProcessor
+from stream.processors.queries.shares import Limits
 from stream.processors.receipts import receipt_key
 from stream.processors.topics import Topics, partition_of
-from stream.processors.unread import TOO_LARGE, Unread, UnreadBatch
 from tests.chaos.checker import check_letters, examine
 from tests.chaos.replay import Installation, Logs, answers_codec, as_read, differences
 from tests.simulation.broker import Broker
@@ -50,6 +51,8 @@ PATIENCE = 240.0
 WRONG_CLOCKS = 0.2
 """So many of all processes have a clock that is ahead."""
 
+NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+
 Outcome = TypeVar("Outcome")
 
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
@@ -66,26 +69,38 @@ class Service:
     leaving: bool = False
 
 
+class Beginning(NamedTuple):
+    """The streams that a world has from the start, what the topics of its installation hold, and how much its partitions take on."""
+
+    streams: list[StreamSpec]
+    records: Sequence[Record]
+    limits: Limits = LIMITS
+
+
 class World:
     """Everything of one schedule."""
 
-    def __init__(self, loop: VirtualLoop, seed: int) -> None:
+    def __init__(
+        self, loop: VirtualLoop, seed: int, begun: Beginning | None = None, beside: Mapping[str, int] = NOTHING
+    ) -> None:
+        """Take what it begins with, which the seed decides if it is not given, and the topics that it has ``beside`` those of all worlds."""
         self.loop = loop
         self.chance = random.Random(seed)
+        begun = begun or Beginning(cast(seed % CASTS), installed(seed % CASTS))
         topics = self.topics = Topics(SETTINGS.prefix, PARTITIONS)
         wide = (topics.queries, topics.control, topics.answers, topics.state, topics.rejected, topics.status)
         counts = dict.fromkeys(wide, PARTITIONS) | dict.fromkeys(
             (topics.requests, topics.charges, topics.ledger, topics.trail), 1
         )
-        self.broker = Broker(loop, self.branch(), counts)
-        self.broker.seed(installed(seed % CASTS))
+        self.broker = Broker(loop, self.branch(), {**counts, **beside})
+        self.broker.seed(begun.records)
         self.faults = Faults(self.branch(), strikes=self.chance.randint(0, 6), rate=0.02)
         self.injected: Counter[str] = self.faults.injected
-        self.installation = Installation(topics, KEY, tables(), is_poison, LIMITS)
+        self.installation = Installation(topics, KEY, tables(), is_poison, begun.limits)
         self.asked: list[str] = []
         self.services: list[Service] = []
         self._names = 0
-        self.streams = cast(seed % CASTS)
+        self.streams = begun.streams
         self.unreadable: Counter[tuple[str, int, int]] = Counter()
         """Dead letters that there must be of batches that nobody can read, by topic, partition and offset."""
         self.late_opening = False
@@ -112,7 +127,7 @@ class World:
 
         def make(number: int) -> Processor:
             if role == "worker":
-                return FragileProcessor(topics, number, KEY, tables(), LIMITS)
+                return FragileProcessor(topics, number, KEY, tables(), self.installation.limits)
             return BudgetProcessor(
                 topics, number, key_id=KEY.key_id, tables=tables(), mint=lambda _: minting.randbytes(16)
             )
@@ -159,16 +174,25 @@ class World:
         self.broker.append(record.topic, record.partition, record.key or b"", record.value)
 
     def append_unreadable(self, topic: str, partition: int) -> None:
-        """Write what the client library would give for a batch that does not unfold, as one record."""
-        log = self.broker.logs[TopicPartition(topic, partition)]
-        what = UnreadBatch(log.end, log.end, "zstd", 12_000, "ab" * 32)
-        self.broker.append(topic, partition, b"", Unread(b"(a batch)", TOO_LARGE, what))
-        self.unreadable[topic, partition, log.end - 1] += topic != self.topics.control
+        """Write a batch that nobody can read."""
+        offset = self.broker.append_unreadable(topic, partition)
+        self.unreadable[topic, partition, offset] += topic != self.topics.control
 
     def has_receipt(self, name: str) -> bool:
         """Whether a request's receipt is committed."""
         key = receipt_key(name)
         return any(record.key == key for record in self.broker.committed(self.topics.ledger, 0))
+
+    @property
+    def processes(self) -> list[Process]:
+        """All that run."""
+        return [one.process for one in self.services]
+
+    @property
+    def changelogs(self) -> set[str]:
+        """The topics that are compacted."""
+        topics = self.topics
+        return {topics.state, topics.ledger} | (set() if self.late_opening else {topics.control})
 
     def workers(self) -> list[Service]:
         """The workers that have not been told to stop."""

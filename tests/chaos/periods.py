@@ -1,0 +1,201 @@
+"""What must hold of a source with periods: which of them begin, what each is asked, and when it is closed, worked out from the topics."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+from schemas import (
+    Answer,
+    EventsSource,
+    GrantRecord,
+    SourceRecord,
+    StandingQuery,
+    StreamSpec,
+    TrailRequest,
+    moment_ms,
+    named_at,
+    span_ms,
+    written_moment,
+)
+from stream.processors.base import RecordLike
+from stream.processors.budget.verification import TrailCheck
+from stream.processors.topics import Topics
+from tests.chaos.replay import Logs, answers_codec, read_ledger
+from tests.chaos.windows import asked_between, violations_of_windows
+
+ROUNDING = 1e-9
+TO_COME = ("not asked", "not begun", "not answered", "not closed")
+"""What is found of a run that is not over, as far as nothing is wrong with it."""
+
+
+class Periods:
+    """The periods of one source; ``ended`` are the models that somebody closes, whose last questions hang on when."""
+
+    def __init__(self, logs: Logs, topics: Topics, source: EventsSource, ended: Collection[str] = ()) -> None:
+        self._logs = logs
+        self._topics = topics
+        self._source = source
+        self._ended = ended
+        self.accounts: dict[int, SourceRecord] = {}
+        """Under the moment that each period begins at."""
+        self.grants: dict[str, GrantRecord] = {}
+        latest = {one.key: read_ledger(one.value) for one in self._all(topics.ledger) if one.value is not None}
+        for record in latest.values():
+            if isinstance(record, GrantRecord):
+                self.grants[record.spec.stream] = record
+            elif isinstance(record, SourceRecord) and getattr(record.source, "period_of", None) == source.source:
+                self.accounts[moment_ms(getattr(record.source, "starts", ""))] = record
+        self._models = [one.spec for one in self.grants.values() if one.spec.source == source.source]
+
+    def violations(self, partitions: int, until: int) -> list[str]:
+        """What is wrong once the clock of all of the topic's partitions is at ``until``."""
+        return [
+            *self._beginnings(until),
+            *self._windows(partitions, until),
+            *self._answers(),
+            *self._endings(until),
+        ]
+
+    def refunds(self) -> list[str]:
+        """Each period got back what its closed streams have not spent, once all charges are in."""
+        found = []
+        for start, account in self.accounts.items():
+            mine = [one for one in self._of(start) if one.state == "closed"]
+            unspent = sum(one.cost.epsilon - one.spent.epsilon for one in mine)
+            if abs(account.refunded.epsilon - unspent) > ROUNDING:
+                found.append(
+                    f"{account.source.source}: was refunded {account.refunded.epsilon}, and {unspent} was not spent"
+                )
+        return found
+
+    def _beginnings(self, until: int) -> list[str]:
+        """A period begins when a window of it is to be asked, and not before; once, and with every model that is open."""
+        name, accounts = self._source.source, self.accounts
+        needed = {start for spec in self._lasting() for start in self._due(spec, until)}
+        may = {start for spec in self._models for start in self._due(spec, until)}
+        found = [f"{named_at(name, start)}: is not begun" for start in sorted(needed - accounts.keys())]
+        found += [f"{named_at(name, start)}: has begun early" for start in sorted(accounts.keys() - may)]
+        begun = self._begun()
+        for start in accounts:
+            wanted = {spec.stream: self._in_period(spec, start) for spec in self._models}
+            opened = {one.spec.stream: one.spec for one in self._of(start)}
+            for model, spec in wanted.items():
+                stream = named_at(model, start)
+                if spec is None or (model in self._ended and stream not in opened):
+                    continue
+                if opened.pop(stream, None) != spec:
+                    found.append(f"{stream}: is not opened as its model is")
+                if begun[stream] != 1:
+                    found.append(f"{stream}: was opened {begun[stream]} times")
+            found += [f"{stream}: was opened, and is of no model that asks of its period" for stream in opened]
+            if begun[named_at(name, start)] != 1:
+                found.append(f"{named_at(name, start)}: was begun {begun[named_at(name, start)]} times")
+        return found
+
+    def _begun(self) -> Counter[str]:
+        """How often the trail has it that an account was registered, or a stream opened, by its name."""
+        check = TrailCheck()
+        entries = [check.take(one.value) for one in self._all(self._topics.trail)]
+        return Counter(
+            one.stream or one.source or ""
+            for one in entries
+            if isinstance(one, TrailRequest) and one.outcome in {"registered", "opened"}
+        )
+
+    def _windows(self, partitions: int, until: int) -> list[str]:
+        """The windows of each period are asked of its streams alone, each once, with what a plain count finds."""
+        found = []
+        for start, account in self.accounts.items():
+            there = [one.spec for one in self._of(start) if not self._is_ended(one.spec.stream)]
+            if isinstance(account.source, EventsSource):
+                found += violations_of_windows(self._logs, self._topics, account.source, there, partitions, until)
+        return found
+
+    def _answers(self) -> list[str]:
+        """Nobody asks a model. What a period's stream is asked, it is asked once, and answers once; all of it, before it is closed."""
+        asked = Counter(
+            ((one.key or b"").decode(), json.loads(one.value or b"")["id"])
+            for one in self._mine(self._topics.queries)
+        )
+        answers = [answers_codec.decode(one.value) for one in self._mine(self._topics.answers)]
+        answered = Counter((one.stream, one.id) for one in answers)
+        models = {spec.stream for spec in self._models}
+        found = [f"{stream}: a model was asked {one}" for stream, one in asked if stream in models]
+        found += [f"{stream}: asked {one} {times} times" for (stream, one), times in asked.items() if times > 1]
+        found += [f"{stream}: {one} is not answered" for stream, one in asked.keys() - answered.keys()]
+        found += [
+            f"{one.stream}: {one.id} was {one.outcome}: {one.reason}"
+            for one in answers
+            if self._is_turned_away(one)
+        ]
+        return found
+
+    def _is_turned_away(self, answer: Answer) -> bool:
+        return answer.outcome in {"rejected", "halted"} and not self._is_ended(answer.stream)
+
+    def _endings(self, until: int) -> list[str]:
+        """A period's stream is closed when all windows of the next have been asked, and not before; one that has used up all is over."""
+        found = []
+        for start in self.accounts:
+            for grant in self._of(start):
+                stream, spec = grant.spec.stream, grant.spec
+                if self._is_ended(stream):
+                    continue
+                standing = _standing(spec)
+                behind = start + 2 * self._source.period_ms + span_ms(standing.lateness)
+                if behind <= until and grant.state not in {"closed", "exhausted"}:
+                    found.append(
+                        f"{stream}: is not closed, and all windows up to {written_moment(behind)} are asked"
+                    )
+                elif behind > until and grant.ending is not None:
+                    found.append(f"{stream}: is {grant.ending} early")
+        return found
+
+    def _due(self, spec: StreamSpec, until: int) -> Iterator[int]:
+        """The periods of which a model has a window that is to be asked by then."""
+        standing, length = _standing(spec), self._source.period_ms
+        begins = moment_ms(standing.begins or "")
+        for start in range(begins - begins % length, until, length):
+            of_period = self._in_period(spec, start)
+            if of_period is None:
+                continue
+            first, end = asked_between(self._source.of_period(start), of_period)
+            if first < end and first + standing.window.size_ms + span_ms(standing.lateness) <= until:
+                yield start
+
+    def _in_period(self, spec: StreamSpec, start: int) -> StreamSpec | None:
+        """What a model is opened as in a period; None if it begins later."""
+        standing = _standing(spec)
+        begins = moment_ms(standing.begins or "")
+        if begins >= start + self._source.period_ms:
+            return None
+        own = standing.model_copy(update={"begins": written_moment(max(start, begins))})
+        names = {"stream": named_at(spec.stream, start), "source": named_at(self._source.source, start)}
+        return spec.model_copy(update={**names, "standing": own})
+
+    def _lasting(self) -> list[StreamSpec]:
+        return [spec for spec in self._models if spec.stream not in self._ended]
+
+    def _is_ended(self, stream: str) -> bool:
+        return stream.partition("@")[0] in self._ended
+
+    def _of(self, start: int) -> list[GrantRecord]:
+        """The streams of a period."""
+        name = named_at(self._source.source, start)
+        return [one for one in self.grants.values() if one.spec.source == name]
+
+    def _mine(self, topic: str) -> list[RecordLike]:
+        """What a topic has of the source's streams."""
+        mine = {spec.stream.encode() for spec in self._models}
+        return [one for one in self._all(topic) if (one.key or b"").partition(b"@")[0] in mine]
+
+    def _all(self, topic: str) -> list[RecordLike]:
+        return [one for (name, _), log in self._logs.items() if name == topic for one in log]
+
+
+def _standing(spec: StreamSpec) -> StandingQuery:
+    if spec.standing is None:
+        raise TypeError("a stream on a live topic is a standing one")
+    return spec.standing

@@ -1,0 +1,139 @@
+"""The feed processes of a world, restarted as a supervisor would, and what befalls them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stream.kafka.feeds import FeedService, feed_group
+from stream.kafka.health import Health
+from stream.kafka.membership import MembershipLostError
+from stream.kafka.names import merging_group
+from stream.processors.topics import Topics
+from stream.settings import Settings
+from tests.simulation.broker import Broker
+from tests.simulation.cast import SETTINGS
+from tests.simulation.clients import clients_of
+from tests.simulation.clock import EPOCH, VirtualLoop
+from tests.simulation.faults import Faults, Process
+
+LIVE_PARTITIONS = 3
+"""A live topic is its owner's: its partitions are others than the installation's."""
+MOST = 3
+"""So many feeds run at a time, but for those under the name of another."""
+
+
+@dataclass(eq=False)
+class Running:
+    """A feed, as its supervisor sees it."""
+
+    process: Process
+    service: FeedService
+    task: asyncio.Task[None]
+    instance: str
+    leaving: bool = False
+
+    def end(self) -> None:
+        """Cut it off in the middle of whatever it does."""
+        for engine in self.service._engines.values():
+            for task in engine._tasks.values():
+                task.cancel()
+        for task in (self.task, *self.service._serving.values()):
+            task.cancel()
+
+
+class Feeds:
+    """All feeds of a broker; an upset says whether it could be done."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        broker: Broker,
+        topics: Topics,
+        faults: Faults,
+        chance: random.Random,
+    ) -> None:
+        self.running: list[Running] = []
+        self.injected: Counter[str] = faults.injected
+        self._loop = loop
+        self._broker = broker
+        self._topics = topics
+        self._faults = faults
+        self._chance = chance
+        self._names = 0
+
+    @property
+    def upsets(self) -> tuple[Callable[[random.Random], bool], ...]:
+        """What concerns feeds alone, and no other service."""
+        return (self.join, self.twin, self.leave)
+
+    def start(self, instance: str = "") -> None:
+        """Start a feed in a process of its own, under a name that was a process's before or a new one."""
+        self._names += 1
+        instance = instance or f"name-{self._names}"
+        process = Process(f"feed-{self._names}", self._loop, self._branch(), self._faults)
+
+        async def find(settings: Settings, topics: Topics, source: str, topic: str) -> int:
+            del settings, topics, source, topic
+            return await process.call(lambda: LIVE_PARTITIONS)
+
+        service = FeedService(
+            SETTINGS.model_copy(update={"instance": instance}),
+            self._topics,
+            Health("feed"),
+            clients_of(process, self._broker, self._branch()),
+            find=find,
+            clock=lambda: EPOCH + self._loop.time(),
+            process=process.name,
+        )
+        running = Running(process, service, self._loop.create_task(service.run()), instance)
+        process.on_death = running.end
+        running.task.add_done_callback(lambda _: self._ended(running))
+        self.running.append(running)
+
+    def _branch(self) -> random.Random:
+        return random.Random(self._chance.getrandbits(64))
+
+    def _ended(self, running: Running) -> None:
+        """Restart what was not told to stop, after a while and under its name, unless another process has that."""
+        self.running.remove(running)
+        if not running.task.cancelled() and (error := running.task.exception()) is not None:
+            self.injected["service ended by itself"] += 1
+            if isinstance(error, MembershipLostError) and "under the name" in str(error):
+                self.injected["name lost"] += 1
+                return
+        if not running.leaving:
+            self._loop.call_later(self._chance.uniform(0.1, 3.0), self.start, running.instance)
+
+    def join(self, chance: random.Random) -> bool:
+        """Start one more."""
+        del chance
+        if len(self.running) < MOST:
+            self.start()
+            return True
+        return False
+
+    def twin(self, chance: random.Random) -> bool:
+        """Start a process under the name of one that runs."""
+        staying = [one for one in self.running if not one.leaving]
+        if staying:
+            self.start(chance.choice(staying).instance)
+        return bool(staying)
+
+    def leave(self, chance: random.Random) -> bool:
+        """Tell one to stop, unless it has the last name: of two with one name the earlier goes by itself."""
+        staying = [one for one in self.running if not one.leaving]
+        if len({one.instance for one in staying}) < 2:
+            return False
+        leaving = chance.choice(staying)
+        leaving.leaving = True
+        leaving.service.stop()
+        return True
+
+    def expire(self, source: str) -> None:
+        """Have the broker forget how far they were, with a source and in merging."""
+        for name in (merging_group(SETTINGS), feed_group(SETTINGS, self._topics, source)):
+            self._broker.group(name).offsets.clear()

@@ -1,0 +1,139 @@
+"""Feeds and workers with one thing wrong about periods, each a mistake that they can make: the simulation must find all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+from weakref import WeakKeyDictionary
+
+from aiokafka import TopicPartition
+
+from schemas import named_at, written_moment
+from stream.kafka.writer import Writer
+from stream.processors.base import Outputs
+from stream.processors.feeds import merging, periods
+from stream.processors.feeds.definitions import Definitions
+from stream.processors.feeds.periods import Periods, is_asked, period_of
+from stream.processors.feeds.running import RunningSums
+from stream.processors.feeds.told import Told
+from stream.processors.queries.control import Control
+from stream.processors.topics import Topics
+from tests.simulation.mutations import Mutation
+
+
+@contextmanager
+def asked_before_the_account_is_there() -> Iterator[None]:
+    """A window asks the stream that its period will have, while the period is being asked for."""
+    is_ready, asked_by = Periods.is_ready, Periods.asked_by
+
+    def hasty(self: Periods, outputs: Outputs, told: Told, start: int) -> bool:
+        is_ready(self, outputs, told, start)
+        return True
+
+    def expected(self: Periods, told: Told, start: int) -> Told | None:
+        found = asked_by(self, told, start)
+        if found is not None or not is_asked(told, start):
+            return found
+        begins = period_of(told, start)
+        standing = told.standing.model_copy(update={"begins": written_moment(begins)})
+        names = {"stream": named_at(told.spec.stream, begins), "source": named_at(told.source.source, begins)}
+        spec = told.spec.model_copy(update={**names, "standing": standing})
+        return replace(told, spec=spec, standing=standing)
+
+    with patch.object(Periods, "is_ready", hasty), patch.object(Periods, "asked_by", expected):
+        yield
+
+
+@contextmanager
+def requests_outside_of_the_transaction() -> Iterator[None]:
+    """What merging asks of the ledger is written behind the step that asks it, and a process takes it for written whatever becomes of that."""
+    begin, commit = Periods.__init__, Writer.commit
+    asked = WeakKeyDictionary[Definitions, tuple[dict[str, str], dict[str, set[str]]]]()
+
+    def remembering(self: Periods, topics: Topics, definitions: Definitions) -> None:
+        begin(self, topics, definitions)
+        self._asking, self._ending = asked.setdefault(definitions, ({}, {}))
+
+    async def apart(self: Writer, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
+        late, rest = Outputs(), Outputs(busy=outputs.busy)
+        for topic, partition, messages in outputs:
+            (late if topic.endswith(".requests") else rest).extend(topic, partition, messages)
+        await commit(self, rest, positions)
+        if late:
+            await commit(self, late, {})
+
+    with patch.object(Periods, "__init__", remembering), patch.object(Writer, "commit", apart):
+        yield
+
+
+@contextmanager
+def running_counts_stop_at_an_edge() -> Iterator[None]:
+    """How many windows a running count has had is not forgotten with its period."""
+    with patch.object(merging, "period_of", lambda *_: 0):
+        yield
+
+
+@contextmanager
+def running_counts_go_on_over_an_edge() -> Iterator[None]:
+    """The windows of a running count are numbered anew in each period, and the sums of the one before are still there."""
+    add, before = RunningSums.add, dict[str, Any]()
+
+    def going_on(self: RunningSums, told: Told, start: int, counts: Sequence[int]) -> range:
+        model = told.spec.stream.partition("@")[0]
+        if not self.windows:
+            self.groups = before.get(model, [])
+        changed = add(self, told, start, counts)
+        before[model] = self.groups
+        return changed
+
+    with patch.object(RunningSums, "add", going_on):
+        yield
+
+
+@contextmanager
+def periods_never_end() -> Iterator[None]:
+    """Nobody asks for a period's streams to be closed."""
+    with patch.object(Periods, "passed", lambda *_: None):
+        yield
+
+
+@contextmanager
+def periods_end_early() -> Iterator[None]:
+    """A period's streams are closed at its own end."""
+    passed = Periods.passed
+
+    def early(self: Periods, outputs: Outputs, told: Told, before: int, reached: int) -> None:
+        length = told.source.period_ms if told.source.has_periods else 0
+        passed(self, outputs, told, before + length, reached + length)
+
+    with patch.object(Periods, "passed", early):
+        yield
+
+
+@contextmanager
+def closed_before_all_is_answered() -> Iterator[None]:
+    """A worker that is behind closes a period's stream when it hears that the period is over."""
+    with patch.object(Control, "_is_still_asked", lambda *_: False):
+        yield
+
+
+@contextmanager
+def windows_over_an_edge_asked() -> Iterator[None]:
+    """A window that reaches over an edge is asked of the period that it begins in."""
+    with patch.object(periods, "lies_in_one", lambda *_: True):
+        yield
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    asked_before_the_account_is_there,
+    requests_outside_of_the_transaction,
+    running_counts_stop_at_an_edge,
+    running_counts_go_on_over_an_edge,
+    periods_never_end,
+    periods_end_early,
+    closed_before_all_is_answered,
+    windows_over_an_edge_asked,
+)

@@ -1,0 +1,213 @@
+"""A source with periods on the broker in memory: all services, marks that the seed sets, and every period worked out anew in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache, wraps
+
+from schemas import CloseStream, OpenStream, StreamSpec, moment_ms, written_moment
+from schemas.moments import MARK_HEADER
+from schemas.rejected import HEADER_PREFIX
+from sotto import Driver
+from stream.processors.queries.shares import UNLIMITED
+from stream.processors.topics import Topics
+from stream.processors.unread import Unread
+from tests.chaos.periods import TO_COME, Periods
+from tests.chaos.windows import Visits, live_source, standing_specs
+from tests.simulation.cast import KEY, PARTITIONS, SETTINGS
+from tests.simulation.clock import VirtualLoop, virtual_time
+from tests.simulation.events import Upset, trouble
+from tests.simulation.faults import Process
+from tests.simulation.feeds import LIVE_PARTITIONS, Feeds
+from tests.simulation.schedule import Report, lazily, quiet
+from tests.simulation.world import PATIENCE, Beginning, World
+
+SECONDS = 20
+"""How long people send events."""
+MINUTE = 60_000
+HOUR = 60 * MINUTE
+BEGINS = moment_ms("2026-01-01T00:00:00Z")
+BACK = 25 * MINUTE
+"""So late may an event come, beyond the lateness of all streams and across the edges of periods."""
+HORIZON = 4
+"""Windows of the running count, of the six that a period has."""
+STRIDES = (0, 1, 5, 12)
+"""Minutes that the topic goes on at a time."""
+TOPIC = "hospital.visits"
+SOURCE = live_source(TOPIC, "marks", unit="person-period", period="1h", ahead="7d")
+LATER = "visits-sum"
+"""The stream that is opened in the middle."""
+
+
+@cache
+def models(begins: int = BEGINS) -> dict[str, StreamSpec]:
+    """Windows of twenty minutes and of ten, by their stream."""
+    return {spec.stream: spec for spec in standing_specs("20m", "10m", begins, HORIZON)}
+
+
+@cache
+def begun() -> Beginning:
+    """An installation with the source, and all of its models but one."""
+    driver = Driver(KEY, partitions=PARTITIONS)
+    driver.register(SOURCE)
+    streams = [spec for name, spec in models().items() if name != LATER]
+    for spec in streams:
+        driver.open(spec)
+    topics = driver.topics
+    written = (
+        record._replace(topic=record.topic.replace(topics.prefix, SETTINGS.prefix))
+        for topic in (topics.requests, topics.control, topics.ledger, topics.trail)
+        for record in driver.records(topic)
+    )
+    return Beginning(streams, tuple(written), UNLIMITED)
+
+
+class PeriodWorld(World):
+    """Everything of one schedule. Events lie in some six periods, and marks reach each partition in its own time."""
+
+    def __init__(self, loop: VirtualLoop, seed: int) -> None:
+        topics = Topics(SETTINGS.prefix, PARTITIONS)
+        beside = dict.fromkeys((topics.partials, topics.merges), PARTITIONS)
+        beside |= dict.fromkeys((TOPIC, topics.feed_state(SOURCE.source)), LIVE_PARTITIONS)
+        super().__init__(loop, seed, begun(), beside)
+        self.feeds = Feeds(loop, self.broker, topics, self.faults, self.branch())
+        self.visits = Visits(LIVE_PARTITIONS, seed)
+        self.ended: set[str] = set()
+        self.now = BEGINS
+
+    @property
+    def processes(self) -> list[Process]:
+        return [*super().processes, *(one.process for one in self.feeds.running)]
+
+    @property
+    def changelogs(self) -> set[str]:
+        return super().changelogs | {self.topics.merges, self.topics.feed_state(SOURCE.source)}
+
+    def mark(self, *partitions: int) -> None:
+        """Tell partitions of the topic, or all of them, what the time is."""
+        headers = ((MARK_HEADER, written_moment(self.now).encode()),)
+        for number in partitions or range(LIVE_PARTITIONS):
+            self.broker.append(TOPIC, number, b"", b"", headers)
+
+    async def people(self) -> None:
+        """Mark the beginning, and send events and marks; now and then a period passes with no event, or a batch comes that nobody can read."""
+        chance = self.branch()
+        self.mark()
+        while self.loop.time() < SECONDS:
+            await asyncio.sleep(chance.choice((0.1, 0.5, 2.0)) * chance.random())
+            for _ in range(chance.choice((0, 1, 5, 20))):
+                partition, key, value = self.visits.next(self.now, BACK)
+                for _ in range(1 + (chance.random() < 0.03)):
+                    self.broker.append(TOPIC, partition, key, value)
+            if chance.random() < 0.01:
+                self.append_unreadable(TOPIC, chance.randrange(LIVE_PARTITIONS))
+                self.injected["unreadable batch of events"] += 1
+            if chance.random() < 0.02:
+                self.now += HOUR
+                self.injected["silent period"] += 1
+            self.now += chance.choice(STRIDES) * MINUTE
+            for number in range(LIVE_PARTITIONS):
+                if chance.random() < 0.6:
+                    self.mark(number)
+        self.mark()
+
+    async def opening(self) -> None:
+        """Open a model in the middle, also from within a period, and too late; and close another."""
+        chance = self.branch()
+        await asyncio.sleep(chance.uniform(0.5, SECONDS / 2))
+        begins = self.now - self.now % (10 * MINUTE) + chance.randrange(18) * 10 * MINUTE
+        for _ in range(chance.randint(1, 2)):
+            self.request(OpenStream(request="later", stream=models(begins)[LATER]))
+        self.injected["model opened in the middle"] += 1
+        await asyncio.sleep(chance.uniform(0.0, SECONDS / 3))
+        if chance.random() < 0.5:
+            name = chance.choice([one.stream for one in self.streams])
+            self.ended.add(name)
+            self.request(CloseStream(request="stop", source=SOURCE.source, stream=name))
+            self.injected["model closed"] += 1
+
+    async def settle(self) -> list[str]:
+        """Wait until all that is due is begun, asked, answered, charged and closed."""
+        deadline = self.loop.time() + PATIENCE
+        found = ["never looked"]
+        while self.loop.time() < deadline:
+            if not any(log.open for log in self.broker.logs.values()):
+                self.asked = list(self._asked())
+                found = self._periods().violations(LIVE_PARTITIONS, self.now)
+                if not all(any(word in one for word in TO_COME) for one in found):
+                    return found
+                if not found and self._is_settled():
+                    return []
+            await asyncio.sleep(1.7)
+        return found or ["not settled"]
+
+    def examine(self) -> list[str]:
+        """Every violation."""
+        return [*super().examine(), *self._periods().refunds(), *self._letters()]
+
+    def _periods(self) -> Periods:
+        return Periods(self.logs(), self.topics, SOURCE, self.ended)
+
+    def _asked(self) -> Iterator[str]:
+        """The ids of all that is asked, as the answers have them."""
+        for number in range(PARTITIONS):
+            for record in self.broker.committed(self.topics.queries, number):
+                if not isinstance(record.value, Unread):
+                    yield json.loads(record.value or b"")["id"]
+
+    def _letters(self) -> list[str]:
+        """Whether each wrong event has one dead letter."""
+        letters = [
+            dict(record.headers)
+            for number in range(PARTITIONS)
+            for record in self.broker.committed(self.topics.rejected, number)
+        ]
+        found = sum(one.get(f"{HEADER_PREFIX}topic") == TOPIC.encode() for one in letters)
+        wanted = sum(
+            isinstance(record.value, Unread) or self.visits.is_wrong(record.value or b"", number)
+            for number in range(LIVE_PARTITIONS)
+            for record in self.broker.committed(TOPIC, number)
+        )
+        return [] if found == wanted else [f"{found} dead letters of {wanted} wrong events"]
+
+
+def _of_feeds(upset: Callable[[random.Random], bool]) -> Upset:
+    """An upset of feeds alone, as one of a world."""
+
+    @wraps(upset)
+    def upset_feeds(world: World, chance: random.Random) -> bool:
+        del world
+        return upset(chance)
+
+    return upset_feeds
+
+
+async def _play(world: PeriodWorld) -> list[str]:
+    world.start("budget")
+    for _ in range(world.chance.randint(1, 2)):
+        world.start("worker")
+        world.feeds.start()
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(
+            world.people(), world.opening(), trouble(world, *map(_of_feeds, world.feeds.upsets), seconds=5.0)
+        )
+    world.faults.cease()
+    return await world.settle() or world.examine()
+
+
+def play(seed: int) -> Report:
+    """Run one schedule; equal seeds give equal runs."""
+    with quiet(), virtual_time() as loop, lazily():
+        world = PeriodWorld(loop, seed)
+        try:
+            violations = loop.run_until_complete(_play(world))
+        except Exception as error:  # noqa: BLE001  (whatever stops a schedule is a finding)
+            violations = [f"{type(error).__name__}: {error}"]
+        broker = world.broker
+        figures = Counter(aborted=broker.aborted, expired=broker.expired, fenced=broker.fenced)
+        figures["questions"] = len(world.asked)
+    return Report(seed, world.injected, violations, figures, broker.digest(), "periods")

@@ -1,0 +1,35 @@
+"""Sources with periods: in every schedule each begins, is asked and is closed once, and feeds with one thing wrong are found out."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.faults import STRIKES
+from tests.simulation.mutations import Mutation, found
+from tests.simulation.period_mutations import MUTATIONS
+from tests.simulation.periods import play
+
+SCHEDULES = 60
+"""Within so many schedules each mutation is found; none of them fails with feeds as they are."""
+
+
+def test_in_every_schedule_each_period_begins_once_is_asked_what_a_plain_count_finds_and_ends_by_itself() -> None:
+    reports = [play(seed) for seed in range(SCHEDULES)]
+    broken = [str(report) for report in reports if report.violations]
+    assert not broken, "\n".join(broken)
+    injected = sum((report.injected + report.figures for report in reports), Counter[str]())
+    upsets = ("kill", "zombie", "join", "leave", "another worker joins", "broker outage", "compaction")
+    told = ("silent period", "model opened in the middle", "model closed")
+    assert all(injected[name] >= 3 for name in (*STRIKES, *upsets, *told)), injected
+    assert injected["questions"] > 100 * SCHEDULES
+
+
+def test_a_seed_replays_the_same_run() -> None:
+    assert play(7).digest == play(7).digest != play(8).digest
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_what_has_one_thing_wrong_is_found_out(mutation: Mutation) -> None:
+    assert found(mutation, play, range(SCHEDULES))
