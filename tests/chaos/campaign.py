@@ -224,7 +224,8 @@ async def _round(folder: Path, seed: int, broker: LocalBroker, port: int, proxy:
         now.workers = [ground.start("worker", settings=behind), ground.start("worker")]
         now.feeds = [ground.start("feed"), ground.start("feed")]
         await ground.open()
-        await ground.people(chance.choice(("marks", "broker")), seed=seed)
+        clock, period = chance.choice((("marks", None), ("broker", None), ("marks", "1h")))
+        await ground.people(clock, seed=seed, period=period)
         for _ in range(FAULTS_PER_ROUND):
             fault = chance.choice(FAULTS)
             asking = asyncio.create_task(ground.ask(EVENTS_PER_FAULT))

@@ -26,7 +26,7 @@ from stream.noise import NoiseKey
 from stream.settings import Settings
 from tests import bombs
 from tests.chaos.checker import Findings, check, check_letters, committed
-from tests.chaos.live import HORIZON, Live, live_topic
+from tests.chaos.live import HOURS, LONG, Live, live_topic
 from tests.chaos.load import EPSILON, GREEDY, WORK_OUTSTANDING, Questions, answered, open_streams, specs
 from tests.chaos.windows import BEGINS
 
@@ -93,11 +93,19 @@ class Ground:
         """Register the sources and open a stream of every mechanism, and some more."""
         self.openings = await open_streams(self.client, self.folder / "people.csv")
 
-    async def people(self, clock: str, replicas: int = 1, seed: int = 1) -> Live:
+    async def people(self, clock: str, replicas: int = 1, seed: int = 1, *, period: str | None = None) -> Live:
         """Open a live topic and its standing streams; people send events until all is verified."""
+        pace = LONG if period is None else HOURS
         begins = BEGINS if clock == "marks" else int(time.time() * 1000)
         live = self.live = await live_topic(
-            self.settings, self.client, clock, begins=begins, replicas=replicas, horizon=HORIZON, seed=seed
+            self.settings,
+            self.client,
+            clock,
+            begins=begins,
+            pace=pace,
+            period=period,
+            replicas=replicas,
+            seed=seed,
         )
         live.services = self._services
         self._stack.push_async_callback(live.close)
@@ -207,6 +215,8 @@ class Ground:
                 limited, self.client.topics, self.key, [*self.asked, *self.windows], same_words=same_words
             )
             findings.violations.extend(await self._letters())
+            if self.live is not None:
+                findings.violations.extend(await self.live.refunds())
             if not findings.violations or time.monotonic() > deadline:
                 break
             await asyncio.sleep(0.5)

@@ -9,6 +9,7 @@ import random
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewTopic
@@ -20,21 +21,40 @@ from stream.kafka.processes import Service
 from stream.kafka.security import admin_client
 from stream.kafka.topics import durability
 from stream.processors.base import RecordLike
+from stream.processors.topics import LEDGER_PARTITIONS
 from stream.settings import Settings
 from tests.chaos.checker import committed
+from tests.chaos.periods import Periods
 from tests.chaos.windows import BEGINS, Visits, live_source, standing_specs, violations_of_windows
 
 PARTITIONS = 3
 """Other than the installation's: a live topic is its owner's."""
 SECONDS = 180.0
-HORIZON = 60
-"""Windows of the running count, of which most rounds pass some and long ones all."""
 PAUSE = 0.2
 """Seconds between two bursts."""
 BURST = 8
 """Events that people send at once."""
-STEP = 400
-"""Milliseconds that a topic with marks goes on at each burst."""
+
+
+class Pace(NamedTuple):
+    """How long a live topic's windows are, how many of them a running count has, and how many milliseconds marks go on at each burst.
+
+    Events are late by ``back`` milliseconds at most.
+    """
+
+    size: str = "4s"
+    every: str = "2s"
+    horizon: int = 10
+    step: int = 400
+    back: int = 6_000
+
+
+SHORT: Final = Pace()
+"""Of a topic whose running count ends."""
+LONG: Final = Pace(horizon=60)
+"""Of a topic whose running count most rounds pass some windows of, and long ones all."""
+HOURS: Final = Pace("20m", "10m", horizon=4, step=180_000, back=1_500_000)
+"""Of a topic whose periods are hours: one passes in some four seconds, with six windows, of which a running count has four."""
 
 
 @dataclass
@@ -48,6 +68,7 @@ class Live:
     producer: AIOKafkaProducer
     visits: Visits
     services: list[Service] = field(default_factory=list)
+    pace: Pace = SHORT
     now: int = BEGINS
     sent: int = 0
     repeated: int = 0
@@ -75,11 +96,11 @@ class Live:
     async def step(self) -> None:
         """A burst of events, and a moment later."""
         if self.source.clock == "broker":
-            await self.send(int(time.time() * 1000), 6000, BURST)
+            await self.send(int(time.time() * 1000), self.pace.back, BURST)
         else:
-            await self.send(self.now, 6000, BURST)
+            await self.send(self.now, self.pace.back, BURST)
             await self.mark(self.now)
-            self.now += STEP
+            self.now += self.pace.step
 
     def begin(self) -> None:
         """Have people send events through whatever happens, until told to cease; what is lost on the way was never there."""
@@ -102,6 +123,12 @@ class Live:
                 await self.step()
             await asyncio.sleep(PAUSE)
 
+    async def reached(self, moment: int, seconds: float = SECONDS) -> None:
+        """Wait until the marks are at a moment."""
+        async with asyncio.timeout(seconds):
+            while self.now < moment:
+                await asyncio.sleep(PAUSE)
+
     async def finished(self, seconds: float) -> None:
         """Cease, and wait until all windows that are closed are asked and answered as they should be."""
         await self.cease()
@@ -119,12 +146,15 @@ class Live:
             for topic in (topics.answers, topics.queries, topics.control)
             for number in range(topics.partitions)
         ]
+        serial = [
+            (topic, number) for topic in (topics.ledger, topics.trail) for number in range(LEDGER_PARTITIONS)
+        ]
         live = [
             (topic, number)
             for topic in (topics.feed_state(self.source.source), self.source.topic)
             for number in range(PARTITIONS)
         ]
-        return {place: await committed(self.settings, *place) for place in (*wide, *live)}
+        return {place: await committed(self.settings, *place) for place in (*wide, *serial, *live)}
 
     async def asked(self) -> list[str]:
         """The ids of all that was asked of windows, each as often as it was."""
@@ -134,12 +164,19 @@ class Live:
     async def violations(self, until: int) -> list[str]:
         """What is wrong with the windows that are closed when the clock is at ``until``."""
         topics, logs = self.client.topics, await self.logs()
-        found = violations_of_windows(logs, topics, self.source, self.specs, PARTITIONS, until)
+        if self.source.has_periods:
+            found = Periods(logs, topics, self.source).violations(PARTITIONS, until)
+        else:
+            found = violations_of_windows(logs, topics, self.source, self.specs, PARTITIONS, until)
         asked, answered = (Counter(self._ids(logs, topic)) for topic in (topics.queries, topics.answers))
         if asked != answered:
             found.append(f"{asked.total()} questions of windows and {answered.total()} answers")
         found += [f"{stream}: asked {one} {times} times" for (stream, one), times in asked.items() if times > 1]
         return found
+
+    async def refunds(self) -> list[str]:
+        """What is wrong with what its periods, if it has any, got back, once all charges are in."""
+        return Periods(await self.logs(), self.client.topics, self.source).refunds()
 
     async def settled(self, until: int, seconds: float = SECONDS) -> None:
         """All windows that are closed then are asked and answered, as they should be."""
@@ -154,14 +191,14 @@ class Live:
         raise AssertionError("\n".join([*found, *logs]))
 
     def _ids(self, logs: dict[tuple[str, int], list[RecordLike]], topic: str) -> list[tuple[str, str]]:
-        """Stream and id of what a topic has of windows."""
+        """Stream and id of what a topic has of windows, be they of streams of periods."""
         mine = {spec.stream.encode() for spec in self.specs}
         return [
             ((one.key or b"").decode(), json.loads(one.value or b"")["id"])
             for (name, _), log in logs.items()
             if name == topic
             for one in log
-            if one.key in mine
+            if (one.key or b"").partition(b"@")[0] in mine
         ]
 
 
@@ -172,26 +209,30 @@ async def live_topic(
     *,
     begins: int,
     stamped: bool = True,
-    size: str = "4s",
-    every: str = "2s",
+    pace: Pace = SHORT,
+    period: str | None = None,
     replicas: int = 1,
-    horizon: int = 10,
     seed: int = 1,
 ) -> Live:
-    """A topic with its source and streams; a budget service must be running. Its producer is for the caller to stop."""
+    """A topic with its source and streams; a budget service must be running. Its producer is for the caller to stop.
+
+    With a ``period`` its streams are models, and the first mark is there before any event.
+    """
     topic = f"{settings.prefix}-visits"
     async with admin_client(settings) as admin:
         stamp = {"message.timestamp.type": "LogAppendTime" if stamped else "CreateTime"}
         configuration = {**stamp, **durability(replicas)}
         await admin.create_topics([NewTopic(topic, PARTITIONS, replicas, topic_configs=configuration)])
     # Brokers of a cluster that have lost one show nothing new before they have given it up; one broker has nobody to wait for.
-    source, specs = (
-        live_source(topic, clock, "1s" if replicas == 1 else "15s"),
-        standing_specs(size, every, begins, horizon),
-    )
+    declared = {} if period is None else {"unit": "person-period", "period": period, "ahead": "7d"}
+    source = live_source(topic, clock, "1s" if replicas == 1 else "15s", **declared)
+    specs = standing_specs(pace.size, pace.every, begins, pace.horizon)
     await client.register(source)
     for spec in specs:
         await client.open(spec)
     producer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap, acks="all")
     await producer.start()
-    return Live(settings, client, source, specs, producer, Visits(PARTITIONS, seed))
+    live = Live(settings, client, source, specs, producer, Visits(PARTITIONS, seed), pace=pace)
+    if period is not None:
+        await live.mark(live.now)
+    return live

@@ -10,6 +10,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from schemas import OpenStream
+from schemas.sources import HOUR_MS
 from stream.kafka.processes import Service
 from stream.kafka.restore import reader
 from tests.chaos.ground import Ground
@@ -150,6 +151,50 @@ async def test_whoever_is_killed_in_the_middle_of_windows_each_is_asked_and_answ
     assert kinds == {spec.stream for spec in live.specs}
     assert live.visits.wrong
     assert live.repeated
+
+
+async def test_whoever_is_killed_at_a_periods_edge_each_begins_once_and_is_asked_answered_and_closed_once(
+    ground: Ground,
+) -> None:
+    """Periods begin while the budget service is gone, and end while a worker is behind by one; feeds are killed and wake up as zombies."""
+    budget, worker = ground.start("budget"), ground.start("worker")
+    feeds = [ground.start("feed"), ground.start("feed")]
+    live = await ground.people("marks", period="1h")
+    await ground.logged(feeds[-1], "partition ready")
+    for fault in range(4):
+        await live.reached(_edge(live.now) - 2 * live.pace.step)
+        if fault == 0:
+            budget.kill()
+            ground.injected["SIGKILL budget service before a period's edge"] += 1
+        if fault == 1:
+            worker.kill()
+            ground.injected["SIGKILL worker before a period's edge"] += 1
+        if fault == 2:
+            feeds[0].suspend()
+            ground.injected["SIGSTOP feed over a period's edge, SIGCONT"] += 1
+        await live.reached(_edge(live.now) + 5 * live.pace.step)
+        feeds.pop().kill()
+        ground.injected["SIGKILL feed behind a period's edge"] += 1
+        feeds.append(ground.start("feed"))
+        await ground.logged(feeds[-1], "partition ready")
+        if fault == 0:
+            budget = ground.start("budget")
+        if fault == 1:
+            worker = ground.start("worker")
+        if fault == 2:
+            feeds[0].wake()
+    await live.reached(_edge(live.now) + 1)
+    findings = await ground.verified()
+    periods = [name for name in findings.sources if name.startswith("visits@")]
+    assert len(periods) > 4
+    assert any(grant.state == "closed" for grant in findings.grants.values())
+    assert live.visits.wrong
+    assert live.repeated
+
+
+def _edge(moment: int) -> int:
+    """The next edge of an hour."""
+    return moment - moment % HOUR_MS + HOUR_MS
 
 
 async def _suspended_while_granting(ground: Ground, budget: Service, request: OpenStream) -> bool:
