@@ -58,3 +58,11 @@ def _added_up(calibration: Calibration, parts: int) -> Cost:
     if not (own and are_independent(calibration) and is_pure(calibration)):
         return NOTHING
     return Cost(math.floor(lost(calibration, Fraction(parts, PARTS)) * EPSILON_UNITS))
+
+
+def meaning_in_periods(epsilon: float, period: str) -> str:
+    """What the budget of each period of a live topic promises, in plain words."""
+    return (
+        f"ε = {epsilon:g} for what a person does in one period of {period}; what a person does in k of them is protected by k times as "
+        "much"
+    )

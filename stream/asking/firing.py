@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,7 +33,9 @@ class Alarm:
 class Firing:
     """All alarms, those that were told of last at the end."""
 
-    def __init__(self, limit: int = MAX_PLACES) -> None:
+    def __init__(self, limit: int = MAX_PLACES, *, place: Callable[[Answer], Place] = place_of) -> None:
+        """Take what an answer is about, where that is not its stream and group."""
+        self._place_of = place
         self.alarms: dict[Place, Alarm] = {}
         self.forgotten = 0
         """Alarms that there was no room for."""
@@ -45,7 +48,7 @@ class Firing:
 
     def take(self, answer: Answer, source: str, time: float) -> Alarm | None:
         """Take in an answer, each of one stream in its order; gives the alarm that it begins, goes on with or ends."""
-        place = place_of(answer)
+        place = self._place_of(answer)
         alarm = self.alarms.get(place)
         if answer.outcome == "above":
             if alarm is not None and alarm.resolved is None:

@@ -15,6 +15,7 @@ from stream.accounting.charged import charged_answers
 from stream.accounting.costs import whole_left
 from stream.client import AsyncClient
 from stream.errors import Forbidden
+from stream.processors.periods import IN_PERIODS
 
 _ENDINGS = {"closed": "closing", "halted": "halting"}
 
@@ -60,7 +61,7 @@ class ShownGrant:
             return _ENDINGS[grant.ending]
         if newer is None:
             return "open"
-        if newer.refused is not None:
+        if newer.refused not in {None, IN_PERIODS}:
             return "not answering"
         # A worker that says so may not know of an extension yet.
         left = whole_left(self._cutoff, newer.tops, newer.surplus)
@@ -70,7 +71,9 @@ class ShownGrant:
     def reason(self) -> str | None:
         """Why it is so; a reason that begins with the state is told without it."""
         newer = self._newer
-        reason = newer.refused if newer is not None and newer.refused is not None else self.grant.reason
+        reason = (
+            newer.refused if newer is not None and newer.refused not in {None, IN_PERIODS} else self.grant.reason
+        )
         return None if reason is None else reason.removeprefix(f"{self.state}: ")
 
     @property

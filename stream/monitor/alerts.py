@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from schemas import MAX_ANSWER_BYTES, Answer, StreamState, registered_as
 from schemas.wire import Codec, MalformedEventError
-from stream.asking.alerts import ABOVE, BELOW
+from stream.asking.alerts import ABOVE, BELOW, Place, place_of
 from stream.asking.firing import Firing
 from stream.monitor.alert_models import AlertingSource, AlertQuery, AlertRow, AlertsView, FiringRow
 from stream.monitor.entries import StreamEntry
@@ -38,7 +38,7 @@ class Alerts:
         self.complete = False
         self.unreadable = 0
         self._tables = tables
-        self._firing = Firing()
+        self._firing = Firing(place=_over_periods)
         self._past: list[Past] = []
         """A heap: partitions are read one after the other, and the earliest alert is the first to be forgotten."""
         self._number = 0
@@ -47,7 +47,7 @@ class Alerts:
         """Take in one committed answer; most are passed over unread."""
         value = record.value or b""
         stream = (record.key or b"").decode(errors="replace")
-        if ABOVE not in value and not (BELOW in value and self._firing.concerns(stream)):
+        if ABOVE not in value and not (BELOW in value and self._firing.concerns(registered_as(stream))):
             return
         try:
             answer = _answers.decode_own(value)
@@ -112,6 +112,12 @@ class Alerts:
     def _state(self, stream: str) -> StreamState | None:
         entry = self._entry(stream)
         return None if entry is None else entry.ending or entry.state
+
+
+def _over_periods(answer: Answer) -> Place:
+    """What an answer is about: an alarm goes on from one period to the next, and is over when an answer of that says so."""
+    place = place_of(answer)
+    return place._replace(stream=registered_as(place.stream))
 
 
 def view_of(alerts: Alerts | None, query: AlertQuery) -> AlertsView:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from schemas import Amount, StreamState
+from stream.monitor.feed_models import FeedView
 from stream.monitor.models import SourceRow, Time, View
 from stream.monitor.trails import HELD_ENTRIES
 
@@ -52,6 +53,7 @@ class BurnDown(View):
     source: SourceRow
     points: list[BurnPoint]
     forecasts: list[Forecast]
+    feed: Annotated[FeedView | None, Field(description="The feed of a live topic; null for other sources.")] = None
 
 
 class SpendingQuery(View):

@@ -45,6 +45,7 @@ from stream.monitor.budget_models import (
 from stream.monitor.calls import Call, Route
 from stream.monitor.declarations import declaration
 from stream.monitor.entries import SourceEntry
+from stream.monitor.feeds import feed_of
 from stream.monitor.listing import (
     RejectedQuery,
     SourceQuery,
@@ -210,7 +211,9 @@ def find_source(monitor: Monitor, name: str) -> SourceEntry:
 
 def burn_down(monitor: Monitor, name: str) -> BurnDown:
     """A source's budget over time, or a 404."""
-    return views.burn_down(monitor.tables, find_source(monitor, name), monitor.clock())
+    entry = find_source(monitor, name)
+    shown = views.burn_down(monitor.tables, entry, monitor.clock())
+    return shown.model_copy(update={"feed": feed_of(monitor.tables, entry, monitor.workers.members)})
 
 
 def stream_detail(monitor: Monitor, name: str) -> StreamDetail:

@@ -8,10 +8,10 @@ the record with the highest offset.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Literal
 
-from schemas import StreamState, named_from
+from schemas import StreamState, named_from, registered_as
 from stream.accounting.costs import whole_left
 from stream.monitor.digests import (
     ControlShape,
@@ -103,15 +103,15 @@ class Tables:
         return self.totals.states.total()
 
     def streams_of(self, source: str | None = None) -> Iterator[StreamEntry]:
-        """The streams that the ledger has told of: those of one source, or of all sources, and of a period only if it is the latest."""
+        """The streams that the ledger has told of, of one source or of all; where one has periods, that in the latest."""
         named = None if source is None else named_from(source)
         lines = self.stream_lines
-        names: Iterable[str | None] = lines if named is None else lines.at(named[1])
-        if source is None:
-            names = (one for name in lines for one in (name, lines.current(name)))
-        for name in names:
-            entry = self.streams.get(name or "")
-            if entry is not None and entry.grant is not None and source in {None, entry.grant.spec.source}:
+        for name in (lines.current(name) or name for name in lines) if named is None else lines.at(named[1]):
+            entry = self.streams.get(name)
+            if entry is None or entry.grant is None:
+                continue
+            on = entry.grant.spec.source
+            if source in {None, on, registered_as(on) if entry.is_of_period else on}:
                 yield entry
 
     def position(self, topic: str, partition: int) -> int:

@@ -20,9 +20,11 @@ from schemas import (
 )
 from schemas.wire import Codec, MalformedEventError
 from stream.accounting.promises import promises
+from stream.accounting.renewal import meaning_in_periods
 from stream.accounting.versions import KEPT_OF_A_VERSION
 from stream.asking.standing import standing_words
 from stream.monitor.budget_models import BurnDown, BurnPoint, Forecast
+from stream.monitor.digests import SourceRecordShape
 from stream.monitor.entries import RATE_WINDOWS, SourceEntry, StreamEntry
 from stream.monitor.history import History, Pace, PeriodEnd, amount_of
 from stream.monitor.lines import Lines
@@ -43,6 +45,7 @@ from stream.monitor.series import Series
 from stream.monitor.shared_budgets import meaning_of
 from stream.monitor.tables import Tables
 from stream.processors.budget.standing import promised_windows
+from stream.processors.periods import IN_PERIODS
 
 HISTORY_SPACING = 10.0
 """Seconds between two points of the installation's history."""
@@ -107,13 +110,20 @@ def source_row(entry: SourceEntry) -> SourceRow:
         population=record.population,
         renews=record.source.renews,
         renews_at=None if record.period is None else record.period.ends / 1000,
-        meaning=meaning_of(record.period),
+        meaning=_meaning(record),
         streams=StreamCounts(**{state: count for state, count in entry.streams.items() if count}),
         updated=entry.updated,
         period=record.source.period,
         period_of=record.source.period_of,
         starts=record.source.starts,
     )
+
+
+def _meaning(record: SourceRecordShape) -> str:
+    source = record.source
+    if source.period is None:
+        return meaning_of(record.period)
+    return f"privacy is by period: {meaning_in_periods(source.epsilon, source.period)}"
 
 
 def source_line(tables: Tables, entry: SourceEntry) -> SourceRow:
@@ -262,7 +272,7 @@ def stream_row(entry: StreamEntry, now: float) -> StreamRow:
         state=entry.state,
         ending=entry.ending,
         reason=entry.reason,
-        refused=entry.refused if entry.state == "open" else None,
+        refused=entry.refused if entry.state == "open" and entry.refused != IN_PERIODS else None,
         at_refresh=_at_refresh(entry),
         answered=entry.answered,
         tops=entry.tops,

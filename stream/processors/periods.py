@@ -11,6 +11,10 @@ OVER: Final = "its period is over"
 """Why a stream is closed by itself: its worker answers first what it was asked."""
 
 
+IN_PERIODS: Final = "each period has a stream of its own, and this one is never asked"
+"""Why a worker answers nothing for a stream that others stand for: nothing is wrong with it."""
+
+
 def asked_span(source: EventsSource, mechanism: Mechanism, window: Windows) -> int:
     """How far into a period its windows are asked, in milliseconds: to its end, or to a running count's horizon."""
     if isinstance(mechanism, RunningCount):

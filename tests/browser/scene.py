@@ -12,6 +12,7 @@ import polars as pl
 from aiohttp import web
 
 from schemas import MAX_RECORD_BYTES, GrantRecord, LedgerRecord, RejectedHeaders
+from schemas.windows import moment_ms, written_moment
 from schemas.wire import Codec
 from sotto import Refused
 from stream.monitor.connections import Runner
@@ -37,6 +38,23 @@ CENSUS = {
     "epsilon": 3.0,
     "delta": 1e-6,
     "attributes": {"age": {"kind": "integers", "minimum": 0, "maximum": 99}, "sex": ["F", "M"]},
+}
+
+
+BEGINS = "2026-03-01T00:00:00Z"
+VISITS = {
+    "source": "visits",
+    "kind": "events",
+    "topic": "city.visits",
+    "neighbors": "add-remove",
+    "epsilon": 2.5,
+    "person": "who",
+    "time": "at",
+    "clock": "marks",
+    "ahead": "1d",
+    "unit": "person-period",
+    "period": "1h",
+    "attributes": {"zone": ["north", "west", "south", "east"]},
 }
 
 
@@ -252,6 +270,32 @@ class Scene(Installation):
             ),
         ]
         self.monitor.show_workers(WorkersView(time=now, members=members, partitions=[*partitions, ledger]))
+
+    def with_periods(self, hours: int) -> None:
+        """A live topic whose periods are hours, with two streams on it, beside a feed of values."""
+        self.driver.register(values("vitals", 4.0))
+        self.driver.open(above("ward-3/heart-rate", "vitals", 1.0, 24))
+        self.driver.register(VISITS)
+        begins = moment_ms(BEGINS)
+        standing = {"by": ["zone"], "window": {"size": "15m"}, "begins": BEGINS}
+        for stream, mechanism in (
+            ("visits/busy", {"kind": "above_threshold", "threshold": 90.0, "cutoff": 5, "monotone": True}),
+            ("visits/counts", {"kind": "laplace", "answers": 16}),
+        ):
+            opened = {"stream": stream, "source": "visits", "epsilon": 1.0, "mechanism": mechanism}
+            self.driver.open({**opened, "expected_queries": 16, "standing": standing})
+        for hour in range(hours):
+            for quarter in range(4):
+                start = begins + (4 * hour + quarter) * 900_000
+                zones = {"north": 140 if (hour + quarter) % 3 == 0 else 30, "west": 40, "south": 20, "east": 10}
+                events = [
+                    {"who": f"{zone}-{number}", "at": start + number * 1000, "zone": zone}
+                    for zone, count in zones.items()
+                    for number in range(count)
+                ]
+                self.driver.publish("visits", events)
+                self.driver.advance("visits", written_moment(start + 900_000))
+        self.flow()
 
     def with_streams(self, count: int) -> None:
         """So many open streams on one source, told apart by name and by what they have used."""

@@ -122,6 +122,11 @@ export function windowText(window) {
   return `${start}–${end.slice(0, 10) === start.slice(0, 10) ? end.slice(11) : end}`;
 }
 
+/** When a period begins, in UTC and with no digit that all its likes share: 2013-01-01, or 2013-01-01 05:00. */
+export function periodText(starts) {
+  return starts.replace(/(:00)?Z$/, "").replace(/T00:00$/, "").replace("T", " ");
+}
+
 /** The zone in which times are told, as it was then. */
 export function zone(seconds) {
   return zones.formatToParts(new Date(seconds * 1000)).find((part) => part.type === "timeZoneName").value;

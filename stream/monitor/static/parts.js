@@ -1,7 +1,8 @@
 // Small parts that several views share.
 
 import { make, makeSvg, setAttribute, setText } from "./dom.js";
-import { amount, count, mainAmount, percent, rate, rateOver, unitOf } from "./format.js";
+import { amount, count, mainAmount, percent, periodText, plural, rate, rateOver, unitOf } from "./format.js";
+import { route } from "./routes.js";
 
 const SIGNS = { open: "●", exhausted: "◐", halted: "■", closed: "○" };
 const ENDINGS = { halted: "halting", closed: "closing" };
@@ -113,6 +114,24 @@ export function rateCell(kind) {
         setAttribute(bars[index], "y", (14 - height).toFixed(2));
       });
       setAttribute(element, "title", WINDOWS.map(([, name], index) => `${name}: ${rate(values[index])}/s`).join(", "));
+    },
+  };
+}
+
+/** Of which period the figures of a line are, with a link to all of them; nothing where there are none. */
+export function periodsLink(place) {
+  const shown = make("span");
+  const all = make("a");
+  const element = make("span", { class: "periods quiet" }, shown, ", ", all);
+  return {
+    element,
+    update(name, { periods, current }) {
+      element.hidden = periods === null;
+      if (periods !== null) {
+        setText(all, periods.count === 1 ? "its only period" : `all ${plural(periods.count, "period")}`);
+        setAttribute(all, "href", route(place, [], { of: name, descending: true }));
+        setText(shown, `period ${periodText(current.starts)}`);
+      }
     },
   };
 }

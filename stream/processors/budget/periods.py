@@ -26,6 +26,7 @@ from stream.accounting.accounts import Account
 from stream.accounting.grants import Grant
 from stream.accounting.ledger import Ledger
 from stream.accounting.refusals import RefusedError
+from stream.accounting.renewal import meaning_in_periods
 from stream.processors.base import Outputs, RecordLike
 from stream.processors.budget.openings import definition_digest
 from stream.processors.budget.telling import Workers
@@ -148,10 +149,7 @@ def period_meaning(source: Source) -> str | None:
     """What the budget of a source with periods promises; None of other sources."""
     if not isinstance(source, EventsSource) or not source.has_periods:
         return None
-    return (
-        f"ε = {source.epsilon:g} for what a person does in one period of {source.period}; what a person does in k of them is protected by "
-        f"k times as much"
-    )
+    return meaning_in_periods(source.epsilon, source.period or "")
 
 
 def _start_of(account: Account) -> int:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from schemas import EventsSource, TableSource
 from stream.data import TableStore
 from stream.processors.base import RecordLike, TableMissedError
-from stream.processors.periods import OVER, questions_in_period
+from stream.processors.periods import IN_PERIODS, OVER, questions_in_period
 from stream.processors.queries.definitions import Definition, DefinitionReader
 from stream.processors.queries.hosted import CONTROL_UNREAD, PLAIN, HostedStreams
 from stream.processors.queries.life import CLOSED, HALTED, OPEN
@@ -107,7 +107,7 @@ class Control:
             source = streams.terms[index].source
             if isinstance(source, EventsSource) and source.has_periods:
                 for slot in slots[terms_of == index].tolist():
-                    streams.life.refuse(slot, "each period has a stream of its own, and this one is never asked")
+                    streams.life.refuse(slot, IN_PERIODS)
             if not isinstance(source, TableSource):
                 continue
             try:

@@ -41,6 +41,13 @@ def alertmanager(**fields: Any) -> dict[str, Any]:
     return {"name": "am", "kind": "alertmanager", "urls": ["http://alertmanager:9093"], **fields}
 
 
+def test_a_stream_goes_by_its_own_name_in_each_of_its_periods() -> None:
+    target = AlertmanagerTarget.model_validate(alertmanager(sources=["flights"], streams=["late"]), strict=False)
+    assert target.wants("flights@2013-01-01T00:00:00Z", "late@2013-01-01T00:00:00Z")
+    assert not target.wants("vitals@2013-01-01T00:00:00Z", "late@2013-01-01T00:00:00Z")
+    assert not target.wants("flights@2013-01-01T00:00:00Z", "early@2013-01-01T00:00:00Z")
+
+
 def test_targets_are_read_with_what_is_usual(folder: Path) -> None:
     path = put(folder / "alerts.json", json.dumps({"targets": [webhook(folder), alertmanager(sources=["fl*"])]}))
     first, second = AlertsFile.read(path).targets

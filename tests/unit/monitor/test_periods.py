@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.periods import TOPICS, Year, shown
 from schemas import EventsSource
+from schemas.windows import moment_ms
 from stream.monitor import views
 from stream.monitor.listing import SourceQuery, StreamQuery, list_sources, list_streams
 from stream.monitor.metrics import exposition
@@ -41,6 +42,7 @@ async def test_a_source_is_one_line_with_the_figures_of_its_latest_period() -> N
     assert (line["spent"]["epsilon"], line["current"]["spent"]["epsilon"]) == (0.0, pytest.approx(0.63))
     assert (line["current"]["period_of"], line["current"]["starts"]) == ("flights", DAYS[3])
     assert page["items"][0]["current"] is None
+    assert line["meaning"].startswith("privacy is by period: ε = 10 for what a person does in one period of 1d; ")
 
 
 async def test_a_stream_is_one_line_with_the_figures_of_its_latest_period() -> None:
@@ -55,6 +57,7 @@ async def test_a_stream_is_one_line_with_the_figures_of_its_latest_period() -> N
     assert (line["answered"], line["current"]["answered"], line["current"]["state"]) == (0, 21, "open")
     assert (line["current"]["period_of"], line["current"]["starts"]) == ("late", DAYS[3])
     assert detail["row"]["current"]["stream"] == f"late@{DAYS[3]}"
+    assert (detail["row"]["refused"], detail["row"]["current"]["refused"]) == (None, None)
     assert overview["answered"] == 4 * 21
 
 
@@ -102,13 +105,34 @@ async def test_spending_and_metrics_name_no_period_but_the_latest() -> None:
     found = installation()
     async with found.web() as client:
         spending = await get(client, "/api/spending")
+        assert (await get(client, "/api/spending", source="flights"))["costliest"] == spending["costliest"]
         before = await get(client, "/api/spending", source=f"flights@{DAYS[0]}")
-    assert [one["stream"] for one in spending["costliest"]] == [f"late@{DAYS[3]}", "late"]
+    assert [one["stream"] for one in spending["costliest"]] == [f"late@{DAYS[3]}"]
+    assert spending["analysts"][0]["sources"][0]["share"]["spent"]["epsilon"] == pytest.approx(0.63)
     assert [one["stream"] for one in before["costliest"]] == [f"late@{DAYS[0]}"]
     text = exposition(found.monitor).decode()
     assert 'source_left_ratio{source="flights"}' in text
     assert "flights@" not in text
     assert 'sotto_monitor_streams{state="closed"} 0.0' in text
+
+
+async def test_an_alarm_goes_on_from_period_to_period_and_is_of_the_source_that_was_registered() -> None:
+    found = installation()
+    starts = [moment_ms(day) // 1000 for day in DAYS[:3]]
+    hour = 3600
+
+    async def firing() -> list[tuple[str, str, int]]:
+        async with found.web() as client:
+            view = await get(client, "/api/alerts", source="flights")
+            assert [one["source"] for one in view["sources"]] == ["flights"]
+        return [(one["latest"]["stream"], one["latest"]["source"], one["alerts"]) for one in view["firing"]]
+
+    found.answer_window(f"late@{DAYS[0]}", starts[1] - hour, {"EWR": "above", "JFK": "above"})
+    assert await firing() == [(f"late@{DAYS[0]}", "flights", 1)] * 2
+    found.answer_window(f"late@{DAYS[1]}", starts[1], {"EWR": "above", "JFK": "below"})
+    assert await firing() == [(f"late@{DAYS[1]}", "flights", 2)]
+    found.answer_window(f"late@{DAYS[2]}", starts[2], {"EWR": "below"})
+    assert await firing() == []
 
 
 def test_the_latest_period_alone_is_there_where_nothing_else_is_known() -> None:

@@ -1,10 +1,18 @@
 // Fields to search, filter and sort by.
 
 import { make, setAttribute, setText } from "../dom.js";
+import { route } from "../routes.js";
 
 export function searchField(label, value, oninput) {
   const input = make("input", { type: "search", name: "search", value, placeholder: label, "aria-label": label, maxlength: "128", spellcheck: "false", autocomplete: "off", oninput });
   return { element: make("div", { class: "field search" }, input), input };
+}
+
+/** What takes away that a list has the periods of one alone. */
+export function chip(place, of) {
+  const element = make("a", { class: "chip", href: route(place), "aria-label": `Show all ${place}, not only the periods of ${of}` }, `periods of ${of} ×`);
+  element.hidden = !of;
+  return element;
 }
 
 /** A drop-down list of `[value, text]`. */

@@ -6,7 +6,7 @@ import { Chart } from "../chart.js";
 import { make, setText } from "../dom.js";
 import { jsonBlock } from "../forms.js";
 import { forecastCard, promiseLine, spendingCard } from "../forecasts.js";
-import { amount, mainAmount, number, percent, time, unitOf } from "../format.js";
+import { ago, amount, bytes, duration, mainAmount, number, percent, periodText, plural, time, unitOf } from "../format.js";
 import { refreshButton } from "../refresh.js";
 import { burnBar, burnLegend, card, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
@@ -30,6 +30,8 @@ export function sourceView({ names: [name], session }) {
   const share = make("p", { class: "share" });
   const bar = burnBar();
   const figures = facts(PARTS);
+  const period = latestPeriod();
+  const feed = feedCard();
   const chart = new Chart({ title: "Budget over time", format: (value) => number(value), stepped: true, height: 220 });
   const promise = promiseLine();
   const forecast = forecastCard();
@@ -37,6 +39,8 @@ export function sourceView({ names: [name], session }) {
   const table = streamTable({ withSource: false });
   const none = emptyState("No stream on this source", "Open one:", OPEN_STREAM);
   none.hidden = halt.hidden = refresh.hidden = true;
+  const burnDown = card("Burn-down", chart.element);
+  const budget = card("Budget", share, bar.element, burnLegend(), figures.element);
   const element = make(
     "div",
     { class: "view" },
@@ -44,21 +48,27 @@ export function sourceView({ names: [name], session }) {
     about,
     promise.element,
     reason,
-    card("Budget", share, bar.element, burnLegend(), figures.element),
-    card("Burn-down", chart.element),
+    period.element,
+    feed.element,
+    budget,
+    burnDown,
     forecast.element,
     spending.element,
     card("What is declared", declared),
     card("Streams", table.element, none, make("p", {}, make("a", { href: route("streams", [], { source: name }) }, "All streams of this source"))),
   );
 
-  function showBudget({ source: row, points, forecasts }) {
+  function showBudget({ source: row, points, forecasts, feed: fed }) {
+    feed.update(fed);
     promise.update(row);
     forecast.update(forecasts);
+    forecast.element.hidden = row.period !== null; // the next one has a budget of its own
     state.update(row);
-    halt.hidden = plan.hidden = row.state === "halted";
+    halt.hidden = plan.hidden = row.state === "halted" || row.period_of !== null; // periods end by themselves
+    period.update(row);
+    budget.hidden = burnDown.hidden = row.current !== null; // the same, of which nothing is spent
     refresh.hidden = halt.hidden || row.version === null;
-    setText(about, `${describe(row)}; neighbours ${row.neighbors === "replace" ? "replace one row" : "add or remove one row"}${row.version === null ? "" : `; version ${row.version} of its data`}; last change ${time(row.updated)}`);
+    setText(about, `${describe(row)}; neighbours ${row.neighbors === "replace" ? "replace one" : "add or remove one"} ${row.kind === "events" ? "person" : "row"}${row.version === null ? "" : `; version ${row.version} of its data`}${row.period === null ? "" : `; ${ofPeriod(row)}`}; last change ${time(row.updated)}`);
     setText(reason, row.reason ? `Halted: ${row.reason}` : "");
     reason.hidden = !row.reason;
     setText(share, `${percent(row.left_share)} left of ${amount(row.total)}`);
@@ -104,4 +114,73 @@ export function sourceView({ names: [name], session }) {
     },
     close: () => chart.close(),
   };
+}
+
+function ofPeriod({ period, period_of: source, starts }) {
+  return source === null ? `each period of ${period} has an account of its own` : `the account of ${source} for the period of ${period} from ${periodText(starts)} UTC on`;
+}
+
+/** What the latest period of a source has of its budget. */
+function latestPeriod() {
+  const name = make("a", { class: "name" });
+  const all = make("a");
+  const share = make("p", { class: "share" });
+  const bar = burnBar();
+  const figures = facts(PARTS);
+  const parts = [make("p", {}, name), share, bar.element, burnLegend(), figures.element, make("p", {}, all)];
+  const element = card("Latest period");
+  element.hidden = true;
+  return {
+    element,
+    update({ source, periods, current }) {
+      element.hidden = current === null;
+      if (current !== null) {
+        if (!parts[0].isConnected) {
+          element.append(...parts);
+        }
+        setText(name, `from ${periodText(current.starts)} UTC on`);
+        name.href = route("sources", [current.source]);
+        setText(share, `${percent(current.left_share)} left of ${amount(current.total)}`);
+        bar.update(current);
+        figures.update(PARTS.map((part) => amount(current[part])));
+        setText(all, `All ${plural(periods.count, "period")}`);
+        all.href = route("sources", [], { of: source, descending: true });
+      }
+    },
+  };
+}
+
+const CLOCKS = {
+  broker: ({ idle }) => `the broker's stamps; where no event comes the feed's own clock, ${idle} behind`,
+  marks: () => "marks in the topic, from whoever replays it",
+};
+
+/** How far the feed of a live topic is. What is behind, or in windows that are open, is private, and for operators' own metrics. */
+function feedCard() {
+  const figures = facts(["Topic", "Windows close by", "Asked up to", "Last answer", "Processes"]);
+  const element = card("Feed");
+  element.hidden = true;
+  return {
+    element,
+    update(feed) {
+      element.hidden = feed === null;
+      if (feed !== null) {
+        element.append(figures.element);
+        const { topic, clock, asked_to: end, asked_at: at, processes } = feed;
+        const passed = end !== null && clock === "broker" ? `, ${ago(end)}` : "";
+        figures.update([
+          topic,
+          CLOCKS[clock](feed),
+          end === null ? "no window yet" : `the window that ends ${time(end)}${passed}`,
+          at === null ? "none yet" : `${time(at)}, ${ago(at)}`,
+          processes.map(process).join("; ") || "none runs: start one with 'sotto serve feed'",
+        ]);
+      }
+    },
+  };
+}
+
+function process({ member, started, memory }) {
+  const told = [started === null ? null : `up for ${duration(Math.max(Date.now() / 1000 - started, 0))}`, memory === null ? null : bytes(memory)];
+  return [member, ...told.filter(Boolean)].join(", ");
 }

@@ -1,23 +1,24 @@
 // Sources with their budgets as burn-down bars.
 
 import { KeyedList, make, setAttribute, setText } from "../dom.js";
-import { amount, count, mainAmount, percent, plural, unitOf } from "../format.js";
-import { burnBar, stateBadge } from "../parts.js";
+import { amount, count, mainAmount, percent, periodText, plural, unitOf } from "../format.js";
+import { burnBar, periodsLink, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 
 const PARTS = ["granted", "spent", "refunded", "left"];
 
-function entry() {
+function entry(inPeriods) {
   const name = make("a", { class: "name" });
   const state = stateBadge();
   const about = make("span", { class: "quiet" });
+  const periods = periodsLink("sources");
   const left = make("span", { class: "share" });
   const bar = burnBar();
   const figures = PARTS.map(() => make("dd"));
   const element = make(
     "li",
     { class: "source" },
-    make("div", { class: "source-head" }, name, state.element, about, left),
+    make("div", { class: "source-head" }, name, state.element, about, periods.element, left),
     bar.element,
     make(
       "dl",
@@ -27,11 +28,13 @@ function entry() {
   );
   return {
     element,
-    update(row) {
-      setText(name, row.source);
-      setAttribute(name, "href", route("sources", [row.source]));
-      state.update(row);
-      setText(about, describe(row));
+    update(line) {
+      const row = line.current ?? line;
+      setText(name, inPeriods && line.starts ? periodText(line.starts) : line.source);
+      setAttribute(name, "href", route("sources", [line.source]));
+      state.update(line);
+      setText(about, describe(line));
+      periods.update(line.source, line);
       const unit = unitOf(row);
       setText(left, `${percent(row.left_share)} left of ${mainAmount(row.total, unit)}`);
       setAttribute(left, "title", amount(row.total));
@@ -52,8 +55,9 @@ export function describe({ kind, accountant, streams }) {
   return `${kind}, ${adds}, ${count(streams.open)} of ${plural(all, "stream")} open`;
 }
 
-export function sourceList() {
+/** With `inPeriods` all are periods of one source, and are called by their moments. */
+export function sourceList({ inPeriods = false } = {}) {
   const element = make("ul", { class: "sources" });
-  const list = new KeyedList(element, entry);
+  const list = new KeyedList(element, () => entry(inPeriods));
   return { element, update: (sources) => list.show(sources, (source) => source.source) };
 }

@@ -3,7 +3,7 @@
 import { actionButton, applies } from "../actions.js";
 import { Chart, ratesOf } from "../chart.js";
 import { make, setText } from "../dom.js";
-import { ago, amount, count, duration, mechanism, percent, rate, rateOver, time, words } from "../format.js";
+import { ago, amount, count, duration, mechanism, percent, periodText, plural, rate, rateOver, time, words } from "../format.js";
 import { card, cutoffBar, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { promise } from "./stream_table.js";
@@ -33,29 +33,36 @@ export function streamView({ names: [name], session }) {
   const definition = make("pre", { tabindex: "0" }, make("code"));
   const constants = make("pre", { tabindex: "0" }, make("code"));
   const place = make("p", { class: "quiet" });
+  const period = latestPeriod();
+  const model = make("p", { class: "quiet" });
+  const glance = make("p", { class: "big" }, used, tops.element);
+  const overTime = card("Answers over time", charts, silent, waiting);
+  const perSecond = card(
+    "Answers per second",
+    make(
+      "table",
+      { class: "plain" },
+      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "over the"), heads)),
+      make("tbody", {}, WINDOWS.map(([, text], index) => make("tr", {}, make("th", { scope: "row" }, text), cells[index]))),
+    ),
+  );
   const element = make(
     "div",
     { class: "view" },
     make("div", { class: "head" }, make("h1", { class: "name" }, name), state.element, make("div", { class: "head-actions" }, asking, buttons)),
     reason,
+    model,
     make(
       "div",
       { class: "columns" },
-      card("At a glance", make("p", { class: "big" }, used, tops.element), about.element),
-      card("Answers over time", charts, silent, waiting),
+      card("At a glance", glance, about.element),
+      overTime,
+      period.element,
     ),
     make(
       "div",
       { class: "columns" },
-      card(
-        "Answers per second",
-        make(
-          "table",
-          { class: "plain" },
-          make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "over the"), heads)),
-          make("tbody", {}, WINDOWS.map(([, text], index) => make("tr", {}, make("th", { scope: "row" }, text), cells[index]))),
-        ),
-      ),
+      perSecond,
       card(
         "Definition",
         make("details", {}, make("summary", {}, "As it was asked for"), definition),
@@ -72,11 +79,17 @@ export function streamView({ names: [name], session }) {
     source = row.source;
     state.update(row);
     kinds.forEach((kind, index) => {
-      buttons[index].hidden = !applies(kind, row) || (kind === "extend" && row.cutoff === null);
+      buttons[index].hidden = !applies(kind, row) || (kind === "extend" && (row.cutoff === null || row.period_of !== null || row.periods !== null));
     });
     asking.hidden = row.state !== "open" || row.ending !== null || standing !== null;
     setText(reason, because(row));
     reason.hidden = !reason.textContent;
+    period.update(row);
+    glance.hidden = overTime.hidden = perSecond.hidden = row.current !== null; // itself it answers nothing
+    model.hidden = row.period_of === null;
+    if (row.period_of !== null) {
+      model.replaceChildren("Stands for ", make("a", { href: route("streams", [row.period_of]) }, row.period_of), ` in the period from ${periodText(row.starts)} UTC on.`);
+    }
     tops.update(row);
     const called = words(row.mechanism);
     setText(used, `${called.used} used `);
@@ -94,12 +107,12 @@ export function streamView({ names: [name], session }) {
       amount(row.asked),
       row.added ? `${count(row.added)} charged answers` : "nothing",
       amount(row.cost),
-      `${amount(row.spent)}${row.cost.epsilon ? ` (${percent(share(row))} of its cost)` : ""}`,
+      row.current !== null ? "nothing: its periods do" : `${amount(row.spent)}${row.cost.epsilon ? ` (${percent(share(row))} of its cost)` : ""}`,
       amount(row.refunded),
-      `${count(row.answered)}: ${count(row.tops)} ${called.charged}, ${count(row.answered - row.tops)} ${called.free}`,
-      runsDry(row),
+      row.current !== null ? "nothing: its periods are asked" : `${count(row.answered)}: ${count(row.tops)} ${called.charged}, ${count(row.answered - row.tops)} ${called.free}`,
+      row.current !== null ? "never" : runsDry(row),
       row.opened === null ? "not known any more" : time(row.opened),
-      row.updated === null ? "none yet" : `${time(row.updated)}, ${ago(row.updated)}`,
+      answeredLast(row.current ?? row),
     ]);
     WINDOWS.forEach(([seconds], index) => {
       const { above, below } = rateOver(row.rates, seconds);
@@ -162,6 +175,10 @@ function runsDry({ state, dry_in: left }) {
   return left === null ? "no end in sight" : `${duration(left)}, if it goes on as in the last ten minutes`;
 }
 
+function answeredLast({ updated }) {
+  return updated === null ? "none yet" : `${time(updated)}, ${ago(updated)}`;
+}
+
 function capital(text) {
   return text[0].toUpperCase() + text.slice(1);
 }
@@ -169,4 +186,42 @@ function capital(text) {
 /** What of its cost a stream has spent, in the unit that counts it in full first. */
 function share({ spent, cost }) {
   return cost.rho > 0 ? spent.rho / cost.rho : spent.epsilon / cost.epsilon;
+}
+
+/** What a stream with periods has answered in the latest: itself it is never asked. */
+function latestPeriod() {
+  const name = make("a", { class: "name" });
+  const state = stateBadge();
+  const tops = cutoffBar();
+  const used = make("span", { class: "quiet" });
+  const figures = facts(["Answered", "Spent", "Runs dry in", "Last answer"]);
+  const all = make("a");
+  const parts = [make("p", { class: "source-head" }, name, state.element), make("p", { class: "big" }, used, tops.element), figures.element, make("p", {}, all)];
+  const element = card("Latest period");
+  element.hidden = true;
+  return {
+    element,
+    update({ stream, mechanism: kind, periods, current }) {
+      element.hidden = current === null;
+      if (current !== null) {
+        if (!parts[0].isConnected) {
+          element.append(...parts);
+        }
+        const called = words(kind);
+        setText(name, `from ${periodText(current.starts)} UTC on`);
+        name.href = route("streams", [current.stream]);
+        state.update(current);
+        tops.update(current);
+        setText(used, `${called.used} used `);
+        figures.update([
+          `${count(current.answered)}: ${count(current.tops)} ${called.charged}, ${count(current.answered - current.tops)} ${called.free}`,
+          `${amount(current.spent)} of ${amount(current.cost)}`,
+          runsDry(current),
+          answeredLast(current),
+        ]);
+        setText(all, `All ${plural(periods.count, "period")}`);
+        all.href = route("streams", [], { of: stream, descending: true });
+      }
+    },
+  };
 }

@@ -1,8 +1,8 @@
 // Streams as a table, which turns into cards on a narrow screen.
 
 import { KeyedList, link, make, setAttribute, setText } from "../dom.js";
-import { ago, count, duration, mechanism, number, words } from "../format.js";
-import { cutoffBar, rateCell, stateBadge } from "../parts.js";
+import { ago, count, duration, mechanism, number, periodText, words } from "../format.js";
+import { cutoffBar, periodsLink, rateCell, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 
 // What a cell is, its heading, what sorts by it, and its name where there is room for a word.
@@ -18,9 +18,10 @@ const COLUMNS = [
   ["dry", "Runs dry in", "dry_in", "dry in"],
 ];
 
-function row(withSource) {
+function row(withSource, inPeriods) {
   const name = make("a", { class: "name" });
   const source = make("a", { class: "quiet name" });
+  const periods = periodsLink("streams");
   const state = stateBadge();
   const kind = make("span");
   const tops = cutoffBar();
@@ -30,7 +31,7 @@ function row(withSource) {
   const alpha = make("span", { class: "figure" });
   const dry = make("span", { class: "figure" });
   const contents = {
-    stream: [name, withSource && source],
+    stream: [name, withSource && !inPeriods && source, periods.element],
     state: [state.element],
     mechanism: [kind],
     tops: [tops.element],
@@ -51,12 +52,15 @@ function row(withSource) {
   );
   return {
     element,
-    update(stream) {
-      setText(name, stream.stream);
-      setAttribute(name, "href", route("streams", [stream.stream]));
-      setText(source, stream.source);
-      setAttribute(source, "href", route("sources", [stream.source]));
-      state.update(stream);
+    update(line) {
+      // Where it has periods it is not asked itself: the figures are those of the latest.
+      const stream = line.current ?? line;
+      setText(name, inPeriods && line.starts ? periodText(line.starts) : line.stream);
+      setAttribute(name, "href", route("streams", [line.stream]));
+      setText(source, line.source);
+      setAttribute(source, "href", route("sources", [line.source]));
+      periods.update(line.stream, line);
+      state.update(line.state === "open" && line.ending === null ? stream : line);
       setAttribute(state.element, "title", stream.refused ?? stream.reason);
       setText(kind, mechanism(stream.mechanism));
       tops.update(stream);
@@ -89,10 +93,10 @@ export function promise({ promises }) {
 }
 
 /**
- * A table of streams. With `onSort(sort)` its headings can be pressed; `order({ sort, descending })` marks the one that
+ * A table of streams; with `inPeriods` all stand for one, and are called by their moments. With `onSort(sort)` its headings can be pressed; `order({ sort, descending })` marks the one that
  * it is sorted by.
  */
-export function streamTable({ withSource = true, onSort = null, label = "Streams" } = {}) {
+export function streamTable({ withSource = true, inPeriods = false, onSort = null, label = "Streams" } = {}) {
   const heads = COLUMNS.map(([key, text, sort]) =>
     make(
       "th",
@@ -101,7 +105,7 @@ export function streamTable({ withSource = true, onSort = null, label = "Streams
     ),
   );
   const body = make("tbody");
-  const list = new KeyedList(body, () => row(withSource));
+  const list = new KeyedList(body, () => row(withSource, inPeriods));
   const element = make(
     "div",
     { class: "table-frame" },

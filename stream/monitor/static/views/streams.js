@@ -5,7 +5,7 @@ import { count, mechanisms } from "../format.js";
 import { afterPause, emptyState } from "../parts.js";
 import { route } from "../routes.js";
 import { OPEN_STREAM } from "./commands.js";
-import { choice, orderButton, searchField, toggles } from "./filters.js";
+import { chip, choice, orderButton, searchField, toggles } from "./filters.js";
 import { pager } from "./pager.js";
 import { sortings, streamTable } from "./stream_table.js";
 
@@ -17,6 +17,7 @@ function read(query) {
     search: query.search ?? "",
     state: query.state ?? "",
     source: query.source ?? "",
+    of: query.of ?? "",
     mechanism: query.mechanism ?? "",
     sort: query.sort ?? "stream",
     descending: query.descending === "true",
@@ -32,7 +33,7 @@ export function streamsView({ query, remember }) {
     table.order(chosen);
     remember({ ...chosen, sort: chosen.sort === "stream" ? "" : chosen.sort, offset: chosen.offset || "" }, connections());
   };
-  const search = searchField("Search streams and sources", chosen.search, afterPause(() => change({ search: search.input.value })));
+  const search = searchField(chosen.of ? "Search periods, as 2013-03" : "Search streams and sources", chosen.search, afterPause(() => change({ search: search.input.value })));
   const pressed = chosen.state ? chosen.state.split(",") : [];
   const states = toggles("States", STATES, pressed, (names) => change({ state: names.join(",") }));
   const kind = choice("Mechanism", [["", "any mechanism"], ...mechanisms], chosen.mechanism, (value) => change({ mechanism: value }));
@@ -41,7 +42,9 @@ export function streamsView({ query, remember }) {
   const source = make("a", { class: "chip", href: route("streams") }, `source ${chosen.source} ×`);
   source.hidden = !chosen.source;
   source.setAttribute("aria-label", `Show the streams of all sources, not only of ${chosen.source}`);
+  const only = chip("streams", chosen.of);
   const table = streamTable({
+    inPeriods: Boolean(chosen.of),
     onSort(name) {
       const descending = chosen.sort === name && !chosen.descending;
       sort.querySelector("select").value = name;
@@ -64,7 +67,7 @@ export function streamsView({ query, remember }) {
     "div",
     { class: "view" },
     make("div", { class: "head" }, make("h1", {}, "Streams ", total), make("div", { class: "head-actions" }, make("a", { class: "button", href: route("plan") }, "Plan a stream…"))),
-    make("div", { class: "filters", role: "search" }, search.element, states, kind, make("span", { class: "sorting" }, sort, order.element), source),
+    make("div", { class: "filters", role: "search" }, search.element, states, kind, make("span", { class: "sorting" }, sort, order.element), source, only),
     make("section", { class: "card flush", "aria-label": "Streams" }, table.element, none, unmatched),
     pages.element,
   );
@@ -81,7 +84,7 @@ export function streamsView({ query, remember }) {
         return;
       }
       table.update(data.items);
-      pages.update(data, "streams");
+      pages.update(data, chosen.of ? "periods" : "streams");
       setText(total, count(data.total));
       table.element.hidden = data.items.length === 0;
       none.hidden = data.total > 0;

@@ -1,0 +1,95 @@
+"""How far a live topic's feed is, from what is public."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from schemas.windows import moment_ms, written_moment
+from stream.monitor.models import MemberRow, WorkersView
+from tests.unit.monitor.installation import Installation, get
+from tests.unit.test_driver_periods import DAYS, FLIGHTS, LATE, event
+
+WHOLE: dict[str, Any] = {name: value for name, value in FLIGHTS.items() if name not in {"unit", "period"}}
+MECHANISMS: list[dict[str, Any]] = [
+    {"kind": "laplace", "answers": 200},
+    {"kind": "above_threshold", "threshold": 1e6, "cutoff": 1, "monotone": True},
+    {"kind": "histogram", "answers": 60, "attributes": ["origin"]},
+]
+
+
+def member(role: str, name: str) -> MemberRow:
+    return MemberRow.model_validate(
+        {
+            "member": name,
+            "role": role,
+            "host": "h",
+            "partitions": [0],
+            "lag": 7,
+            "events_per_second": 3.5,
+            "version": "1",
+            "started": 10.0,
+            "memory": 1000,
+            "heard": 20.0,
+        }
+    )
+
+
+def opened(mechanism: dict[str, Any], source: dict[str, Any] = WHOLE) -> Installation:
+    found = Installation()
+    found.driver.register(source)
+    by = [] if mechanism["kind"] == "histogram" else ["origin"]
+    found.driver.open(LATE | {"mechanism": mechanism, "standing": {**LATE["standing"], "by": by}})
+    found.open()
+    return found
+
+
+async def feed(found: Installation, source: str = "flights") -> dict[str, Any]:
+    found.flow()
+    async with found.web() as client:
+        told: dict[str, Any] = (await get(client, f"/api/budgets/{source}"))["feed"]
+    return told
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda one: str(one["kind"]))
+async def test_the_last_window_that_was_asked_is_told_by_how_much_was_answered(mechanism: dict[str, Any]) -> None:
+    found = opened(mechanism)
+    assert (await feed(found))["asked_to"] is None
+    # Windows of six hours, one every three: by the ninth hour those are asked that end at the sixth and the ninth.
+    for hour, end in (("06", "06"), ("08", "06"), ("09", "09"), ("23", "21")):
+        found.driver.publish("flights", [event(f"N{hour}", f"2013-01-01T{hour}:00:00Z")])
+        found.driver.advance("flights", f"2013-01-01T{hour}:30:00Z")
+        found.now += 10.0  # digests come every few seconds
+        for worker in found.driver._workers:
+            found.driver.write(worker.idle(found.now))
+        told = await feed(found)
+        assert written_moment(int(told["asked_to"] * 1000)) == f"2013-01-01T{end}:00:00Z", hour
+    assert told["asked_at"] == found.now
+    assert (told["topic"], told["clock"], told["idle"]) == ("ops.departures", "marks", None)
+
+
+async def test_in_periods_it_is_the_last_window_of_the_latest_that_has_answered() -> None:
+    found = opened(MECHANISMS[0], FLIGHTS)
+    for moment in (f"{DAYS[1][:10]}T01:00:00Z", f"{DAYS[1][:10]}T06:00:00Z"):
+        found.driver.advance("flights", moment)
+        for worker in found.driver._workers:
+            found.driver.write(worker.idle(found.now))
+        told = await feed(found)
+        reached = max(moment_ms(DAYS[1]), moment_ms(moment) - 3_600_000 * (moment_ms(moment) // 3_600_000 % 6))
+        assert told["asked_to"] * 1000 == reached
+    assert (await feed(found, f"flights@{DAYS[0]}")) is None
+
+
+async def test_processes_that_feed_are_told_and_nothing_that_is_private() -> None:
+    found = opened(MECHANISMS[0], WHOLE | {"clock": "broker", "idle": "9s"})
+    members = [member("feed", "feed-1"), member("worker", "worker-1"), member("feed", "feed-2")]
+    found.monitor.show_workers(WorkersView(time=0.0, members=members, partitions=[]))
+    told = await feed(found)
+    assert (told["clock"], told["idle"]) == ("broker", "9s")
+    assert told["processes"] == [{"member": f"feed-{n}", "started": 10.0, "memory": 1000} for n in (1, 2)]
+    assert told.keys() == {"topic", "clock", "idle", "asked_to", "asked_at", "processes"}
+
+
+async def test_other_sources_have_none() -> None:
+    assert (await feed(opened(MECHANISMS[0]), "feed")) is None
