@@ -11,6 +11,7 @@ from aiokafka import TopicPartition
 
 from stream.kafka.clients import Clients, Consumer
 from stream.kafka.gathering import Gathering
+from stream.kafka.intake import Intake
 from stream.kafka.metrics import Metrics, PartMetrics
 from stream.kafka.positions import Extent, GroupOffsets, next_offset
 from stream.kafka.reports import RestoreReport
@@ -47,6 +48,7 @@ class Life:
     positions: dict[TopicPartition, int]
     offsets: GroupOffsets
     gathering: Gathering
+    intake: Intake
     sought: set[TopicPartition] = field(default_factory=set)
     """Partitions from which nothing has come since the seek."""
     told: float = 0.0
@@ -118,7 +120,14 @@ class Lives:
             warm=copy is not None,
         )
         changelog = TopicPartition(processor.changelog, self._partition)
-        return Life(processor, writer, positions, offsets, Gathering(changelog, offsets, role.patience))
+        return Life(
+            processor,
+            writer,
+            positions,
+            offsets,
+            Gathering(changelog, offsets, role.patience),
+            Intake(self._consumer, list(positions), self._settings, self._stopping),
+        )
 
     async def _restore(
         self, processor: Processor, read: dict[TopicPartition, int], report: RestoreReport, writer: Writer

@@ -131,8 +131,9 @@ class PartitionTask:
                 if self._life is None:
                     self._life = await self._lives.begin()
                 self._seek(self._life)
-                with suppress(Stopped):
-                    await self._loop(self._life)
+                async with self._life.intake:
+                    with suppress(Stopped):
+                        await self._loop(self._life)
                 if self._life.gathering.seconds_left(time.monotonic()) is not None:
                     await self._commit(self._life, Outputs(), idle=True)
             except asyncio.CancelledError:
@@ -181,7 +182,7 @@ class PartitionTask:
         inputs = [TopicPartition(topic, self.partition) for topic in processor.inputs]
         tables = [TopicPartition(topic, self.partition) for topic in processor.tables]
         while not self._stopping.is_set():
-            fetched = await self._fetch([*tables, *inputs], self._wait_ms(life), self._settings.batch_events)
+            fetched = await self._take(life, [*tables, *inputs], self._wait_ms(life))
             for table in tables:
                 await self._follow(life, table, fetched.get(table, ()))
             for source in inputs:
@@ -215,7 +216,7 @@ class PartitionTask:
         if idle and (moment - life.told >= END_SECONDS or _is_due(processor.due_at, life.told, moment)):
             life.told = moment
             ends = await self._offsets.end_offsets(inputs)
-            if all([await self._consumer.position(source) >= ends[source] for source in inputs]):
+            if all([await life.intake.has_reached(source, ends[source]) for source in inputs]):
                 processor.reached_end(moment)
         while idle or processor.behind:
             self.step.enter("working")
@@ -232,27 +233,9 @@ class PartitionTask:
                 async with asyncio.timeout(GATHERING_SECONDS):
                     await self._stopping.wait()
 
-    async def _fetch(self, sources: Sequence[TopicPartition], wait_ms: int, limit: int) -> Fetched:
-        """Records that have come, or what comes next within a wait.
-
-        aiokafka holds whoever waits for records until a rebalance is over, and the rebalance waits for this task to
-        stop: an order to stop must end the wait.
-
-        Raises:
-            Stopped: the task was told to stop. Whatever had been fetched is fetched again after the next seek.
-        """
+    async def _take(self, life: Life, sources: Sequence[TopicPartition], wait_ms: int) -> Fetched:
         self.step.enter("waiting")
-        fetching = asyncio.ensure_future(self._consumer.getmany(*sources, timeout_ms=wait_ms, max_records=limit))
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if stopping.done():
-                raise Stopped
-            return await fetching
-        finally:
-            for waiting in (fetching, stopping):
-                waiting.cancel()
-            await asyncio.gather(fetching, stopping, return_exceptions=True)
+        return await life.intake.take(sources, wait_ms)
 
     def _news(
         self,
@@ -284,9 +267,7 @@ class PartitionTask:
             count = await self._portion(life, source, records)
             await self._answer(life, source, records[:count])
             if records := records[count:]:
-                for table, news in (
-                    await self._fetch(tables, 0, self._settings.batch_events) if tables else {}
-                ).items():
+                for table, news in (await self._take(life, tables, 0)).items():
                     await self._follow(life, table, news)
                 if self._stopping.is_set():
                     return
@@ -382,10 +363,10 @@ class PartitionTask:
         ends = await self._offsets.end_offsets(tables)
         deadline = time.monotonic() + TABLES_WAIT
         while time.monotonic() < deadline:
-            behind = [table for table in tables if await self._consumer.position(table) < ends[table]]
+            behind = [table for table in tables if not await life.intake.has_reached(table, ends[table])]
             if not behind:
                 return
-            fetched = await self._fetch(behind, TABLES_WAIT_MS, self._settings.batch_events)
+            fetched = await self._take(life, behind, TABLES_WAIT_MS)
             for table, records in fetched.items():
                 await self._follow(life, table, records)
 

@@ -7,7 +7,7 @@ from typing import Any, Final, overload
 
 import numpy as np
 
-from stream.kernel import Column, Spans
+from stream.kernel import Column, Spans, joined
 from stream.processors.base import Message, Record
 
 _NO_HEADERS: Final = ()
@@ -81,6 +81,39 @@ class RecordColumns(Sequence[Record]):
             and others.values.data is self.values.data
             and np.array_equal(others.values.at, self.values.at)
         )
+
+
+def size_of(records: Sequence[Any]) -> int:
+    """How many bytes of keys, values and headers some records have."""
+    if isinstance(records, RecordColumns):
+        return int(records.keys.size.sum() + records.values.size.sum())
+    return sum(
+        len(one.key or b"") + len(one.value or b"") + sum(len(name) + len(text) for name, text in one.headers)
+        for one in records
+    )
+
+
+def are_alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether two fetches of a partition can make one batch."""
+    if isinstance(some, RecordColumns):
+        return isinstance(others, RecordColumns) and some.timestamp_type == others.timestamp_type
+    return not isinstance(others, RecordColumns)
+
+
+def one_behind_another(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    """Fetches of a partition that are alike, as one batch."""
+    columns = [part for part in parts if isinstance(part, RecordColumns)]
+    if not columns:
+        return [record for part in parts for record in part]
+    return RecordColumns(
+        columns[0].topic,
+        columns[0].partition,
+        offsets=np.concatenate([part.offsets for part in columns]),
+        timestamps=np.concatenate([part.timestamps for part in columns]),
+        keys=joined([part.keys for part in columns]),
+        values=joined([part.values for part in columns]),
+        timestamp_type=columns[0].timestamp_type,
+    )
 
 
 class MessageColumns(Sequence[Message]):

@@ -20,7 +20,7 @@ from stream.kafka import clients, reading
 from stream.kafka.filling import framed
 from stream.kernel import spans_of, use
 from stream.processors.base import Message, Messages
-from stream.processors.columns import MessageColumns, RecordColumns
+from stream.processors.columns import MessageColumns, RecordColumns, are_alike, one_behind_another
 from stream.processors.unread import Unread
 from tests import bombs
 from tests.kernels import kernel
@@ -91,6 +91,29 @@ def test_what_is_taken_is_what_the_client_gives(fetched: tuple[bytes, int], most
     assert found == told(expected)
     assert ours.next_fetch_offset == theirs.next_fetch_offset
     assert positions == sorted(positions)
+
+
+@given(fetched=fetches(), most=st.integers(1, 50))
+@settings(deadline=None, max_examples=100)
+def test_neighbours_that_are_alike_make_one_batch_of_the_same_records(
+    fetched: tuple[bytes, int], most: int
+) -> None:
+    data, position = fetched
+    with use(kernel()):
+        source, parts = fetch(reading.ColumnRecords, data, position), []
+        while taken := source.take(most):
+            parts.append(taken)
+    batches: list[list[Any]] = []
+    for part in parts:
+        if batches and are_alike(batches[-1][0], part):
+            batches[-1].append(part)
+        else:
+            batches.append([part])
+    joined = [one_behind_another(batch) for batch in batches]
+    assert [one for batch in joined for one in told(batch)] == [one for part in parts for one in told(part)]
+    assert [isinstance(batch, RecordColumns) for batch in joined] == [
+        isinstance(batch[0], RecordColumns) for batch in batches
+    ]
 
 
 @pytest.mark.parametrize("headers", [[], [(b"a", b"b")]])

@@ -1,0 +1,142 @@
+"""What comes for a partition's task, taken from the client while the task works on what came before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from aiokafka import ConsumerRecord, TopicPartition
+
+from stream.kafka.clients import Consumer, Fetched
+from stream.kafka.starting import Stopped
+from stream.processors.columns import are_alike, one_behind_another, size_of
+from stream.settings import Settings
+
+WAIT_MS: Final = 200
+"""Longest wait of one call to the client, in milliseconds."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """Fetches of one topic, each with its size, and how many records and bytes they are."""
+
+    fetches: deque[tuple[Sequence[ConsumerRecord], int]] = field(default_factory=deque)
+    records: int = 0
+    size: int = 0
+
+    def add(self, fetched: Sequence[ConsumerRecord]) -> None:
+        size = size_of(fetched)
+        self.fetches.append((fetched, size))
+        self.records += len(fetched)
+        self.size += size
+
+    def next(self, most: int) -> Sequence[ConsumerRecord]:
+        """Those at the front that make one batch."""
+        parts = [self._first()]
+        count = len(parts[0])
+        while self.fetches and (count := count + len(self.fetches[0][0])) <= most:
+            if not are_alike(parts[0], self.fetches[0][0]):
+                break
+            parts.append(self._first())
+        return parts[0] if len(parts) == 1 else one_behind_another(parts)
+
+    def _first(self) -> Sequence[ConsumerRecord]:
+        fetched, size = self.fetches.popleft()
+        self.records -= len(fetched)
+        self.size -= size
+        return fetched
+
+
+class Intake:
+    """Fetches of some topics that nobody has taken yet; between entering and leaving the context more of them come.
+
+    aiokafka asks a broker for more only when all that it has from there is taken, or has lain for a tenth of a second. A task that
+    writes what it has answered would hold up the others of its process, and the order in which they write would be
+    everybody's pace.
+    """
+
+    def __init__(
+        self, consumer: Consumer, sources: Sequence[TopicPartition], settings: Settings, stopping: asyncio.Event
+    ) -> None:
+        """Take the client, what to fetch, and the event that orders an end.
+
+        Of each topic so many records are kept as make a batch, or so many bytes as a fetch has, and one fetch more.
+        """
+        self._consumer = consumer
+        self._sources = sources
+        self._most = settings.batch_events
+        self._most_bytes = settings.fetch_bytes
+        self._stopping = stopping
+        self._held: defaultdict[TopicPartition, _Held] = defaultdict(_Held)
+        self._arrived = asyncio.Event()
+        self._taken = asyncio.Event()
+        self._filling: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._held.clear()
+        self._filling = asyncio.create_task(self._fill())
+        self._filling.add_done_callback(lambda _: self._arrived.set())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Forget what was not taken: it is fetched again after the next seek."""
+        if self._filling is not None:
+            self._filling.cancel()
+            await asyncio.gather(self._filling, return_exceptions=True)
+
+    async def take(self, sources: Sequence[TopicPartition], wait_ms: int) -> Fetched:
+        """What has come of some topics, or what comes next within a wait.
+
+        aiokafka holds whoever waits for records until a rebalance is over, and the rebalance waits for the task to stop: an
+        order to stop ends the wait.
+
+        Raises:
+            Stopped: the task was told to stop.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_ms / 1000
+        while not self._stopping.is_set():
+            self._arrived.clear()
+            held = [(source, kept) for source in sources if (kept := self._held[source]).fetches]
+            if held:
+                self._taken.set()
+                return {source: kept.next(self._most) for source, kept in held}
+            if self._filling is not None and self._filling.done():
+                self._filling.result()
+            if (left := until - loop.time()) <= 0:
+                return {}
+            await self._arrival(left)
+        raise Stopped
+
+    async def has_reached(self, source: TopicPartition, end: int) -> bool:
+        """Whether all before an offset is taken."""
+        at = await self._consumer.position(source)
+        return at >= end and not self._held[source].fetches
+
+    async def _fill(self) -> None:
+        while True:
+            self._taken.clear()
+            if any(self._is_full(kept) for kept in self._held.values()):
+                await self._taken.wait()
+                continue
+            fetched = await self._consumer.getmany(*self._sources, timeout_ms=WAIT_MS, max_records=self._most)
+            for source, records in fetched.items():
+                self._held[source].add(records)
+            if fetched:
+                self._arrived.set()
+
+    def _is_full(self, kept: _Held) -> bool:
+        return kept.records >= self._most or kept.size >= self._most_bytes
+
+    async def _arrival(self, seconds: float) -> None:
+        """Wait until something has come, or there is an order to stop."""
+        waits = {asyncio.create_task(self._arrived.wait()), asyncio.create_task(self._stopping.wait())}
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiting in waits:
+                waiting.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)

@@ -1,0 +1,139 @@
+"""What comes for a partition is taken while it works, in bounds, and none of it is passed over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import CorruptRecordException
+
+from stream.kafka.clients import Consumer
+from stream.kafka.intake import Intake
+from stream.kafka.starting import Stopped
+from stream.processors.base import Record
+from stream.settings import Settings
+
+QUERIES, CONTROL = TopicPartition("queries", 0), TopicPartition("control", 0)
+MOST = 40
+BYTES = 65_536
+SETTINGS = Settings(batch_events=MOST, fetch_bytes=BYTES)
+TURNS = 1000
+
+
+def records(first: int, count: int, source: TopicPartition = QUERIES, value: bytes = b"value") -> list[Record]:
+    return [Record(source.topic, 0, offset, 0, b"key", value) for offset in range(first, first + count)]
+
+
+class Client:
+    """Gives what it is told to, fetch by fetch, and waits for ever where there is nothing more."""
+
+    def __init__(self, *fetches: dict[TopicPartition, list[Record]] | Exception) -> None:
+        self.left = list(fetches)
+        self.positions = {QUERIES: 0, CONTROL: 0}
+        self.cancelled = False
+
+    async def getmany(self, *sources: TopicPartition, timeout_ms: int, max_records: int) -> dict[Any, Any]:
+        assert (set(sources), max_records) == ({QUERIES, CONTROL}, MOST)
+        assert timeout_ms > 0
+        if not self.left:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.cancelled = True
+        if isinstance(fetched := self.left.pop(0), Exception):
+            raise fetched
+        for source, found in fetched.items():
+            self.positions[source] = found[-1].offset + 1
+        await asyncio.sleep(0)
+        return fetched
+
+    async def position(self, source: TopicPartition) -> int:
+        return self.positions[source]
+
+
+@asynccontextmanager
+async def filled(client: Client, stopping: asyncio.Event | None = None) -> AsyncIterator[Intake]:
+    """An intake that has had time for all that its client gives."""
+    intake = Intake(cast(Consumer, client), [CONTROL, QUERIES], SETTINGS, stopping or asyncio.Event())
+    async with intake:
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        yield intake
+
+
+def offsets(found: Sequence[Any]) -> list[int]:
+    return [record.offset for record in found]
+
+
+async def test_what_came_while_the_task_worked_makes_one_batch() -> None:
+    client = Client(*({QUERIES: records(2 * number, 2)} for number in range(4)))
+    async with filled(client) as intake:
+        assert client.left == []
+        found = await intake.take([CONTROL, QUERIES], 0)
+        assert {source: offsets(some) for source, some in found.items()} == {QUERIES: list(range(8))}
+        assert await intake.take([CONTROL, QUERIES], 0) == {}
+
+
+async def test_a_batch_is_no_longer_than_is_enough_and_the_rest_comes_next() -> None:
+    async with filled(Client({QUERIES: records(0, 30)}, {QUERIES: records(30, 30)})) as intake:
+        assert offsets((await intake.take([QUERIES], 0))[QUERIES]) == list(range(30))
+        assert offsets((await intake.take([QUERIES], 0))[QUERIES]) == list(range(30, 60))
+
+
+async def test_one_topic_is_taken_and_the_other_stays() -> None:
+    client = Client({QUERIES: records(0, 1)}, {CONTROL: records(5, 1, CONTROL)})
+    async with filled(client) as intake:
+        assert list(await intake.take([CONTROL], 0)) == [CONTROL]
+        assert not await intake.has_reached(QUERIES, 1)
+        assert await intake.has_reached(CONTROL, 6)
+        assert list(await intake.take([QUERIES], 0)) == [QUERIES]
+        assert await intake.has_reached(QUERIES, 1)
+        assert not await intake.has_reached(QUERIES, 2)
+
+
+@pytest.mark.parametrize(
+    ("size", "value", "kept"),
+    [(1, b"", MOST), (MOST, b"", 1), (7, b"", 6), (1, bytes(BYTES), 1), (1, bytes(BYTES // 2 - 3), 2)],
+)
+async def test_no_more_is_taken_of_the_client_than_has_room_until_the_task_takes_it(
+    size: int, value: bytes, kept: int
+) -> None:
+    fetches = 3 * MOST
+    client = Client(*({QUERIES: records(size * number, size, value=value)} for number in range(fetches)))
+    seen: list[int] = []
+    async with filled(client) as intake:
+        assert len(client.left) == fetches - kept
+        while found := await intake.take([QUERIES], 50):
+            seen += offsets(found[QUERIES])
+    assert seen == list(range(fetches * size))
+
+
+async def test_an_error_of_the_client_comes_behind_what_came_before_it() -> None:
+    async with filled(Client({QUERIES: records(0, 1)}, CorruptRecordException("bad"))) as intake:
+        assert offsets((await intake.take([QUERIES], 1000))[QUERIES]) == [0]
+        with pytest.raises(CorruptRecordException):
+            await intake.take([QUERIES], 1000)
+
+
+async def test_an_order_to_stop_ends_a_wait_that_the_client_would_not() -> None:
+    stopping, client = asyncio.Event(), Client()
+    async with filled(client, stopping) as intake:
+        waiting = asyncio.create_task(intake.take([QUERIES], 3_600_000))
+        await asyncio.sleep(0)
+        stopping.set()
+        with pytest.raises(Stopped):
+            await waiting
+    assert client.cancelled
+
+
+async def test_what_was_not_taken_is_forgotten_when_the_task_seeks_again() -> None:
+    client = Client({QUERIES: records(0, 3)})
+    async with filled(client) as intake:
+        pass
+    client.left = [{QUERIES: records(1, 1)}]
+    async with intake:
+        assert offsets((await intake.take([QUERIES], 1000))[QUERIES]) == [1]
