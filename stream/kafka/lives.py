@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from aiokafka import TopicPartition
 
+from stream.kafka.arrivals import Arrivals
 from stream.kafka.clients import Clients, Consumer
 from stream.kafka.gathering import Gathering
-from stream.kafka.intake import Intake
 from stream.kafka.metrics import Metrics, PartMetrics
 from stream.kafka.positions import Extent, GroupOffsets, next_offset
 from stream.kafka.reports import RestoreReport
@@ -48,7 +48,7 @@ class Life:
     positions: dict[TopicPartition, int]
     offsets: GroupOffsets
     gathering: Gathering
-    intake: Intake
+    arrivals: Arrivals
     sought: set[TopicPartition] = field(default_factory=set)
     """Partitions from which nothing has come since the seek."""
     told: float = 0.0
@@ -126,7 +126,7 @@ class Lives:
             positions,
             offsets,
             Gathering(changelog, offsets, role.patience),
-            Intake(self._consumer, list(positions), self._settings, self._stopping),
+            Arrivals(self._consumer, list(positions), self._settings, self._stopping),
         )
 
     async def _restore(

@@ -35,6 +35,8 @@ END_SECONDS = 0.5
 GATHERING_SECONDS = 0.01
 """So long what is kept by the clock lets events gather, after fewer than ``FEW_EVENTS``."""
 FEW_EVENTS = 1000
+CLOSING_SECONDS = 0.1
+"""So long after the end of a window the event that closes it may still come: nothing is let gather meanwhile."""
 BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds between tries after failures in a row."""
 CALM_SECONDS = 30.0
@@ -131,7 +133,7 @@ class PartitionTask:
                 if self._life is None:
                     self._life = await self._lives.begin()
                 self._seek(self._life)
-                async with self._life.intake:
+                async with self._life.arrivals:
                     with suppress(Stopped):
                         await self._loop(self._life)
                 if self._life.gathering.seconds_left(time.monotonic()) is not None:
@@ -189,7 +191,7 @@ class PartitionTask:
                 await self._answer_in_portions(life, source, fetched.get(source, ()))
             if isinstance(processor, Timed):
                 await self._keep_time(life, processor, inputs, idle=not fetched)
-                await self._let_gather(fetched)
+                await self._let_gather(processor, fetched)
             else:
                 await self._commit(life, processor.idle(time.monotonic()), idle=not fetched)
             self._failures = 0
@@ -216,7 +218,7 @@ class PartitionTask:
         if idle and (moment - life.told >= END_SECONDS or _is_due(processor.due_at, life.told, moment)):
             life.told = moment
             ends = await self._offsets.end_offsets(inputs)
-            if all([await life.intake.has_reached(source, ends[source]) for source in inputs]):
+            if all([await life.arrivals.has_reached(source, ends[source]) for source in inputs]):
                 processor.reached_end(moment)
         while idle or processor.behind:
             self.step.enter("working")
@@ -225,17 +227,22 @@ class PartitionTask:
             if not processor.behind or self._stopping.is_set():
                 return
 
-    async def _let_gather(self, fetched: Fetched) -> None:
-        """Let events gather after a few: a step of a feed costs as much for one as for hundreds."""
-        if fetched and sum(map(len, fetched.values())) < FEW_EVENTS:
+    async def _let_gather(self, processor: Timed, fetched: Fetched) -> None:
+        """Let events gather after a few, since a step of a feed costs as much for one as for hundreds; but not where a window ends."""
+        if not 0 < sum(map(len, fetched.values())) < FEW_EVENTS:
+            return
+        pause = GATHERING_SECONDS
+        if (closes := processor.closes_at) is not None and (left := closes - self._clock()) > -CLOSING_SECONDS:
+            pause = min(pause, left)
+        if pause > 0:
             self.step.enter("waiting")
             with suppress(TimeoutError):
-                async with asyncio.timeout(GATHERING_SECONDS):
+                async with asyncio.timeout(pause):
                     await self._stopping.wait()
 
     async def _take(self, life: Life, sources: Sequence[TopicPartition], wait_ms: int) -> Fetched:
         self.step.enter("waiting")
-        return await life.intake.take(sources, wait_ms)
+        return await life.arrivals.take(sources, wait_ms)
 
     def _news(
         self,
@@ -363,7 +370,7 @@ class PartitionTask:
         ends = await self._offsets.end_offsets(tables)
         deadline = time.monotonic() + TABLES_WAIT
         while time.monotonic() < deadline:
-            behind = [table for table in tables if not await life.intake.has_reached(table, ends[table])]
+            behind = [table for table in tables if not await life.arrivals.has_reached(table, ends[table])]
             if not behind:
                 return
             fetched = await self._take(life, behind, TABLES_WAIT_MS)

@@ -208,5 +208,9 @@ class Timed(Protocol):
         """The moment from which on an input that has ended makes something due, in seconds since 1970; None if none does."""
 
     @property
+    def closes_at(self) -> float | None:
+        """The moment from which on what comes makes something due, in seconds since 1970; None if that does not hang on moments."""
+
+    @property
     def behind(self) -> bool:
         """Whether more is due by the clock than one step does: ``idle`` does more of it at each call."""

@@ -13,9 +13,9 @@ from aiokafka import ConsumerRecord, TopicPartition
 
 from stream.accounting.accounts import Account
 from stream.kafka import engine, lives, restore, standby
+from stream.kafka.arrivals import WAIT_MS, Arrivals
 from stream.kafka.clients import KAFKA, Clients, Consumer
 from stream.kafka.engine import Engine
-from stream.kafka.intake import WAIT_MS, Intake
 from stream.kafka.lives import Lives
 from stream.kafka.membership import Membership
 from stream.kafka.partition import PartitionTask
@@ -429,17 +429,17 @@ def refused_while_stopping() -> Iterator[None]:
 def waits_that_an_order_to_stop_does_not_end() -> Iterator[None]:
     """A rebalance waits for a task that waits for records, which the client holds until the rebalance is over."""
 
-    async def fill(self: Intake) -> None:
+    async def fill(self: Arrivals) -> None:
         while not self._stopping.is_set():
             for source, records in (await self._consumer.getmany(*self._sources, timeout_ms=WAIT_MS)).items():
                 self._held[source].add(records)
                 self._arrived.set()
 
-    async def leave(self: Intake, *_: object) -> None:
+    async def leave(self: Arrivals, *_: object) -> None:
         if self._filling is not None:
             await self._filling
 
-    with patch.object(Intake, "_fill", fill), patch.object(Intake, "__aexit__", leave):
+    with patch.object(Arrivals, "_fill", fill), patch.object(Arrivals, "__aexit__", leave):
         yield
 
 

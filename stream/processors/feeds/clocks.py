@@ -50,6 +50,10 @@ class Clock:
         """A moment, in seconds, whose ``reached_end`` brings the clock to a reading; None where only marks move it."""
         return (reading + self._idle + 1) / 1000 if self._by_broker else None
 
+    def stamped_at(self, reading: int) -> float | None:
+        """The moment, in seconds, whose stamp brings the clock to a reading; None where only marks move it."""
+        return reading / 1000 if self._by_broker else None
+
     def read(self, records: Sequence[RecordLike]) -> tuple[Column, dict[int, Rejection | None]]:
         """Where the clock stands at each record, that record included; and which records are marks, with what is wrong with them.
 

@@ -90,6 +90,12 @@ class FeedProcessor:
         reading = self._streams.next_close()
         return None if reading is None else self._clock.told_at(reading)
 
+    @property
+    def closes_at(self) -> float | None:
+        """The moment from which on an event closes a window, in seconds since 1970; None where only marks do."""
+        reading = self._streams.next_close()
+        return None if reading is None else self._clock.stamped_at(reading)
+
     def restore(self, records: Iterable[RecordLike]) -> None:
         """Take in records of the changelog; of each key the latest counts."""
         for record in records:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import cast
 
 from stream.kafka.clients import KAFKA, Consumer
@@ -13,7 +15,8 @@ from stream.processors.base import Processor
 from stream.settings import Settings
 
 
-def task_of_a_worker() -> PartitionTask:
+def task_of_a_worker(clock: Callable[[], float] = time.time) -> PartitionTask:
     nobody = cast(Consumer, None)
     role = Role("worker", "group", "status", lambda _: cast(Processor, None))
-    return PartitionTask(0, Equipment(role, Settings(), KAFKA, nobody, nobody, Metrics("worker")))
+    metrics = Metrics("worker")
+    return PartitionTask(0, Equipment(role, Settings(), KAFKA, nobody, nobody, metrics, clock=clock))

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from aiokafka import TopicPartition
 
 from stream.kafka import partition
-from stream.kafka.partition import FEW_EVENTS
+from stream.kafka.partition import CLOSING_SECONDS, FEW_EVENTS
+from stream.processors.base import Timed
 from tests.unit.kafka.tasks import task_of_a_worker
 
 TURNS = 20
+NOW = 1_000_000.0
+
+
+def processor(closes: float | None = None) -> Timed:
+    """One whose next window is closed by what comes so many seconds from now, or by no moment."""
+    return cast(Timed, SimpleNamespace(closes_at=None if closes is None else NOW + closes))
 
 
 def fetched(count: int) -> Any:
@@ -30,7 +38,7 @@ async def test_nothing_and_many_events_are_followed_by_the_next_step_at_once(
 ) -> None:
     monkeypatch.setattr(partition, "GATHERING_SECONDS", 3600.0)
     task = task_of_a_worker()
-    letting = asyncio.create_task(task._let_gather(fetched(count)))
+    letting = asyncio.create_task(task._let_gather(processor(), fetched(count)))
     await turns()
     assert letting.done()
 
@@ -41,7 +49,7 @@ async def test_a_few_events_are_followed_by_a_wait_that_an_order_to_stop_ends(
 ) -> None:
     monkeypatch.setattr(partition, "GATHERING_SECONDS", 3600.0)
     task = task_of_a_worker()
-    letting = asyncio.create_task(task._let_gather(fetched(count)))
+    letting = asyncio.create_task(task._let_gather(processor(), fetched(count)))
     await turns()
     assert not letting.done()
     task.stop()
@@ -50,4 +58,25 @@ async def test_a_few_events_are_followed_by_a_wait_that_an_order_to_stop_ends(
 
 async def test_a_wait_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition, "GATHERING_SECONDS", 0.001)
-    await task_of_a_worker()._let_gather(fetched(1))
+    await task_of_a_worker()._let_gather(processor(), fetched(1))
+
+
+@pytest.mark.parametrize(
+    ("closes", "waits"),
+    [(3000.0, True), (-2 * CLOSING_SECONDS, True), (-3000.0, True), (0.0, False), (-CLOSING_SECONDS / 2, False)],
+)
+async def test_nothing_gathers_while_the_event_that_closes_a_window_may_come(
+    monkeypatch: pytest.MonkeyPatch, closes: float, waits: bool
+) -> None:
+    monkeypatch.setattr(partition, "GATHERING_SECONDS", 3600.0)
+    task = task_of_a_worker(lambda: NOW)
+    letting = asyncio.create_task(task._let_gather(processor(closes), fetched(1)))
+    await turns()
+    assert letting.done() is not waits
+    task.stop()
+    await letting
+
+
+async def test_a_wait_is_no_longer_than_until_a_window_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "GATHERING_SECONDS", 3600.0)
+    await task_of_a_worker(lambda: NOW)._let_gather(processor(0.001), fetched(1))

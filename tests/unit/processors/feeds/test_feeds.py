@@ -127,6 +127,25 @@ def test_marks_alone_move_a_clock_of_marks() -> None:
     assert feed.rejected["ahead"] == 1
 
 
+def test_a_feed_tells_when_an_event_or_silence_closes_its_next_window() -> None:
+    about = source()
+    feed = start(about, Known(hours(about), hours(about, "later", lateness="10m")))
+    feed.process([Arrived(0, 5, event("a", 5))])
+    assert feed.closes_at == 3600
+    assert feed.due_at is not None
+    assert feed.due_at > 3600
+    feed.process([Arrived(1, HOUR, event("a", HOUR))])
+    assert feed.closes_at == 3600 + 600, "the other stream waits for those who are late"
+    feed.reached_end(feed.due_at)
+    feed.process(())
+    assert feed.closes_at == 7200
+    marked = source(clock="marks")
+    feed = start(marked, Known(hours(marked)))
+    feed.process([Arrived(0, 5, event("a", 5))])
+    assert feed.closes_at is None
+    assert feed.due_at is None
+
+
 def test_an_event_that_breaks_a_step_is_refused_and_the_clock_hears_of_it() -> None:
     about = source()
     kafka, feed = changelog(about), start(about, Known(hours(about)))

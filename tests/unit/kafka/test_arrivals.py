@@ -11,8 +11,8 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import CorruptRecordException
 
+from stream.kafka.arrivals import Arrivals
 from stream.kafka.clients import Consumer
-from stream.kafka.intake import Intake
 from stream.kafka.starting import Stopped
 from stream.processors.base import Record
 from stream.settings import Settings
@@ -56,13 +56,13 @@ class Client:
 
 
 @asynccontextmanager
-async def filled(client: Client, stopping: asyncio.Event | None = None) -> AsyncIterator[Intake]:
-    """An intake that has had time for all that its client gives."""
-    intake = Intake(cast(Consumer, client), [CONTROL, QUERIES], SETTINGS, stopping or asyncio.Event())
-    async with intake:
+async def filled(client: Client, stopping: asyncio.Event | None = None) -> AsyncIterator[Arrivals]:
+    """An arrivals that has had time for all that its client gives."""
+    arrivals = Arrivals(cast(Consumer, client), [CONTROL, QUERIES], SETTINGS, stopping or asyncio.Event())
+    async with arrivals:
         for _ in range(TURNS):
             await asyncio.sleep(0)
-        yield intake
+        yield arrivals
 
 
 def offsets(found: Sequence[Any]) -> list[int]:
@@ -71,28 +71,28 @@ def offsets(found: Sequence[Any]) -> list[int]:
 
 async def test_what_came_while_the_task_worked_makes_one_batch() -> None:
     client = Client(*({QUERIES: records(2 * number, 2)} for number in range(4)))
-    async with filled(client) as intake:
+    async with filled(client) as arrivals:
         assert client.left == []
-        found = await intake.take([CONTROL, QUERIES], 0)
+        found = await arrivals.take([CONTROL, QUERIES], 0)
         assert {source: offsets(some) for source, some in found.items()} == {QUERIES: list(range(8))}
-        assert await intake.take([CONTROL, QUERIES], 0) == {}
+        assert await arrivals.take([CONTROL, QUERIES], 0) == {}
 
 
 async def test_a_batch_is_no_longer_than_is_enough_and_the_rest_comes_next() -> None:
-    async with filled(Client({QUERIES: records(0, 30)}, {QUERIES: records(30, 30)})) as intake:
-        assert offsets((await intake.take([QUERIES], 0))[QUERIES]) == list(range(30))
-        assert offsets((await intake.take([QUERIES], 0))[QUERIES]) == list(range(30, 60))
+    async with filled(Client({QUERIES: records(0, 30)}, {QUERIES: records(30, 30)})) as arrivals:
+        assert offsets((await arrivals.take([QUERIES], 0))[QUERIES]) == list(range(30))
+        assert offsets((await arrivals.take([QUERIES], 0))[QUERIES]) == list(range(30, 60))
 
 
 async def test_one_topic_is_taken_and_the_other_stays() -> None:
     client = Client({QUERIES: records(0, 1)}, {CONTROL: records(5, 1, CONTROL)})
-    async with filled(client) as intake:
-        assert list(await intake.take([CONTROL], 0)) == [CONTROL]
-        assert not await intake.has_reached(QUERIES, 1)
-        assert await intake.has_reached(CONTROL, 6)
-        assert list(await intake.take([QUERIES], 0)) == [QUERIES]
-        assert await intake.has_reached(QUERIES, 1)
-        assert not await intake.has_reached(QUERIES, 2)
+    async with filled(client) as arrivals:
+        assert list(await arrivals.take([CONTROL], 0)) == [CONTROL]
+        assert not await arrivals.has_reached(QUERIES, 1)
+        assert await arrivals.has_reached(CONTROL, 6)
+        assert list(await arrivals.take([QUERIES], 0)) == [QUERIES]
+        assert await arrivals.has_reached(QUERIES, 1)
+        assert not await arrivals.has_reached(QUERIES, 2)
 
 
 @pytest.mark.parametrize(
@@ -105,24 +105,24 @@ async def test_no_more_is_taken_of_the_client_than_has_room_until_the_task_takes
     fetches = 3 * MOST
     client = Client(*({QUERIES: records(size * number, size, value=value)} for number in range(fetches)))
     seen: list[int] = []
-    async with filled(client) as intake:
+    async with filled(client) as arrivals:
         assert len(client.left) == fetches - kept
-        while found := await intake.take([QUERIES], 50):
+        while found := await arrivals.take([QUERIES], 50):
             seen += offsets(found[QUERIES])
     assert seen == list(range(fetches * size))
 
 
 async def test_an_error_of_the_client_comes_behind_what_came_before_it() -> None:
-    async with filled(Client({QUERIES: records(0, 1)}, CorruptRecordException("bad"))) as intake:
-        assert offsets((await intake.take([QUERIES], 1000))[QUERIES]) == [0]
+    async with filled(Client({QUERIES: records(0, 1)}, CorruptRecordException("bad"))) as arrivals:
+        assert offsets((await arrivals.take([QUERIES], 1000))[QUERIES]) == [0]
         with pytest.raises(CorruptRecordException):
-            await intake.take([QUERIES], 1000)
+            await arrivals.take([QUERIES], 1000)
 
 
 async def test_an_order_to_stop_ends_a_wait_that_the_client_would_not() -> None:
     stopping, client = asyncio.Event(), Client()
-    async with filled(client, stopping) as intake:
-        waiting = asyncio.create_task(intake.take([QUERIES], 3_600_000))
+    async with filled(client, stopping) as arrivals:
+        waiting = asyncio.create_task(arrivals.take([QUERIES], 3_600_000))
         await asyncio.sleep(0)
         stopping.set()
         with pytest.raises(Stopped):
@@ -132,8 +132,8 @@ async def test_an_order_to_stop_ends_a_wait_that_the_client_would_not() -> None:
 
 async def test_what_was_not_taken_is_forgotten_when_the_task_seeks_again() -> None:
     client = Client({QUERIES: records(0, 3)})
-    async with filled(client) as intake:
+    async with filled(client) as arrivals:
         pass
     client.left = [{QUERIES: records(1, 1)}]
-    async with intake:
-        assert offsets((await intake.take([QUERIES], 1000))[QUERIES]) == [1]
+    async with arrivals:
+        assert offsets((await arrivals.take([QUERIES], 1000))[QUERIES]) == [1]

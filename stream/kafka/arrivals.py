@@ -50,7 +50,7 @@ class _Held:
         return fetched
 
 
-class Intake:
+class Arrivals:
     """Fetches of some topics that nobody has taken yet; between entering and leaving the context more of them come.
 
     aiokafka asks a broker for more only when all that it has from there is taken, or has lain for a tenth of a second. A task that
