@@ -10,6 +10,7 @@ import asyncio
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rich.table import Table
 
 from benchmarks import live_latency, live_restart
 from benchmarks.contenders import SOTTO
-from benchmarks.installation import private_broker
+from benchmarks.installation import PARTITIONS, private_broker
 from benchmarks.live_job import STREAMS, Job
 from benchmarks.live_throughput import Run, compare, peers
 from benchmarks.report import Figure, console, show_figures, write_json
@@ -38,6 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--peers", nargs="*", choices=[*PEERS, "none"], default=list(PEERS))
     parser.add_argument("--rate", type=int, default=20_000, help="events per second, for the latency")
     parser.add_argument("--seconds", type=int, default=30, help="of these, after as many that warm up")
+    parser.add_argument(
+        "--partitions",
+        type=int,
+        nargs="+",
+        default=[1, PARTITIONS],
+        help="for the latency, each on its own broker",
+    )
     parser.add_argument("--people", type=int, default=1_000_000, help="in open windows, for the restart")
     parser.add_argument("--json", type=Path, help="also write every run to this file")
     options = parser.parse_args(arguments)
@@ -51,16 +59,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             show(job, runs)
             found[f"throughput, {conditions} conditions"] = [asdict(run) for run in runs]
     if "latency" in options.parts:
-        for conditions in options.conditions:
-            with private_broker() as settings:
+        for conditions, partitions in product(options.conditions, options.partitions):
+            with private_broker(partitions) as settings:
                 latency = asyncio.run(
                     live_latency.measure(
                         settings, conditions, options.rate, options.seconds, warm_up=options.seconds
                     )
                 )
-            title = f"From a window's end to its answers, {conditions} conditions"
-            show_figures(title, latency_figures(latency))
-            found[f"latency, {conditions} conditions"] = asdict(latency)
+            job_of = f"{conditions} conditions, {partitions} partitions"
+            show_figures(f"From a window's end to its answers, {job_of}", latency_figures(latency))
+            found[f"latency, {job_of}"] = asdict(latency)
     if "restart" in options.parts:
         with private_broker() as settings:
             restart = asyncio.run(live_restart.measure(settings, options.people))

@@ -59,20 +59,28 @@ class Arrivals:
     """
 
     def __init__(
-        self, consumer: Consumer, sources: Sequence[TopicPartition], settings: Settings, stopping: asyncio.Event
+        self,
+        consumer: Consumer,
+        sources: Sequence[TopicPartition],
+        settings: Settings,
+        stopping: asyncio.Event,
+        *,
+        ahead: bool,
     ) -> None:
-        """Take the client, what to fetch, and the event that orders an end.
+        """Take the client, what to fetch, the event that orders an end, and whether to fetch ahead of who takes.
 
-        Of each topic so many records are kept as make a batch, or so many bytes as a fetch has, and one fetch more.
+        Who lets its input gather asks for it when it has: fewer fetches, with more in each, cost everybody less. Of each topic so many records are kept as make a batch, or so many bytes as a fetch has, and one fetch more.
         """
         self._consumer = consumer
         self._sources = sources
         self._most = settings.batch_events
         self._most_bytes = settings.fetch_bytes
         self._stopping = stopping
+        self._ahead = ahead
         self._held: defaultdict[TopicPartition, _Held] = defaultdict(_Held)
         self._arrived = asyncio.Event()
         self._taken = asyncio.Event()
+        self._wanted = asyncio.Event()
         self._filling: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -108,6 +116,7 @@ class Arrivals:
                 self._filling.result()
             if (left := until - loop.time()) <= 0:
                 return {}
+            self._wanted.set()
             await self._arrival(left)
         raise Stopped
 
@@ -122,10 +131,13 @@ class Arrivals:
             if any(self._is_full(kept) for kept in self._held.values()):
                 await self._taken.wait()
                 continue
+            if not self._ahead:
+                await self._wanted.wait()
             fetched = await self._consumer.getmany(*self._sources, timeout_ms=WAIT_MS, max_records=self._most)
             for source, records in fetched.items():
                 self._held[source].add(records)
             if fetched:
+                self._wanted.clear()
                 self._arrived.set()
 
     def _is_full(self, kept: _Held) -> bool:

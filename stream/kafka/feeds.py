@@ -28,7 +28,7 @@ from stream.settings import Settings
 RETRY: Final = 5.0
 """Seconds before a live topic that was not there is looked for again."""
 
-PATIENCE: Final = 0.1
+PATIENCE: Final = 0.25
 """Seconds that counts may wait for their transaction while no window closes."""
 
 MERGING: Final = ""

@@ -22,7 +22,7 @@ from stream.kafka.starting import Stopped
 from stream.kafka.steps import Step
 from stream.kafka.writer import Writer
 from stream.log import get_logger
-from stream.processors.base import Processor
+from stream.processors.base import Processor, Timed
 from stream.settings import Settings
 
 RESTORE_WAIT_MS = 10
@@ -120,13 +120,14 @@ class Lives:
             warm=copy is not None,
         )
         changelog = TopicPartition(processor.changelog, self._partition)
+        sources, ahead = list(positions), not isinstance(processor, Timed)
         return Life(
             processor,
             writer,
             positions,
             offsets,
             Gathering(changelog, offsets, role.patience),
-            Arrivals(self._consumer, list(positions), self._settings, self._stopping),
+            Arrivals(self._consumer, sources, self._settings, self._stopping, ahead=ahead),
         )
 
     async def _restore(

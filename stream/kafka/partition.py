@@ -32,7 +32,7 @@ TABLES_WAIT_MS = 50
 """Longest wait of one fetch of it, in milliseconds."""
 END_SECONDS = 0.5
 """A partition asks for the end of its input at most so often."""
-GATHERING_SECONDS = 0.01
+GATHERING_SECONDS = 0.05
 """So long what is kept by the clock lets events gather, after fewer than ``FEW_EVENTS``."""
 FEW_EVENTS = 1000
 CLOSING_SECONDS = 0.1

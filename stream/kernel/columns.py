@@ -46,9 +46,10 @@ class Spans(Sequence[bytes]):
         return self.data[start : start + max(int(self.size[place]), 0)].tobytes()
 
     def __iter__(self) -> Iterator[bytes]:
-        data = self.data.tobytes()
+        # Few texts of many are not worth a copy of all.
+        data = self.data.tobytes() if 4 * self.size.sum() > len(self.data) else self.data.data
         for start, size in zip(self.at.tolist(), self.size.tolist(), strict=True):
-            yield data[start : start + max(size, 0)]
+            yield bytes(data[start : start + max(size, 0)])
 
     def picked(self, places: npt.NDArray[Any]) -> Spans:
         """Those at some places."""

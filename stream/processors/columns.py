@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from stream.kernel import Column, Spans, joined
-from stream.processors.base import Message, Record
+from stream.processors.base import Message, Record, RecordLike
 
 _NO_HEADERS: Final = ()
 
@@ -74,6 +75,18 @@ class RecordColumns(Sequence[Record]):
         for offset, timestamp, key, value in zip(*columns, strict=True):
             yield Record(topic, partition, offset, timestamp, key, value)
 
+    def picked(self, places: npt.NDArray[Any]) -> RecordColumns:
+        """Those at some places."""
+        return RecordColumns(
+            self.topic,
+            self.partition,
+            offsets=self.offsets[places],
+            timestamps=self.timestamps[places],
+            keys=self.keys.picked(places),
+            values=self.values.picked(places),
+            timestamp_type=self.timestamp_type,
+        )
+
     def are(self, others: Sequence[Any]) -> bool:
         """Whether these are the same records, of the same fetch."""
         return (
@@ -81,6 +94,13 @@ class RecordColumns(Sequence[Record]):
             and others.values.data is self.values.data
             and np.array_equal(others.values.at, self.values.at)
         )
+
+
+def picked(records: Sequence[RecordLike], places: npt.NDArray[Any]) -> Iterable[RecordLike]:
+    """The records at some places."""
+    if isinstance(records, RecordColumns):
+        return records.picked(places)
+    return [records[place] for place in places.tolist()]
 
 
 def size_of(records: Sequence[Any]) -> int:

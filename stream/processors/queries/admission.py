@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from schemas import MAX_EVENT_BYTES
-from stream.kernel import Spans, spans_of
+from stream.kernel import Column, Spans, spans_of
 from stream.processors.base import RecordLike
-from stream.processors.columns import RecordColumns
+from stream.processors.columns import RecordColumns, picked
 from stream.processors.queries.decoding import (
     FIRST,
     TAKEN,
@@ -91,8 +91,7 @@ class Admission:
         slot_of, sorts = streams.slots.get, streams.sorts
         unknown, like = False, FIRST
         scanned, places = self._scan(records)
-        for place in places:
-            record = records[place]
+        for place, record in zip(places.tolist(), picked(records, places), strict=True):
             value = record.value
             if value.__class__ is not bytes or len(value) > MAX_EVENT_BYTES:
                 rejected.append((place, unfit(value)))
@@ -134,12 +133,12 @@ class Admission:
         found = scanned.before(len(records)).and_also(Rows.of(without_repeats(rows, rejected)))
         return Reading(records, rejected, unknown, found, waiting, shares)
 
-    def _scan(self, records: Sequence[RecordLike]) -> tuple[Rows, Iterable[int]]:
+    def _scan(self, records: Sequence[RecordLike]) -> tuple[Rows, Column]:
         """The plain queries that can be read all at once, and the places of the other records."""
         streams = self._context.streams
         events = _events(records)
         if (scanned := streams.texts.scan(events, MAX_EVENT_BYTES)) is None:
-            return Rows.of(()), range(len(records))
+            return Rows.of(()), np.arange(len(records))
         taken = scanned.read
         taken[taken] = streams.columns.plain[scanned.slots[taken]]
         offsets = (
@@ -150,7 +149,7 @@ class Admission:
         everything = np.arange(len(records))
         _, ids, slots, values, thresholds = scanned
         rows = Rows(everything, ids, slots, values, thresholds, offsets, events)
-        return (rows, ()) if taken.all() else (rows.picked(everything[taken]), everything[~taken].tolist())
+        return (rows if taken.all() else rows.picked(everything[taken])), everything[~taken]
 
     def admit(self, reading: Reading) -> Batch:
         """Do the work that questions ask for, in order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -34,10 +35,11 @@ class Groups:
     def place(self, group: Mapping[str, str | int] | None) -> int:
         """The place of a group; Rejection if it is none of the stream's."""
         named = group or {}
-        if len(named) == len(self.by) and all(name in named for name in self.by):
-            place = self.places.get(tuple([named[name] for name in self.by]))
-            if place is not None:
-                return place
+        if len(named) == len(self.by):
+            try:
+                return self.places[tuple([named[name] for name in self.by])]
+            except KeyError:
+                pass
         attributes = ", ".join(self.by) or "none"
         raise Rejection(
             "malformed",
@@ -52,6 +54,7 @@ _NO_WINDOW: Final = Rejection(
 _Asking: Any = msgspec.defstruct(
     "_Asking", [], bases=(struct(Query, only=frozenset({"window", "group"})),), forbid_unknown_fields=False
 )
+_moment_ms = lru_cache(maxsize=64)(moment_ms)
 _decode_asking = msgspec.json.Decoder(_Asking).decode
 
 
@@ -60,7 +63,7 @@ def about_of(query: Any, groups: Groups) -> About:
     if query.window is None:
         raise _NO_WINDOW
     try:
-        start = moment_ms(query.window.start)
+        start = _moment_ms(query.window.start)
     except ValueError as error:
         raise Rejection("malformed", f"window: {error}") from None
     return About(query.window, query.group, start * len(groups.places) + groups.place(query.group) + 1)

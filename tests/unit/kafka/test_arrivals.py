@@ -56,9 +56,13 @@ class Client:
 
 
 @asynccontextmanager
-async def filled(client: Client, stopping: asyncio.Event | None = None) -> AsyncIterator[Arrivals]:
+async def filled(
+    client: Client, stopping: asyncio.Event | None = None, *, ahead: bool = True
+) -> AsyncIterator[Arrivals]:
     """An arrivals that has had time for all that its client gives."""
-    arrivals = Arrivals(cast(Consumer, client), [CONTROL, QUERIES], SETTINGS, stopping or asyncio.Event())
+    arrivals = Arrivals(
+        cast(Consumer, client), [CONTROL, QUERIES], SETTINGS, stopping or asyncio.Event(), ahead=ahead
+    )
     async with arrivals:
         for _ in range(TURNS):
             await asyncio.sleep(0)
@@ -137,3 +141,15 @@ async def test_what_was_not_taken_is_forgotten_when_the_task_seeks_again() -> No
     client.left = [{QUERIES: records(1, 1)}]
     async with arrivals:
         assert offsets((await arrivals.take([QUERIES], 1000))[QUERIES]) == [1]
+
+
+async def test_who_lets_its_input_gather_is_fetched_for_when_it_asks() -> None:
+    client = Client({QUERIES: records(0, 1)}, {QUERIES: records(1, 1)})
+    async with filled(client, ahead=False) as arrivals:
+        assert len(client.left) == 2
+        for number in range(2):
+            assert offsets((await arrivals.take([QUERIES], 1000))[QUERIES]) == [number]
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+            assert len(client.left) == 1 - number
+        assert await arrivals.take([QUERIES], 1) == {}
