@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from schemas.wire import encode
+from schemas import Answer
+from schemas.wire import encode, struct
 from stream.kernel import Column, Part, Spans, joined, pack, spans_of
 from stream.mechanisms.above_threshold import ABOVE, HALTED
 from stream.processors.base import Outputs
@@ -19,11 +20,13 @@ from stream.processors.queries.groups import groups
 from stream.processors.queries.hosted import HostedStreams
 from stream.processors.queries.life import EXHAUSTED
 from stream.processors.queries.replies import Replies, WireAnswer
-from stream.processors.queries.windows import About
 
 _OUTCOMES: Final = ("below", "above")
 _HEAD: Final = b'{"id":"","stream":"'
 _ID_ENDS: Final = _HEAD.index(b'","')
+_END: Final = b"}"
+_About: Any = struct(Answer, only=frozenset({"window", "group"}))
+"""What an answer is about, which is the last that it tells."""
 _FIRST_INDEX: Final = b'"index":0'
 
 
@@ -50,19 +53,27 @@ class ColumnPublisher:
         index = known.answered[stream_of] + np.where(verdicts.live[stream_of], decisions.place, 0)
         left = known.cutoff[stream_of] - tops
         halted = decisions.codes == HALTED
-        # Answers of equal figures are equal but for id, stream and index, unless there is more to tell of the stream
-        # or of the question.
+        # Answers of equal figures are equal but for id, stream, index and what they are about, unless there is more to tell.
         figures = (decisions.codes, tops, left, known.terms_of[stream_of])
         first, group = groups(len(rows.slots), [*figures, self._apart(rows, verdicts, halted)])
         told: Iterator[Any] = zip(
             *(column[first].tolist() for column in (*figures, rows.slots, index, rows.places)), strict=True
         )
-        texts = [self._text(one[:-1], verdicts.numbers.get(one[-1]), rows.abouts.get(one[-1])) for one in told]
+        texts = [self._text(one[:-1], verdicts.numbers.get(one[-1])) for one in told]
         before, after = (spans_of([text[part] for text in texts]) for part in (0, 1))
+        ends = _ends(rows)
         names = streams.names_of(known).picked(stream_of)
         indexed, unindexed = np.flatnonzero(~halted), np.flatnonzero(halted)
         packed = [
-            pack(len(places), [*_addressed(rows, names, places), (before, group[places]), *more])
+            pack(
+                len(places),
+                [
+                    *_addressed(rows, names, places),
+                    (before, group[places]),
+                    *more,
+                    _END if ends is None else ends.picked(places),
+                ],
+            )
             for places, more in (
                 (indexed, (index[indexed], (after, group[indexed]))),
                 (unindexed, ()),
@@ -79,23 +90,20 @@ class ColumnPublisher:
         if extensions := self._streams.extensions:
             extended = np.array([slot in extensions for slot in verdicts.slots.tolist()], dtype=np.bool_)
             apart = np.where(extended[verdicts.stream_of], rows.slots + 1, apart)
-        if verdicts.numbers or rows.abouts:
-            own = np.flatnonzero(np.isin(rows.places, [*verdicts.numbers, *rows.abouts]))
+        if verdicts.numbers:
+            own = np.flatnonzero(np.isin(rows.places, [*verdicts.numbers]))
             apart[own] = -1 - own
         return apart
 
-    def _text(self, figures: tuple[int, ...], number: Number | None, about: About | None) -> tuple[bytes, bytes]:
-        """What stands between stream and index of an answer, and what behind that; all of it is the first if it has none."""
+    def _text(self, figures: tuple[int, ...], number: Number | None) -> tuple[bytes, bytes]:
+        """What stands between stream and index of an answer, and what up to its end; all of it is the first if it has none."""
         code, tops, left, terms_of, slot, index = figures
         terms, extensions = self._streams.terms[terms_of], self._streams.extensions.get(slot, ())
-        window, group = (about or (None, None))[:2]
         if code == HALTED:
             spent = terms.spent(index, tops, 0, extensions)
             reason = self._streams.reason(slot)
-            answer = WireAnswer(
-                "", "", "halted", reason=reason, spent=spent, tops_left=left, window=window, group=group
-            )
-            return encode(answer)[len(_HEAD) :], b""
+            answer = WireAnswer("", "", "halted", reason=reason, spent=spent, tops_left=left)
+            return encode(answer)[len(_HEAD) : -len(_END)], b""
         answer = WireAnswer(
             "",
             "",
@@ -104,12 +112,10 @@ class ColumnPublisher:
             spent=terms.spent(index + 1, tops, 0, extensions),
             tops_left=left,
             version=terms.shown_version,
-            window=window,
-            group=group,
         )
         if number is not None:
             answer = replace(answer, estimate=number.estimate, basis=number.basis, alpha=number.alpha)
-        head, sign, tail = encode(answer)[len(_HEAD) :].partition(_FIRST_INDEX)
+        head, sign, tail = encode(answer)[len(_HEAD) : -len(_END)].partition(_FIRST_INDEX)
         return head + sign[:-1], tail
 
     def _count(self, rows: Rows, verdicts: Verdicts, outputs: Outputs) -> None:
@@ -139,6 +145,16 @@ class ColumnPublisher:
         self._replies.checkpoints(outputs, touched)
         # A stream's first answer costs the threshold's share, each ⊤ one more; ⊥s after the first cost nothing.
         self._replies.charges(outputs, slots[first | (shown > 0) | ended])
+
+
+def _ends(rows: Rows) -> Spans | None:
+    """How the answers to rows end: with what they are about; None if all end alike."""
+    if not rows.abouts:
+        return None
+    abouts = [rows.abouts.get(place) for place in rows.places.tolist()]
+    return spans_of(
+        [_END if about is None else b"," + encode(_About(about.window, about.group))[1:] for about in abouts]
+    )
 
 
 def _addressed(rows: Rows, names: Spans, places: npt.NDArray[np.intp]) -> tuple[Part, ...]:
