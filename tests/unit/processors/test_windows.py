@@ -6,9 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.json import decode
 
 from schemas import Answer
+from schemas.wire import encode
 from sotto import Driver
+from stream.processors.queries.replies import WireAnswer
 from tests.privacy.service import KEY, feed
 from tests.unit.processors.live import GROUP, flights, question, standing, window
 
@@ -59,6 +62,28 @@ def test_every_answer_tells_its_window_and_group(driver: Driver) -> None:
     assert told is not None
     assert len(told) == 3
     assert answers[8].tops_left == 0
+
+
+def test_answers_of_windows_are_written_as_the_contract_writes_them(driver: Driver) -> None:
+    driver.register(feed())
+    driver.open(
+        {
+            "stream": "plain",
+            "source": "feed",
+            "epsilon": 1,
+            "mechanism": {"kind": "above_threshold", "threshold": 25},
+        }
+    )
+    driver.open(standing())
+    driver.open(standing("others"))
+    values = [0, 0, 1e6, 0, 1e6, 1e6, 0]
+    asked = [
+        question(name, number, value=value) for number, value in enumerate(values) for name in ("late", "others")
+    ]
+    found = driver.ask_many([*asked, {"id": "p", "stream": "plain", "value": 1}])
+    assert {answer.outcome for answer in found} == {"above", "below", "halted"}
+    for record in driver.records(driver.topics.answers):
+        assert record.value == encode(decode(record.value or b"", type=WireAnswer))
 
 
 def test_a_query_without_a_window_is_refused(driver: Driver) -> None:
