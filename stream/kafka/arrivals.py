@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ from stream.settings import Settings
 
 WAIT_MS: Final = 200
 """Longest wait of one call to the client, in milliseconds."""
+
+OVERDUE_SECONDS: Final = 5.0
+"""A call that takes so much longer is held by the client, as during a rebalance: whoever takes waits with it, and is seen to."""
 
 
 @dataclass(slots=True)
@@ -82,9 +86,12 @@ class Arrivals:
         self._taken = asyncio.Event()
         self._wanted = asyncio.Event()
         self._filling: asyncio.Task[None] | None = None
+        self._asked = math.inf
+        """When the client was asked for what is not there yet."""
 
     async def __aenter__(self) -> Self:
         self._held.clear()
+        self._asked = math.inf
         self._filling = asyncio.create_task(self._fill())
         self._filling.add_done_callback(lambda _: self._arrived.set())
         return self
@@ -114,10 +121,12 @@ class Arrivals:
                 return {source: kept.next(self._most) for source, kept in held}
             if self._filling is not None and self._filling.done():
                 self._filling.result()
-            if (left := until - loop.time()) <= 0:
+            now = loop.time()
+            overdue = now - self._asked > WAIT_MS / 1000 + OVERDUE_SECONDS
+            if now >= until and not overdue:
                 return {}
             self._wanted.set()
-            await self._arrival(left)
+            await self._arrival(WAIT_MS / 1000 if overdue else until - now)
         raise Stopped
 
     async def has_reached(self, source: TopicPartition, end: int) -> bool:
@@ -133,7 +142,9 @@ class Arrivals:
                 continue
             if not self._ahead:
                 await self._wanted.wait()
+            self._asked = asyncio.get_running_loop().time()
             fetched = await self._consumer.getmany(*self._sources, timeout_ms=WAIT_MS, max_records=self._most)
+            self._asked = math.inf
             for source, records in fetched.items():
                 self._held[source].add(records)
             if fetched:

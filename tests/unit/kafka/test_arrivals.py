@@ -11,6 +11,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import CorruptRecordException
 
+from stream.kafka import arrivals as module
 from stream.kafka.arrivals import Arrivals
 from stream.kafka.clients import Consumer
 from stream.kafka.starting import Stopped
@@ -132,6 +133,19 @@ async def test_an_order_to_stop_ends_a_wait_that_the_client_would_not() -> None:
         with pytest.raises(Stopped):
             await waiting
     assert client.cancelled
+
+
+async def test_whoever_takes_waits_with_a_client_that_holds_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait that never ends is one that the engine's supervision sees."""
+    monkeypatch.setattr(module, "OVERDUE_SECONDS", -1.0)
+    stopping = asyncio.Event()
+    async with filled(Client(), stopping) as arrivals:
+        waiting = asyncio.create_task(arrivals.take([QUERIES], 1))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        stopping.set()
+        with pytest.raises(Stopped):
+            await waiting
 
 
 async def test_what_was_not_taken_is_forgotten_when_the_task_seeks_again() -> None:
