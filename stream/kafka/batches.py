@@ -175,12 +175,14 @@ class BoundedBatch:
         if len(plain) <= NATIVE_BYTES:
             try:
                 for record in batch:
+                    if record.offset <= seen:
+                        break  # aiokafka reads a record's attributes as a number of any length.
                     seen = record.offset
                     yield record if len(record.headers) <= MAX_HEADERS else _with_few_headers(record)
+                else:
+                    return
             except _UNREADABLE:
                 pass  # What is wrong, and with which record, is found below.
-            else:
-                return
         try:
             for record in parse(plain, seen + 1):
                 seen = record.offset

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from unittest.mock import patch
 
 import pytest
 
 from schemas import CloseStream
 from stream.kafka import engine
+from stream.kafka.arrivals import Arrivals
 from stream.kafka.membership import REJOIN_SECONDS
 from tests.chaos.load import Questions
 from tests.simulation.cast import group_of
@@ -132,6 +134,16 @@ def test_a_worker_left_behind_by_a_rebalance_says_so_until_its_batch_is_over_and
     assert all("not in its group" in lack for lack in lacks)
 
 
+def _room_for_one_fetch() -> AbstractContextManager[object]:
+    """Nothing more is fetched until the task takes what has come, as when all room is used up."""
+    return patch.object(Arrivals, "_is_full", lambda _, kept: bool(kept.fetches))
+
+
+def test_a_worker_whose_room_is_used_up_stays_a_member_too() -> None:
+    with _room_for_one_fetch():
+        assert _long_batch(another_joins=False) == ([], [])
+
+
 def test_a_worker_that_leaves_it_to_the_client_library_never_comes_back_from_a_long_batch() -> None:
-    with membership_left_to_the_client_library(), pytest.raises(AssertionError):
+    with membership_left_to_the_client_library(), _room_for_one_fetch(), pytest.raises(AssertionError):
         _long_batch(another_joins=False)

@@ -300,10 +300,12 @@ class World:
         return violations
 
 
-def perform(scene: Callable[[World], Coroutine[Any, Any, Outcome]], seed: int = 0) -> Outcome:
+def perform(
+    scene: Callable[[World], Coroutine[Any, Any, Outcome]], seed: int = 0, limits: Limits = LIMITS
+) -> Outcome:
     """Run a scene in a world with no faults but the scene's own."""
     with virtual_time() as loop:
-        world = World(loop, seed)
+        world = World(loop, seed, Beginning(cast(seed % CASTS), installed(seed % CASTS), limits))
         world.faults.cease()
         return loop.run_until_complete(scene(world))
 

@@ -189,6 +189,20 @@ def test_broken_batches_are_refused_alike(fetched: tuple[bytes, int], place: int
     assert found == expected
 
 
+@pytest.mark.parametrize("attributes", [0, 1, 127, 128, 255])
+def test_no_record_is_passed_over_for_its_attributes(attributes: int) -> None:
+    batch: list[Any] = [(b"key", b"value", [])] * 5
+    built = bytearray(built_of(batch, "none"))
+    size = (len(built) - 61) // 5
+    built[61 + 2 * size + 1] = attributes
+    data = placed(bytes(built), 0)
+    for kind in (reading._PartitionRecords, reading.ColumnRecords):
+        with use(kernel()):
+            records = kind(PLACE, fetcher.MemoryRecords(data), [], 0, None, None, False, fetcher.READ_COMMITTED)
+            found = records.take(9) if isinstance(records, reading.ColumnRecords) else list(records)
+        assert [(one.offset, one.value) for one in found] == [(place, b"value") for place in range(5)]
+
+
 def test_records_of_ordinary_batches_come_in_columns_and_several_batches_together() -> None:
     batch: list[Any] = [(b"key", b"value", [])] * 5
     data = placed(built_of(batch, "none"), 0) + placed(built_of(batch, "none"), 5)
