@@ -15,7 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from stream.kafka import broker_java, broker_server
 from stream.kafka.broker import BrokerError, LocalBroker, java, java_classpath, prepare
-from stream.kafka.broker_config import Ports, choose_ports, free_port
+from stream.kafka.broker_config import Ports, choose_ports
 from stream.kafka.broker_process import Process, is_alive, start_mark
 from stream.kafka.broker_server import server_command
 from stream.kafka.broker_warm import warm_up
@@ -84,8 +84,7 @@ async def test_records_written_are_read(broker: LocalBroker) -> None:
 
 
 async def test_data_outlives_a_stop_and_a_kill_on_the_same_port(broker: LocalBroker) -> None:
-    # The usual port is what whoever starts a broker meanwhile would take.
-    first = broker.start(port=free_port())
+    first = broker.start()
     await write(first.bootstrap, "kept", b"one")
     assert broker.stop()
     second = broker.start(port=first.port)

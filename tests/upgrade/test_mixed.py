@@ -67,7 +67,8 @@ class Release:
     async def request(self, *kinds: str) -> list[Receipt]:
         """Make the recorded requests of these kinds: each once, though several recordings have it."""
         table = self.ground.folder / "people.csv"
-        write_table(table)
+        if not table.exists():  # a worker that reads it at this moment would find that it changes
+            write_table(table)
         made: dict[str, Request] = {}
         for recording in self.recordings:
             for record in recording.records("requests"):
