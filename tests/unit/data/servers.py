@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -30,30 +28,15 @@ def object_store() -> Iterator[str]:
     """The address of a store that is empty at first."""
     pytest.importorskip("moto", reason="moto, a store that speaks S3, is not installed")
     pytest.importorskip("boto3", reason="boto3, the extra s3, is not installed")
-    with (
-        tempfile.NamedTemporaryFile() as said,
-        subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
-            stdout=said,
-            stderr=subprocess.STDOUT,
-        ) as server,
-    ):
-        try:
-            yield _address_in(Path(said.name), server)
-        finally:
-            server.kill()
+    from moto.server import ThreadedMotoServer  # noqa: PLC0415  (an optional package)
 
-
-def _address_in(said: Path, server: subprocess.Popen[bytes]) -> str:
-    """The address that a server tells once it listens at the port that the system gave it."""
-    until = time.monotonic() + 120
-    while True:
-        text = said.read_text()
-        if found := re.search(r"Running on (http://127\.0\.0\.1:\d+)\n", text):
-            return found[1]
-        if server.poll() is not None or time.monotonic() > until:
-            raise RuntimeError(f"the store did not start: {text}")
-        time.sleep(0.1)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
 
 
 def let_into_the_store(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
