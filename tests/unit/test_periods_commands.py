@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from schemas import Amount
 from sotto import Driver
-from stream.cli import sources, streams
+from stream.cli import output, sources, streams
 from stream.cli.app import app
 from stream.cli.periods import folded, moment
 from stream.cli.top import Frame, picture
@@ -20,8 +20,6 @@ from stream.monitor.listing import SourceQuery, StreamQuery, list_sources, list_
 from tests.unit.monitor.test_periods import installation
 from tests.unit.monitor.test_top import frame
 from tests.unit.test_driver_periods import DAYS, played, ready
-
-WIDE = {"COLUMNS": "200"}
 
 
 class InMemory:
@@ -61,8 +59,11 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     for module in (sources, streams):
         monkeypatch.setattr(module, "AsyncClient", InMemory)
 
+    # Whoever used the commands first in this process may have decided how wide they write.
+    monkeypatch.setattr(output.console, "_width", 200)
+
     def said(*arguments: str) -> str:
-        result = CliRunner().invoke(app, list(arguments), env=WIDE)
+        result = CliRunner().invoke(app, list(arguments))
         assert result.exit_code == 0, result.output
         return result.stdout
 
