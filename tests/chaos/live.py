@@ -139,13 +139,15 @@ class Live:
             await self.settled(self.now, seconds)
 
     async def logs(self) -> dict[tuple[str, int], list[RecordLike]]:
-        """All that is committed in the topics that matter; of what was asked everything is in what is read later."""
+        """All that is committed in the topics that matter.
+
+        Of what was asked everything is in what is read later, and of what is in the ledger all control that it led to.
+        """
         topics = self.client.topics
         wide = [
-            (topic, number)
-            for topic in (topics.answers, topics.queries, topics.control)
-            for number in range(topics.partitions)
+            (topic, number) for topic in (topics.answers, topics.queries) for number in range(topics.partitions)
         ]
+        granted = [(topics.control, number) for number in range(topics.partitions)]
         serial = [
             (topic, number) for topic in (topics.ledger, topics.trail) for number in range(LEDGER_PARTITIONS)
         ]
@@ -154,7 +156,7 @@ class Live:
             for topic in (topics.feed_state(self.source.source), self.source.topic)
             for number in range(PARTITIONS)
         ]
-        return {place: await committed(self.settings, *place) for place in (*wide, *serial, *live)}
+        return {place: await committed(self.settings, *place) for place in (*wide, *serial, *granted, *live)}
 
     async def asked(self) -> list[str]:
         """The ids of all that was asked of windows, each as often as it was."""

@@ -99,3 +99,11 @@ def test_what_is_seeded_into_the_questions_of_a_stream_is_found(
             wrong(mine, len(mine) // 2)
             logs[topic, number] = mine
     assert any(one.startswith(f"{spec.stream}: ") for one in _violations(logs))
+
+
+@pytest.mark.parametrize("spec", standing_specs("4s", "2s", BEGINS), ids=lambda spec: spec.stream)
+def test_a_stream_of_which_no_worker_was_told_is_found(spec: StreamSpec) -> None:
+    logs, topic = _logs(), _written()[0].topics.control
+    for place in [place for place in logs if place[0] == topic]:
+        logs[place] = [one for one in logs[place] if one.key != spec.stream.encode()]
+    assert _violations(logs) == [f"{spec.stream}: is granted, and there is no control event of it"]

@@ -144,6 +144,9 @@ def violations_of_windows(
     """
     found: list[str] = []
     for spec in specs:
+        if not _control(logs, topics, spec):
+            found.append(f"{spec.stream}: is granted, and there is no control event of it")
+            continue
         wanted = dict(_wanted(logs, topics, source, spec, partitions, until))
         key = spec.stream.encode()
         place = (topics.queries, partition_of(key, topics.partitions))
@@ -266,13 +269,18 @@ def _events(
             yield event, clock
 
 
+def _control(logs: Logs, topics: Topics, spec: StreamSpec) -> list[bytes]:
+    """All that the budget service told workers of a stream."""
+    key = spec.stream.encode()
+    log = logs.get((topics.control, partition_of(key, topics.partitions)), ())
+    return [one.value for one in log if one.key == key and one.value]
+
+
 def _tree(logs: Logs, topics: Topics, spec: StreamSpec) -> CountingTree | None:
     """Over which sums a running count is asked, as it was granted; None of other streams."""
     if not isinstance(spec.mechanism, RunningCount):
         return None
-    key = spec.stream.encode()
-    log = logs[topics.control, partition_of(key, topics.partitions)]
-    calibration = read_control(next(one.value for one in log if one.key == key and one.value)).calibration
+    calibration = read_control(_control(logs, topics, spec)[0]).calibration
     assert isinstance(calibration, RunningCountCalibration)
     return tree_of(calibration)
 
