@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(f"{times:8}  {name}\n")
     seconds = time.monotonic() - began
     sys.stdout.write(
-        f"{chosen.schedules} schedules in {seconds:.0f} s, {figures['seconds']} simulated s: {figures['answers']} events; "
+        f"{chosen.schedules} schedules in {seconds:.0f} s, {figures['seconds']} simulated s: {figures['questions']} questions; "
         f"{figures['aborted']} transactions aborted by a successor, {figures['expired']} by the broker, "
         f"{figures['fenced']} calls fenced; {broken} schedules with violations\n"
     )

@@ -14,10 +14,10 @@ from stream.processors.topics import Topics
 from tests.chaos.windows import Logs, Visits, live_source, standing_specs, violations_of_windows
 from tests.simulation.broker import Broker
 from tests.simulation.cast import KEY, PARTITIONS, SETTINGS
-from tests.simulation.clock import EPOCH, VirtualLoop, virtual_time
+from tests.simulation.clock import EPOCH, VirtualLoop
 from tests.simulation.faults import Faults
 from tests.simulation.feeds import LIVE_PARTITIONS, Feeds
-from tests.simulation.schedule import Report, lazily, quiet
+from tests.simulation.schedule import Report, played
 
 SECONDS = 24
 """How long people send events."""
@@ -79,6 +79,11 @@ class LiveWorld:
     def branch(self) -> random.Random:
         """A generator of its own, so that one part's draws do not shift another's."""
         return random.Random(self.chance.getrandbits(64))
+
+    def questions(self) -> int:
+        """How many were asked of windows."""
+        places = ((self.topics.queries, number) for number in range(PARTITIONS))
+        return sum(len(self.broker.committed(*place)) for place in places)
 
     def tell(self, *records: Record) -> None:
         """Write to control, as the budget service would."""
@@ -220,15 +225,4 @@ async def _play(world: LiveWorld) -> list[str]:
 
 def play(seed: int) -> Report:
     """Run one schedule; equal seeds give equal runs."""
-    with quiet(), virtual_time() as loop, lazily():
-        world = LiveWorld(loop, seed)
-        try:
-            violations = loop.run_until_complete(_play(world))
-        except Exception as error:  # noqa: BLE001  (whatever stops a schedule is a finding)
-            violations = [f"{type(error).__name__}: {error}"]
-        broker = world.broker
-        figures = Counter(aborted=broker.aborted, expired=broker.expired, fenced=broker.fenced)
-        figures["questions"] = sum(
-            len(broker.committed(world.topics.queries, number)) for number in range(PARTITIONS)
-        )
-    return Report(seed, world.injected, violations, figures, world.broker.digest(), "live")
+    return played("live", seed, LiveWorld, _play, lambda world: {"questions": world.questions()})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache, wraps
 
@@ -19,11 +18,11 @@ from stream.processors.unread import Unread
 from tests.chaos.periods import TO_COME, Periods
 from tests.chaos.windows import Visits, live_source, standing_specs
 from tests.simulation.cast import KEY, PARTITIONS, SETTINGS
-from tests.simulation.clock import VirtualLoop, virtual_time
+from tests.simulation.clock import VirtualLoop
 from tests.simulation.events import Upset, trouble
 from tests.simulation.faults import Process
 from tests.simulation.feeds import LIVE_PARTITIONS, Feeds
-from tests.simulation.schedule import Report, lazily, quiet
+from tests.simulation.schedule import Report, played
 from tests.simulation.world import PATIENCE, Beginning, World
 
 SECONDS = 20
@@ -201,13 +200,4 @@ async def _play(world: PeriodWorld) -> list[str]:
 
 def play(seed: int) -> Report:
     """Run one schedule; equal seeds give equal runs."""
-    with quiet(), virtual_time() as loop, lazily():
-        world = PeriodWorld(loop, seed)
-        try:
-            violations = loop.run_until_complete(_play(world))
-        except Exception as error:  # noqa: BLE001  (whatever stops a schedule is a finding)
-            violations = [f"{type(error).__name__}: {error}"]
-        broker = world.broker
-        figures = Counter(aborted=broker.aborted, expired=broker.expired, fenced=broker.fenced)
-        figures["questions"] = len(world.asked)
-    return Report(seed, world.injected, violations, figures, broker.digest(), "periods")
+    return played("periods", seed, PeriodWorld, _play, lambda world: {"questions": len(world.asked)})

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 from unittest.mock import patch
 
 import structlog
 
 from stream.kafka import partition, standby
 from tests.chaos.load import Questions
+from tests.simulation.broker import Broker
 from tests.simulation.clients import MAX_POLL_INTERVAL_MS
-from tests.simulation.clock import virtual_time
+from tests.simulation.clock import VirtualLoop, virtual_time
 from tests.simulation.events import load, trouble
 from tests.simulation.world import PATIENCE, World
 
@@ -30,12 +32,12 @@ class Report:
     """What one schedule injected, and what was found."""
 
     seed: int
+    world: str
     injected: Counter[str]
     violations: list[str]
-    figures: Counter[str] = field(default_factory=Counter)
-    digest: str = ""
+    figures: Counter[str]
+    digest: str
     """Of every record at its offset, committed or not."""
-    world: str = "queries"
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}: {dict(self.injected)}", *(f"  found: {one}" for one in self.violations)]
@@ -67,21 +69,48 @@ async def _play(world: World, seed: int) -> list[str]:
 
 def play(seed: int) -> Report:
     """Run one schedule; equal seeds give equal runs."""
+    return played(
+        "queries",
+        seed,
+        World,
+        lambda world: _play(world, seed),
+        lambda world: {"questions": len(world.asked), "busy": world.busy()},
+    )
+
+
+class Simulated(Protocol):
+    """What every world has."""
+
+    broker: Broker
+    injected: Counter[str]
+
+
+W = TypeVar("W", bound=Simulated)
+
+
+def played(
+    name: str,
+    seed: int,
+    make: Callable[[VirtualLoop, int], W],
+    story: Callable[[W], Coroutine[object, object, list[str]]],
+    figures: Callable[[W], Mapping[str, int]],
+) -> Report:
+    """Make the world of a seed, let its story happen in virtual time, and report what the story found and what figures tell."""
     with quiet(), virtual_time() as loop, lazily():
-        world = World(loop, seed)
+        world = make(loop, seed)
         try:
-            violations = loop.run_until_complete(_play(world, seed))
+            violations = loop.run_until_complete(story(world))
         except Exception as error:  # noqa: BLE001  (whatever stops a schedule is a finding)
             violations = [f"{type(error).__name__}: {error}"]
-        figures = Counter(
-            answers=len(world.asked),
-            busy=world.busy(),
-            aborted=world.broker.aborted,
-            expired=world.broker.expired,
-            fenced=world.broker.fenced,
+        broker = world.broker
+        counted = Counter(
+            aborted=broker.aborted,
+            expired=broker.expired,
+            fenced=broker.fenced,
             seconds=int(loop.time()),
+            **figures(world),
         )
-    return Report(seed, world.injected, violations, figures, world.broker.digest())
+    return Report(seed, name, world.injected, violations, counted, broker.digest())
 
 
 @contextmanager

@@ -26,7 +26,7 @@ def injected() -> Counter[str]:
 def test_in_every_schedule_all_is_answered_once_charged_once_and_restored_alike(injected: Counter[str]) -> None:
     lines = [f"{times:7}  {name}" for name, times in sorted(injected.items())]
     print("\n".join([f"{SCHEDULES} schedules, no violation; injected:", *lines]))  # noqa: T201
-    assert injected["answers"] > 20 * SCHEDULES
+    assert injected["questions"] > 20 * SCHEDULES
 
 
 def test_every_fault_strikes_in_some_schedule_and_transactions_end_in_every_way(injected: Counter[str]) -> None:
@@ -38,7 +38,7 @@ def test_every_fault_strikes_in_some_schedule_and_transactions_end_in_every_way(
     assert all(injected[name] >= 10 for name in ["halt request", "close request", "opening repeated after a halt"])
     assert injected["greedy stream"] > 10
     assert min(injected["extension"], injected["answers beyond the opening"]) > 10
-    assert 10 < injected["busy"] < injected["answers"] / 2
+    assert 10 < injected["busy"] < injected["questions"] / 2
     assert min(injected["aborted"], injected["expired"], injected["fenced"]) > 10
 
 
