@@ -58,8 +58,8 @@ class Arrivals:
     """Fetches of some topics that nobody has taken yet; between entering and leaving the context more of them come.
 
     aiokafka asks a broker for more only when all that it has from there is taken, or has lain for a tenth of a second. A task that
-    writes what it has answered would hold up the others of its process, and the order in which they write would be
-    everybody's pace.
+    writes what it has answered would hold up the others of its process, and all would write one after the other instead of at
+    once.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class Arrivals:
     ) -> None:
         """Take the client, what to fetch, the event that orders an end, and whether to fetch ahead of who takes.
 
-        Who lets its input gather asks for it when it has: fewer fetches, with more in each, cost everybody less. Of each topic so many records are kept as make a batch, or so many bytes as a fetch has, and one fetch more.
+        Who lets its input gather fetches nothing ahead: fewer fetches, with more in each, cost everybody less. Of each topic
+        as many records are kept as make a batch, or as many bytes as a fetch has, and one fetch more.
         """
         self._consumer = consumer
         self._sources = sources
