@@ -25,6 +25,9 @@ from stream.settings import Settings
 property_settings.register_profile("patient", deadline=None)
 property_settings.load_profile("patient")
 
+# Java's better compiler never repays itself in a test.
+os.environ.setdefault("SOTTO_BROKER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
 pytest_plugins = ["tests.scheduling"]
 
 StartService = Callable[[RoleName], Service]

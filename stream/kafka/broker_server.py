@@ -1,7 +1,9 @@
 """Running Kafka's own programs: the command line, formatting a data folder, and reading what went wrong."""
 
 import base64
+import os
 import re
+import shlex
 import subprocess
 import uuid
 from collections.abc import Iterable
@@ -39,11 +41,18 @@ def _remembered(jars: Path) -> list[str]:
     return [f"-XX:AOTCache={cache}", "-Xlog:aot*=off"] if cache.exists() else []
 
 
+def _given() -> list[str]:
+    return shlex.split(os.environ.get("SOTTO_BROKER_JAVA_OPTIONS", ""))
+
+
 def server_command(jars: Path, *, heap_megabytes: int, further: Iterable[str] = ()) -> list[str]:
-    """The command that runs a broker by the `server.properties` of the working folder, with further options for Java."""
+    """The command that runs a broker by the `server.properties` of the working folder, with further options for Java.
+
+    Those in `SOTTO_BROKER_JAVA_OPTIONS` come last, as a shell would divide them.
+    """
     memory = [f"-Xms{min(256, heap_megabytes)}m", f"-Xmx{heap_megabytes}m", "-XX:+ExitOnOutOfMemoryError"]
     collector = ["-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
-    options = [*memory, *collector, *_COMMON, *_remembered(jars), *further]
+    options = [*memory, *collector, *_COMMON, *_remembered(jars), *further, *_given()]
     return [str(java()), *options, "-cp", f"{jars}/*", "kafka.Kafka", "server.properties"]
 
 

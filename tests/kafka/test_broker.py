@@ -258,6 +258,12 @@ def test_the_cache_falls_back_to_the_project_where_there_is_no_home(
     assert broker_java._first_writable(broker_java._caches()) == project
 
 
+def test_further_options_for_java_come_last_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOTTO_BROKER_JAVA_OPTIONS", "-Xlog:gc '-Dnamed=two words'")
+    command = server_command(prepare(), heap_megabytes=256)
+    assert command[command.index("-cp") - 2 : command.index("-cp")] == ["-Xlog:gc", "-Dnamed=two words"]
+
+
 def test_what_java_remembers_of_a_start_fits_and_brokers_are_started_with_it() -> None:
     cache = warm_up()
     command = server_command(prepare(), heap_megabytes=256, further=["-XX:AOTMode=on"])

@@ -23,11 +23,14 @@ from stream.settings import Settings
 pytestmark = pytest.mark.kafka
 
 BROKER = Path(".sotto", "broker")
+OF_BROKERS = {"SOTTO_CACHE", "SOTTO_BROKER_JAVA_OPTIONS"}
 
 
 def sotto(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a folder, with no word of where Kafka is."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_") or "CACHE" in name}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("SOTTO_") or name in OF_BROKERS
+    }
     return subprocess.run(
         [sys.executable, "-m", "stream.cli", *arguments],
         capture_output=True,

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from tests.release.environments import PROJECT
@@ -48,12 +49,25 @@ class Builder:
         return done.stdout.strip()
 
     def command(self, *arguments: str) -> list[str]:
-        """The command line; the driver ``vfs`` works on any file system."""
-        return [
-            *("buildah", "--storage-driver", "vfs"),
-            *("--root", str(self.folder / "store"), "--runroot", str(self.folder / "run")),
-            *arguments,
-        ]
+        """The command line."""
+        return ["buildah", "--storage-driver", self._driver, *self._places, *arguments]
+
+    @property
+    def _places(self) -> tuple[str, ...]:
+        return ("--root", str(self.folder / "store"), "--runroot", str(self.folder / "run"))
+
+    @cached_property
+    def _driver(self) -> str:
+        """How layers lie upon each other: mounted so where the system can, copied whole where it cannot."""
+        tried = ["buildah", "--storage-driver", "overlay", *self._places, "info"]
+        return "overlay" if subprocess.run(tried, capture_output=True, check=False).returncode == 0 else "vfs"
+
+    def remove(self) -> None:
+        """Remove the store: what it has mounted, and its files."""
+        mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+        for mount in reversed([mount for mount in mounts if mount.startswith(f"{self.folder}/")]):
+            subprocess.run([shutil.which("umount") or "umount", mount], check=True)
+        shutil.rmtree(self.folder)
 
     def make_base(self) -> None:
         """Debian with Python and its venv module, as an image."""

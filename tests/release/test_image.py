@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,12 +33,13 @@ USER = 10001
 def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     if (lacking := missing()) is not None:
         pytest.skip(lacking)
-    folder = tmp_path_factory.mktemp("images")
-    builder = Builder(folder)
-    builder.make_base()
-    with container_of(builder, builder.build()) as made:
-        yield made
-    shutil.rmtree(folder)
+    builder = Builder(tmp_path_factory.mktemp("images"))
+    try:
+        builder.make_base()
+        with container_of(builder, builder.build()) as made:
+            yield made
+    finally:
+        builder.remove()
 
 
 @pytest.fixture(scope="module")
