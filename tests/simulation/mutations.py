@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
@@ -43,11 +43,19 @@ schedules is found in 99 of 100 runs of as many other seeds."""
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 
+NOTHING_KNOWN: Mapping[str, int] = {}
 
-def found(mutation: Mutation, play: Callable[[int], Any], seeds: Iterable[int]) -> bool:
-    """Whether one of these schedules finds what is wrong; the first that does is printed."""
+
+def found(
+    mutation: Mutation, play: Callable[[int], Any], schedules: int, found_by: Mapping[str, int] = NOTHING_KNOWN
+) -> bool:
+    """Whether one of so many schedules finds what is wrong; the first that does is printed.
+
+    ``found_by`` has the schedules that have found some, which are tried first: others may by now, and then all are tried.
+    """
+    first = found_by.get(mutation.__name__)
     with mutation():
-        for seed in seeds:
+        for seed in sorted(range(schedules), key=lambda seed: seed != first):
             report = play(seed)
             if report.violations:
                 print(f"{mutation.__name__}: found by seed {seed}: {report.violations[0]}")  # noqa: T201

@@ -77,4 +77,4 @@ def test_a_seed_replays_the_same_run() -> None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_feed_with_one_thing_wrong_is_found_out(mutation: Mutation) -> None:
-    assert found(mutation, play, range(SCHEDULES))
+    assert found(mutation, play, SCHEDULES)

@@ -13,6 +13,8 @@ from tests.simulation.periods import play
 
 SCHEDULES = 60
 """Within so many schedules each mutation is found; none of them fails with feeds as they are."""
+FOUND_BY = {"requests_outside_of_the_transaction": 41, "periods_never_end": 19}
+"""The schedules that have found those that few do."""
 
 
 def test_in_every_schedule_each_period_begins_once_is_asked_what_a_plain_count_finds_and_ends_by_itself() -> None:
@@ -32,4 +34,4 @@ def test_a_seed_replays_the_same_run() -> None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_what_has_one_thing_wrong_is_found_out(mutation: Mutation) -> None:
-    assert found(mutation, play, range(SCHEDULES))
+    assert found(mutation, play, SCHEDULES, FOUND_BY)
