@@ -99,7 +99,8 @@ def _client() -> Any:
         read_timeout=_READ_SECONDS,
         retries={"total_max_attempts": 3, "mode": "standard"},
     )
-    return boto3.client("s3", config=settings)
+    # The session that boto3 shares by itself keeps the credentials and addresses that it was first used with.
+    return boto3.Session().client("s3", config=settings)
 
 
 def _options() -> dict[str, Any]:

@@ -67,6 +67,17 @@ def bucket(store_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return Bucket(name, _client(), tmp_path)
 
 
+def test_a_client_goes_by_the_configuration_of_when_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("boto3", reason="boto3, the extra s3, is not installed")
+    for address in ("http://127.0.0.1:1", "http://127.0.0.1:2"):
+        let_into_the_store(address, tmp_path, monkeypatch)
+        _client.cache_clear()
+        assert _client().meta.endpoint_url == address
+    _client.cache_clear()
+
+
 def reader(*roots: str, reading: int = 1 << 30) -> GuardedReader:
     return GuardedReader(ReadingLimits(parse_roots(":".join(roots)), 8 << 20, reading, 120.0))
 
