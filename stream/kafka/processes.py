@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self
 
@@ -43,14 +44,7 @@ class Service:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _owners_alone(log) as output:
-            self._process = subprocess.Popen(  # noqa: S603  (our own interpreter and module)
-                [sys.executable, "-P", "-m", "stream.cli", "serve", role, "--stop-with-stdin", "--json-logs"],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                start_new_session=True,
-            )
+            self._process = started(["serve", role, "--stop-with-stdin", "--json-logs"], environment, output)
 
     @property
     def pid(self) -> int:
@@ -109,6 +103,18 @@ class Service:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def started(arguments: Sequence[str], environment: Mapping[str, str], log: BinaryIO) -> subprocess.Popen[bytes]:
+    """Start the command in a session of its own, with a pipe for its input."""
+    return subprocess.Popen(  # noqa: S603  (our own interpreter and module)
+        [sys.executable, "-P", "-m", "stream.cli", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        env=environment,
+        start_new_session=True,
+    )
 
 
 def _owners_alone(log: Path) -> BinaryIO:

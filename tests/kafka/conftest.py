@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.conftest import ground
+from tests.chaos.conftest import ground, preloaded
 from tests.kafka.secured import MATRIX, SecuredKafka
 
-__all__ = ["ground"]
+__all__ = ["ground", "preloaded"]
 
 
 @pytest.fixture(scope="package")

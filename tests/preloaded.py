@@ -1,0 +1,165 @@
+"""Services forked from a process that has imported most of what they need already.
+
+They run the command as others do, in processes of their own that can be signalled and killed, and with the environment and
+the log that they are given; only Python and its modules are not loaded once more for each. Run as a program this is that process.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, BinaryIO
+from unittest.mock import patch
+
+# Without polars and what imports it: it has threads, which a fork would leave behind.
+MODULES = ("stream.cli.serving", "stream.kafka.engine", "stream.kafka.heartbeats", "sqlglot", "aiohttp.web")
+MESSAGE_BYTES = 128 * 1024
+PAUSE = 0.005
+
+
+class Forked:
+    """A running service, with what is used of ``subprocess.Popen``."""
+
+    def __init__(self, pid: int, stdin: BinaryIO) -> None:
+        self.pid = pid
+        self.stdin = stdin
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it runs."""
+        if self.returncode is None:
+            self.returncode = _parent().ended(self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status, once it has one."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if until is not None and time.monotonic() > until:
+                raise subprocess.TimeoutExpired("sotto", timeout or 0.0)
+            time.sleep(PAUSE)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Signal it, unless it is known to have ended: until then no other process has its number."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+@contextmanager
+def preloaded_services() -> Iterator[None]:
+    """Fork what ``Service`` starts meanwhile, where the system can."""
+    if not hasattr(socket, "SOCK_SEQPACKET"):
+        yield
+        return
+    from stream.kafka import processes  # noqa: PLC0415  (the process that is forked imports only what it should)
+
+    started = processes.started
+
+    def forked(
+        arguments: Sequence[str], environment: Mapping[str, str], log: BinaryIO
+    ) -> subprocess.Popen[bytes] | Forked:
+        if environment.get("PYTHONPATH") != os.environ.get("PYTHONPATH"):
+            return started(arguments, environment, log)
+        return _parent().fork(arguments, environment, log)
+
+    with patch.object(processes, "started", forked):
+        yield
+
+
+class _Parent:
+    """The process that services are forked from; it ends with this one."""
+
+    def __init__(self) -> None:
+        self._one_at_a_time = threading.Lock()
+        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", __file__, str(other.fileno())],
+                pass_fds=[other.fileno()],
+                # numpy's threads would be left behind, too.
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+
+    def fork(self, arguments: Sequence[str], environment: Mapping[str, str], log: BinaryIO) -> Forked:
+        reading, writing = os.pipe()
+        try:
+            pid = self._asked([list(arguments), dict(environment)], [reading, log.fileno()])
+        finally:
+            os.close(reading)
+        return Forked(pid, os.fdopen(writing, "wb"))
+
+    def ended(self, pid: int) -> int | None:
+        """The exit status of a child that has ended; its number is free from then on."""
+        status: int | None = self._asked([pid], [])
+        return status
+
+    def _asked(self, message: Any, descriptors: list[int]) -> Any:
+        with self._one_at_a_time:
+            socket.send_fds(self._socket, [json.dumps(message).encode()], descriptors)
+            return json.loads(self._socket.recv(MESSAGE_BYTES))
+
+
+@cache
+def _parent() -> _Parent:
+    return _Parent()
+
+
+def _serve(asked: socket.socket) -> list[str] | None:
+    """Fork whenever it is asked; in the child, give the arguments of the command that it is to be."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(asked, MESSAGE_BYTES, 2)
+        if not message:
+            return None
+        match json.loads(message):
+            case [int(pid)]:
+                found, status = os.waitpid(pid, os.WNOHANG)
+                asked.send(json.dumps(os.waitstatus_to_exitcode(status) if found else None).encode())
+            case [arguments, environment]:
+                pid = os.fork()
+                if pid == 0:
+                    asked.close()
+                    _become(environment, *descriptors)
+                    return list(arguments)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                asked.send(json.dumps(pid).encode())
+
+
+def _become(environment: dict[str, str], stdin: int, log: int) -> None:
+    os.setsid()
+    for place, descriptor in enumerate((stdin, log, log)):
+        os.dup2(descriptor, place)
+    os.close(stdin)
+    os.close(log)
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+if __name__ == "__main__":
+    for module in MODULES:
+        importlib.import_module(module)
+    gc.freeze()
+    command = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if command is not None:
+        sys.argv = ["sotto", *command]
+        runpy.run_module("stream.cli", run_name="__main__", alter_sys=True)
