@@ -117,8 +117,7 @@ class Admission:
                     rows.append(row)
                     continue
                 query = each_once(value, query)
-                work = self._workload.of(slot, query)
-                shares.take(slot, work, record.timestamp)
+                work = self._work(slot, query, shares, record.timestamp)
             except UNREADABLE:
                 rejected.append((place, malformed(value)))
                 continue
@@ -132,6 +131,14 @@ class Admission:
                 break
         found = scanned.before(len(records)).and_also(Rows.of(without_repeats(rows, rejected)))
         return Reading(records, rejected, unknown, found, waiting, shares)
+
+    def _work(self, slot: int, query: Any, shares: Shares, timestamp: int) -> int:
+        """What a question costs, of which its stream's share is taken; Rejection if there is no room for it."""
+        work = self._workload.of(slot, query)
+        # Nobody asks about a window again.
+        if not self._context.streams.sorts[slot] & STANDING:
+            shares.take(slot, work, timestamp)
+        return work
 
     def _scan(self, records: Sequence[RecordLike]) -> tuple[Rows, Column]:
         """The plain queries that can be read all at once, and the places of the other records."""

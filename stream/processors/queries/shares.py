@@ -10,6 +10,8 @@ All of it is a function of the log of queries: of timestamps, sizes of questions
 question that is delivered again, or answered all over from nothing, is taken on or refused as before, whatever the
 batches were; nothing depends on how fast a worker is, on what its caches hold, or on any row.
 
+Windows have no part in it: feeds ask about each once, and would not ask again.
+
 Sources: the server's sharing is fair queueing (Demers, Keshav & Shenker 1989; Parekh & Gallager 1993), the room left
 free a dynamic threshold (Choudhury & Hahne 1998).
 """

@@ -216,3 +216,18 @@ def test_a_group_that_is_none_of_the_streams_is_refused(driver: Driver) -> None:
         assert answer.outcome == "rejected"
         assert (answer.reason or "").startswith("malformed: group: it is none of the stream's")
     assert driver.ask(question("late", 0, value=1)).outcome == "below"
+
+
+def test_windows_are_never_busy_for_nobody_would_ask_again() -> None:
+    tight = Driver(KEY, partitions=1, work_outstanding=0.001, work_rate=0.001)
+    tight.register(flights())
+    tight.open(standing("numbers", {"kind": "laplace", "answers": 100}))
+    answers = tight.ask_many([question("numbers", number, value=3) for number in range(100)])
+    assert [answer.outcome for answer in answers] == ["answer"] * 100
+    tight.register(feed())
+    tight.open(
+        {"stream": "values", "source": "feed", "mechanism": {"kind": "laplace", "answers": 100}, "epsilon": 1.0}
+    )
+    others = tight.ask_many([{"id": f"{number}", "stream": "values", "value": 3} for number in range(100)])
+    assert (others[0].outcome, others[-1].outcome) == ("answer", "rejected")
+    assert (others[-1].reason or "").startswith("busy: ")
