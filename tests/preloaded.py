@@ -26,6 +26,7 @@ from unittest.mock import patch
 # Without polars and what imports it: it has threads, which a fork would leave behind.
 MODULES = ("stream.cli.serving", "stream.kafka.engine", "stream.kafka.heartbeats", "sqlglot", "aiohttp.web")
 MESSAGE_BYTES = 128 * 1024
+PYTHONPATH = os.environ.get("PYTHONPATH")
 PAUSE = 0.005
 
 
@@ -77,7 +78,7 @@ def preloaded_services() -> Iterator[None]:
     def forked(
         arguments: Sequence[str], environment: Mapping[str, str], log: BinaryIO
     ) -> subprocess.Popen[bytes] | Forked:
-        if environment.get("PYTHONPATH") != os.environ.get("PYTHONPATH"):
+        if environment.get("PYTHONPATH") != PYTHONPATH:
             return started(arguments, environment, log)
         return _parent().fork(arguments, environment, log)
 

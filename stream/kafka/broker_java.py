@@ -23,6 +23,8 @@ from stream.kafka.broker_process import file_lock
 
 __all__ = ["java", "java_classpath", "prepare"]
 
+CACHE_VARIABLE: Final = "SOTTO_CACHE"
+
 _DOWNLOAD_TIMEOUT_SECONDS: Final = 30
 _DOWNLOAD_ATTEMPTS: Final = 3
 _PREPARE_LOCK_SECONDS: Final = 600.0
@@ -98,7 +100,7 @@ def java_classpath(*coordinates: str) -> str:
 
 
 def _caches() -> list[Path]:
-    given = os.environ.get("SOTTO_CACHE")
+    given = os.environ.get(CACHE_VARIABLE)
     if given:
         return [Path(given).absolute()]
     home = _home()
@@ -131,7 +133,7 @@ def _first_writable(caches: list[Path]) -> Path:
                 return cache
         except OSError:
             continue
-    raise BrokerError(f"Cannot write to {caches[-1]}; set SOTTO_CACHE to a folder that can hold 50 MB")
+    raise BrokerError(f"Cannot write to {caches[-1]}; set {CACHE_VARIABLE} to a folder that can hold 50 MB")
 
 
 def _jars_folder(cache: Path) -> Path:

@@ -17,6 +17,8 @@ from stream.kafka.broker_process import java_environment
 
 __all__ = ["cluster_id", "error_lines", "format_data", "new_cluster_id", "server_command", "start_cache"]
 
+OPTIONS_VARIABLE: Final = "SOTTO_BROKER_JAVA_OPTIONS"
+
 _LOG_TAIL_BYTES: Final = 64 * 1024
 _ERROR_LINE: Final = re.compile(r" (ERROR|FATAL) |^(?!\s+at ).*(Error|Exception)\b")
 
@@ -42,7 +44,7 @@ def _remembered(jars: Path) -> list[str]:
 
 
 def _given() -> list[str]:
-    return shlex.split(os.environ.get("SOTTO_BROKER_JAVA_OPTIONS", ""))
+    return shlex.split(os.environ.get(OPTIONS_VARIABLE, ""))
 
 
 def server_command(jars: Path, *, heap_megabytes: int, further: Iterable[str] = ()) -> list[str]:

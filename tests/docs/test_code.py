@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stream.kafka import broker_java, broker_server
 from stream.kernel import library
 from stream.monitor import tokens
 from stream.noise import keys
@@ -54,7 +55,10 @@ def test_commands_named_in_text_exist_with_their_options(path: Path) -> None:
 def test_variables_are_ones_that_sotto_reads(path: Path) -> None:
     read = {variable(field) for field in Settings.model_fields}
     read |= {
-        value for module in (keys, library, tokens) for value in vars(module).values() if isinstance(value, str)
+        value
+        for module in (broker_java, broker_server, keys, library, tokens)
+        for value in vars(module).values()
+        if isinstance(value, str)
     }
     named = set(re.findall(r"\bSOTTO_[A-Z_]*[A-Z]\b(?!…)", path.read_text()))
     others = [PROJECT / "docker-compose.yml", *(PROJECT / "tests" / "browser").glob("*.py")]
