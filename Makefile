@@ -73,10 +73,10 @@ $(VENV)/.developer: $(VENV)/.python pyproject.toml
 	@$(call install,-e '.[dev]')
 	@touch $(VENV)/.runtime
 
-# What is fetched is told as it comes, all that pip says only if it fails.
+# What is fetched is told as it comes, all that pip says only if it fails. Of all modules few are ever imported: Python compiles those.
 define install
 echo "Installing into $(VENV) (once); all that pip says goes to $(VENV)/install.log" >&2; \
-{ $(BIN)/python -m pip install --progress-bar off $(1) 2>&1; echo $$? >$(VENV)/install.status; } | \
+{ $(BIN)/python -m pip install --no-compile --progress-bar off $(1) 2>&1; echo $$? >$(VENV)/install.status; } | \
 	tee $(VENV)/install.log | \
 	awk '/(Downloading|Using cached) .*\.whl \(/ { name = $$(NF - 2); sub(/.*\//, "", name); split(name, part, "-"); \
 			print "  " part[1] " " part[2] " " $$(NF - 1) " " $$NF; fflush() } \
