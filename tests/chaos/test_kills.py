@@ -81,20 +81,21 @@ async def test_a_budget_service_killed_between_reserve_and_grant_grants_each_onc
     budget = ground.start("budget")
     worker = ground.start("worker")
     await ground.open()
-    template = specs()[1]
-    for attempt in range(30):
+    template, killed = specs()[1], "SIGKILL budget service between reserve and grant"
+    # How often one is fast enough to see it hangs on what else the machine does.
+    for attempt in range(300):
         spec = template.model_copy(update={"stream": f"more-{attempt}", "epsilon": 0.01})
         if await _suspended_while_granting(ground, budget, OpenStream(request=spec.stream, stream=spec)):
             budget.kill()
-            ground.injected["SIGKILL budget service between reserve and grant"] += 1
+            ground.injected[killed] += 1
             budget = ground.start("budget")
         else:
             budget.wake()
         [receipt] = await ground.client.requests([OpenStream(request=spec.stream, stream=spec)], 60)
         assert receipt.outcome == "opened"
-        if ground.injected["SIGKILL budget service between reserve and grant"] == 2:
+        if ground.injected[killed] == 2 or (ground.injected[killed] and attempt >= 30):
             break
-    assert ground.injected["SIGKILL budget service between reserve and grant"] >= 1
+    assert ground.injected[killed] >= 1
     for topic in (ground.client.topics.requests, ground.client.topics.charges):
         await ground.bomb(topic)
     again = await ground.client.requests(ground.openings, 60)
