@@ -20,10 +20,12 @@ from stream.kafka.processes import RoleName, Service
 from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
 from stream.settings import Settings
+from tests.patience import lengthen_timeouts
 
 # How long an example takes says how busy the machine is, and nothing of the code.
 property_settings.register_profile("patient", deadline=None)
 property_settings.load_profile("patient")
+lengthen_timeouts()
 
 # Java's better compiler never repays itself in a test.
 os.environ.setdefault("SOTTO_BROKER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from stream.kafka.broker_config import HOST, LOG4J, Member, Ports, choose_ports, server_properties
-from stream.kafka.broker_errors import BrokerError
+from stream.kafka.broker_errors import BrokerError, PortTakenError
 from stream.kafka.broker_java import java, java_classpath, prepare
 from stream.kafka.broker_probe import cluster_at
 from stream.kafka.broker_process import Process, end, file_lock, is_alive, launch, start_mark
@@ -24,6 +24,7 @@ from stream.kafka.broker_state import CLUSTER_FILE, STATE_FILE, BrokerState, for
 
 __all__ = [
     "DEFAULT_FOLDER",
+    "START_ATTEMPTS",
     "BrokerError",
     "BrokerInfo",
     "BrokerSecurity",
@@ -34,9 +35,10 @@ __all__ = [
 ]
 
 DEFAULT_FOLDER: Final = Path(".sotto/broker")
+START_ATTEMPTS: Final = 3
+"""How often other ports are tried when somebody else is faster to take them."""
 
 _START_SECONDS: Final = 120.0
-_START_ATTEMPTS: Final = 3
 _SHUTDOWN_SECONDS: Final = 30.0
 
 
@@ -145,12 +147,11 @@ class LocalBroker:
                     f"{self.folder} holds a cluster of several brokers; start it with 'sotto broker start', and choose another "
                     "folder for a single one"
                 )
-            for attempt in range(1, _START_ATTEMPTS + 1):
+            for attempt in range(1, START_ATTEMPTS + 1):
                 try:
                     return self._start(choose_ports(port), jars, deadline)
-                except _PortTakenError:
-                    # Between our look at the port and Java's, somebody else was faster.
-                    if port is not None or attempt == _START_ATTEMPTS:
+                except PortTakenError:
+                    if port is not None or attempt == START_ATTEMPTS:
                         raise
         raise AssertionError
 
@@ -246,7 +247,7 @@ class LocalBroker:
             if not is_alive(process):
                 errors = error_lines([self._console, self.log])
                 taken = any("Address already in use" in line for line in errors)
-                kind = _PortTakenError if taken else BrokerError
+                kind = PortTakenError if taken else BrokerError
                 raise kind(f"Kafka ended while starting: {errors[-1]} (see {self.log})")
             if time.monotonic() > deadline:
                 raise BrokerError(f"Kafka did not answer in time; allow more, or see {self.log}")
@@ -286,7 +287,3 @@ class LocalBroker:
     def _info(self, state: BrokerState) -> BrokerInfo:
         administration = None if state.administration is None else f"{HOST}:{state.administration}"
         return BrokerInfo(f"{HOST}:{state.port}", state.pid, self.folder, administration)
-
-
-class _PortTakenError(BrokerError):
-    """Another process listens on the port."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from stream.kafka.broker import DEFAULT_FOLDER, BrokerInfo, LocalBroker, prepare
+from stream.kafka.broker import DEFAULT_FOLDER, START_ATTEMPTS, BrokerInfo, LocalBroker, prepare
 from stream.kafka.broker_config import Member, Ports, are_free, choose_ports_of
-from stream.kafka.broker_errors import BrokerError
+from stream.kafka.broker_errors import BrokerError, PortTakenError
 from stream.kafka.broker_process import file_lock
 from stream.kafka.broker_server import new_cluster_id
 from stream.kafka.broker_state import ClusterState, NodePorts, node_folder, read_own_cluster, write_cluster
@@ -110,18 +110,14 @@ class LocalCluster:
         """
         prepare(progress)
         with file_lock(self.folder / "cluster.lock", timeout):
-            state = self._laid_out(port)
-            brokers = enumerate(self._brokers(state), start=1)
-            missing = {number: broker for number, broker in brokers if broker.status() is None}
-            # A node answers once a majority of them has found a leader: none can be waited for before the next is started.
-            with ThreadPoolExecutor(self.size) as pool:
-                starting = [pool.submit(broker.start, None, timeout) for broker in missing.values()]
-            failed = [error for one in starting if (error := one.exception()) is not None]
-            self._started |= {number for number, broker in missing.items() if broker.started_it}
-            if failed:
-                with ThreadPoolExecutor(self.size) as pool:
-                    list(pool.map(LocalBroker.kill, missing.values()))
-                raise failed[0]
+            for attempt in range(1, START_ATTEMPTS + 1):
+                try:
+                    self._start_missing(self._laid_out(port), timeout)
+                    break
+                except PortTakenError:
+                    # Nodes that run keep all of them to their ports.
+                    if attempt == START_ATTEMPTS or self.status() is not None:
+                        raise
         info = self.status()
         if info is None:
             raise BrokerError(f"All nodes ended as soon as they had started; see the logs in {self.folder}")
@@ -188,6 +184,19 @@ class LocalCluster:
             return False
         with ThreadPoolExecutor(self.size) as pool:
             return any(list(pool.map(how, self._brokers(state))))
+
+    def _start_missing(self, state: ClusterState, timeout: float) -> None:
+        brokers = enumerate(self._brokers(state), start=1)
+        missing = {number: broker for number, broker in brokers if broker.status() is None}
+        # A node answers once a majority of them has found a leader: none can be waited for before the next is started.
+        with ThreadPoolExecutor(self.size) as pool:
+            starting = [pool.submit(broker.start, None, timeout) for broker in missing.values()]
+        failed = [error for one in starting if (error := one.exception()) is not None]
+        self._started |= {number for number, broker in missing.items() if broker.started_it}
+        if failed:
+            with ThreadPoolExecutor(self.size) as pool:
+                list(pool.map(LocalBroker.kill, missing.values()))
+            raise next((error for error in failed if isinstance(error, PortTakenError)), failed[0])
 
     def _laid_out(self, port: int | None) -> ClusterState:
         """Where the nodes listen: as they did, while any of them runs or nobody has taken their ports."""

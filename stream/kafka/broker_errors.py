@@ -1,7 +1,11 @@
-"""The one error of the local broker."""
+"""The errors of the local broker."""
 
-__all__ = ["BrokerError"]
+__all__ = ["BrokerError", "PortTakenError"]
 
 
 class BrokerError(RuntimeError):
     """The local broker cannot do what was asked; the message is one line that says what to do."""
+
+
+class PortTakenError(BrokerError):
+    """Somebody else took a port between our look at it and the broker's."""

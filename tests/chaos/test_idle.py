@@ -119,7 +119,7 @@ async def test_a_batch_that_takes_longer_does_not_cost_a_worker_its_group(
         running = asyncio.create_task(engine.run())
 
         async def ask(identifier: str) -> Any:
-            return await client.ask({"id": identifier, "stream": "ward", "value": 1.0}, timeout=60, outcomes=True)
+            return await client.ask({"id": identifier, "stream": "ward", "value": 1.0}, outcomes=True)
 
         try:
             assert (await ask("first")).outcome == "below"

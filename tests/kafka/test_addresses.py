@@ -88,7 +88,7 @@ async def test_a_question_is_answered_from_the_table_at_an_address_and_not_from_
     mechanism: dict[str, Any] = {"kind": "laplace", "answers": 5}
     await client.open({"stream": "counts", "source": "people", "mechanism": mechanism, "epsilon": 50.0})
     for where, wanted in (("age < 45", sum(age < 45 for age in AGES)), ("age >= 0", len(AGES))):
-        answer = await client.ask({"stream": "counts", "where": where}, timeout=90)
+        answer = await client.ask({"stream": "counts", "where": where})
         assert answer.alpha is not None
         assert answer.alpha < 5
         assert abs((answer.estimate or 0.0) - wanted) <= answer.alpha + 1
@@ -96,7 +96,7 @@ async def test_a_question_is_answered_from_the_table_at_an_address_and_not_from_
     place.put(MORE_AGES)
     services[1].kill()
     services.append(start("worker"))
-    answer = await client.ask({"stream": "counts", "where": "age < 45"}, timeout=90, outcomes=True)
+    answer = await client.ask({"stream": "counts", "where": "age < 45"}, outcomes=True)
     assert answer.outcome == "halted"
     secret = place.secret.encode()
     assert not [one.log for one in services if secret in one.log.read_bytes()]

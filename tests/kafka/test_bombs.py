@@ -64,7 +64,7 @@ def facts(letter: RecordLike) -> dict[str, str]:
 
 
 async def ask(client: AsyncClient, name: str) -> None:
-    answer = await client.ask({"id": name, "stream": "ward", "value": 1.0}, timeout=120, outcomes=True)
+    answer = await client.ask({"id": name, "stream": "ward", "value": 1.0}, outcomes=True)
     assert answer.outcome == "below"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from stream.kafka import broker_cluster
 from stream.kafka.broker import BrokerError, LocalBroker
 from stream.kafka.broker_cluster import LocalCluster
-from stream.kafka.broker_config import Member, Ports, server_properties
+from stream.kafka.broker_config import Member, Ports, choose_ports_of, server_properties
 from stream.kafka.broker_process import is_alive
 from stream.kafka.broker_state import read_state
 from stream.kafka.nearby import local_address
@@ -89,6 +91,26 @@ async def test_three_brokers_are_started_found_and_stopped_as_one(folder: Path) 
     assert not [state for state in states if state is not None and is_alive(state.process)]
     assert sotto(folder, "broker", "status").stdout == "no broker runs in that folder\n"
     assert local_address(folder) is None
+
+
+def test_nodes_that_lose_the_race_for_a_port_try_again_on_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        free = choose_ports_of(3, None)
+        taken = Ports(free[1].clients, controller=listener.getsockname()[1])
+        laid_out = iter([(free[0], taken, free[2])])
+        monkeypatch.setattr(
+            broker_cluster,
+            "choose_ports_of",
+            lambda nodes, port: next(laid_out, None) or choose_ports_of(nodes, port),
+        )
+        with LocalCluster(tmp_path, 3) as cluster:
+            found = cluster.status()
+            assert found is not None
+            assert None not in found.nodes
+        assert next(laid_out, None) is None
+        assert cluster.status() is None
 
 
 def test_a_folder_of_a_single_broker_takes_no_cluster(tmp_path: Path) -> None:

@@ -63,10 +63,10 @@ def use(settings: Settings) -> None:
         client.register(adult.source(epsilon=4.0).model_copy(update={"source": "adult"}))
         client.open(WARD)
         client.open(COUNTS)
-        assert client.ask("ward", value=1e9, timeout=120).outcome == "above"
+        assert client.ask("ward", value=1e9).outcome == "above"
         results = client.ask_many([{"stream": "ward", "value": -1e9}] * 50)
         assert {one.outcome for one in results} == {"below"}
-        counts = client.ask("counts", group_by=["sex"], timeout=120)
+        counts = client.ask("counts", group_by=["sex"])
         assert [group["sex"] for group in counts.groups or ()] == ["F", "M"]
         assert counts.to_polars()["estimate"].sum() == pytest.approx(48_842, abs=1000)
         with pytest.raises(Rejected):
@@ -111,7 +111,7 @@ async def test_many_questions_are_iterated_over_as_their_answers_come(
         for number in range(3000):
             yield {"id": str(number), "stream": "ward", "value": -1e9}
 
-    seen = [result.id async for result in client.ask_many(questions(), timeout=120)]
+    seen = [result.id async for result in client.ask_many(questions())]
     assert seen == [str(number) for number in range(3000)]
 
 

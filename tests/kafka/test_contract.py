@@ -63,7 +63,7 @@ async def test_whatever_is_wrong_with_an_event_it_costs_nothing_and_stops_nobody
     async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap) as producer:
         for value, (partition, _, _) in events.items():
             await producer.send_and_wait(client.topics.queries, value, partition=partition)
-    answer = await client.ask({"stream": "ward", "value": 5.0}, timeout=120, outcomes=True)
+    answer = await client.ask({"stream": "ward", "value": 5.0}, outcomes=True)
     assert (answer.outcome, answer.index) == ("below", 0)
     await client.ask({"stream": "nobody", "value": 5.0}, outcomes=True)
     dead = [
@@ -92,7 +92,7 @@ async def test_a_stream_answers_as_soon_as_it_is_granted(client: AsyncClient, st
     await client.register({**FEED, "epsilon": 100.0})
     for number in range(40):
         await client.open(spec(f"stream-{number}"))
-        answer = await client.ask({"stream": f"stream-{number}", "value": 1.0}, timeout=120, outcomes=True)
+        answer = await client.ask({"stream": f"stream-{number}", "value": 1.0}, outcomes=True)
         assert answer.outcome == "below", answer
 
 
@@ -187,7 +187,7 @@ async def test_expired_group_offsets_answer_nothing_again(
     await admin.close()
     start("worker")
     asked.append("after")
-    answer = await client.ask({"id": "after", "stream": "ward", "value": 1.0}, timeout=60, outcomes=True)
+    answer = await client.ask({"id": "after", "stream": "ward", "value": 1.0}, outcomes=True)
     assert (answer.outcome, answer.index) == ("below", 20)
     assert (await check(settings, client.topics, key, asked)).violations == []
 
@@ -212,7 +212,7 @@ async def test_a_recreated_input_topic_halts_streams_rather_than_answering_again
     await admin.close()
     start("worker")
     async with AsyncClient(settings) as later:
-        answer = await later.ask({"stream": "ward", "value": 1.0}, timeout=60, outcomes=True)
+        answer = await later.ask({"stream": "ward", "value": 1.0}, outcomes=True)
         assert answer.outcome == "halted"
         assert answer.reason is not None
         assert "replayed" in answer.reason
@@ -264,7 +264,7 @@ async def test_a_worker_with_another_key_refuses_the_streams_of_the_first(
     engine = worker(settings, client.topics, NoiseKey.generate())
     running = asyncio.create_task(engine.run())
     try:
-        answer = await client.ask({"stream": "ward", "value": 1.0}, timeout=120, outcomes=True)
+        answer = await client.ask({"stream": "ward", "value": 1.0}, outcomes=True)
         assert answer.outcome == "halted"
         assert answer.reason is not None
         assert "lacks noise key" in answer.reason
@@ -272,7 +272,7 @@ async def test_a_worker_with_another_key_refuses_the_streams_of_the_first(
         engine.stop()
         await running
     start("worker")
-    assert (await client.ask({"stream": "ward", "value": 1.0}, timeout=120, outcomes=True)).outcome == "below"
+    assert (await client.ask({"stream": "ward", "value": 1.0}, outcomes=True)).outcome == "below"
 
 
 async def test_missing_topics_are_named_with_the_remedy(bootstrap: str) -> None:

@@ -134,11 +134,11 @@ async def test_a_halt_from_the_api_halts_the_stream_on_kafka(
     await web.ready()
     assert (await web.post("/api/sources", {"request": "register", "source": FEED}))[0] == 200
     assert (await web.post("/api/streams", {"request": "open", "stream": spec("ward")}))[1]["outcome"] == "opened"
-    assert (await client.ask({"stream": "ward", "value": HIGH}, timeout=120, outcomes=True)).outcome == "above"
+    assert (await client.ask({"stream": "ward", "value": HIGH}, outcomes=True)).outcome == "above"
     halt = {"kind": "halt", "request": "stop it", "source": "feed", "stream": "ward", "reason": "audit"}
     assert (await web.post("/api/halts", halt, "nobody"))[0] == 401
     assert (await web.post("/api/halts", halt, "viewer"))[0] == 403
-    assert (await client.ask({"stream": "ward", "value": LOW}, timeout=120, outcomes=True)).outcome == "below"
+    assert (await client.ask({"stream": "ward", "value": LOW}, outcomes=True)).outcome == "below"
     before = await web.until("/api/streams/ward", lambda detail: detail["row"]["answered"] == 2)
     assert before["row"]["state"] == "open"
     status, receipt = await web.post("/api/halts", halt)
@@ -172,7 +172,7 @@ async def test_a_monitor_that_was_killed_shows_the_same_figures_and_its_absence_
         await client.open(spec(stream))
     for stream, values in {"open": [LOW, HIGH, LOW], "exhausted": [HIGH] * 3, "closed": [LOW]}.items():
         for value in values:
-            await client.ask({"stream": stream, "value": value}, timeout=120, outcomes=True)
+            await client.ask({"stream": stream, "value": value}, outcomes=True)
     await client.close("feed", "closed")
     await web.until("/api/sources", lambda page: page["items"][0]["refunded"]["epsilon"] > 0)
     await web.until("/api/overview", lambda overview: overview["answered"] == 7)
@@ -190,7 +190,7 @@ async def test_a_monitor_that_was_killed_shows_the_same_figures_and_its_absence_
     }
     second.kill()
     for value in (LOW, HIGH):
-        await client.ask({"stream": "open", "value": value}, timeout=120, outcomes=True)
+        await client.ask({"stream": "open", "value": value}, outcomes=True)
     assert (await client.open(spec("another"))).outcome == "opened"
 
 

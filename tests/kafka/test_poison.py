@@ -82,7 +82,7 @@ async def test_an_event_whose_header_name_is_no_text_is_refused_alone(
     start("worker")
     await client.register(FEED)
     await client.open(spec("ward"))
-    await client.ask({"id": "warm", "stream": "ward", "value": 1.0}, timeout=60, outcomes=True)
+    await client.ask({"id": "warm", "stream": "ward", "value": 1.0}, outcomes=True)
     partition = partition_of(b"ward", client.topics.partitions)
     before = await committed(settings, client.topics.answers, partition)
     events = [json.dumps({"id": f"{number}", "stream": "ward", "value": 1.0}).encode() for number in range(5)]
@@ -95,7 +95,7 @@ async def test_an_event_whose_header_name_is_no_text_is_refused_alone(
         "none",
     )
     await bombs.send(settings.bootstrap, client.topics.queries, partition, built)
-    last = await client.ask({"id": "last", "stream": "ward", "value": 1.0}, timeout=60, outcomes=True)
+    last = await client.ask({"id": "last", "stream": "ward", "value": 1.0}, outcomes=True)
     assert last.outcome == "below"
     answered = (await committed(settings, client.topics.answers, partition))[len(before) :]
     outcomes = [(one["id"], one["outcome"]) for one in (json.loads(record.value or b"") for record in answered)]
