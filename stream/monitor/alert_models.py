@@ -62,7 +62,9 @@ class AlertsView(View):
     """What is firing, the longest first, and the latest alerts."""
 
     shown: Annotated[bool, Field(description="Whether this monitor reads answers: SOTTO_MONITOR_ALERTS.")]
-    complete: Annotated[bool, Field(description="Whether all that is looked back on has been read.")]
+    complete: Annotated[
+        bool, Field(description="Whether all that is looked back on has been read, and whose it is is known.")
+    ]
     firing_total: int
     firing_matching: int
     firing: list[FiringRow]

@@ -120,10 +120,14 @@ def _over_periods(answer: Answer) -> Place:
     return place._replace(stream=registered_as(place.stream))
 
 
-def view_of(alerts: Alerts | None, query: AlertQuery) -> AlertsView:
-    """What there is to show; a monitor that reads no answers says so."""
+def view_of(alerts: Alerts | None, query: AlertQuery, *, known: bool) -> AlertsView:
+    """What there is to show; a monitor that reads no answers says so.
+
+    It is not complete before streams and their sources are ``known``: until then alerts belong to no source.
+    """
     if alerts is not None:
-        return alerts.view(query)
+        view = alerts.view(query)
+        return view if known else view.model_copy(update={"complete": False})
     nothing = {"firing_total": 0, "firing_matching": 0, "total": 0, "matching": 0}
     return AlertsView(shown=False, complete=True, firing=[], recent=[], sources=[], **nothing)
 

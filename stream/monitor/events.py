@@ -234,7 +234,7 @@ def _allotments(monitor: Monitor, parameters: _Parameters) -> _Maker:
 
 def _alerts(monitor: Monitor, parameters: _Parameters) -> _Maker:
     query = parameters.pick(AlertQuery)
-    return lambda: view_of(monitor.alerts, query)
+    return lambda: view_of(monitor.alerts, query, known=monitor.complete())
 
 
 _MAKERS: dict[ViewName, Callable[[Monitor, _Parameters], _Maker]] = {

@@ -147,7 +147,7 @@ async def _rejected(monitor: Monitor, call: Call) -> RejectedView:
 
 
 async def _alerts(monitor: Monitor, call: Call) -> AlertsView:
-    return view_of(monitor.alerts, call.query)
+    return view_of(monitor.alerts, call.query, known=monitor.complete())
 
 
 async def _workers(monitor: Monitor, _: Call) -> WorkersView:

@@ -8,6 +8,7 @@ import pytest
 
 from stream.monitor.alert_models import AlertQuery
 from stream.monitor.alerts import KEPT, Alerts
+from stream.monitor.models import Readiness
 from stream.processors.base import Record
 from tests.unit.monitor.installation import ANALYST, FEED, HIGH, LOW, OPERATOR, VIEWER, Installation, get, spec
 
@@ -122,6 +123,18 @@ async def test_whoever_may_look_sees_alerts(token: str) -> None:
         ]
         response = await client.get("/api/alerts")
         assert response.status == 401
+
+
+async def test_alerts_are_not_complete_before_it_is_known_whose_they_are() -> None:
+    made = installation()
+    made.readiness = Readiness(ready=False, behind=3)
+    made.answer_window("late", 0, {"EWR": "above"})
+    async with made.web() as client:
+        assert (await get(client, "/api/alerts"))["complete"] is False
+        made.readiness = Readiness(ready=True, behind=0)
+        view = await get(client, "/api/alerts")
+        assert view["complete"] is True
+        assert [one["source"] for one in view["sources"]] == ["feed"]
 
 
 async def test_a_monitor_that_reads_no_answers_says_so() -> None:
