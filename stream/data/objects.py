@@ -15,12 +15,20 @@ from typing import Any, Final
 import polars as pl
 
 from schemas import Address
+from stream.data.delta import newest_parts
 from stream.data.errors import UnreadableError
-from stream.data.parts import CHANGED, MOST_LISTED, Names, Part, Scope, cells_of, require_table_name
+from stream.data.parts import (
+    CHANGED,
+    MOST_LISTED,
+    Names,
+    Part,
+    Scope,
+    cells_of,
+    require_size,
+    require_table_name,
+)
 from stream.data.sheets import FileSheet
 from stream.extras import needed
-
-LARGE_FILES: Final = "larger than SOTTO_TABLE_READING_BYTES"
 
 _CONNECT_SECONDS: Final = 10
 _READ_SECONDS: Final = 60
@@ -33,8 +41,7 @@ def object_sheets(address: Address, most_bytes: int | None = None) -> Iterator[F
     UnreadableError if they have more than ``most_bytes`` together, or are not the same after the last as before the first.
     """
     parts = object_parts(address)
-    if most_bytes is not None and sum(part.size for part in parts) > most_bytes:
-        raise UnreadableError(LARGE_FILES)
+    require_size(parts, most_bytes)
     for part in parts:
         yield FileSheet.open(part, _options())
     if object_parts(address) != parts:
@@ -52,6 +59,9 @@ def object_parts(address: Address) -> tuple[Part, ...]:
     else:
         folder = "".join(f"{name}/" for name in scope.folder)
         listed = {tuple(one["Key"][len(folder) :].split("/")): one for one in _listed(address.host, folder)}
+        if scope.is_of_delta(listed):
+            parts = {one: _part(address.host, found, one) for one, found in listed.items()}
+            return newest_parts(f"s3://{address.host}/{folder}", parts, _delta_options())
         names = scope.select(list(listed))
     if not names:
         raise UnreadableError("missing")
@@ -105,8 +115,18 @@ def _client() -> Any:
 
 def _options() -> dict[str, Any]:
     """What reads the objects is told: the same store. It finds the same credentials, by the same package."""
+    return {"storage_options": _store(), "credential_provider": pl.CredentialProviderAWS()}
+
+
+def _delta_options() -> dict[str, str]:
+    """What reads a log is told: the same store, and the credentials themselves, of which it looks for few kinds."""
+    found = pl.CredentialProviderAWS()()[0]
+    return _store() | {name: text for name, text in found.items() if text is not None}
+
+
+def _store() -> dict[str, str]:
     client = _client()
     store = {"aws_endpoint_url": client.meta.endpoint_url, "aws_region": client.meta.region_name}
     if client.meta.endpoint_url.startswith("http://"):
         store["aws_allow_http"] = "true"
-    return {"storage_options": store, "credential_provider": pl.CredentialProviderAWS()}
+    return store

@@ -1,13 +1,14 @@
 """The files that a source's path stands for, in an order that follows from their names alone.
 
 A path is one file's, or a folder's if it ends in ``/``, or has wildcards: ``*`` stands for signs of a name, ``**`` for any
-folders. Folders below that are called ``key=value`` say a column's cell for all rows in them.
+folders. Folders below that are called ``key=value`` say a column's cell for all rows in them. A folder that is a Delta table's
+stands for the files of its newest version (``delta``).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass
 from fnmatch import translate
 from os import stat_result, walk
@@ -24,13 +25,16 @@ MOST_LISTED: Final = 100_000
 """Most files that are looked through for them."""
 
 CHANGED: Final = "changed while it was read"
+LARGE_FILES: Final = "larger than SOTTO_TABLE_READING_BYTES"
+
+DELTA_LOG: Final = "_delta_log"
+"""The folder in a Delta table's own that says which files are the table's."""
 
 Names = tuple[str, ...]
 """A file's folders, from some folder on, and its own name."""
 
 _SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
 _ANY_FOLDERS: Final = "**"
-_DELTA_LOG: Final = "_delta_log"
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -46,7 +50,10 @@ class Part:
     """What changes when the file may have changed."""
 
     cells: tuple[tuple[str, str | None], ...] = ()
-    """Columns that its folders' names say, with the cell that all of its rows have there."""
+    """Columns that its folders' names or a table's log say, with the cell that all of its rows have there."""
+
+    columns: tuple[str, ...] = ()
+    """Columns of its table, as far as a log says them: the cells of those that the file lacks are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,10 @@ class Scope:
         """How many folders deep its files lie at most; None if there is no telling."""
         return None if _ANY_FOLDERS in self.pattern else len(self.pattern)
 
+    def is_of_delta(self, listed: Iterable[Names]) -> bool:
+        """Whether the path stands for a whole folder that is a Delta table's."""
+        return self.pattern == (_ANY_FOLDERS, "*") and any(names[0] == DELTA_LOG for names in listed)
+
     def select(self, listed: Sequence[Names]) -> list[Names]:
         """Those of the files below the folder that the path stands for, in order.
 
@@ -76,7 +87,7 @@ class Scope:
         Delta table, in whose folder files may lie that are no part of it any more.
         """
         pattern = [None if name == _ANY_FOLDERS else _expression(name) for name in self.pattern]
-        logged = {names[: names.index(_DELTA_LOG)] for names in listed if _DELTA_LOG in names}
+        logged = {names[: names.index(DELTA_LOG)] for names in listed if DELTA_LOG in names}
         found = []
         for names in sorted(listed):
             if not _matches(pattern, names):
@@ -86,13 +97,10 @@ class Scope:
             if any(map(_is_hidden, names)):
                 continue
             if any(names[:depth] in logged for depth in range(len(names))):
-                raise UnreadableError("a Delta table's folder; write its rows to Parquet files of their own")
+                raise UnreadableError("files of a Delta table; give the table's own folder, with '/' at its end")
             require_table_name(names[-1])
             found.append(names)
-        if not found:
-            raise UnreadableError("missing")
-        if len(found) > MOST_PARTS:
-            raise UnreadableError(f"more than {MOST_PARTS} files")
+        require_number(found)
         return found
 
 
@@ -108,19 +116,28 @@ def local_folder(scope: Scope) -> Path:
     return Path("/".join(scope.folder) or ("/" if scope.folder else "."))
 
 
+def local_delta(path: str) -> Path | None:
+    """The folder of the Delta table that a path of this machine stands for, if it is one's."""
+    scope = local_scope(path)
+    if scope is None or not (folder := local_folder(scope)).joinpath(DELTA_LOG).is_dir():
+        return None
+    return folder if scope.is_of_delta([(DELTA_LOG,)]) else None
+
+
 def local_parts(path: str) -> tuple[Part, ...]:
     """The files that a path of this machine stands for; UnreadableError if there is none, or one that is no table's.
 
-    What links lead to is in ``location``: whoever may not read everything looks there.
+    What links lead to is in ``location``: whoever may not read everything looks there. Of a Delta table they are all files of its
+    folder, its log among them, which says what they are.
     """
     try:
         if (scope := local_scope(path)) is None:
             require_table_name(Path(path).name)
             return (_local_part(Path(path)),)
         folder = local_folder(scope)
-        return tuple(
-            _local_part(folder.joinpath(*names), names) for names in scope.select(_listed(folder, scope.depth))
-        )
+        listed = _listed(folder, scope.depth)
+        chosen = sorted(listed) if scope.is_of_delta(listed) else scope.select(listed)
+        return tuple(_local_part(folder.joinpath(*names), names) for names in chosen)
     except (OSError, RuntimeError, ValueError) as error:
         if isinstance(error, UnreadableError):
             raise
@@ -151,13 +168,27 @@ def require_table_name(name: str) -> None:
         raise UnreadableError("no .csv, .csv.gz or .parquet file")
 
 
+def require_number(files: Sized) -> None:
+    """UnreadableError unless a table has files, and not too many."""
+    if not len(files):
+        raise UnreadableError("missing")
+    if len(files) > MOST_PARTS:
+        raise UnreadableError(f"more than {MOST_PARTS} files")
+
+
+def require_size(parts: Sequence[Part], most_bytes: int | None) -> None:
+    """UnreadableError if files have more than ``most_bytes`` together."""
+    if most_bytes is not None and sum(part.size for part in parts) > most_bytes:
+        raise UnreadableError(LARGE_FILES)
+
+
 def _listed(folder: Path, depth: int | None) -> list[Names]:
     """The files below a folder, of links to folders none."""
     found: list[Names] = []
     for at, folders, files in walk(folder):
         below = Path(at).relative_to(folder).parts
         if depth is not None and len(below) >= depth:
-            folders[:] = [name for name in folders if name == _DELTA_LOG]
+            folders[:] = [name for name in folders if name == DELTA_LOG]
         found.extend((*below, name) for name in files)
         if len(found) > MOST_LISTED:
             raise UnreadableError(f"more than {MOST_LISTED} files below its folder")

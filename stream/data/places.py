@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from schemas import Address
+from stream.data.delta import newest_local_parts
 from stream.data.errors import DataError, UnreadableError
 from stream.data.frames import require
-from stream.data.parts import CHANGED, Part, has_changed, local_parts
+from stream.data.parts import CHANGED, Part, has_changed, local_delta, local_parts, require_size
 from stream.data.sheets import FileSheet, Sheet
 
 Stamp = tuple[object, ...]
@@ -30,13 +31,16 @@ def address_of(path: str) -> Address | None:
 def sheets_of(path: str, parts: Sequence[Part] | None = None, most_bytes: int | None = None) -> Iterator[Sheet]:
     """What a path stands for, one after the other; ``parts`` of this machine are as they were listed.
 
-    Objects of a store may have ``most_bytes`` together.
+    Objects of a store, and the files that a log names, may have ``most_bytes`` together.
 
     After the last it is made sure that all of it is of one time: UnreadableError if a file has changed since it was listed.
     Of a database all is read in one snapshot.
     """
     if (address := address_of(path)) is None:
         listed = local_parts(path) if parts is None else parts
+        if (folder := local_delta(path)) is not None:
+            listed = newest_local_parts(folder, listed)
+            require_size(listed, most_bytes)
         for part in listed:
             yield FileSheet.open(part)
         if any(map(has_changed, listed)):

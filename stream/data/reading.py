@@ -20,7 +20,7 @@ from typing import IO, Final, TypeVar
 
 from schemas import Address, TableSource
 from stream.data.errors import UnreadableError
-from stream.data.parts import Part, local_folder, local_parts, local_scope
+from stream.data.parts import Part, local_delta, local_folder, local_parts, local_scope, require_size
 from stream.data.pipes import receive_header, receive_rows
 from stream.data.places import Stamp, stamp_of_parts
 from stream.data.roots import Root, is_allowed, is_within, parse_roots
@@ -28,7 +28,6 @@ from stream.data.rows import Rows
 from stream.log import get_logger
 
 READING_PROCESS: Final = "stream.data.reading_process"
-LARGE_FILES: Final = "larger than SOTTO_TABLE_READING_BYTES"
 
 _ALWAYS: Final = ("PATH", "LANG", "LC_", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHON", "POLARS_")
 _NETWORK: Final = ("HOME", "SSL_CERT_")
@@ -113,8 +112,8 @@ class GuardedReader:
             raise UnreadableError(error.cause if isinstance(error, UnreadableError) else "missing") from None
         if not inside:
             raise UnreadableError(_OUTSIDE)
-        if sum(part.size for part in parts) > self._limits.reading_bytes:
-            raise UnreadableError(LARGE_FILES)
+        if local_delta(path) is None:  # of a Delta table's files, whoever reads its log knows which count
+            require_size(parts, self._limits.reading_bytes)
         return parts
 
     def _ask(

@@ -42,7 +42,7 @@ class Sheet(Protocol):
 
 @dataclass(frozen=True)
 class FileSheet:
-    """A CSV or Parquet file, and the columns that its folders' names say."""
+    """A CSV or Parquet file, and the columns that are said of it elsewhere: by its folders' names, or by a log."""
 
     location: str
     cells: Mapping[str, str | None]
@@ -58,6 +58,7 @@ class FileSheet:
                 own = dict(pl.scan_parquet(part.location, glob=False, **options).collect_schema())
             else:
                 own = _csv_columns(part.location, options)
+        cells.update((name, None) for name in part.columns if name not in own and name not in cells)
         return cls(part.location, cells, own | dict.fromkeys(cells, pl.String()), options)
 
     @property

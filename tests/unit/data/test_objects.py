@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from deltalake import write_deltalake
 from structlog.testing import capture_logs
 
 from schemas import Address, Categories, Domain, Integers, TableSource
@@ -221,6 +222,26 @@ def test_the_rows_of_a_folder_have_the_fingerprint_that_they_have_on_disk(bucket
     assert store.fingerprint(declared(bucket.address("visits/"))) == store.fingerprint(
         declared(f"{bucket.folder}/visits/")
     )
+
+
+def test_a_delta_table_is_read_by_its_log_and_from_its_own_folder(bucket: Bucket) -> None:
+    folder = bucket.folder / "visits"
+    for mode, x in (("append", 9), ("overwrite", 1), ("append", 2)):
+        cells = pl.DataFrame({"x": [x], "year": [2023], "ward": ["A/B"]})
+        write_deltalake(folder, cells, mode=mode, partition_by=["ward"])  # type: ignore[call-overload]
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        bucket.put(f"visits/{path.relative_to(folder)}", path.read_bytes())
+    read = reader(bucket.address("visits"))
+    assert sorted(rows_of(read(declared(bucket.address("visits/"))))) == [(1, 3, 0), (2, 3, 0)]
+    store = TableStore(KEY)
+    assert store.fingerprint(declared(bucket.address("visits/"))) == store.fingerprint(declared(f"{folder}/"))
+    assert len(read.stamp(declared(bucket.address("visits/")))) == 3
+    newest = "visits/_delta_log/00000000000000000002.json"
+    bucket.put(newest, (folder / "_delta_log" / newest[-25:]).read_bytes().replace(b'"ward=', b'"../ward='))
+    found = cause(lambda: read(declared(bucket.address("visits/"))))
+    assert found == "its log names a file that is not in its folder"
+    bucket.put(newest, b"no log")
+    assert cause(lambda: read(declared(bucket.address("visits/")))).startswith("its Delta log cannot be read")
 
 
 def test_an_owner_checks_objects_as_services_read_them(bucket: Bucket) -> None:

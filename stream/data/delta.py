@@ -1,0 +1,98 @@
+"""Delta tables: which files the newest version is made of (github.com/delta-io/delta/blob/master/PROTOCOL.md).
+
+A log is read by the package deltalake. The files that it names are read as all others are, but for three things: they are those that
+were found in the table's own folder, whatever the log says; partition columns have the cells that the log says; and a column
+that a file does not have yet is missing in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+import polars as pl
+
+from stream.data.errors import UnreadableError
+from stream.data.parts import DELTA_LOG, Names, Part, require_number, require_table_name
+from stream.extras import needed
+
+_UNDERSTOOD: Final = {
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "typeWidening",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
+"""What a reader has to know of, by a table's own word: none of it changes how files are read, where none of it is in use."""
+
+_MAPPING: Final = "delta.columnMapping.mode"
+
+
+def newest_local_parts(folder: Path, listed: Sequence[Part]) -> tuple[Part, ...]:
+    """Those of the files of a folder of this machine that its newest version is made of.
+
+    What links lead out of the folder to is none of the table's. UnreadableError as for ``newest_parts``.
+    """
+    own = folder.resolve()
+    below = {
+        path.relative_to(own).parts: part for part in listed if (path := Path(part.location)).is_relative_to(own)
+    }
+    return newest_parts(str(own), below, {})
+
+
+def newest_parts(table: str, listed: Mapping[Names, Part], options: Mapping[str, str]) -> tuple[Part, ...]:
+    """Those of the files found in a table's folder that its newest version is made of, in the order of their names.
+
+    ``options`` are what its store takes. UnreadableError if the log cannot be read, names a file that is not among them, or says
+    that the files alone do not tell the rows; Missing without the extra ``delta``.
+    """
+    needed("deltalake", "delta")
+    with _readable():
+        log = import_module("deltalake").DeltaTable(table, storage_options=dict(options))
+        _require_plain(log)
+        actions = pl.DataFrame(log.get_add_actions())
+        columns = tuple(one.name for one in log.schema().fields)
+        said = log.metadata().partition_columns
+    require_number(actions)
+    cells = {name: actions["partition"].struct.field(name).cast(pl.String) for name in said}
+    found = []
+    for number, path in enumerate(actions["path"]):
+        names = tuple(unquote(path).split("/"))
+        if names not in listed or names[0] == DELTA_LOG:
+            raise UnreadableError("its log names a file that is not in its folder")
+        require_table_name(names[-1])
+        own = tuple((name, column[number]) for name, column in cells.items())
+        found.append((names, replace(listed[names], cells=own, columns=columns)))
+    return tuple(part for _, part in sorted(found, key=lambda one: one[0]))
+
+
+def _require_plain(log: Any) -> None:
+    """UnreadableError unless the rows of the files are the rows of the table, under the names of its columns."""
+    if strange := set(log.protocol().reader_features or ()) - _UNDERSTOOD:
+        raise UnreadableError(f"a Delta table with {', '.join(sorted(strange))}")
+    if log.metadata().configuration.get(_MAPPING, "none") != "none":
+        raise UnreadableError(
+            "a Delta table whose files have other names for its columns (column mapping); write it anew"
+        )
+    if any(True for _ in log.deletion_vectors()):
+        raise UnreadableError(
+            "a Delta table with rows deleted in place (deletion vectors); purge them: REORG TABLE … APPLY (PURGE)"
+        )
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """UnreadableError for whatever goes wrong in reading a log; what the reader says may quote it, so only its kind is passed on."""
+    failures = import_module("deltalake.exceptions")
+    try:
+        yield
+    except (failures.DeltaError, OSError, ValueError) as error:
+        if isinstance(error, UnreadableError):
+            raise
+        raise UnreadableError(f"its Delta log cannot be read: {type(error).__name__}") from None

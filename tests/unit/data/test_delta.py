@@ -1,0 +1,224 @@
+"""Delta tables: the rows of the newest version and no others, wherever its files lie, whatever its log says."""
+
+from __future__ import annotations
+
+import json
+import string
+from base64 import b85encode
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from structlog.testing import capture_logs
+
+from schemas import Categories, Domain, Integers, TableSource
+from stream.data import GuardedReader, ReadingLimits, Rows, TableStore, UnreadableError
+from stream.data.checks import check_table
+from stream.data.places import sheets_of
+from tests.unit.data.small import source
+
+KEY = bytes(range(32))
+ATTRIBUTES: dict[str, Domain] = {
+    "x": Integers(minimum=0, maximum=9),
+    "year": Integers(minimum=2020, maximum=2029),
+    "ward": Categories(values=("A/B", "C d", "none"), other="none"),
+}
+FIRST = {"x": [5, 1, 2, 3], "year": [2024, 2023, 2023, 2023], "ward": ["C d", "A/B", "A/B", None]}
+FIRST_ROW = bytes.fromhex("d1d33964 0100000000000000 00000000 3a30000001000000 00000000 10000000 0000")
+"""The bitmap with 0 in it, as Delta's protocol has it serialised: magic number, number of parts, part 0, its Roaring bitmap."""
+ROWS = [(1, 3, 0), (2, 3, 0), (3, 3, 2), (5, 4, 1)]
+
+
+@pytest.fixture
+def visits(tmp_path: Path) -> Path:
+    """A table in files of its partitions, with a file that an earlier version had."""
+    folder = tmp_path / "visits"
+    stale = pl.DataFrame({"x": [9], "year": [2029], "ward": ["A/B"]})
+    write_deltalake(folder, stale, partition_by=["year", "ward"])
+    write_deltalake(folder, pl.DataFrame(FIRST), mode="overwrite")
+    return folder
+
+
+def reader(*roots: Path, reading: int = 1 << 30) -> GuardedReader:
+    return GuardedReader(ReadingLimits(roots, 8 << 20, reading, 120.0))
+
+
+def declared(path: object, attributes: dict[str, Domain] = ATTRIBUTES) -> TableSource:
+    return source(attributes, path=str(path))
+
+
+def cause(refuse: Callable[[], object]) -> str:
+    with pytest.raises(UnreadableError) as refused, capture_logs():
+        refuse()
+    assert str(refused.value) == str(UnreadableError("another cause"))
+    return refused.value.cause
+
+
+def rows_of(rows: Rows) -> list[tuple[int, ...]]:
+    return sorted(zip(*(column.tolist() for column in rows.private_codes.values()), strict=True))
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change each entry of the newest commit in the log."""
+    commit = max((folder / "_delta_log").glob("*.json"))
+    entries = [json.loads(line) for line in commit.read_text().splitlines()]
+    for entry in entries:
+        change(entry)
+    commit.write_text("\n".join(map(json.dumps, entries)))
+
+
+def with_features(*names: str) -> Callable[[dict[str, Any]], object]:
+    """A change of a commit: in place of what it says of itself, that readers have to know of some features."""
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": names, "writerFeatures": names}
+
+    def change(entry: dict[str, Any]) -> None:
+        if entry.pop("commitInfo", None) is not None:
+            entry["protocol"] = protocol
+
+    return change
+
+
+def z85(raw: bytes) -> str:
+    """Bytes as text: the alphabet of ZeroMQ's RFC 32, which is not that of Python's base 85."""
+    python = string.digits + string.ascii_uppercase + string.ascii_lowercase + "!#$%&()*+-;<=>?@^_`{|}~"
+    zeromq = string.digits + string.ascii_lowercase + string.ascii_uppercase + ".-:+=^!/*?&<>()[]{}@%$#"
+    return b85encode(raw + bytes(-len(raw) % 4)).decode().translate(str.maketrans(python, zeromq))
+
+
+def test_the_newest_version_is_read_with_the_cells_that_its_log_says(visits: Path) -> None:
+    assert len(list(visits.rglob("*.parquet"))) == 4
+    rows = reader(visits.parent)(declared(f"{visits}/"))
+    assert rows_of(rows) == ROWS
+    assert rows.file_row_count == 4
+    DeltaTable(visits).delete("x = 1")
+    assert rows_of(reader(visits.parent)(declared(f"{visits}/"))) == ROWS[1:]
+
+
+def test_cells_are_those_of_the_log_and_not_of_folders_names(visits: Path) -> None:
+    renamed = "renamed.parquet"
+
+    def change(entry: dict[str, Any]) -> None:
+        if (added := entry.get("add")) and added["partitionValues"]["year"] == "2024":
+            (visits / added["path"].replace("%25", "%")).rename(visits / renamed)
+            added["path"] = renamed
+
+    rewrite(visits, change)
+    assert (visits / renamed).exists()
+    assert rows_of(reader(visits.parent)(declared(f"{visits}/"))) == ROWS
+
+
+def test_a_column_that_came_later_is_missing_in_files_of_before(tmp_path: Path) -> None:
+    folder = tmp_path / "visits"
+    write_deltalake(folder, pl.DataFrame({"x": [1, 2]}))
+    write_deltalake(folder, pl.DataFrame({"x": [3], "ward": ["A/B"]}), mode="append", schema_mode="merge")
+    only = {name: ATTRIBUTES[name] for name in ("x", "ward")}
+    assert rows_of(reader(tmp_path)(declared(f"{folder}/", only))) == [(1, 2), (2, 2), (3, 0)]
+
+
+def test_versions_of_the_same_rows_in_the_same_files_have_one_fingerprint(visits: Path) -> None:
+    store = TableStore(KEY)
+    registered = store.fingerprint(declared(f"{visits}/"))
+    DeltaTable(visits).create_checkpoint()
+    assert TableStore(KEY).fingerprint(declared(f"{visits}/")) == registered
+    write_deltalake(visits, pl.DataFrame({"x": [9], "year": [2020], "ward": ["C d"]}), mode="append")
+    assert TableStore(KEY).fingerprint(declared(f"{visits}/")) != registered
+    assert store.fingerprint(declared(f"{visits}/")) != registered
+
+
+@pytest.mark.parametrize(
+    "path", ["../secret.parquet", "/secret.parquet", "file:///secret.parquet", "_delta_log/a.parquet"]
+)
+def test_a_log_that_names_files_anywhere_has_none_of_them_read(visits: Path, path: str) -> None:
+    for place in (visits.parent / "secret.parquet", visits / "_delta_log" / "a.parquet"):
+        pl.DataFrame({"x": [9]}).write_parquet(place)
+    rewrite(visits, lambda entry: entry.get("add", {}).update(path=path))
+    found = cause(lambda: reader(visits)(declared(f"{visits}/")))
+    assert found == "its log names a file that is not in its folder"
+
+
+def test_no_link_leads_out_of_the_folder(visits: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    file = next(visits.glob("year=2024/*/*.parquet"))
+    file.rename(secret / file.name)
+    file.symlink_to(secret / file.name)
+    assert cause(lambda: reader(visits)(declared(f"{visits}/"))) == "outside SOTTO_TABLE_ROOTS"
+    found = cause(lambda: reader(visits, secret)(declared(f"{visits}/")))
+    assert found == "its log names a file that is not in its folder"
+    log = visits / "_delta_log"
+    log.rename(secret / "log")
+    log.symlink_to(secret / "log")
+    assert cause(lambda: reader(visits)(declared(f"{visits}/")))
+
+
+def test_files_that_alone_do_not_tell_the_rows_are_refused(visits: Path) -> None:
+    read = partial(reader(visits.parent), declared(f"{visits}/"))
+    rewrite(visits, with_features("timestampNtz"))
+    assert rows_of(read()) == ROWS
+    rewrite(visits, lambda entry: entry.get("protocol", {}).update(readerFeatures=["unheard-of"]))
+    assert cause(read).startswith("its Delta log cannot be read")
+
+
+def test_a_table_with_mapped_columns_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "visits"
+    write_deltalake(folder, pl.DataFrame({"x": [1]}))
+
+    def change(entry: dict[str, Any]) -> None:
+        with_features("columnMapping")(entry)
+        if "metaData" in entry:
+            entry["metaData"]["configuration"] = {"delta.columnMapping.mode": "name"}
+            fields = json.loads(entry["metaData"]["schemaString"])
+            fields["fields"][0]["metadata"] = {
+                "delta.columnMapping.id": 1,
+                "delta.columnMapping.physicalName": "y",
+            }
+            entry["metaData"]["schemaString"] = json.dumps(fields)
+
+    rewrite(folder, change)
+    commit = folder / "_delta_log" / "00000000000000000000.json"
+    commit.write_text(
+        "\n".join(line for line in commit.read_text().splitlines() if '"minReaderVersion": 1' not in line)
+    )
+    found = cause(lambda: reader(tmp_path)(declared(f"{folder}/", {"x": ATTRIBUTES["x"]})))
+    assert "column mapping" in found
+
+
+def test_rows_that_were_deleted_in_place_are_never_read(visits: Path) -> None:
+    inline = {
+        "storageType": "i",
+        "pathOrInlineDv": z85(FIRST_ROW),
+        "sizeInBytes": len(FIRST_ROW),
+        "cardinality": 1,
+    }
+
+    def change(entry: dict[str, Any]) -> None:
+        with_features("deletionVectors")(entry)
+        if "add" in entry:
+            entry["add"]["deletionVector"] = inline
+
+    rewrite(visits, change)
+    assert "deletion vectors" in cause(lambda: reader(visits.parent)(declared(f"{visits}/")))
+
+
+def test_the_table_is_read_by_its_own_folder_alone(visits: Path) -> None:
+    read = reader(visits.parent)
+    for path in (f"{visits.parent}/", f"{visits}/*/*/*.parquet", f"{visits}*/"):
+        assert cause(partial(read, declared(path))).startswith("files of a Delta table"), path
+
+
+def test_what_is_read_is_what_is_counted_against_the_limit(visits: Path) -> None:
+    with (visits / "stale.parquet").open("wb") as stale:
+        stale.truncate(1 << 30)
+    assert rows_of(reader(visits.parent, reading=1 << 29)(declared(f"{visits}/"))) == ROWS
+    with pytest.raises(UnreadableError) as refused:
+        list(sheets_of(f"{visits}/", most_bytes=1000))
+    assert refused.value.cause == "larger than SOTTO_TABLE_READING_BYTES"
+
+
+def test_an_owner_checks_a_delta_table_as_services_read_it(visits: Path) -> None:
+    report = check_table(declared(f"{visits}/"))
+    assert (report.rows, report.as_declared) == (4, 3)
