@@ -6,13 +6,14 @@ Both give the same bytes. Nothing here knows of Kafka, streams or privacy.
 from stream.kernel.columns import Column, Spans, Texts, joined, rows_of, spans_of, with_room
 from stream.kernel.counting import Added, Bounded, added, bounded
 from stream.kernel.fields import Fields, Values, digests
+from stream.kernel.grouping import Groups, grouped
 from stream.kernel.hashing import keyed_output, keyed_words
 from stream.kernel.keys import Keys, with_rows
 from stream.kernel.library import compiled, use
 from stream.kernel.names import Names, Scanned
 from stream.kernel.packing import Part, pack
 from stream.kernel.records import RecordReader, RecordWriter
-from stream.kernel.rows import LINE_BYTES, empty_rows, gather, place_of
+from stream.kernel.rows import LINE_BYTES, empty_rows, gather, place_of, scatter
 
 __all__ = [
     "LINE_BYTES",
@@ -20,6 +21,7 @@ __all__ = [
     "Bounded",
     "Column",
     "Fields",
+    "Groups",
     "Keys",
     "Names",
     "Part",
@@ -35,12 +37,14 @@ __all__ = [
     "digests",
     "empty_rows",
     "gather",
+    "grouped",
     "joined",
     "keyed_output",
     "keyed_words",
     "pack",
     "place_of",
     "rows_of",
+    "scatter",
     "spans_of",
     "use",
     "with_room",

@@ -216,7 +216,7 @@ PUBLIC void sotto_enter(entry *table, int64_t entries, uint64_t seed, const uint
     uint64_t mask = (uint64_t)entries - 1;
     for (int64_t slot = first; slot < slots; slot++) {
         uint64_t h = hash_of(data + at[slot], size[slot], seed), place = h & mask;
-        while (table[place].tag) place = (place + 1) & mask;
+        while (table[place].tag) place = next_place(place, h, mask);
         table[place].tag = (h & 0xFFFFFFFF00000000ull) | (uint64_t)(slot + 1);
         table[place].name = (uint64_t)at[slot] << SIZE_BITS | (uint64_t)(size[slot] < LONG ? size[slot] : LONG);
     }
@@ -285,7 +285,8 @@ enum { AT_ONCE = 128 };
 /*
  * Read events: where the id stands, both numbers (a threshold that is not given stays as it is) and the stream's slot.
  * ``read[n]`` says whether event n is a plain query to a stream that is known. Memory that may lie anywhere is asked for a
- * pass ahead of the one that reads it: the table's entry, and then the name.
+ * pass ahead of the one that reads it, the table's line and then the name, in passes that do nothing else: so a processor
+ * finds many of the places at a time.
  */
 PUBLIC void sotto_scan(int64_t count, const uint8_t *data, const int64_t *at, const int32_t *size, int64_t limit,
                        const entry *table, int64_t entries, uint64_t seed, const uint8_t *name_data, uint8_t *read,
@@ -293,29 +294,32 @@ PUBLIC void sotto_scan(int64_t count, const uint8_t *data, const int64_t *at, co
     names known = {table, (uint64_t)entries - 1, seed, name_data};
     uint64_t hashes[AT_ONCE];
     const uint8_t *stream[AT_ONCE];
-    int64_t stream_size[AT_ONCE];
+    int64_t stream_size[AT_ONCE], event[AT_ONCE];
     for (int64_t first = 0; first < count; first += AT_ONCE) {
-        int64_t some = count - first < AT_ONCE ? count - first : AT_ONCE;
-        for (int64_t i = 0, n = first; i < some; i++, n++) {
+        int64_t end = count - first < AT_ONCE ? count : first + AT_ONCE, found = 0;
+        for (int64_t n = first; n < end; n++) {
             const uint8_t *id = NULL;
             int64_t length = 0;
             read[n] = size[n] >= 0 && size[n] <= limit &&
-                      read_query(data + at[n], data + at[n] + size[n], &id, &length, &stream[i], &stream_size[i],
-                                 &values[n], &thresholds[n]);
+                      read_query(data + at[n], data + at[n] + size[n], &id, &length, &stream[found],
+                                 &stream_size[found], &values[n], &thresholds[n]);
             if (!read[n]) continue;
             id_at[n] = id - data, id_size[n] = (int32_t)length;
-            hashes[i] = hash_of(stream[i], stream_size[i], seed);
-            __builtin_prefetch(&table[hashes[i] & known.mask]);
+            hashes[found] = hash_of(stream[found], stream_size[found], seed);
+            event[found++] = n;
         }
-        for (int64_t i = 0, n = first; i < some; i++, n++) {
-            const entry *one = &table[read[n] ? hashes[i] & known.mask : 0];
-            if (read[n] && one->tag) __builtin_prefetch(name_data + (one->name >> SIZE_BITS));
+        for (int64_t i = 0; i < found; i++) __builtin_prefetch(&table[hashes[i] & known.mask]);
+        for (int64_t i = 0; i < found; i++) {
+            const entry *one = likely(&known, hashes[i] & known.mask, hashes[i]);
+            if (!one) continue;
+            __builtin_prefetch(name_data + (one->name >> SIZE_BITS));
+            __builtin_prefetch(name_data + (one->name >> SIZE_BITS) + stream_size[i] - 1);
         }
-        for (int64_t i = 0, n = first; i < some; i++, n++)
-            if (read[n]) {
-                slots[n] = slot_of(&known, stream[i], stream_size[i], hashes[i]);
-                read[n] = slots[n] >= 0;
-            }
+        for (int64_t i = 0; i < found; i++) {
+            int64_t slot = slot_of(&known, stream[i], stream_size[i], hashes[i]);
+            slots[event[i]] = slot;
+            read[event[i]] = slot >= 0;
+        }
     }
 }
 
@@ -323,7 +327,7 @@ PUBLIC void sotto_scan(int64_t count, const uint8_t *data, const int64_t *at, co
 
 typedef struct {
     int64_t offset, size; /* where it stands in a row, and its 1, 4 or 8 bytes */
-    uint8_t *out;
+    uint8_t *column;
 } field;
 
 /* Copy fields of some rows, each field into an array of its own. */
@@ -336,11 +340,30 @@ PUBLIC void sotto_gather(int64_t count, const int64_t *slots, const uint8_t *fro
                 __builtin_prefetch(from + slots[n + AHEAD / 2] * row_bytes + line);
         for (const field *one = fields; one < fields + field_count; one++) {
             if (one->size == 8)
-                memcpy(one->out + 8 * n, row + one->offset, 8);
+                memcpy(one->column + 8 * n, row + one->offset, 8);
             else if (one->size == 4)
-                memcpy(one->out + 4 * n, row + one->offset, 4);
+                memcpy(one->column + 4 * n, row + one->offset, 4);
             else
-                one->out[n] = row[one->offset];
+                one->column[n] = row[one->offset];
+        }
+    }
+}
+
+/* Write fields of some rows, each field out of an array of its own; of a row that comes twice the last counts. */
+PUBLIC void sotto_scatter(int64_t count, const int64_t *slots, uint8_t *to, int64_t row_bytes, const field *fields,
+                          int64_t field_count) {
+    for (int64_t n = 0; n < count; n++) {
+        uint8_t *row = to + slots[n] * row_bytes;
+        if (n + AHEAD / 2 < count)
+            for (const field *one = fields; one < fields + field_count; one++)
+                __builtin_prefetch(to + slots[n + AHEAD / 2] * row_bytes + one->offset, 1);
+        for (const field *one = fields; one < fields + field_count; one++) {
+            if (one->size == 8)
+                memcpy(row + one->offset, one->column + 8 * n, 8);
+            else if (one->size == 4)
+                memcpy(row + one->offset, one->column + 4 * n, 4);
+            else
+                row[one->offset] = one->column[n];
         }
     }
 }

@@ -29,6 +29,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
         [_NUMBER, *[_POINTER] * 3, _NUMBER, _POINTER, _NUMBER, _DOUBLED, *[_POINTER] * 7],
     ),
     "sotto_gather": (None, [_NUMBER, *[_POINTER] * 2, _NUMBER, _POINTER, _NUMBER]),
+    "sotto_scatter": (None, [_NUMBER, *[_POINTER] * 2, _NUMBER, _POINTER, _NUMBER]),
     "sotto_room": (_NUMBER, [_NUMBER, _POINTER, _NUMBER]),
     "sotto_pack": (_NUMBER, [_NUMBER, _POINTER, _NUMBER, *[_POINTER] * 3]),
     "sotto_frame": (_NUMBER, [*[_NUMBER] * 4, *[_POINTER] * 7, _NUMBER, _POINTER]),
@@ -45,6 +46,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
         _NUMBER,
         [_NUMBER, _POINTER, _POINTER, _NUMBER, *[_POINTER] * 4, _NUMBER, *[_POINTER] * 2],
     ),
+    "sotto_group": (_NUMBER, [_NUMBER, *[_POINTER] * 5]),
     "sotto_fields": (
         None,
         [_NUMBER, *[_POINTER] * 3, _NUMBER, _NUMBER, *[_POINTER] * 10],

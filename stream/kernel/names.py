@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from stream.kernel.columns import Column, Spans, Texts, address
 from stream.kernel.library import compiled
+from stream.kernel.rows import empty_rows
 
 _FIRST_ENTRIES: Final = 256
-_ENTRY_WORDS: Final = 2
+_ENTRY_BYTES: Final = 16
 
 
 class Scanned(NamedTuple):
@@ -38,7 +39,7 @@ class Names:
     def __init__(self) -> None:
         self.texts = Texts()
         self._seed = secrets.randbits(64)
-        self._table = np.zeros((_FIRST_ENTRIES, _ENTRY_WORDS), dtype=np.uint64)
+        self._table = _empty_table(_FIRST_ENTRIES)
         self._entered = 0
 
     def extend(self, names: Sequence[bytes]) -> None:
@@ -89,7 +90,7 @@ class Names:
         if self._entered == count or (library := compiled()) is None:
             return
         if 2 * count > len(self._table):
-            self._table = np.zeros((1 << (2 * count).bit_length(), _ENTRY_WORDS), dtype=np.uint64)
+            self._table = _empty_table(1 << (2 * count).bit_length())
             self._entered = 0
         names = self.texts.spans
         library.sotto_enter(
@@ -103,3 +104,8 @@ class Names:
             count,
         )
         self._entered = count
+
+
+def _empty_table(entries: int) -> npt.NDArray[np.uint64]:
+    """A table without names; as many entries as a line of the cache has lie in one."""
+    return empty_rows(entries, _ENTRY_BYTES).view(np.uint64)

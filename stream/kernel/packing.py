@@ -31,11 +31,23 @@ def pack(count: int, parts: Sequence[Part]) -> Spans:
     """So many texts, each of all its parts one behind another; whole numbers are written in decimal digits."""
     if (library := compiled()) is None:
         return spans_of([b"".join(row) for row in zip(*map(_spelt, parts, [count] * len(parts)), strict=True)])
+    parts = _with_constants_joined(parts)
     laid_out = (_Part * len(parts))(*[_Part(*_laid_out(part)) for part in parts])
     out = np.empty(library.sotto_room(count, laid_out, len(parts)), dtype=np.uint8)
     at, size = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int32)
     written = library.sotto_pack(count, laid_out, len(parts), address(out), address(at), address(size))
     return Spans(out[:written], at, size)
+
+
+def _with_constants_joined(parts: Sequence[Part]) -> list[Part]:
+    """The same with no constant beside another, nor one of nothing."""
+    found: list[Part] = []
+    for part in parts:
+        if isinstance(part, bytes) and found and isinstance(before := found[-1], bytes):
+            found[-1] = before + part
+        elif not isinstance(part, bytes) or part:
+            found.append(part)
+    return found
 
 
 def _laid_out(part: Part) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ LINE_BYTES: Final = 64
 
 
 class _Field(ctypes.Structure):
-    _fields_ = (("offset", ctypes.c_int64), ("size", ctypes.c_int64), ("out", ctypes.c_void_p))
+    _fields_ = (("offset", ctypes.c_int64), ("size", ctypes.c_int64), ("column", ctypes.c_void_p))
 
 
 def empty_rows(count: int, size: int) -> Buffer:
@@ -41,10 +41,30 @@ def gather(
     if (library := compiled()) is None:
         records = rows.view(record)[:, 0]
         return [records[name][slots] for name in names]
-    kinds = [place_of(record, name) for name in names]
-    found = [np.empty(len(slots), dtype=kind) for kind, _ in kinds]
-    fields = (_Field * len(names))(
-        *[_Field(offset, kind.itemsize, address(out)) for (kind, offset), out in zip(kinds, found, strict=True)]
-    )
+    found = [np.empty(len(slots), dtype=place_of(record, name)[0]) for name in names]
+    fields = _laid_out(record, dict(zip(names, found, strict=True)))
     library.sotto_gather(len(slots), address(slots), address(rows), record.itemsize, fields, len(fields))
     return found
+
+
+def scatter(
+    rows: Buffer, record: np.dtype[Any], columns: Mapping[str, npt.NDArray[Any]], slots: npt.NDArray[np.intp]
+) -> None:
+    """Write some fields of some rows, in one pass over these: the reverse of ``gather``; each row comes once."""
+    if (library := compiled()) is None:
+        records = rows.view(record)[:, 0]
+        for name, column in columns.items():
+            records[name][slots] = column
+        return
+    # Kept for as long as they are read.
+    laid = {name: np.ascontiguousarray(column, place_of(record, name)[0]) for name, column in columns.items()}
+    fields = _laid_out(record, laid)
+    library.sotto_scatter(len(slots), address(slots), address(rows), record.itemsize, fields, len(fields))
+
+
+def _laid_out(record: np.dtype[Any], columns: Mapping[str, npt.NDArray[Any]]) -> Any:
+    """Fields of rows with an array for each, as the kernel takes them."""
+    places = [(*place_of(record, name), column) for name, column in columns.items()]
+    return (_Field * len(places))(
+        *[_Field(offset, kind.itemsize, address(column)) for kind, offset, column in places]
+    )

@@ -132,3 +132,36 @@ PUBLIC int64_t sotto_add(int64_t count, const int64_t *places, const uint64_t *b
     rows[0] = added, rows[1] = fresh;
     return found;
 }
+
+/* ---- Groups of equal numbers ---- */
+
+enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
+
+/*
+ * The rows by their numbers, none below 0, those of equal numbers as they came; the distinct numbers in ascending order; and
+ * which of these each row has. Gives how many there are. ``order`` and ``spare`` have room for all rows.
+ */
+PUBLIC int64_t sotto_group(int64_t count, const int64_t *numbers, int64_t *order, int64_t *spare, int64_t *distinct,
+                           int64_t *group_of) {
+    uint64_t bits = 0;
+    int64_t *from = order, *to = spare, found = 0;
+    for (int64_t n = 0; n < count; n++) from[n] = n, bits |= (uint64_t)numbers[n];
+    for (int shift = 0; shift < 64 && bits >> shift; shift += DIGIT_BITS) {
+        int64_t next[DIGITS] = {0}, before = 0;
+        for (int64_t n = 0; n < count; n++) next[(uint64_t)numbers[n] >> shift & (DIGITS - 1)]++;
+        for (int digit = 0; digit < DIGITS; digit++) {
+            int64_t own = next[digit];
+            next[digit] = before, before += own;
+        }
+        for (int64_t n = 0; n < count; n++) to[next[(uint64_t)numbers[from[n]] >> shift & (DIGITS - 1)]++] = from[n];
+        int64_t *last = from;
+        from = to, to = last;
+    }
+    if (from != order) memcpy(order, from, (size_t)count * sizeof *order);
+    for (int64_t n = 0; n < count; n++) {
+        int64_t number = numbers[order[n]];
+        if (!found || distinct[found - 1] != number) distinct[found++] = number;
+        group_of[order[n]] = found - 1;
+    }
+    return found;
+}

@@ -34,7 +34,7 @@ typedef struct {
     uint64_t name; /* where it stands, and in the lowest SIZE_BITS its size, LONG for more than any text has that is looked up */
 } entry;
 
-enum { SIZE_BITS = 24, LONG = (1 << SIZE_BITS) - 1 };
+enum { SIZE_BITS = 24, LONG = (1 << SIZE_BITS) - 1, LINE_ENTRIES = 4 };
 
 typedef struct {
     const entry *table;
@@ -42,14 +42,30 @@ typedef struct {
     const uint8_t *data;
 } names;
 
-static inline int64_t slot_of(const names *known, const uint8_t *name, int64_t size, uint64_t h) {
-    for (uint64_t place = h & known->mask;; place = (place + 1) & known->mask) {
+/* Where a name stands whose place is taken: first anywhere in its line of the cache, which is here once its place is. */
+static inline uint64_t next_place(uint64_t place, uint64_t home, uint64_t mask) {
+    uint64_t next = (place & ~(uint64_t)(LINE_ENTRIES - 1)) | ((place + 1) % LINE_ENTRIES);
+    return (next ^ home) % LINE_ENTRIES ? next : (next + LINE_ENTRIES) & mask;
+}
+
+/* The first entry from a place on that may be of a name with this hash, by its tag; NULL if there is none. */
+static inline const entry *likely(const names *known, uint64_t place, uint64_t h) {
+    for (;; place = next_place(place, h, known->mask)) {
         const entry *one = &known->table[place];
-        if (!one->tag) return -1;
-        if ((one->tag ^ h) >> 32 || (int64_t)(one->name & LONG) != size || size >= LONG) continue;
+        if (!one->tag) return NULL;
+        if (!((one->tag ^ h) >> 32)) return one;
+    }
+}
+
+static inline int64_t slot_of(const names *known, const uint8_t *name, int64_t size, uint64_t h) {
+    uint64_t place = h & known->mask;
+    for (const entry *one; (one = likely(known, place, h));
+         place = next_place((uint64_t)(one - known->table), h, known->mask)) {
+        if ((int64_t)(one->name & LONG) != size || size >= LONG) continue;
         if (!memcmp(known->data + (one->name >> SIZE_BITS), name, (size_t)size))
             return (int64_t)(one->tag & 0xFFFFFFFFu) - 1;
     }
+    return -1;
 }
 
 /* ---- JSON ---- */

@@ -65,6 +65,7 @@ def decide(
     tops_left: Integers,
     next_barrier: NextBarrier | None = None,
     fresh: npt.NDArray[np.bool_] | None = None,
+    order: npt.NDArray[np.intp] | None = None,
 ) -> Decisions:
     """Answer a batch of queries in order.
 
@@ -75,12 +76,14 @@ def decide(
         tops_left: how many ⊤s each stream may still show; none left means halted.
         next_barrier: called with a row and how many ⊤s of this batch came before, when a new round begins there.
         fresh: which streams draw a new ρ after each ⊤; none if not given.
+        order: the queries by stream, those of one stream in order, if that is known already.
 
     Returns:
         A code per query (BELOW, ABOVE or HALTED), how many queries and how many ⊤s of its stream came before it in
         this batch, and the ⊤s left per stream. The inputs are not changed.
     """
-    order = np.argsort(stream, kind="stable")
+    if order is None:
+        order = np.argsort(stream, kind="stable")
     rows = stream[order]
     sorted_margin = margin[order]
     first = np.ones(len(rows), dtype=np.bool_)

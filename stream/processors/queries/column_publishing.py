@@ -47,8 +47,8 @@ class ColumnPublisher:
         return answers
 
     def _answers(self, rows: Rows, verdicts: Verdicts) -> MessageColumns:
-        streams, known, decisions = self._streams, verdicts.figures, verdicts.decisions
-        stream_of = verdicts.stream_of
+        streams, decisions = self._streams, verdicts.decisions
+        _, known, stream_of, _ = verdicts.streams
         tops = known.tops[stream_of] + decisions.tops_before + (decisions.codes == ABOVE)
         index = known.answered[stream_of] + np.where(verdicts.live[stream_of], decisions.place, 0)
         left = known.cutoff[stream_of] - tops
@@ -88,8 +88,8 @@ class ColumnPublisher:
         """A number for each row whose answer's text is its own, or its stream's; 0 for all others."""
         apart = np.where(halted, rows.slots + 1, 0)
         if extensions := self._streams.extensions:
-            extended = np.array([slot in extensions for slot in verdicts.slots.tolist()], dtype=np.bool_)
-            apart = np.where(extended[verdicts.stream_of], rows.slots + 1, apart)
+            extended = np.array([slot in extensions for slot in verdicts.streams.slots.tolist()], dtype=np.bool_)
+            apart = np.where(extended[verdicts.streams.stream_of], rows.slots + 1, apart)
         if verdicts.numbers:
             own = np.flatnonzero(np.isin(rows.places, [*verdicts.numbers]))
             apart[own] = -1 - own
@@ -120,29 +120,36 @@ class ColumnPublisher:
 
     def _count(self, rows: Rows, verdicts: Verdicts, outputs: Outputs) -> None:
         """Move the streams' figures on, and write them."""
-        columns, slots, decisions = self._streams.columns, verdicts.slots, verdicts.decisions
-        before = verdicts.figures
+        columns, decisions = self._streams.columns, verdicts.decisions
+        slots, before, stream_of, _ = verdicts.streams
         given = decisions.codes != HALTED
-        stream_of = verdicts.stream_of[given]
+        stream_of = stream_of[given]
         answered = np.bincount(stream_of, minlength=len(slots))
         last = np.full(len(slots), -1, dtype=np.int64)
         np.maximum.at(last, stream_of, rows.offsets[given])
         shown = np.where(verdicts.live, before.tops_left - decisions.tops_left, 0)
         some = answered > 0
         first = (before.answered == 0) & some
-        columns.answered[slots] = before.answered + answered
-        if shown.any():
-            columns.tops[slots] = before.tops + shown
-        columns.last_offset[slots[some]] = last[some]
         if rows.abouts:
             for slot, place in zip(rows.slots[given].tolist(), rows.places[given].tolist(), strict=True):
                 if (about := rows.abouts.get(place)) is not None:
                     self._streams.life.turns[slot] = about.turn
         ended = verdicts.live & (decisions.tops_left == 0)
-        columns.state[slots[ended]] = EXHAUSTED
-        touched = slots[some | ended]
-        columns.changed[touched] = True
-        self._replies.checkpoints(outputs, touched)
+        figures: dict[str, npt.NDArray[Any]] = {
+            "answered": before.answered + answered,
+            "last_offset": np.where(some, last, before.last_offset),
+        }
+        if shown.any():
+            figures["tops"] = before.tops + shown
+        if ended.any():
+            figures["state"] = np.where(ended, EXHAUSTED, before.state)
+        after = columns.moved_on(slots, before, figures)
+        touched = some | ended
+        columns.changed[slots[touched]] = True
+        if touched.all():
+            self._replies.checkpoints(outputs, slots, after)
+        else:
+            self._replies.checkpoints(outputs, slots[touched])
         # A stream's first answer costs the threshold's share, each ⊤ one more; ⊥s after the first cost nothing.
         self._replies.charges(outputs, slots[first | (shown > 0) | ended])
 

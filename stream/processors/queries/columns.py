@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import copy
 from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 
-from stream.kernel import LINE_BYTES, Spans, empty_rows, gather, place_of
+from stream.kernel import LINE_BYTES, Spans, empty_rows, gather, place_of, scatter
 
 UNLIMITED: Final = 1 << 62
 """Stands for the cutoff where one charge pays for all."""
@@ -60,6 +62,14 @@ class Columns:
             setattr(found, name, array)
         return found
 
+    def moved_on(self, slots: npt.NDArray[np.intp], picked: Self, figures: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Write figures of some slots, each of which comes once, and give what was ``picked`` of them as it is now."""
+        scatter(self.rows, self._record, figures, np.ascontiguousarray(slots, dtype=np.int64))
+        found = copy(picked)
+        for name, array in figures.items():
+            setattr(found, name, array)
+        return found
+
     def texts(self, name: str, slots: npt.NDArray[np.intp]) -> Spans:
         """Entries that are bytes."""
         kind, offset = place_of(self._record, name)
@@ -76,7 +86,7 @@ class StreamColumns(Columns):
     back to: another beginning, another number. ``name_at`` and ``name_size`` say where its name stands among all names.
     """
 
-    APART = frozenset({"changed", "threshold", "written_at"})
+    APART = frozenset({"changed", "plain", "threshold", "written_at"})
 
     name_at: npt.NDArray[np.int64]
     name_size: npt.NDArray[np.int32]

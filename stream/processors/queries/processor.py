@@ -19,7 +19,7 @@ from stream.processors.queries.column_publishing import ColumnPublisher
 from stream.processors.queries.control import Control
 from stream.processors.queries.families import families
 from stream.processors.queries.families.base import Asked, Context
-from stream.processors.queries.families.rows import Rows
+from stream.processors.queries.families.rows import Rows, Streams
 from stream.processors.queries.headers import enveloped
 from stream.processors.queries.hosted import HostedStreams
 from stream.processors.queries.life import HALTED, OPEN
@@ -204,14 +204,13 @@ class QueryProcessor:
         rows, asked = batch.rows, batch.asked
         if not len(rows.slots) and not asked:
             return ()
-        slots, offsets = rows.slots, rows.offsets
-        if asked:
-            slots = np.append(slots, np.array([one.slot for one in asked], dtype=np.intp))
-            offsets = np.append(offsets, np.array([one.offset for one in asked], dtype=np.int64))
-        replayed = np.union1d(self._halt_replayed(slots, offsets), self._halt_asked_again(rows, asked))
+        streams = Streams.of(rows, self.streams.columns)
+        replayed = np.union1d(self._halt_replayed(rows, streams, asked), self._halt_asked_again(rows, asked))
+        if len(replayed):
+            streams = Streams.of(rows, self.streams.columns)
         in_columns: Sequence[Message] = ()
         if len(rows.slots):
-            verdicts = self._families.in_columns.decide(rows)
+            verdicts = self._families.in_columns.decide(rows, streams)
             in_columns = self._column_publisher.publish(rows, verdicts, outputs)
         by_kind: dict[str, list[Asked]] = {}
         for one in asked:
@@ -222,9 +221,13 @@ class QueryProcessor:
         self._replies.charges(outputs, replayed)
         return in_columns
 
-    def _halt_replayed(self, slots: npt.NDArray[np.intp], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+    def _halt_replayed(self, rows: Rows, streams: Streams, asked: Sequence[Asked]) -> npt.NDArray[np.intp]:
         """An offset that a stream has passed already means that the input topic went back: never answer it again."""
-        replayed = slots[offsets <= self.streams.columns.last_offset[slots]]
+        replayed = rows.slots[rows.offsets <= streams.figures.last_offset[streams.stream_of]]
+        if asked:
+            last_offset = self.streams.columns.last_offset
+            again = [one.slot for one in asked if one.offset <= last_offset[one.slot]]
+            replayed = np.append(replayed, np.array(again, dtype=np.intp))
         halted = np.unique(replayed[self.streams.columns.state[replayed] == OPEN])
         for slot in halted.tolist():
             self.streams.life.end(

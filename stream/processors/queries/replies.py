@@ -25,7 +25,7 @@ from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from stream.processors.unread import Unread
 
 WireAnswer: Any = struct(Answer)
-_STATE_NAMES: Final = spans_of([state.encode() for state in STATES])
+_STATES: Final = spans_of([b'","state":"%s","answered":' % state.encode() for state in STATES])
 
 
 class Replies:
@@ -36,19 +36,20 @@ class Replies:
         self._partition = partition
         self._streams = streams
 
-    def checkpoints(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
-        """One changelog record per touched stream."""
+    def checkpoints(
+        self, outputs: Outputs, slots: npt.NDArray[np.intp], figures: StreamColumns | None = None
+    ) -> None:
+        """One changelog record per touched stream, of the figures that it has now, where these are at hand."""
         if not len(slots):
             return
-        figures = self._streams.columns.picked(slots)
+        if figures is None:
+            figures = self._streams.columns.picked(slots)
         values = pack(
             len(slots),
             (
                 b'{"incarnation":"',
                 self._streams.noise.incarnations(slots),
-                b'","state":"',
-                (_STATE_NAMES, figures.state.astype(np.int64)),
-                b'","answered":',
+                (_STATES, figures.state.astype(np.int64)),
                 figures.answered,
                 b',"tops":',
                 figures.tops,
@@ -57,7 +58,7 @@ class Replies:
                 b',"reason":',
                 self._reasons(slots),
                 b',"due":',
-                figures.due,
+                figures.due if figures.due.any() else b"0",
                 self._surplus(figures),
                 self._turns(slots),
                 b"}",
@@ -164,9 +165,7 @@ class Replies:
             sources,
             b'","incarnation":"',
             streams.noise.incarnations(slots),
-            b'","state":"',
-            (_STATE_NAMES, figures.state.astype(np.int64)),
-            b'","answered":',
+            (_STATES, figures.state.astype(np.int64)),
             figures.answered,
             b',"tops":',
             figures.tops,

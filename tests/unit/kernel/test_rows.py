@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.kernel import LINE_BYTES, empty_rows, gather, use
+from stream.kernel import LINE_BYTES, empty_rows, gather, scatter, use
 from stream.kernel.library import compiled
 from stream.noise import NoiseKey
 from stream.processors.queries.columns import StreamColumns
@@ -46,6 +46,26 @@ def test_fields_of_rows(content: bytes, picks: list[int]) -> None:
         assert (one.dtype, one.tobytes()) == (other.dtype, other.tobytes())
 
 
+@given(count=st.integers(1, 300), data=st.data())
+@settings(deadline=None, max_examples=100)
+def test_fields_of_rows_are_written(count: int, data: st.DataObject) -> None:
+    slots = np.array(data.draw(st.lists(st.integers(0, count - 1), unique=True)), dtype=np.int64)
+    names = data.draw(st.lists(st.sampled_from(RECORD.names or ()), unique=True, min_size=1))
+    drawn = data.draw(st.lists(st.integers(0, 255), min_size=len(slots), max_size=len(slots)))
+    # Types of the columns are those of the fields, whatever is given.
+    columns = {name: np.array(drawn, dtype=np.int64) for name in names}
+    written = []
+    for library in (kernel(), None):
+        rows = empty_rows(count, LINE_BYTES)
+        rows[:] = np.arange(count * LINE_BYTES, dtype=np.uint64).astype(np.uint8).reshape(count, -1) & 1
+        with use(library):
+            scatter(rows, RECORD, columns, slots)
+            for name, found in zip(names, gather(rows, RECORD, names, slots), strict=True):
+                assert (found == columns[name].astype(found.dtype)).all()
+        written.append(rows.tobytes())
+    assert written[0] == written[1]
+
+
 def columns_of(kind: type[Any]) -> Any:
     return kind() if kind is StreamColumns else kind(HostedStreams(NoiseKey(bytes(32))))
 
@@ -79,3 +99,10 @@ def test_figures_outlast_growth_and_are_picked(*, is_compiled: bool) -> None:
         assert picked.tops_left.tolist() == [37, 95, 0, 95]
         assert columns.changed[:8].tolist() == [False] * 5 + [True] + [False] * 2
         assert list(columns.texts("incarnation", np.array([7, 8]))) == [b"i" * 32, bytes(32)]
+        slots = np.array([63, 5])
+        before = columns.picked(slots)
+        after = columns.moved_on(slots, before, {"tops": np.array([64, 6]), "state": np.array([1, 0])})
+        assert (after.tops.tolist(), after.state.tolist(), after.cutoff.tolist()) == ([64, 6], [1, 0], [100, 100])
+        assert before.tops.tolist() == [63, 5]
+        again = columns.picked(slots)
+        assert (again.tops.tolist(), again.state.tolist(), again.cutoff.tolist()) == ([64, 6], [1, 0], [100, 100])

@@ -14,7 +14,20 @@ from hypothesis import strategies as st
 from schemas import MAX_EVENT_BYTES, Query
 from schemas.repeats import repeats_a_field
 from schemas.wire import encode, struct
-from stream.kernel import Column, Keys, Names, Spans, added, bounded, joined, keyed_words, pack, spans_of, use
+from stream.kernel import (
+    Column,
+    Keys,
+    Names,
+    Spans,
+    added,
+    bounded,
+    grouped,
+    joined,
+    keyed_words,
+    pack,
+    spans_of,
+    use,
+)
 from stream.kernel.library import SOURCES, digest_of, load
 from stream.noise import NoiseKey, Role, event_words, round_words, stream_subkey, stream_subkeys
 from tests.kernels import kernel
@@ -198,6 +211,41 @@ def test_texts_are_found_again_after_being_joined_and_picked() -> None:
     assert both.picked(np.array([3, 0])).one_behind_another() == b"dda"
     assert isinstance(both[1:], Spans)
     assert list(both[1:]) == [b"", b"ccc", b"dd"]
+
+
+def test_constants_beside_one_another_and_of_nothing() -> None:
+    parts = (b"", b"a", b"", b"bc", spans_of([b"", b"x"]), b"", spans_of([b"1", b"2"]), b"d", b"")
+    for library in (kernel(), None):
+        with use(library):
+            assert list(pack(2, parts)) == [b"abc1d", b"abcx2d"]
+            assert list(pack(2, (b"", b""))) == [b"", b""]
+
+
+def test_every_name_is_found_where_many_want_the_same_line() -> None:
+    for count in (2, 4, 128, 1000, 4096):
+        names = Names()
+        names.extend([b"n%d" % number for number in range(count)])
+        log = [b'{"id":"1","stream":"n%d","value":1}' % number for number in range(2 * count)]
+        with use(kernel()):
+            found = names.scan(spans_of(log), MAX_EVENT_BYTES)
+        assert found is not None
+        assert found.read.tolist() == [True] * count + [False] * count
+        assert found.slots[:count].tolist() == list(range(count))
+
+
+@given(
+    listed=st.lists(st.one_of(st.integers(0, 5), st.integers(0, 2**12), st.integers(0, 2**63 - 1)), max_size=200)
+)
+@settings(deadline=None, max_examples=200)
+def test_groups_of_equal_numbers(listed: list[int]) -> None:
+    with use(kernel()):
+        ours = grouped(column(listed))
+    with use(None):
+        theirs = grouped(column(listed))
+    assert [one.tolist() for one in ours] == [one.tolist() for one in theirs]
+    assert ours.distinct.tolist() == sorted(set(listed))
+    assert ours.distinct[ours.group_of].tolist() == listed
+    assert ours.order.tolist() == sorted(range(len(listed)), key=listed.__getitem__)
 
 
 @given(

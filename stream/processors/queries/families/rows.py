@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.wire import encode
-from stream.kernel import Column, Spans, joined, spans_of
+from stream.kernel import Column, Spans, grouped, joined, spans_of
 from stream.mechanisms.above_threshold import Decisions
 from stream.processors.queries.columns import StreamColumns
 from stream.processors.queries.windows import About
@@ -108,17 +108,32 @@ class Number(NamedTuple):
     alpha: float
 
 
-class Verdicts(NamedTuple):
-    """What became of some rows.
+class Streams(NamedTuple):
+    """The streams that some rows ask.
 
-    ``slots`` are those of the streams that were asked, each once, with their ``figures`` as they were before, and ``stream_of``
-    says by row which of these it is.
+    ``slots`` has each once, with its ``figures``, and ``stream_of`` says by row which of these it is; in the ``order`` given
+    the rows of one stream stand together, as they came.
+    """
+
+    slots: Places
+    figures: StreamColumns
+    stream_of: Places
+    order: Places
+
+    @classmethod
+    def of(cls, rows: Rows, columns: StreamColumns) -> Self:
+        """As they are now."""
+        slots, stream_of, order = grouped(rows.slots)
+        return cls(slots, columns.picked(slots), stream_of, order)
+
+
+class Verdicts(NamedTuple):
+    """What became of some rows, and the streams as they were before.
+
     ``live`` streams answer, the others have ended or are refused. A ⊤ may have a number, which stands here by its place.
     """
 
-    slots: npt.NDArray[np.intp]
-    figures: StreamColumns
-    stream_of: npt.NDArray[np.intp]
+    streams: Streams
     live: npt.NDArray[np.bool_]
     decisions: Decisions
     numbers: Mapping[int, Number]
@@ -133,5 +148,5 @@ class ColumnFamily(Protocol):
         Where the stream's terms are plain it is the question's value as it stands, and nobody need ask.
         """
 
-    def decide(self, rows: Rows) -> Verdicts:
-        """Decide questions in order; what was decided is another's to write down."""
+    def decide(self, rows: Rows, asked: Streams) -> Verdicts:
+        """Decide questions to streams in order; what was decided is another's to write down."""

@@ -16,7 +16,7 @@ from stream.mechanisms.ranges import written
 from stream.noise import Role, Sampler, event_words
 from stream.processors.queries.families.base import Context, form_for, on_values
 from stream.processors.queries.families.rounds import Rounds
-from stream.processors.queries.families.rows import Number, Places, Rows, Verdicts
+from stream.processors.queries.families.rows import Number, Places, Rows, Streams, Verdicts
 from stream.processors.queries.life import answering
 from stream.processors.queries.terms import Terms
 from stream.processors.written import value_of
@@ -63,12 +63,10 @@ class SparseVectorFamily:
         context.allow_sum(slot, query.sum)
         return float(context.total(slot, query.sum, query.where))
 
-    def decide(self, rows: Rows) -> Verdicts:
+    def decide(self, rows: Rows, asked: Streams) -> Verdicts:
         """Compare every question with its stream's barrier, in order."""
         streams, rounds = self._streams, self._rounds
-        each = rows.slots
-        slots, stream_of = np.unique(each, return_inverse=True)
-        figures = streams.columns.picked(slots)
+        slots, figures, stream_of, order = asked
         own = rounds.of(slots, figures)
         batch = _Batch(rows, self._by_terms(figures.terms_of[stream_of]))
         compared = self._compared(batch, own.threshold[stream_of])
@@ -81,8 +79,9 @@ class SparseVectorFamily:
             np.where(live, figures.tops_left, 0),
             lambda row, more: streams.barrier_of_round(int(slots[row]), int(tops[row]) + more),
             rounds.which_are_fresh(slots),
+            order,
         )
-        return Verdicts(slots, figures, stream_of, live, decisions, self._numbers(batch, compared, decisions))
+        return Verdicts(asked, live, decisions, self._numbers(batch, compared, decisions))
 
     def _by_terms(self, terms_of: npt.NDArray[np.int32]) -> list[tuple[Terms, Places]]:
         """Which places of a batch go by the same terms."""
