@@ -1,4 +1,4 @@
-"""Services forked from a process that has imported most of what they need already.
+"""Services and commands forked from a process that has imported most of what they need already.
 
 They run the command as others do, in processes of their own that can be signalled and killed, and with the environment and
 the log that they are given; only Python and its modules are not loaded once more for each. Run as a program this is that process.
@@ -20,20 +20,32 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 from unittest.mock import patch
 
 # Without polars and what imports it: it has threads, which a fork would leave behind.
-MODULES = ("stream.cli.serving", "stream.kafka.engine", "stream.kafka.heartbeats", "sqlglot", "aiohttp.web")
+SERVICES = ("stream.cli.serving", "stream.kafka.engine", "stream.kafka.heartbeats", "sqlglot", "aiohttp.web")
+# Without stream.cli: how wide the terminal is counts when it is imported.
+COMMANDS = (
+    "typer.rich_utils",
+    "rich.table",
+    "stream.kafka.restore",
+    "stream.kafka.topics",
+    "stream.accounting.plans",
+    "scipy.optimize",
+    "scipy.special",
+)
 MESSAGE_BYTES = 128 * 1024
 PYTHONPATH = os.environ.get("PYTHONPATH")
 PAUSE = 0.005
 
 
 class Forked:
-    """A running service, with what is used of ``subprocess.Popen``."""
+    """A running process, with what is used of ``subprocess.Popen``."""
 
-    def __init__(self, pid: int, stdin: BinaryIO) -> None:
+    def __init__(self, parent: _Parent, pid: int, stdin: BinaryIO) -> None:
+        self._parent = parent
         self.pid = pid
         self.stdin = stdin
         self.returncode: int | None = None
@@ -41,7 +53,7 @@ class Forked:
     def poll(self) -> int | None:
         """Its exit status, None while it runs."""
         if self.returncode is None:
-            self.returncode = _parent().ended(self.pid)
+            self.returncode = self._parent.ended(self.pid)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -80,34 +92,64 @@ def preloaded_services() -> Iterator[None]:
     ) -> subprocess.Popen[bytes] | Forked:
         if environment.get("PYTHONPATH") != PYTHONPATH:
             return started(arguments, environment, log)
-        return _parent().fork(arguments, environment, log)
+        return _parent(SERVICES).fork(arguments, environment, log)
 
     with patch.object(processes, "started", forked):
         yield
 
 
-class _Parent:
-    """The process that services are forked from; it ends with this one."""
+def command(
+    arguments: Sequence[str], environment: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end in a process of its own, with an empty standard input; forked where the system can."""
+    if not hasattr(socket, "SOCK_SEQPACKET"):
+        return subprocess.run(
+            [sys.executable, "-m", "stream.cli", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            timeout=timeout,
+        )
+    with TemporaryFile() as out, TemporaryFile() as errors:
+        forked = _parent(COMMANDS).fork(arguments, environment, out, errors)
+        forked.stdin.close()
+        try:
+            status = forked.wait(timeout)
+        except subprocess.TimeoutExpired:
+            forked.kill()
+            raise
+        said = []
+        for file in (out, errors):
+            file.seek(0)
+            said.append(file.read().decode())
+    return subprocess.CompletedProcess(["sotto", *arguments], status, *said)
 
-    def __init__(self) -> None:
+
+class _Parent:
+    """The process that others are forked from; it ends with this one."""
+
+    def __init__(self, modules: tuple[str, ...]) -> None:
         self._one_at_a_time = threading.Lock()
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__, str(other.fileno())],
+                [sys.executable, "-P", __file__, str(other.fileno()), *modules],
                 pass_fds=[other.fileno()],
                 # numpy's threads would be left behind, too.
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
                 start_new_session=True,
             )
 
-    def fork(self, arguments: Sequence[str], environment: Mapping[str, str], log: BinaryIO) -> Forked:
+    def fork(self, arguments: Sequence[str], environment: Mapping[str, str], *logs: BinaryIO) -> Forked:
+        """Start one that writes to a log, or what is said and the errors to two."""
         reading, writing = os.pipe()
         try:
-            pid = self._asked([list(arguments), dict(environment)], [reading, log.fileno()])
+            pid = self._asked([list(arguments), dict(environment)], [reading, logs[0].fileno(), logs[-1].fileno()])
         finally:
             os.close(reading)
-        return Forked(pid, os.fdopen(writing, "wb"))
+        return Forked(self, pid, os.fdopen(writing, "wb"))
 
     def ended(self, pid: int) -> int | None:
         """The exit status of a child that has ended; its number is free from then on."""
@@ -121,14 +163,14 @@ class _Parent:
 
 
 @cache
-def _parent() -> _Parent:
-    return _Parent()
+def _parent(modules: tuple[str, ...]) -> _Parent:
+    return _Parent(modules)
 
 
 def _serve(asked: socket.socket) -> list[str] | None:
     """Fork whenever it is asked; in the child, give the arguments of the command that it is to be."""
     while True:
-        message, descriptors, _, _ = socket.recv_fds(asked, MESSAGE_BYTES, 2)
+        message, descriptors, _, _ = socket.recv_fds(asked, MESSAGE_BYTES, 3)
         if not message:
             return None
         match json.loads(message):
@@ -146,21 +188,21 @@ def _serve(asked: socket.socket) -> list[str] | None:
                 asked.send(json.dumps(pid).encode())
 
 
-def _become(environment: dict[str, str], stdin: int, log: int) -> None:
+def _become(environment: dict[str, str], *files: int) -> None:
     os.setsid()
-    for place, descriptor in enumerate((stdin, log, log)):
+    for place, descriptor in enumerate(files):
         os.dup2(descriptor, place)
-    os.close(stdin)
-    os.close(log)
+    for descriptor in files:
+        os.close(descriptor)
     os.environ.clear()
     os.environ.update(environment)
 
 
 if __name__ == "__main__":
-    for module in MODULES:
+    for module in sys.argv[2:]:
         importlib.import_module(module)
     gc.freeze()
-    command = _serve(socket.socket(fileno=int(sys.argv[1])))
-    if command is not None:
-        sys.argv = ["sotto", *command]
+    asked = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if asked is not None:
+        sys.argv = ["sotto", *asked]
         runpy.run_module("stream.cli", run_name="__main__", alter_sys=True)

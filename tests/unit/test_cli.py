@@ -15,19 +15,13 @@ from schemas import Answer
 from schemas.answers import Outcome
 from stream.cli.output import show_table
 from stream.cli.queries import _show, exit_status
+from tests.preloaded import command
 
 
 def sotto(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command with nothing of Sotto in the environment but what is given."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
-    return subprocess.run(
-        [sys.executable, "-m", "stream.cli", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**kept, **environment},
-        timeout=120,
-    )
+    return command(arguments, {**kept, **environment}, timeout=120)
 
 
 def plan(*arguments: str) -> dict[str, float]:
