@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schemas import SparseVectorCalibration
+from stream.accounting.failing import Failing
 from stream.accounting.numeric import answer_rate, answers_failure
 
 Floats = NDArray[np.float64]
@@ -106,12 +108,10 @@ def alpha_of(
     Raises:
         AccuracyError: no α below 2^60 steps will do.
     """
-    tail = negligible(layout, beta)
-
-    def fails(alpha: int) -> bool:
-        return failure_bound(layout, alpha, shift, blocks=blocks, tail=tail) > beta
-
-    low, high = 0, max(1, abs(shift))
+    tail, first = negligible(layout, beta), max(1, abs(shift))
+    fails = Failing(lambda alpha: failure_bound(layout, alpha, shift, blocks=blocks, tail=tail), beta)
+    fails.look_near(_scale(layout, beta), (first, LARGEST_STEPS), resolution)
+    low, high = 0, first
     while fails(high):
         low, high = high, 2 * high
         if high > LARGEST_STEPS:
@@ -125,6 +125,14 @@ def alpha_of(
         else:
             high = middle
     return high
+
+
+def _scale(layout: Layout, beta: float) -> float:
+    """About the error of a layout that is shifted as is best for it."""
+    queries, tops = math.log(1.0 + layout.queries / beta), math.log(1.0 + layout.tops / beta)
+    decisions = queries / layout.query_rate + tops / layout.threshold_rate
+    numbers = tops / (layout.answer_rate * layout.answer_ratio) if layout.numbers == "fresh" else 0.0
+    return min(max(decisions, numbers), float(LARGEST_STEPS))
 
 
 def negligible(layout: Layout, beta: float) -> float:
@@ -218,9 +226,21 @@ def _nodes(layout: Layout, alpha: int, shift: int, blocks: int, tail: float) -> 
     low = 0 if layout.one_sided else -reach
     if reach - low <= blocks:
         return np.arange(low, reach + 1, dtype=np.int64)
-    even = np.rint(np.linspace(low, reach, blocks + 1)).astype(np.int64)
-    kinks = [z for z in (0, 1 - alpha - shift, alpha - shift) if low < z < reach]
-    return np.unique(np.append(even, np.array(kinks, dtype=np.int64)))
+    even = _even(low, reach, blocks)
+    kinks = sorted({z for z in (0, 1 - alpha - shift, alpha - shift) if low < z < reach})
+    parts: list[Integers] = []
+    done = 0
+    for z in kinks:
+        place = int(even.searchsorted(z))
+        parts += [even[done:place], np.array([z])] if even[place] != z else [even[done:place]]
+        done = place
+    return np.concatenate([*parts, even[done:]])
+
+
+@lru_cache(maxsize=16)
+def _even(low: int, reach: int, blocks: int) -> Integers:
+    """More than one step apart, and so distinct."""
+    return np.rint(np.linspace(low, reach, blocks + 1)).astype(np.int64)
 
 
 def _log_at_least(layout: Layout, x: Integers) -> Floats:
