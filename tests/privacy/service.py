@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from schemas import AboveThreshold, Control, Query, SparseVectorCalibration
+from schemas import AboveThreshold, Control, OpenStream, Query, SparseVectorCalibration, StreamSpec
 from sotto import Driver
 from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
 from stream.noise import NoiseKey, Role, event_words, round_words, stream_subkey
@@ -39,6 +39,13 @@ def stream(
     """A stream's specification over ``feed`` unless another source is named."""
     mechanism = {"kind": "above_threshold", "threshold": threshold, "cutoff": cutoff, "monotone": monotone}
     return {"stream": name, "source": "feed", "mechanism": mechanism, "epsilon": 1.0, **spec}
+
+
+def open_all(driver: Driver, specs: Iterable[Mapping[str, Any]]) -> None:
+    """Open many streams at once."""
+    requests = [OpenStream(request=spec["stream"], stream=StreamSpec.model_validate(spec)) for spec in specs]
+    refused = [one.reason for one in driver.requests(requests) if one.outcome != "opened"]
+    assert not refused, refused[0]
 
 
 def definition_of(driver: Driver, name: str) -> Control:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from schemas import Answer
 from sotto import Driver
 from tests.privacy.chance import at_most
-from tests.privacy.service import KEY, definition_of, feed, stream
+from tests.privacy.service import KEY, definition_of, feed, open_all, stream
 
 STREAMS = 300
 GRID = 1 / 64
@@ -21,17 +22,8 @@ def failures(cutoff: int, queries: int, beta: float, *, stretch: float = 1.0, ca
     names = [f"stream-{number}" for number in range(STREAMS)]
     driver = Driver(KEY, partitions=1)
     driver.register(feed(grid=GRID))
-    for name in names:
-        driver.open(
-            stream(
-                name,
-                cutoff,
-                threshold=threshold,
-                expected_queries=queries,
-                beta=beta,
-                calibration=calibration,
-            )
-        )
+    terms: dict[str, Any] = {"expected_queries": queries, "beta": beta, "calibration": calibration}
+    open_all(driver, (stream(name, cutoff, threshold=threshold, **terms) for name in names))
     planned = definition_of(driver, names[0]).calibration
     assert calibration == "textbook" or planned.method == "one_sided"
     error = stretch * planned.alpha

@@ -28,7 +28,7 @@ from schemas import Answer
 from sotto import Driver
 from stream.data import adult
 from tests.privacy.chance import FALSE_ALARM, at_most
-from tests.privacy.service import definition_of
+from tests.privacy.service import definition_of, open_all
 
 STREAMS, QUESTIONS, BETA = 20, 100, 0.05
 ATTRIBUTES = ("age", "sex", "education-num", "race", "income>50K")
@@ -230,8 +230,7 @@ def largest_shares(neighbors: str, epsilon: float, delta: float) -> dict[str, li
     for name, (source, mechanism, asked) in mechanisms(neighbors).items():
         streams = [f"{name.replace(', ', '-')}-{stream}" for stream in range(STREAMS)]
         spec = {"source": source, "mechanism": mechanism, "epsilon": epsilon, "delta": delta, "beta": BETA}
-        for stream in streams:
-            driver.open(spec | {"stream": stream, "expected_queries": QUESTIONS})
+        open_all(driver, (spec | {"stream": stream, "expected_queries": QUESTIONS} for stream in streams))
         queries = [{"id": "q", "stream": stream, **one.query} for stream in streams for one in asked]
         answers = driver.ask_many(queries)
         definition = definition_of(driver, streams[0])

@@ -11,7 +11,7 @@ from schemas import Answer
 from sotto import Driver
 from tests.privacy.chance import fits
 from tests.privacy.exact import UNIT, Machine, outcomes
-from tests.privacy.service import KEY, Derived, definition_of, feed, sparse_vector, stream
+from tests.privacy.service import KEY, Derived, definition_of, feed, open_all, sparse_vector, stream
 
 STREAMS = 2500
 
@@ -30,8 +30,7 @@ SPECS: dict[str, tuple[str, dict[str, Any]]] = {
 def service(names: list[str], spec: dict[str, Any], *, partitions: int = 2) -> Driver:
     driver = Driver(KEY, partitions=partitions)
     driver.register(feed(epsilon=1000.0) | {"delta": 0.499})
-    for name in names:
-        driver.open(stream(name, **{"expected_queries": 200, "epsilon": 1.0, **spec}))
+    open_all(driver, (stream(name, **{"expected_queries": 200, "epsilon": 1.0, **spec}) for name in names))
     return driver
 
 
