@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import sotto
+from stream import data
 from stream.cli.app import COMMANDS
 from stream.cli.later import Later, _loaded
 from stream.cli.sources import CHECK
@@ -90,6 +91,16 @@ def test_services_start_without_what_only_planning_needs() -> None:
     told = json.loads(done.stdout.splitlines()[-1])
     assert "scipy" not in told
     assert "numpy" in told
+
+
+def test_a_table_is_read_without_a_parser_of_predicates() -> None:
+    told = json.loads(run(LISTING % "import stream.data.reading_process").stdout)
+    assert "polars" in told
+    assert "sqlglot" not in told
+
+
+def test_all_that_is_named_of_tables_is_there() -> None:
+    assert [name for name in data.__all__ if getattr(data, name, None) is None] == []
 
 
 def test_what_is_heavy_is_seen() -> None:
