@@ -25,7 +25,15 @@ from typing import Any, BinaryIO
 from unittest.mock import patch
 
 # Without polars and what imports it: it has threads, which a fork would leave behind.
-SERVICES = ("stream.cli.serving", "stream.kafka.engine", "stream.kafka.heartbeats", "sqlglot", "aiohttp.web")
+SERVICES = (
+    "stream.cli.serving",
+    "stream.kafka.engine",
+    "stream.kafka.heartbeats",
+    "sqlglot",
+    "aiohttp.web",
+    "scipy.optimize",
+    "scipy.special",
+)
 # Without stream.cli: how wide the terminal is counts when it is imported.
 COMMANDS = (
     "typer.rich_utils",
