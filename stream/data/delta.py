@@ -37,12 +37,14 @@ _MAPPING: Final = "delta.columnMapping.mode"
 def newest_local_parts(folder: Path, listed: Sequence[Part]) -> tuple[Part, ...]:
     """Those of the files of a folder of this machine that its newest version is made of.
 
-    What links lead out of the folder to is none of the table's. UnreadableError as for ``newest_parts``.
+    What links lead out of the folder to is none of the table's, its log included. UnreadableError as for ``newest_parts``.
     """
     own = folder.resolve()
     below = {
         path.relative_to(own).parts: part for part in listed if (path := Path(part.location)).is_relative_to(own)
     }
+    if not any(names[0] == DELTA_LOG for names in below):
+        raise UnreadableError("its log is not in its folder")
     return newest_parts(str(own), below, {})
 
 
@@ -52,9 +54,9 @@ def newest_parts(table: str, listed: Mapping[Names, Part], options: Mapping[str,
     ``options`` are what its store takes. UnreadableError if the log cannot be read, names a file that is not among them, or says
     that the files alone do not tell the rows; Missing without the extra ``delta``.
     """
-    needed("deltalake", "delta")
+    deltalake = needed("deltalake", "delta")
     with _readable():
-        log = import_module("deltalake").DeltaTable(table, storage_options=dict(options))
+        log = deltalake.DeltaTable(table, storage_options=dict(options))
         _require_plain(log)
         actions = pl.DataFrame(log.get_add_actions())
         columns = tuple(one.name for one in log.schema().fields)

@@ -19,6 +19,7 @@ from stream.data.delta import newest_parts
 from stream.data.errors import UnreadableError
 from stream.data.parts import (
     CHANGED,
+    DELTA_LOG,
     MOST_LISTED,
     Names,
     Part,
@@ -59,7 +60,7 @@ def object_parts(address: Address) -> tuple[Part, ...]:
     else:
         folder = "".join(f"{name}/" for name in scope.folder)
         listed = {tuple(one["Key"][len(folder) :].split("/")): one for one in _listed(address.host, folder)}
-        if scope.is_of_delta(listed):
+        if scope.is_whole and any(names[0] == DELTA_LOG for names in listed):
             parts = {one: _part(address.host, found, one) for one, found in listed.items()}
             return newest_parts(f"s3://{address.host}/{folder}", parts, _delta_options())
         names = scope.select(list(listed))

@@ -8,7 +8,7 @@ stands for the files of its newest version (``delta``).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from fnmatch import translate
 from os import stat_result, walk
@@ -76,9 +76,10 @@ class Scope:
         """How many folders deep its files lie at most; None if there is no telling."""
         return None if _ANY_FOLDERS in self.pattern else len(self.pattern)
 
-    def is_of_delta(self, listed: Iterable[Names]) -> bool:
-        """Whether the path stands for a whole folder that is a Delta table's."""
-        return self.pattern == (_ANY_FOLDERS, "*") and any(names[0] == DELTA_LOG for names in listed)
+    @property
+    def is_whole(self) -> bool:
+        """Whether the path stands for all that lies in its folder, as that of a Delta table does."""
+        return self.pattern == (_ANY_FOLDERS, "*")
 
     def select(self, listed: Sequence[Names]) -> list[Names]:
         """Those of the files below the folder that the path stands for, in order.
@@ -119,9 +120,10 @@ def local_folder(scope: Scope) -> Path:
 def local_delta(path: str) -> Path | None:
     """The folder of the Delta table that a path of this machine stands for, if it is one's."""
     scope = local_scope(path)
-    if scope is None or not (folder := local_folder(scope)).joinpath(DELTA_LOG).is_dir():
+    if scope is None or not scope.is_whole:
         return None
-    return folder if scope.is_of_delta([(DELTA_LOG,)]) else None
+    folder = local_folder(scope)
+    return folder if folder.joinpath(DELTA_LOG).is_dir() else None
 
 
 def local_parts(path: str) -> tuple[Part, ...]:
@@ -136,7 +138,7 @@ def local_parts(path: str) -> tuple[Part, ...]:
             return (_local_part(Path(path)),)
         folder = local_folder(scope)
         listed = _listed(folder, scope.depth)
-        chosen = sorted(listed) if scope.is_of_delta(listed) else scope.select(listed)
+        chosen = scope.select(listed) if local_delta(path) is None else sorted(listed)
         return tuple(_local_part(folder.joinpath(*names), names) for names in chosen)
     except (OSError, RuntimeError, ValueError) as error:
         if isinstance(error, UnreadableError):

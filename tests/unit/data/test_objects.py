@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import polars as pl
 import pytest
 from deltalake import write_deltalake
-from structlog.testing import capture_logs
 
 from schemas import Address, Categories, Domain, Integers, TableSource
 from stream.data import DataError, GuardedReader, ReadingLimits, Rows, TableStore, UnreadableError
@@ -22,6 +20,8 @@ from stream.data.checks import check_table
 from stream.data.objects import _client
 from stream.data.places import sheets_of
 from stream.data.roots import parse_roots
+from tests.unit.data import guarded
+from tests.unit.data.guarded import rows_of
 from tests.unit.data.servers import STORE_SECRET, let_into_the_store
 from tests.unit.data.small import source
 
@@ -79,24 +79,15 @@ def test_a_client_goes_by_the_configuration_of_when_it_is_made(
     _client.cache_clear()
 
 
+cause = partial(guarded.cause, secret=STORE_SECRET)
+
+
 def reader(*roots: str, reading: int = 1 << 30) -> GuardedReader:
     return GuardedReader(ReadingLimits(parse_roots(":".join(roots)), 8 << 20, reading, 120.0))
 
 
 def declared(path: str, attributes: dict[str, Domain] = ATTRIBUTES) -> TableSource:
     return source(attributes, path=path)
-
-
-def cause(refuse: Callable[[], object]) -> str:
-    with pytest.raises(UnreadableError) as refused, capture_logs() as logged:
-        refuse()
-    assert str(refused.value) == str(UnreadableError("another cause"))
-    assert STORE_SECRET not in str(logged)
-    return refused.value.cause
-
-
-def rows_of(rows: Rows) -> list[tuple[int, ...]]:
-    return list(zip(*(column.tolist() for column in rows.private_codes.values()), strict=True))
 
 
 @pytest.mark.parametrize("key", ["visits/", "visits/year=*/", "visits/**/*.parquet"])

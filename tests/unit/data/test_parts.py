@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-from structlog.testing import capture_logs
 
 from schemas import Categories, Domain, Integers, TableSource
 from stream.data import DataError, GuardedReader, ReadingLimits, Rows, TableStore, UnreadableError
@@ -21,6 +19,7 @@ from stream.data.growing import GrowingColumn
 from stream.data.parts import local_parts
 from stream.data.places import sheets_of
 from stream.data.rows import Coded, RowEncoder
+from tests.unit.data.guarded import cause, rows_of
 from tests.unit.data.small import source
 
 KEY = bytes(range(32))
@@ -53,17 +52,6 @@ def reader(*roots: Path) -> GuardedReader:
 
 def declared(path: object, attributes: dict[str, Domain] = ATTRIBUTES) -> TableSource:
     return source(attributes, path=str(path))
-
-
-def cause(refuse: Callable[[], object]) -> str:
-    with pytest.raises(UnreadableError) as refused, capture_logs():
-        refuse()
-    assert str(refused.value) == str(UnreadableError("another cause"))
-    return refused.value.cause
-
-
-def rows_of(rows: Rows) -> list[tuple[int, ...]]:
-    return list(zip(*(column.tolist() for column in rows.private_codes.values()), strict=True))
 
 
 @pytest.mark.parametrize("path", ["visits/", "visits/**/*.parquet", "visits/year=*/", "visits/*/ward=*/?.parquet"])

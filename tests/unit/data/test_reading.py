@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from structlog.testing import capture_logs
 
 from schemas import Categories, Domain, Integers, TableSource
-from stream.data import DataError, GuardedReader, ReadingLimits, Table, UnreadableError, adult
+from stream.data import DataError, GuardedReader, ReadingLimits, Table, adult
 from stream.data import reading as reading_module
 from stream.data.parts import local_parts
 from stream.data.sheets import FileSheet
+from tests.unit.data.guarded import cause
 from tests.unit.data.small import ATTRIBUTES, source
 
 MIB = 1 << 20
@@ -29,15 +29,6 @@ AGE: dict[str, Domain] = {"age": Integers(minimum=0, maximum=99)}
 
 def reader(*roots: Path, table: int = 8 * MIB, reading: int = 384 * MIB, seconds: float = 60.0) -> GuardedReader:
     return GuardedReader(ReadingLimits(roots, table, reading, seconds))
-
-
-def cause(refuse: Callable[[], object]) -> str:
-    """Why a file was refused; the one who registered it hears the same of every cause."""
-    with pytest.raises(UnreadableError) as refused, capture_logs() as logged:
-        refuse()
-    assert str(refused.value) == str(UnreadableError("another cause"))
-    assert [entry["cause"] for entry in logged] == [refused.value.cause]
-    return refused.value.cause
 
 
 def test_a_file_within_the_roots_is_read_as_without_a_process_of_its_own() -> None:

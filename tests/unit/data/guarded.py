@@ -1,0 +1,25 @@
+"""What services make of a table: the rows that they read, and why they refused to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from stream.data import Rows, UnreadableError
+
+
+def cause(refuse: Callable[[], object], *, secret: str | None = None) -> str:
+    """Why a table was refused; the one who registered it hears the same of every cause, and no log has the secret."""
+    with pytest.raises(UnreadableError) as refused, capture_logs() as logged:
+        refuse()
+    assert str(refused.value) == str(UnreadableError("another cause"))
+    assert [entry["cause"] for entry in logged] == [refused.value.cause]
+    assert secret is None or secret not in str(logged)
+    return refused.value.cause
+
+
+def rows_of(rows: Rows) -> list[tuple[int, ...]]:
+    """The codes of each row, in order."""
+    return list(zip(*(column.tolist() for column in rows.private_codes.values()), strict=True))
