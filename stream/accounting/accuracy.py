@@ -227,14 +227,10 @@ def _nodes(layout: Layout, alpha: int, shift: int, blocks: int, tail: float) -> 
     if reach - low <= blocks:
         return np.arange(low, reach + 1, dtype=np.int64)
     even = _even(low, reach, blocks)
-    kinks = sorted({z for z in (0, 1 - alpha - shift, alpha - shift) if low < z < reach})
-    parts: list[Integers] = []
-    done = 0
-    for z in kinks:
-        place = int(even.searchsorted(z))
-        parts += [even[done:place], np.array([z])] if even[place] != z else [even[done:place]]
-        done = place
-    return np.concatenate([*parts, even[done:]])
+    kinks = np.array(sorted({z for z in (0, 1 - alpha - shift, alpha - shift) if low < z < reach}), dtype=np.int64)
+    places = even.searchsorted(kinks)
+    new = even[places] != kinks
+    return np.insert(even, places[new], kinks[new])
 
 
 @lru_cache(maxsize=16)
