@@ -229,12 +229,12 @@ class BudgetsMachine(RuleBasedStateMachine):
         self.made += 1
         request, before = f"{self.made:064x}", copy.copy(one)
         if one.ending is None and one.state in {"open", "exhausted"}:
-            self.begin_periods(self.budgets(one.spec.source))
-            before = copy.copy(one)
             try:
                 extension = plan_extension(one.spec, one.calibration, one.extensions, request, epsilon, delta)
             except PlanError:
-                return
+                return  # the ledger is not asked, and begins no period
+            self.begin_periods(self.budgets(one.spec.source))
+            before = copy.copy(one)
             one.extensions = (*one.extensions, extension)
             one.state, one.settled = "open", False
             fits = all(self.within(owner, one.analyst) for owner in self.budgets(one.spec.source))
