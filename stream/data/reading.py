@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
 from typing import IO, Final, TypeVar
@@ -127,7 +127,11 @@ class GuardedReader:
         request = {
             "wanted": wanted,
             "source": source.model_dump(mode="json"),
-            "parts": None if parts is None else [asdict(part) for part in parts],
+            # An address is read with drivers' settings and credentials, which lie anywhere.
+            "folders": None
+            if parts is None
+            else [str(root.resolve()) for root in limits.roots if isinstance(root, Path)],
+            "parts": None if parts is None else [(one.location, one.size, one.stamp, one.cells) for one in parts],
             "table_bytes": limits.table_bytes,
             "reading_bytes": limits.reading_bytes,
             "seconds": limits.seconds,

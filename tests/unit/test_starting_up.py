@@ -94,7 +94,7 @@ def test_services_start_without_what_only_planning_needs() -> None:
 
 
 def test_a_table_is_read_without_a_parser_of_predicates() -> None:
-    told = json.loads(run(LISTING % "import stream.data.reading_process").stdout)
+    told = json.loads(run(LISTING % "import stream.data.sending").stdout)
     assert "polars" in told
     assert "sqlglot" not in told
 

@@ -198,7 +198,7 @@ def test_credentials_reach_only_the_process_that_reads_by_them(monkeypatch: pyte
 
 def test_drivers_are_imported_by_nothing_but_an_address_that_takes_them() -> None:
     program = (
-        "import sys; import stream.data, stream.kafka.services, stream.data.reading_process; "
+        "import sys; import stream.data, stream.kafka.services, stream.data.reading_process, stream.data.sending; "
         "print(sorted({'boto3', 'botocore', 'adbc_driver_manager', 'adbc_driver_postgresql', 'pyarrow'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)

@@ -1,0 +1,116 @@
+"""A process that can open little more than what it is to read, by the kernel's word and whatever makes it try.
+
+That is Linux's Landlock (docs.kernel.org/userspace-api/landlock.html), which takes no rights to use: what a process gives up, neither it
+nor whom it starts gets back. It holds for the thread that asks for it and for threads begun later, so it comes before the imports that
+begin some.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+"""The numbers of its calls, the same for every processor that CPython is released for."""
+_VERSION: Final = 1
+_PATH_BENEATH: Final = 1
+_NO_NEW_PRIVILEGES: Final = 38
+
+_EXECUTE, _READ_FILE, _READ_FOLDER = 1 << 0, 1 << 2, 1 << 3
+_TCP: Final = 0b11
+"""To bind and to connect."""
+_SCOPES: Final = 0b11
+"""Abstract sockets, and signals to others."""
+_RIGHTS: Final = {1: 13, 2: 14, 3: 15, 5: 16}
+"""How many rights to files there are, from each version on that has more than the one before: bits from the lowest on."""
+
+_SYSTEM: Final = (
+    *("/usr", "/lib", "/lib64", "/nix/store", "/gnu/store", "/etc/ld.so.cache", "/etc/localtime"),
+    *("/dev/null", "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/sys/vm"),
+    *("/sys/devices/system/cpu", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage"),
+)
+"""Of the machine: shared libraries, clocks, this process itself, and how many processors and how much memory there are."""
+
+
+class _Rules(ctypes.Structure):
+    _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
+
+
+class _Below(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("rights", ctypes.c_uint64), ("folder", ctypes.c_int32))
+
+
+def version() -> int:
+    """The version of Landlock that this process may use; 0 without any."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    return max(_call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)), 0)
+
+
+def confine(readable: Iterable[Path]) -> bool:
+    """From here on this process opens files to read alone: those at or below these paths, its own programs' and a few of the system's.
+
+    It writes nothing, and where the kernel can see to that (6.7, 6.12) it uses no TCP and signals nobody outside. Whether it is so:
+    False where there is no Landlock, and then nothing has changed. OSError if it cannot be.
+    """
+    if not (known := version()):
+        return False
+    rights = (1 << max(count for since, count in _RIGHTS.items() if since <= known)) - 1
+    rules = _Rules(rights, _TCP if known >= 4 else 0, _SCOPES if known >= 6 else 0)
+    size = 8 if known < 4 else 16 if known < 6 else 24
+    ruleset = _checked(_call(_CREATE, ctypes.byref(rules), ctypes.c_size_t(size), ctypes.c_uint32(0)))
+    try:
+        for path in {*readable, *_programs(), *map(Path, _SYSTEM)}:
+            # Nobody reads what is not there, or may not be opened.
+            with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+                _let_read(ruleset, path)
+        if ctypes.CDLL(None, use_errno=True).prctl(_NO_NEW_PRIVILEGES, *map(ctypes.c_ulong, (1, 0, 0, 0))):
+            raise _failure()
+        _checked(_call(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0)))
+    finally:
+        os.close(ruleset)
+    return True
+
+
+def _programs() -> Iterator[Path]:
+    """Where Python and what it imports lie."""
+    for path in (sys.prefix, sys.base_prefix, *sys.path, *os.environ.get("LD_LIBRARY_PATH", "").split(":")):
+        if path:
+            yield Path(path)
+    yield Path(__file__).parents[2]
+
+
+def _let_read(ruleset: int, path: Path) -> None:
+    opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        rights = _READ_FILE | _EXECUTE | (_READ_FOLDER if path.is_dir() else 0)
+        below = _Below(rights, opened)
+        _checked(
+            _call(
+                _ADD, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), ctypes.byref(below), ctypes.c_uint32(0)
+            )
+        )
+    finally:
+        os.close(opened)
+
+
+def _call(number: int, *arguments: object) -> int:
+    called: int = ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *arguments)
+    return called
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        raise _failure()
+    return result
+
+
+def _failure() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))

@@ -1,0 +1,93 @@
+"""What a process that reads tables can do beside: nothing, by the kernel's word."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stream.data import confinement
+from stream.data.confinement import confine
+
+pytestmark = pytest.mark.skipif(not confinement.version(), reason="takes Landlock")
+
+TRIES = """
+import os, pathlib, socket, sys
+from stream.data.confinement import confine
+
+inside, outside, port, who = *map(pathlib.Path, sys.argv[1:3]), *map(int, sys.argv[3:])
+tries = {
+    "read inside": lambda: (inside / "a.csv").read_text(),
+    "list inside": lambda: os.listdir(inside),
+    "follow a link": lambda: (inside / "link.csv").read_text(),
+    "read outside": lambda: (outside / "key").read_text(),
+    "list outside": lambda: os.listdir(outside),
+    "read another's environment": lambda: pathlib.Path(f"/proc/{who}/environ").read_bytes(),
+    "write inside": lambda: (inside / "a.csv").write_text(""),
+    "make inside": lambda: (inside / "b.csv").write_text(""),
+    "remove inside": lambda: (inside / "a.csv").unlink(),
+    "run outside": lambda: os.posix_spawn(outside / "program", ["program"], {}),
+    "connect": lambda: socket.create_connection(("127.0.0.1", port)),
+    "signal another": lambda: os.kill(who, 0),
+}
+
+def done(tried):
+    try:
+        tried()
+    except PermissionError:
+        return False
+    return True
+
+confine([inside])
+print(*(name for name, tried in tries.items() if done(tried)), sep=",")
+"""
+NAMES = set(re.findall(r'^    "(.+?)": lambda', TRIES, re.MULTILINE))
+FREE = {"read inside", "list inside"}
+NETWORK = {"connect"} if confinement.version() < 4 else set()
+OTHERS = {"signal another"} if confinement.version() < 6 else set()
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """A folder of tables with a link that leads out of it, and one of secrets."""
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (inside, outside):
+        folder.mkdir()
+    (inside / "a.csv").write_text("x\n1\n")
+    (outside / "key").write_text("secret")
+    (inside / "link.csv").symlink_to(outside / "key")
+    (outside / "program").write_text("#!/bin/sh\n")
+    (outside / "program").chmod(0o755)
+    return inside, outside
+
+
+def test_a_confined_process_reads_what_it_may_and_does_nothing_else(folders: tuple[Path, Path]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        arguments = [*map(str, folders), str(server.getsockname()[1]), str(os.getpid())]
+
+        def possible(program: str) -> set[str]:
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", program, *arguments], capture_output=True, text=True, check=True
+            )
+            return set(done.stdout.strip().split(","))
+
+        assert possible(TRIES) == FREE | NETWORK | OTHERS
+        # Without it all of that can be done.
+        assert possible(TRIES.replace("confine([inside])", "")) == NAMES > FREE
+
+
+def test_nothing_has_changed_where_the_kernel_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confinement, "version", lambda: 0)
+    assert not confine([])
+    assert Path(__file__).read_text()
+
+
+def test_a_reading_process_is_confined_before_it_has_threads() -> None:
+    program = "import os; import stream.data.reading_process; print(len(os.listdir('/proc/self/task')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
