@@ -1,8 +1,8 @@
 """Delta tables: which files the newest version is made of (github.com/delta-io/delta/blob/master/PROTOCOL.md).
 
-A log is read by the package deltalake. The files that it names are read as all others are, but for three things: they are those that
-were found in the table's own folder, whatever the log says; partition columns have the cells that the log says; and a column
-that a file does not have yet is missing in it.
+A log is read by the package deltalake. The files that it names are read as all others are, but for four things: they are those that
+were found in the table's own folder, whatever the log says; partition columns have the cells that the log says; a column
+that a file does not have yet is missing in it; and rows that are deleted in place are no rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNDERSTOOD: Final = {
     "v2Checkpoint",
     "vacuumProtocolCheck",
 }
-"""What a reader has to know of, by a table's own word: none of it changes how files are read, where none of it is in use."""
+"""What a reader has to know of, by a table's own word: it changes nothing in how files are read, or is looked at here."""
 
 _MAPPING: Final = "delta.columnMapping.mode"
 
@@ -52,12 +52,13 @@ def newest_parts(table: str, listed: Mapping[Names, Part], options: Mapping[str,
     """Those of the files found in a table's folder that its newest version is made of, in the order of their names.
 
     ``options`` are what its store takes. UnreadableError if the log cannot be read, names a file that is not among them, or says
-    that the files alone do not tell the rows; Missing without the extra ``delta``.
+    of the files what is not understood here; Missing without the extra ``delta``.
     """
     deltalake = needed("deltalake", "delta")
     with _readable():
         log = deltalake.DeltaTable(table, storage_options=dict(options))
-        _require_plain(log)
+        _require_understood(log)
+        kept = _kept_rows(log)
         actions = pl.DataFrame(log.get_add_actions())
         columns = tuple(one.name for one in log.schema().fields)
         said = log.metadata().partition_columns
@@ -70,22 +71,30 @@ def newest_parts(table: str, listed: Mapping[Names, Part], options: Mapping[str,
             raise UnreadableError("its log names a file that is not in its folder")
         require_table_name(names[-1])
         own = tuple((name, column[number]) for name, column in cells.items())
-        found.append((names, replace(listed[names], cells=own, columns=columns)))
+        rows = kept.pop(f"{log.table_uri.removesuffix('/')}/{path}", None)
+        found.append((names, replace(listed[names], cells=own, columns=columns, kept=rows)))
+    if kept:
+        raise UnreadableError("its log says of files that are not its own which rows are deleted")
     return tuple(part for _, part in sorted(found, key=lambda one: one[0]))
 
 
-def _require_plain(log: Any) -> None:
-    """UnreadableError unless the rows of the files are the rows of the table, under the names of its columns."""
+def _require_understood(log: Any) -> None:
+    """UnreadableError unless files are read as they are here, under the names of the table's columns."""
     if strange := set(log.protocol().reader_features or ()) - _UNDERSTOOD:
         raise UnreadableError(f"a Delta table with {', '.join(sorted(strange))}")
     if log.metadata().configuration.get(_MAPPING, "none") != "none":
         raise UnreadableError(
             "a Delta table whose files have other names for its columns (column mapping); write it anew"
         )
-    if any(True for _ in log.deletion_vectors()):
-        raise UnreadableError(
-            "a Delta table with rows deleted in place (deletion vectors); purge them: REORG TABLE … APPLY (PURGE)"
-        )
+
+
+def _kept_rows(log: Any) -> dict[str, bytes]:
+    """By a file's address: a byte for each of its rows, 0 where it is deleted in place (a deletion vector); files that have none are left out."""
+    return {
+        address: column.cast(pl.UInt8).to_numpy().tobytes()
+        for batch in map(pl.DataFrame, log.deletion_vectors())
+        for address, column in zip(batch["filepath"], batch["selection_vector"], strict=True)
+    }
 
 
 @contextmanager

@@ -55,6 +55,9 @@ class Part:
     columns: tuple[str, ...] = ()
     """Columns of its table, as far as a log says them: the cells of those that the file lacks are missing."""
 
+    kept: bytes | None = None
+    """A byte for each row, 0 where a log says that it is deleted; None if none is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:

@@ -6,6 +6,7 @@ What drives stores and databases is imported when an address asks for it, and no
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 
 import polars as pl
 
@@ -83,4 +84,9 @@ def stamp_of(path: str) -> Stamp:
 
 def stamp_of_parts(path: str, parts: Sequence[Part]) -> Stamp:
     """The stamp of a path that stands for these files."""
-    return (path, *((part.location, *part.stamp) for part in parts))
+    return (path, *((part.location, *part.stamp, *_said_of(part)) for part in parts))
+
+
+def _said_of(part: Part) -> tuple[str, ...]:
+    """What changes when a log says of other rows that they are deleted."""
+    return () if part.kept is None else (blake2b(part.kept, digest_size=16).hexdigest(),)

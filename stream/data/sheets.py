@@ -7,11 +7,12 @@ quotes, commas or newlines in quotes. A blank line is a row whose cells are miss
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+import numpy as np
 import polars as pl
 
 from stream.data.errors import UnreadableError
@@ -42,12 +43,13 @@ class Sheet(Protocol):
 
 @dataclass(frozen=True)
 class FileSheet:
-    """A CSV or Parquet file, and the columns that are said of it elsewhere: by its folders' names, or by a log."""
+    """A CSV or Parquet file, and what is said of it elsewhere, by its folders' names or by a log: columns, and rows that are none."""
 
     location: str
     cells: Mapping[str, str | None]
     types: Mapping[str, pl.DataType]
     options: Mapping[str, Any] = field(default_factory=dict)
+    kept: bytes | None = None
 
     @classmethod
     def open(cls, part: Part, options: Mapping[str, Any] | None = None) -> FileSheet:
@@ -59,7 +61,7 @@ class FileSheet:
             else:
                 own = _csv_columns(part.location, options)
         cells.update((name, None) for name in part.columns if name not in own and name not in cells)
-        return cls(part.location, cells, own | dict.fromkeys(cells, pl.String()), options)
+        return cls(part.location, cells, own | dict.fromkeys(cells, pl.String()), options, part.kept)
 
     @property
     def is_csv(self) -> bool:
@@ -81,9 +83,26 @@ class FileSheet:
         read = own or [name for name in self.types if name not in self.cells][:1]
         yield pl.DataFrame(schema={name: self.types.get(name, pl.String()) for name in names})
         with readable():
-            for batch in self._scanned().select(read).collect_batches(chunk_size=BATCH_ROWS, lazy=True):
+            for batch in self._kept(
+                self._scanned().select(read).collect_batches(chunk_size=BATCH_ROWS, lazy=True)
+            ):
                 cells = batch.with_columns(pl.col(own).fill_null("")) if self.is_csv and own else batch
                 yield cells.with_columns(said).select(names)
+
+    def _kept(self, batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+        """Batches of the whole file without its deleted rows; UnreadableError if what is said of these is of another number of rows."""
+        if self.kept is None:
+            yield from batches
+            return
+        kept, done = pl.Series(np.frombuffer(self.kept, dtype=np.bool_)), 0
+        for batch in batches:
+            own = kept[done : done + batch.height]
+            done += batch.height
+            if done > len(kept):
+                break
+            yield batch.filter(own)
+        if done != len(kept):
+            raise UnreadableError("its log says that a file has another number of rows")
 
     def _scanned(self) -> pl.LazyFrame:
         if not self.is_csv:

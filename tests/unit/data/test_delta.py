@@ -6,18 +6,24 @@ import json
 import string
 from base64 import b85encode
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
+from zlib import crc32
 
+import numpy as np
 import polars as pl
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from schemas import Categories, Domain, Integers, TableSource
-from stream.data import GuardedReader, ReadingLimits, TableStore, UnreadableError
+from stream.data import GuardedReader, ReadingLimits, TableStore, UnreadableError, confinement
 from stream.data.checks import check_table
+from stream.data.parts import local_parts
 from stream.data.places import sheets_of
+from stream.data.sheets import BATCH_ROWS, FileSheet
 from tests.unit.data.guarded import cause, rows_of
 from tests.unit.data.small import source
 
@@ -183,21 +189,85 @@ def test_a_table_with_mapped_columns_is_refused(tmp_path: Path) -> None:
     assert "column mapping" in found
 
 
-def test_rows_that_were_deleted_in_place_are_never_read(visits: Path) -> None:
-    inline = {
-        "storageType": "i",
-        "pathOrInlineDv": z85(FIRST_ROW),
+def deleting(vector: dict[str, Any], *, where: str = "") -> Callable[[dict[str, Any]], object]:
+    """A change of a commit: rows of the files with this in their paths are deleted in place, as a deletion vector says."""
+
+    def change(entry: dict[str, Any]) -> None:
+        with_features("deletionVectors")(entry)
+        if (added := entry.get("add")) and where in added["path"]:
+            added["deletionVector"] = vector
+
+    return change
+
+
+def vector_in(storage: str, at: str) -> dict[str, Any]:
+    return {
+        "storageType": storage,
+        "pathOrInlineDv": at,
+        "offset": 1,
         "sizeInBytes": len(FIRST_ROW),
         "cardinality": 1,
     }
 
+
+def write_vector(file: Path) -> None:
+    """A file of deletion vectors: its version, then the size, the bitmap and the checksum of each."""
+    size, checksum = (number.to_bytes(4, "big") for number in (len(FIRST_ROW), crc32(FIRST_ROW)))
+    file.write_bytes(b"\x01" + size + FIRST_ROW + checksum)
+
+
+INLINE = {"storageType": "i", "pathOrInlineDv": z85(FIRST_ROW), "sizeInBytes": len(FIRST_ROW), "cardinality": 1}
+
+
+def test_rows_that_were_deleted_in_place_are_never_read(visits: Path) -> None:
+    before = TableStore(KEY).fingerprint(declared(f"{visits}/"))
+    rewrite(visits, deleting(INLINE, where="2023"))
+    rows = reader(visits.parent)(declared(f"{visits}/"))
+    assert sorted(rows_of(rows)) == [row for row in ROWS if row not in {ROWS[0], ROWS[2]}]
+    assert rows.file_row_count == 2
+    assert TableStore(KEY).fingerprint(declared(f"{visits}/")) != before
+    report = check_table(declared(f"{visits}/"))
+    assert (report.rows, report.as_declared) == (2, 2)
+
+
+def test_which_rows_are_deleted_is_said_by_a_file_of_the_table(visits: Path) -> None:
+    name = UUID(bytes=bytes(range(16)))
+    write_vector(visits / f"deletion_vector_{name}.bin")
+    rewrite(visits, deleting(vector_in("u", z85(name.bytes)), where="2024"))
+    assert sorted(rows_of(reader(visits.parent)(declared(f"{visits}/")))) == ROWS[:3]
+
+
+@pytest.mark.skipif(not confinement.version(), reason="takes Landlock")
+def test_a_log_that_names_deleted_rows_anywhere_has_nothing_opened_there(visits: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    write_vector(secret / "vector.bin")
+    rewrite(visits, deleting(vector_in("p", (secret / "vector.bin").as_uri()), where="2024"))
+    found = cause(lambda: reader(visits)(declared(f"{visits}/")))
+    assert found.startswith("its Delta log cannot be read")
+    assert sorted(rows_of(reader(visits, secret)(declared(f"{visits}/")))) == ROWS[:3]
+
+
+@pytest.mark.parametrize("rows", [BATCH_ROWS - 1, BATCH_ROWS + 1, 3 * BATCH_ROWS])
+def test_a_deleted_row_is_the_same_however_a_file_is_cut_into_batches(tmp_path: Path, rows: int) -> None:
+    file = tmp_path / "one.parquet"
+    kept = np.random.default_rng(rows).integers(0, 2, rows, dtype=np.uint8)
+    pl.DataFrame({"x": range(rows)}).write_parquet(file, row_group_size=10_000)
+    (part,) = local_parts(str(file))
+    read = pl.concat(FileSheet.open(replace(part, kept=kept.tobytes())).batches(["x"]))
+    assert read["x"].to_list() == np.flatnonzero(kept).tolist()
+
+
+@pytest.mark.parametrize("said", [1, 3])
+def test_a_log_that_says_another_number_of_rows_than_a_file_has_is_refused(visits: Path, said: int) -> None:
     def change(entry: dict[str, Any]) -> None:
-        with_features("deletionVectors")(entry)
+        deleting(INLINE)(entry)
         if "add" in entry:
-            entry["add"]["deletionVector"] = inline
+            entry["add"]["stats"] = json.dumps({"numRecords": said})
 
     rewrite(visits, change)
-    assert "deletion vectors" in cause(lambda: reader(visits.parent)(declared(f"{visits}/")))
+    found = cause(lambda: reader(visits.parent)(declared(f"{visits}/")))
+    assert found == "its log says that a file has another number of rows"
 
 
 def test_the_table_is_read_by_its_own_folder_alone(visits: Path) -> None:

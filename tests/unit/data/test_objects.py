@@ -24,6 +24,7 @@ from tests.unit.data import guarded
 from tests.unit.data.guarded import rows_of
 from tests.unit.data.servers import STORE_SECRET, let_into_the_store
 from tests.unit.data.small import source
+from tests.unit.data.test_delta import INLINE, deleting, rewrite
 
 KEY = bytes(range(32))
 ATTRIBUTES: dict[str, Domain] = {
@@ -226,11 +227,16 @@ def test_a_delta_table_is_read_by_its_log_and_from_its_own_folder(bucket: Bucket
     assert sorted(rows_of(read(declared(bucket.address("visits/"))))) == [(1, 3, 0), (2, 3, 0)]
     store = TableStore(KEY)
     assert store.fingerprint(declared(bucket.address("visits/"))) == store.fingerprint(declared(f"{folder}/"))
-    assert len(read.stamp(declared(bucket.address("visits/")))) == 3
+    before = read.stamp(declared(bucket.address("visits/")))
+    assert len(before) == 3
     newest = "visits/_delta_log/00000000000000000002.json"
     bucket.put(newest, (folder / "_delta_log" / newest[-25:]).read_bytes().replace(b'"ward=', b'"../ward='))
     found = cause(lambda: read(declared(bucket.address("visits/"))))
     assert found == "its log names a file that is not in its folder"
+    rewrite(folder, deleting(INLINE))
+    bucket.put(newest, (folder / "_delta_log" / newest[-25:]).read_bytes())
+    assert sorted(rows_of(read(declared(bucket.address("visits/"))))) == [(1, 3, 0)]
+    assert read.stamp(declared(bucket.address("visits/"))) != before
     bucket.put(newest, b"no log")
     assert cause(lambda: read(declared(bucket.address("visits/")))).startswith("its Delta log cannot be read")
 
