@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import partial
+from operator import eq
 from typing import Annotated, Any, ClassVar
 
 from pydantic import (
@@ -10,9 +11,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
-    SerializerFunctionWrapHandler,
     StringConstraints,
-    model_serializer,
 )
 from pydantic_core import CoreSchema
 
@@ -70,20 +69,12 @@ class Event(BaseModel):
 class SparingEvent(Event):
     """An event that leaves ``wire_omits`` out at their defaults: one that does without them stays as earlier versions wrote it."""
 
-    @model_serializer(mode="wrap")
-    def _omit(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = serialise(self)
-        for name, default in _omitted(type(self)):
-            if getattr(self, name) == default:
-                fields.pop(name, None)
-        return fields
-
-
-@cache
-def _omitted(kind: type[SparingEvent]) -> tuple[tuple[str, Any], ...]:
-    return tuple(
-        (name, kind.model_fields[name].get_default(call_default_factory=True)) for name in kind.wire_omits
-    )
+    @classmethod
+    def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
+        super().__pydantic_init_subclass__(**arguments)
+        for name in cls.wire_omits & cls.model_fields.keys():
+            field = cls.model_fields[name]
+            field.exclude_if = partial(eq, field.get_default(call_default_factory=True))
 
 
 Identifier = Annotated[
@@ -147,7 +138,7 @@ KeyId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
 """The public name of a noise key."""
 
 
-class Amount(Event):
+class Amount(SparingEvent):
     """A quantity of privacy budget.
 
     ``rho`` is set for sources under zero-concentrated differential privacy. Both it and ``epsilon`` add up from stream to
@@ -156,17 +147,11 @@ class Amount(Event):
     """
 
     wire_omits_defaults: ClassVar[bool] = True
+    wire_omits = frozenset({"rho"})
 
     epsilon: float
     delta: float
     rho: float | None = None
-
-    @model_serializer(mode="wrap")
-    def _omit_rho(self, serialise: SerializerFunctionWrapHandler) -> dict[str, float]:
-        fields: dict[str, float] = serialise(self)
-        if self.rho is None:
-            fields.pop("rho", None)
-        return fields
 
 
 class Position(Event):

@@ -60,10 +60,6 @@ class _WireSchema(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
         return False
 
-    def ser_schema(self, schema: Any) -> JsonSchemaValue | None:
-        """A serializer around a whole model only leaves fields out, as ``wire_omits_defaults`` and ``wire_omits`` say."""
-        return None if schema["type"] == "function-wrap" else super().ser_schema(schema)
-
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
         found = super().tagged_union_schema(schema)
         # The kinds tell the members apart; "discriminator" means different things to OpenAPI and AsyncAPI.

@@ -130,3 +130,17 @@ def test_what_nothing_was_priced_of_is_written_as_before_there_were_prices(surpl
     codec: Codec[Charge] = Codec(Charge, limit=MAX_EVENT_BYTES)
     assert encode(fast) == codec.encode(charge)
     assert (b"surplus" in encode(fast)) == bool(surplus)
+
+
+def models() -> list[type[Event]]:
+    found: list[type[Event]] = [Event]
+    for one in found:
+        found += one.__subclasses__()
+    return [one for one in found if one.__module__.startswith("schemas")]
+
+
+@pytest.mark.parametrize("model", models(), ids=lambda model: str(model.__name__))
+def test_a_model_leaves_out_what_it_says_and_no_other_field(model: type[Event]) -> None:
+    left_out = {name for name, field in model.model_fields.items() if field.exclude_if is not None}
+    assert left_out == model.wire_omits & model.model_fields.keys()
+    assert model.__subclasses__() or model.wire_omits <= model.model_fields.keys()
