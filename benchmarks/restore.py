@@ -19,10 +19,11 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
 from benchmarks.report import Figure, show_figures, write_json
-from benchmarks.streams import GC_THRESHOLDS, definitions
+from benchmarks.streams import definitions
 from schemas import Checkpoint
 from schemas.wire import encode, struct
 from stream.data import TableStore
+from stream.garbage import look_rarely
 from stream.noise import NoiseKey
 from stream.processors.base import Record
 from stream.processors.queries import QueryProcessor
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
-    gc.set_threshold(*GC_THRESHOLDS)
+    look_rarely()
     figures: dict[str, list[Figure]] = {}
     for streams in options.streams:
         for name, thresholds in (("equal thresholds", 1), ("thresholds of their own", streams)):

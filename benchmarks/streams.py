@@ -17,8 +17,6 @@ from stream.processors.columns import RecordColumns
 from stream.processors.topics import Topics
 
 CUTOFF: Final = 10
-GC_THRESHOLDS: Final = (100_000, 20, 20)
-"""Those that a service sets for itself."""
 THRESHOLD: Final = 1e6
 """Far above every value: no stream may reach its cutoff during a run."""
 

@@ -27,12 +27,28 @@ _decoder = json.JSONDecoder(object_pairs_hook=_once, parse_int=str, parse_float=
 
 def repeats_a_field(data: bytes | str) -> bool:
     """Whether an object in this JSON, which was read without complaint, has a name twice."""
+    if _has_all_its_marks(data if isinstance(data, bytes) else data.encode()):
+        return False
     text = data if isinstance(data, str) else data.decode()
     try:
         _decoder.decode(text)
     except _RepeatedError:
         return True
     return False
+
+
+def _has_all_its_marks(data: bytes) -> bool:
+    """A test in a fraction of the time: True means that no name is there twice.
+
+    Where nothing is escaped, quotation marks are those of names and texts alone. What is read and written again has each name
+    once, and as many marks as ``data`` only if it lost no name, whose own two are among them.
+    """
+    if b"\\" in data:
+        return False
+    try:
+        return _encode(msgspec.json.decode(data)).count(b'"') == data.count(b'"')
+    except (msgspec.MsgspecError, OverflowError, RecursionError, UnicodeError):
+        return False
 
 
 def may_repeat_a_field(data: bytes, event: msgspec.Struct) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -14,6 +15,7 @@ from hypothesis import settings as property_settings
 
 from sotto import AsyncClient
 from stream.data import adult
+from stream.garbage import look_rarely
 from stream.kafka.broker import LocalBroker
 from stream.kafka.broker_process import file_lock
 from stream.kafka.processes import RoleName, Service
@@ -31,6 +33,13 @@ lengthen_timeouts()
 os.environ.setdefault("SOTTO_BROKER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 pytest_plugins = ["tests.scheduling"]
+
+
+def pytest_collection_finish() -> None:
+    """Let alone what thousands of tests are made of."""
+    gc.collect()
+    look_rarely()
+
 
 StartService = Callable[[RoleName], Service]
 

@@ -435,6 +435,6 @@ def to_amount(cost: Cost, terms: Terms) -> Amount:
         return Amount(epsilon=epsilon, delta=terms.delta, rho=cost.rho / EPSILON_UNITS)
     return Amount(
         epsilon=cost.loss / EPSILON_UNITS,
-        delta=float(Fraction(cost.delta, DELTA_UNITS)),
+        delta=cost.delta / DELTA_UNITS,
         rho=cost.rho / EPSILON_UNITS if terms.accountant == "zcdp" else None,
     )

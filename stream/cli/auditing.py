@@ -9,6 +9,7 @@ from rich.console import Console
 
 from stream.audit import FALSE_ALARM, AuditError, Finding, audit_all, cases_of
 from stream.cli.output import AsJson, CommandError, show_json, show_table
+from stream.garbage import look_rarely
 
 RUNS = 5000
 """Runs per data set; all cases together then take three to four minutes of one processor."""
@@ -34,6 +35,7 @@ def audit(
     if not 0.0 < false_alarm < 1.0:
         raise typer.BadParameter("give a probability between 0 and 1", param_hint="--false-alarm")
     cases = cases_of(mechanism or [])
+    look_rarely()
     progress = Console(stderr=True)
     findings = []
     try:

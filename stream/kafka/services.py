@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from stream import tracing
+from stream.garbage import look_rarely
 from stream.kafka import reading
 from stream.kafka.acls import Role as AccessRole
 from stream.kafka.health import Health
@@ -76,9 +77,7 @@ async def serve(
         reading.install()
         log.info("ready to begin", role=role, kernel="python" if compiled() is None else "compiled")
         sys.setswitchinterval(SWITCH_SECONDS)
-        # Batches allocate hundreds of thousands of short-lived records: the default would collect every 700.
-        gc.freeze()
-        gc.set_threshold(100_000, 20, 20)
+        look_rarely()
         gc.enable()
         stop_when_told(engine.stop, stop_with_stdin=stop_with_stdin)
         engine.on_failure = end_soon
