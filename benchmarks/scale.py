@@ -25,8 +25,9 @@ from aiokafka import TopicPartition
 from benchmarks.installation import FOLDER, Installation, fill, install, make_queries, private_broker
 from benchmarks.programs import service
 from benchmarks.report import Figure, show_figures, write_json
-from benchmarks.streams import GC_THRESHOLDS, THRESHOLD, definitions, fetched
+from benchmarks.streams import THRESHOLD, definitions, fetched
 from stream.data import TableStore
+from stream.garbage import look_rarely
 from stream.kafka.broker import LocalBroker
 from stream.kafka.restore import reader
 from stream.noise import NoiseKey
@@ -39,8 +40,7 @@ TOPICS: Final = Topics(partitions=1)
 FEW: Final = 100
 BATCH: Final = 10_000
 ROUNDS: Final = 30
-DIGESTED_EVERY: Final = 300_000
-"""Answers between two digests of the streams that changed: about as many as a worker gives in that time."""
+"""So many batches are about as many answers as a worker gives between two digests of the streams that changed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _measure(streams: int) -> list[Figure]:
     """In a process of its own, so that memory is that of the streams alone."""
-    gc.set_threshold(*GC_THRESHOLDS)
+    look_rarely()
     few = _restored(FEW)
     gc.collect()
     before = _memory(os.getpid())
@@ -84,6 +84,8 @@ def _measure(streams: int) -> list[Figure]:
     rates: dict[str, list[float]] = {name: [] for name in loads}
     first_rate = _ask_each_once(many, streams)
     after = _memory(os.getpid()) - before
+    for processor in (few, many):
+        _digest(processor, 1)
     offset = streams
     for _ in range(ROUNDS):
         for name, (processor, reach) in loads.items():
@@ -92,6 +94,10 @@ def _measure(streams: int) -> list[Figure]:
     ratio = {
         name: median(own / base for own, base in zip(rates[name], rates["few"], strict=True)) for name in rates
     }
+    digested = [
+        1 / (1 / median(rates[name]) + _digest(processor, 2) / (ROUNDS * BATCH))
+        for name, processor in (("few", few), ("all", many))
+    ]
     return [
         ("restored from definitions, making them included", streams / restoring, "streams/s"),
         ("memory of an idle stream", idle, "bytes"),
@@ -102,6 +108,11 @@ def _measure(streams: int) -> list[Figure]:
         ("throughput, all open, all of them asked at random", median(rates["all"]), "answers/s"),
         (f"ratio to {FEW} open, {FEW} of them asked", ratio["active few"], ""),
         (f"ratio to {FEW} open, all of them asked at random", ratio["all"], ""),
+        (
+            f"the same with a digest of what changed after {ROUNDS * BATCH:,} answers",
+            digested[1] / digested[0],
+            "",
+        ),
     ]
 
 
@@ -132,12 +143,18 @@ def _query(stream: int, offset: int) -> Record:
 
 
 def _rate(processor: QueryProcessor, records: Sequence[Record]) -> float:
-    """Answers per second of processor time, the digests that fall due included."""
+    """Answers per second of processor time, digests left out."""
     began = time.process_time()
     processor.needs_tables(records)
     processor.process(records)
-    processor.idle(records[0].offset / DIGESTED_EVERY * STATUS_INTERVAL)
     return len(records) / (time.process_time() - began)
+
+
+def _digest(processor: QueryProcessor, intervals: int) -> float:
+    """Seconds of processor time for a digest of each stream that changed since the last time, so many intervals after the start."""
+    began = time.process_time()
+    processor.idle(STATUS_INTERVAL * intervals)
+    return time.process_time() - began
 
 
 def _ask_each_once(processor: QueryProcessor, streams: int) -> float:
