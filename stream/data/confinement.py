@@ -11,7 +11,6 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +20,7 @@ _VERSION: Final = 1
 _PATH_BENEATH: Final = 1
 _NO_NEW_PRIVILEGES: Final = 38
 
-_EXECUTE, _READ_FILE, _READ_FOLDER = 1 << 0, 1 << 2, 1 << 3
+_READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
 _TCP: Final = 0b11
 """To bind and to connect."""
 _SCOPES: Final = 0b11
@@ -35,6 +34,10 @@ _SYSTEM: Final = (
     *("/sys/devices/system/cpu", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage"),
 )
 """Of the machine: shared libraries, clocks, this process itself, and how many processors and how much memory there are."""
+
+
+_OURS: Final = Path(__file__).resolve().parents[2]
+"""The folder of these packages: that of all others once they are installed, or a source tree."""
 
 
 class _Rules(ctypes.Structure):
@@ -56,7 +59,7 @@ def version() -> int:
 def confine(readable: Iterable[Path]) -> bool:
     """From here on this process opens files to read alone: those at or below these paths, its own programs' and a few of the system's.
 
-    It writes nothing, and where the kernel can see to that (6.7, 6.12) it uses no TCP and signals nobody outside. Whether it is so:
+    It writes nothing and starts no program, and where the kernel can see to that (6.7, 6.12) it uses no TCP and signals nobody outside. Whether it is so:
     False where there is no Landlock, and then nothing has changed. OSError if it cannot be.
     """
     if not (known := version()):
@@ -67,9 +70,8 @@ def confine(readable: Iterable[Path]) -> bool:
     ruleset = _checked(_call(_CREATE, ctypes.byref(rules), ctypes.c_size_t(size), ctypes.c_uint32(0)))
     try:
         for path in {*readable, *_programs(), *map(Path, _SYSTEM)}:
-            # Nobody reads what is not there, or may not be opened.
-            with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-                _let_read(ruleset, path)
+            _allow(ruleset, path, _READ_FILE | _READ_FOLDER)
+        _allow(ruleset, _OURS, _READ_FOLDER)
         if ctypes.CDLL(None, use_errno=True).prctl(_NO_NEW_PRIVILEGES, *map(ctypes.c_ulong, (1, 0, 0, 0))):
             raise _failure()
         _checked(_call(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0)))
@@ -79,17 +81,23 @@ def confine(readable: Iterable[Path]) -> bool:
 
 
 def _programs() -> Iterator[Path]:
-    """Where Python and what it imports lie."""
+    """Where Python and what it imports lie; of a source tree the packages alone, since services may keep their keys beside them."""
+    apart = _OURS if _OURS.joinpath("pyproject.toml").exists() else None
     for path in (sys.prefix, sys.base_prefix, *sys.path, *os.environ.get("LD_LIBRARY_PATH", "").split(":")):
-        if path:
+        if path and Path(path).resolve() != apart:
             yield Path(path)
-    yield Path(__file__).parents[2]
+    yield from (_OURS / "schemas", _OURS / "stream")
 
 
-def _let_read(ruleset: int, path: Path) -> None:
-    opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+def _allow(ruleset: int, path: Path, rights: int) -> None:
+    """Have what lies at or below a path opened so; nobody opens what is not there, or may not be."""
     try:
-        rights = _READ_FILE | _EXECUTE | (_READ_FOLDER if path.is_dir() else 0)
+        opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    try:
+        if not path.is_dir():
+            rights &= ~_READ_FOLDER
         below = _Below(rights, opened)
         _checked(
             _call(
