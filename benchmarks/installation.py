@@ -7,10 +7,12 @@ import logging
 import random
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGTERM, signal
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -50,7 +52,8 @@ class Installation:
 
 @contextmanager
 def private_broker(partitions: int = PARTITIONS) -> Iterator[Settings]:
-    """A broker of the benchmarks' own, with nothing in it; its data is removed afterwards."""
+    """A broker of the benchmarks' own, with nothing in it; its data is removed afterwards, and it ends with whoever is told to end."""
+    signal(SIGTERM, lambda *_: sys.exit(128 + SIGTERM))
     # Its warnings are of retries, as usual with topics that are new.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     broker = LocalBroker(FOLDER / "broker")
