@@ -19,6 +19,7 @@ from rich.table import Table as RichTable
 from benchmarks.report import console
 from schemas import StreamSpec
 from sotto import Driver
+from stream.garbage import look_rarely
 from stream.mechanisms.maximum_entropy import NoisyMarginal, fit
 from stream.noise import block_words, sampler
 from stream.processors.base import Record
@@ -118,8 +119,7 @@ def _questions() -> list[tuple[str, str]]:
         return seconds
 
     gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 20)  # as services do
+    look_rarely()
     first = asked(wheres)
     fresh = asked(others)
     again = (wheres * (ASKED // len(wheres)))[: ASKED // 4]

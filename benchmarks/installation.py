@@ -52,7 +52,8 @@ class Installation:
 
 @contextmanager
 def private_broker(partitions: int = PARTITIONS) -> Iterator[Settings]:
-    """A broker of the benchmarks' own, with nothing in it; its data is removed afterwards, and it ends with whoever is told to end."""
+    """A broker of the benchmarks' own, with nothing in it; its data is removed afterwards."""
+    # A benchmark that is told to end takes the programs with it that it has started; the broker looks after itself.
     signal(SIGTERM, lambda *_: sys.exit(128 + SIGTERM))
     # Its warnings are of retries, as usual with topics that are new.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

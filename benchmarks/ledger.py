@@ -33,6 +33,7 @@ from schemas import (
 )
 from schemas.wire import Codec
 from stream.data import TableStore
+from stream.garbage import look_rarely
 from stream.kafka.restore import reader
 from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--broker", action="store_true", help="also on a private broker, with the service itself")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
-    gc.set_threshold(100_000, 20, 20)
+    look_rarely()
     figures = measured(options.grants, options.sources)
     title = f"{options.grants:,} grants over {options.sources:,} sources"
     show_figures(title, figures)

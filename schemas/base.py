@@ -147,7 +147,7 @@ class Amount(SparingEvent):
     """
 
     wire_omits_defaults: ClassVar[bool] = True
-    wire_omits = frozenset({"rho"})
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"rho"})
 
     epsilon: float
     delta: float

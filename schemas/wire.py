@@ -211,13 +211,19 @@ class _Place:
         return words
 
 
+def models() -> list[type[Event]]:
+    """All models of events, those before that others are made of."""
+    found: list[type[Event]] = [Event]
+    for one in found:
+        found += one.__subclasses__()
+    return found
+
+
 @cache
 def contract_words() -> frozenset[str]:
     """All names of fields and kinds of the contract: the closed list of what an event may be told by."""
     words: set[str] = set()
-    models = [Event]
-    for model in models:
-        models += model.__subclasses__()
+    for model in models():
         for name, field in model.model_fields.items():
             words.add(name)
             if name == "kind":

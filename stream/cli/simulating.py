@@ -14,7 +14,6 @@ from schemas import Source, StreamSpec
 from stream.cli.output import AsJson, CommandError, amount, asked, read_document, say, show_json, show_table
 from stream.cli.plotting import new_figure, plot_simulation
 from stream.cli.public_data import RegisteredSources, public_data
-from stream.garbage import look_rarely
 from stream.simulation import Figures, Report, read_questions
 from stream.simulation import simulate as simulate_stream
 
@@ -73,7 +72,6 @@ def simulate(
         registered.find(wanted.source) if source is None else _sources.validate_json(read_document(source))
     )
     seed = secrets.randbits(31) if seed is None else seed
-    look_rarely()
     frame, data = public_data(definition, registered, table, rows, seed)
     with Console(stderr=True).status(
         f"simulating {runs:,} run{'s' * (runs != 1)} of {len(asked_for):,} questions"

@@ -35,7 +35,6 @@ _SYSTEM: Final = (
 )
 """Of the machine: shared libraries, clocks, this process itself, and how many processors and how much memory there are."""
 
-
 _OURS: Final = Path(__file__).resolve().parents[2]
 """The folder of these packages: that of all others once they are installed, or a source tree."""
 

@@ -127,10 +127,7 @@ class GuardedReader:
         request = {
             "wanted": wanted,
             "source": source.model_dump(mode="json"),
-            # An address is read with drivers' settings and credentials, which lie anywhere.
-            "folders": None
-            if parts is None
-            else [str(root.resolve()) for root in limits.roots if isinstance(root, Path)],
+            "folders": [str(root.resolve()) for root in limits.roots if isinstance(root, Path)],
             "parts": None if parts is None else [(one.location, one.size, one.stamp, one.cells) for one in parts],
             "table_bytes": limits.table_bytes,
             "reading_bytes": limits.reading_bytes,

@@ -19,7 +19,8 @@ def main() -> None:
     """Read one table."""
     request = json.load(sys.stdin)
     _limit(request["reading_bytes"], request["seconds"])
-    if request["folders"] is not None:
+    # An address is read with drivers' settings and credentials, which lie anywhere.
+    if request["parts"] is not None:
         confine(map(Path, request["folders"]))
     from stream.data.sending import send  # noqa: PLC0415  (it begins threads)
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import string
-from base64 import b85encode
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
-from zlib import crc32
 
 import numpy as np
 import polars as pl
@@ -24,6 +20,7 @@ from stream.data.checks import check_table
 from stream.data.parts import local_parts
 from stream.data.places import sheets_of
 from stream.data.sheets import BATCH_ROWS, FileSheet
+from tests.unit.data.delta_logs import INLINE, deleting, rewrite, vector_in, with_features, write_vector, z85
 from tests.unit.data.guarded import cause, rows_of
 from tests.unit.data.small import source
 
@@ -34,8 +31,6 @@ ATTRIBUTES: dict[str, Domain] = {
     "ward": Categories(values=("A/B", "C d", "none"), other="none"),
 }
 FIRST = {"x": [5, 1, 2, 3], "year": [2024, 2023, 2023, 2023], "ward": ["C d", "A/B", "A/B", None]}
-FIRST_ROW = bytes.fromhex("d1d33964 0100000000000000 00000000 3a30000001000000 00000000 10000000 0000")
-"""The bitmap with 0 in it, as Delta's protocol has it serialised: magic number, number of parts, part 0, its Roaring bitmap."""
 ROWS = [(1, 3, 0), (2, 3, 0), (3, 3, 2), (5, 4, 1)]
 
 
@@ -55,33 +50,6 @@ def reader(*roots: Path, reading: int = 1 << 30) -> GuardedReader:
 
 def declared(path: object, attributes: dict[str, Domain] = ATTRIBUTES) -> TableSource:
     return source(attributes, path=str(path))
-
-
-def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change each entry of the newest commit in the log."""
-    commit = max((folder / "_delta_log").glob("*.json"))
-    entries = [json.loads(line) for line in commit.read_text().splitlines()]
-    for entry in entries:
-        change(entry)
-    commit.write_text("\n".join(map(json.dumps, entries)))
-
-
-def with_features(*names: str) -> Callable[[dict[str, Any]], object]:
-    """A change of a commit: in place of what it says of itself, that readers have to know of some features."""
-    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": names, "writerFeatures": names}
-
-    def change(entry: dict[str, Any]) -> None:
-        if entry.pop("commitInfo", None) is not None:
-            entry["protocol"] = protocol
-
-    return change
-
-
-def z85(raw: bytes) -> str:
-    """Bytes as text: the alphabet of ZeroMQ's RFC 32, which is not that of Python's base 85."""
-    python = string.digits + string.ascii_uppercase + string.ascii_lowercase + "!#$%&()*+-;<=>?@^_`{|}~"
-    zeromq = string.digits + string.ascii_lowercase + string.ascii_uppercase + ".-:+=^!/*?&<>()[]{}@%$#"
-    return b85encode(raw + bytes(-len(raw) % 4)).decode().translate(str.maketrans(python, zeromq))
 
 
 def test_the_newest_version_is_read_with_the_cells_that_its_log_says(visits: Path) -> None:
@@ -187,36 +155,6 @@ def test_a_table_with_mapped_columns_is_refused(tmp_path: Path) -> None:
     )
     found = cause(lambda: reader(tmp_path)(declared(f"{folder}/", {"x": ATTRIBUTES["x"]})))
     assert "column mapping" in found
-
-
-def deleting(vector: dict[str, Any], *, where: str = "") -> Callable[[dict[str, Any]], object]:
-    """A change of a commit: rows of the files with this in their paths are deleted in place, as a deletion vector says."""
-
-    def change(entry: dict[str, Any]) -> None:
-        with_features("deletionVectors")(entry)
-        if (added := entry.get("add")) and where in added["path"]:
-            added["deletionVector"] = vector
-
-    return change
-
-
-def vector_in(storage: str, at: str) -> dict[str, Any]:
-    return {
-        "storageType": storage,
-        "pathOrInlineDv": at,
-        "offset": 1,
-        "sizeInBytes": len(FIRST_ROW),
-        "cardinality": 1,
-    }
-
-
-def write_vector(file: Path) -> None:
-    """A file of deletion vectors: its version, then the size, the bitmap and the checksum of each."""
-    size, checksum = (number.to_bytes(4, "big") for number in (len(FIRST_ROW), crc32(FIRST_ROW)))
-    file.write_bytes(b"\x01" + size + FIRST_ROW + checksum)
-
-
-INLINE = {"storageType": "i", "pathOrInlineDv": z85(FIRST_ROW), "sizeInBytes": len(FIRST_ROW), "cardinality": 1}
 
 
 def test_rows_that_were_deleted_in_place_are_never_read(visits: Path) -> None:

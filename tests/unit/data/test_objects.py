@@ -21,10 +21,10 @@ from stream.data.objects import _client
 from stream.data.places import sheets_of
 from stream.data.roots import parse_roots
 from tests.unit.data import guarded
+from tests.unit.data.delta_logs import INLINE, deleting, rewrite
 from tests.unit.data.guarded import rows_of
 from tests.unit.data.servers import STORE_SECRET, let_into_the_store
 from tests.unit.data.small import source
-from tests.unit.data.test_delta import INLINE, deleting, rewrite
 
 KEY = bytes(range(32))
 ATTRIBUTES: dict[str, Domain] = {

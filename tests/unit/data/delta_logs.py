@@ -1,0 +1,71 @@
+"""Logs of Delta tables changed as other writers would write them: features, and rows that are deleted in place."""
+
+from __future__ import annotations
+
+import json
+import string
+from base64 import b85encode
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+FIRST_ROW = bytes.fromhex("d1d33964 0100000000000000 00000000 3a30000001000000 00000000 10000000 0000")
+"""The bitmap with 0 in it, as Delta's protocol has it serialised: magic number, number of parts, part 0, its Roaring bitmap."""
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change each entry of the newest commit in the log."""
+    commit = max((folder / "_delta_log").glob("*.json"))
+    entries = [json.loads(line) for line in commit.read_text().splitlines()]
+    for entry in entries:
+        change(entry)
+    commit.write_text("\n".join(map(json.dumps, entries)))
+
+
+def with_features(*names: str) -> Callable[[dict[str, Any]], object]:
+    """A change of a commit: in place of what it says of itself, that readers have to know of some features."""
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": names, "writerFeatures": names}
+
+    def change(entry: dict[str, Any]) -> None:
+        if entry.pop("commitInfo", None) is not None:
+            entry["protocol"] = protocol
+
+    return change
+
+
+def z85(raw: bytes) -> str:
+    """Bytes as text: the alphabet of ZeroMQ's RFC 32, which is not that of Python's base 85."""
+    python = string.digits + string.ascii_uppercase + string.ascii_lowercase + "!#$%&()*+-;<=>?@^_`{|}~"
+    zeromq = string.digits + string.ascii_lowercase + string.ascii_uppercase + ".-:+=^!/*?&<>()[]{}@%$#"
+    return b85encode(raw + bytes(-len(raw) % 4)).decode().translate(str.maketrans(python, zeromq))
+
+
+def deleting(vector: dict[str, Any], *, where: str = "") -> Callable[[dict[str, Any]], object]:
+    """A change of a commit: rows of the files with this in their paths are deleted in place, as a deletion vector says."""
+
+    def change(entry: dict[str, Any]) -> None:
+        with_features("deletionVectors")(entry)
+        if (added := entry.get("add")) and where in added["path"]:
+            added["deletionVector"] = vector
+
+    return change
+
+
+def vector_in(storage: str, at: str) -> dict[str, Any]:
+    return {
+        "storageType": storage,
+        "pathOrInlineDv": at,
+        "offset": 1,
+        "sizeInBytes": len(FIRST_ROW),
+        "cardinality": 1,
+    }
+
+
+def write_vector(file: Path) -> None:
+    """A file of deletion vectors: its version, then the size, the bitmap and the checksum of each."""
+    size, checksum = (number.to_bytes(4, "big") for number in (len(FIRST_ROW), crc32(FIRST_ROW)))
+    file.write_bytes(b"\x01" + size + FIRST_ROW + checksum)
+
+
+INLINE = {"storageType": "i", "pathOrInlineDv": z85(FIRST_ROW), "sizeInBytes": len(FIRST_ROW), "cardinality": 1}
