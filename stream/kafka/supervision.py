@@ -51,9 +51,10 @@ class Supervision:
                 continue
             longest = max(longest, now - since)
             self._tell_if_long(task, now)
-            if task.refusal:
-                refusals.add(task.refusal)
-            if task.failing_since is not None and now - task.failing_since > FAILING_SECONDS:
+            standing = task.standing
+            if standing.refusal:
+                refusals.add(standing.refusal)
+            if standing.failing_since is not None and now - standing.failing_since > FAILING_SECONDS:
                 failing.append(task.partition)
             contact = self._membership.contact
             if name in ON_KAFKA and contact is not None and now - max(since, contact) > STALLED_SECONDS:

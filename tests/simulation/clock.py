@@ -11,7 +11,7 @@ from heapq import heappop
 from typing import Any
 from unittest.mock import patch
 
-from stream.kafka import health, membership, partition, reports, stamps, steps, supervision
+from stream.kafka import answering, health, membership, partition, reports, stamps, steps, supervision
 
 EPOCH = 1_750_000_000.0
 """The wall clock at the start of every run, in seconds."""
@@ -89,7 +89,7 @@ def virtual_time() -> Iterator[VirtualLoop]:
     loop = VirtualLoop()
     clock = _Time(loop)
     with ExitStack() as patches:
-        for module in (health, membership, partition, reports, stamps, steps, supervision):
+        for module in (answering, health, membership, partition, reports, stamps, steps, supervision):
             patches.enter_context(patch.object(module, "time", clock))
         try:
             yield loop

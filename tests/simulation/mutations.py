@@ -13,6 +13,7 @@ from aiokafka import ConsumerRecord, TopicPartition
 
 from stream.accounting.accounts import Account
 from stream.kafka import engine, lives, restore, standby
+from stream.kafka.answering import Answering
 from stream.kafka.arrivals import WAIT_MS, Arrivals
 from stream.kafka.clients import KAFKA, Clients, Consumer
 from stream.kafka.engine import Engine
@@ -264,7 +265,7 @@ def answers_outside_the_transaction() -> Iterator[None]:
 @contextmanager
 def old_fetches_not_filtered() -> Iterator[None]:
     """Records from before the seek are answered as well."""
-    with patch.object(PartitionTask, "_news", lambda *arguments: arguments[-1]):
+    with patch.object(Answering, "_news", lambda *arguments: arguments[-1]):
         yield
 
 
@@ -423,13 +424,13 @@ def partitions_taken_while_leaving() -> Iterator[None]:
 @contextmanager
 def refused_while_stopping() -> Iterator[None]:
     """Who is told to stop while a control event is under way refuses the queries that wait for it."""
-    follow = PartitionTask._follow_to_end
+    follow = Answering._follow_to_end
 
-    async def hasty(self: PartitionTask, life: Any) -> None:
+    async def hasty(self: Answering, life: Any) -> None:
         with suppress(Stopped):
             await follow(self, life)
 
-    with patch.object(PartitionTask, "_follow_to_end", hasty):
+    with patch.object(Answering, "_follow_to_end", hasty):
         yield
 
 

@@ -15,8 +15,11 @@ from stream.processors.base import Processor
 from stream.settings import Settings
 
 
-def task_of_a_worker(clock: Callable[[], float] = time.time) -> PartitionTask:
+def equipment_of_a_worker(clock: Callable[[], float] = time.time) -> Equipment:
     nobody = cast(Consumer, None)
     role = Role("worker", "group", "status", lambda _: cast(Processor, None))
-    metrics = Metrics("worker")
-    return PartitionTask(0, Equipment(role, Settings(), KAFKA, nobody, nobody, metrics, clock=clock))
+    return Equipment(role, Settings(), KAFKA, nobody, nobody, Metrics("worker"), clock=clock)
+
+
+def task_of_a_worker(clock: Callable[[], float] = time.time) -> PartitionTask:
+    return PartitionTask(0, equipment_of_a_worker(clock))

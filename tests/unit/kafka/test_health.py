@@ -13,7 +13,7 @@ from stream.kafka.broker_config import HOST, free_port
 from stream.kafka.health import HUNG_SECONDS, Health
 from stream.kafka.membership import Membership, MembershipLostError
 from stream.kafka.partition import PartitionTask
-from stream.kafka.steps import Step, StepName
+from stream.kafka.steps import Standing, Step, StepName
 from stream.kafka.supervision import FAILING_SECONDS, STALLED_SECONDS, StalledError, Supervision
 
 
@@ -30,13 +30,12 @@ class Clock:
 class Task:
     """What supervision looks at of a partition's task."""
 
-    refusal = ""
-
     def __init__(self, partition: int, name: StepName, since: float, failing_since: float | None = None) -> None:
         self.partition = partition
         self.step = Step()
         self.step.name, self.step.since = name, since
-        self.failing_since = failing_since
+        self.standing = Standing()
+        self.standing.failing_since = failing_since
 
 
 class Member:

@@ -9,11 +9,13 @@ from typing import Any, cast
 
 from aiokafka import TopicPartition
 
+from stream.kafka.answering import Answering
 from stream.kafka.gathering import Gathering
 from stream.kafka.lives import Life
 from stream.kafka.positions import GroupOffsets
+from stream.kafka.steps import Standing, Step
 from stream.processors.base import Outputs, Processor
-from tests.unit.kafka.tasks import task_of_a_worker
+from tests.unit.kafka.tasks import equipment_of_a_worker
 
 STEP_SECONDS = 0.2
 HEARTBEAT_SECONDS = 0.01
@@ -38,7 +40,7 @@ class SlowProcessor:
 
 async def heartbeats_during_a_batch(*, heavy: bool) -> int:
     """How often others get their turn while one event is answered."""
-    task = task_of_a_worker()
+    answering = Answering(0, equipment_of_a_worker(), asyncio.Event(), Step(), Standing())
     processor = cast(Processor, SlowProcessor(heavy=heavy))
     offsets = GroupOffsets()
     gathering = Gathering(TopicPartition("state", 0), offsets, patience=0.0)
@@ -52,7 +54,7 @@ async def heartbeats_during_a_batch(*, heavy: bool) -> int:
             heartbeats += 1
 
     beating = asyncio.create_task(beat())
-    outputs = await task._process(life, [cast(Any, object())])
+    outputs = await answering._process(life, [cast(Any, object())])
     beating.cancel()
     assert [len(messages) for _, _, messages in outputs] == [1]
     return heartbeats
