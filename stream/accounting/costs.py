@@ -292,17 +292,18 @@ def is_pure(calibration: Calibration) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def stream_cost(calibration: Calibration, accountant: str) -> Cost:
+def stream_cost(calibration: Calibration, accountant: str, *, uneven: bool = False) -> Cost:
     """What a stream may spend at most.
 
     Under ``pure`` this is its (ε, δ), with δ = 0 where the parts add up to ε by themselves. Under ``zcdp`` it is what the
     parts add up to, and Σ ε²/2 over them (Bun & Steinke 2016, Proposition 1.4 and Lemma 1.7) with the ρ of Gaussian noise.
+    Of charges that are ``uneven`` only the sum is known, and one answer may take it all: together they are one pure part.
     """
     parts = losses(calibration)
     if accountant == "zcdp":
         return Cost(
             _units_up(parts.total, EPSILON_UNITS),
-            rho=_units_up(parts.rho, EPSILON_UNITS),
+            rho=_units_up(parts.total**2 / 2 if uneven else parts.rho, EPSILON_UNITS),
             unbounded=1 if parts.gaussian else 0,
         )
     delta = 0 if is_pure(calibration) else _units_up(Fraction(calibration.delta), DELTA_UNITS)
@@ -317,6 +318,8 @@ def realised_cost(
     tops: int,
     surplus: int = 0,
     extensions: Extensions = (),
+    *,
+    uneven: bool = False,
 ) -> Cost:
     """What a transcript with so many answers, ``tops`` of them charged, has provably spent.
 
@@ -324,7 +327,7 @@ def realised_cost(
     the first answer. By adding up, a transcript has lost what its losses say; its ρ, and an (ε, δ) that
     rests on optimal composition, count as spent in full, those of an extension as soon as it may have been used.
     """
-    full = stream_cost(calibration, accountant)
+    full = stream_cost(calibration, accountant, uneven=uneven)
     if answered == 0:
         return NOTHING
     charges = tops + Fraction(surplus, PARTS)
@@ -339,23 +342,25 @@ def realised_cost(
         spent = Cost(_units_up(loss, EPSILON_UNITS), full.delta, full.rho, 1 if drawn else 0).least(full)
     start = calibration.cutoff
     for extension in extensions:
-        spent += _realised_extension(calibration, accountant, extension, start, charges)
+        spent += _realised_extension(calibration, accountant, extension, start, charges, uneven=uneven)
         start += extension.answers
     return spent
 
 
 @lru_cache(maxsize=4096)
-def extension_cost(calibration: Calibration, accountant: str, extension: Extension, start: int) -> Cost:
+def extension_cost(
+    calibration: Calibration, accountant: str, extension: Extension, start: int, *, uneven: bool = False
+) -> Cost:
     """What further charged answers may spend at most, of a stream that ``start`` of them come before.
 
     Under ``pure`` they are added up, or composed optimally by themselves. Under ``zcdp`` charges that are independent of each
-    other count like those of the opening. A threshold drawn once ties them to all that came before: given that, they are
-    pure with what is lost by then twice, and what they add. docs/composition.md, "Extensions", has the proofs.
+    other count like those of the opening. A threshold drawn once ties them to all that came before, as does one sum for charges
+    that are ``uneven``: given that, they are pure with what is lost by then twice, and what they add. docs/composition.md, "Extensions", has the proofs.
     """
     parts = losses(calibration)
     loss = extension.answers * parts.further
     if accountant == "zcdp":
-        if are_independent(calibration):
+        if are_independent(calibration) and not uneven:
             rho = extension.answers * parts.further**2 / 2
         else:
             rho = (2 * lost(calibration, Fraction(start)) + loss) ** 2 / 2
@@ -367,11 +372,11 @@ def extension_cost(calibration: Calibration, accountant: str, extension: Extensi
 
 
 @lru_cache(maxsize=4096)
-def grant_cost(calibration: Calibration, accountant: str, extensions: Extensions) -> Cost:
+def grant_cost(calibration: Calibration, accountant: str, extensions: Extensions, *, uneven: bool = False) -> Cost:
     """What a stream with all its extensions may spend at most."""
-    cost, start = stream_cost(calibration, accountant), calibration.cutoff
+    cost, start = stream_cost(calibration, accountant, uneven=uneven), calibration.cutoff
     for extension in extensions:
-        cost += extension_cost(calibration, accountant, extension, start)
+        cost += extension_cost(calibration, accountant, extension, start, uneven=uneven)
         start += extension.answers
     return cost
 
@@ -396,7 +401,13 @@ def are_independent(calibration: Calibration) -> bool:
 
 
 def _realised_extension(
-    calibration: Calibration, accountant: str, extension: Extension, start: int, charges: Fraction
+    calibration: Calibration,
+    accountant: str,
+    extension: Extension,
+    start: int,
+    charges: Fraction,
+    *,
+    uneven: bool,
 ) -> Cost:
     """What of an extension is spent after so many charges: some of it as soon as an answer may have come that the ``start``
     charges before it do not pay for. Where answers may be free, that is when less than one of these is left.
@@ -404,7 +415,7 @@ def _realised_extension(
     free = not isinstance(calibration, AnswersCalibration)
     if charges <= start - free:
         return NOTHING
-    full = extension_cost(calibration, accountant, extension, start)
+    full = extension_cost(calibration, accountant, extension, start, uneven=uneven)
     if full.delta:
         return full
     parts = losses(calibration)

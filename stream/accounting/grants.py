@@ -50,13 +50,17 @@ class Claim:
 
 @dataclass(slots=True)
 class Grant:
-    """One stream's reservation and what is known of its spending; ``shared`` is its part in its source's population."""
+    """One stream's reservation and what is known of its spending; ``shared`` is its part in its source's population.
+
+    ``uneven`` says whether its answers may be priced by their ε alone (`stream.accounting.prices.are_uneven`).
+    """
 
     spec: StreamSpec
     calibration: Calibration
     identity: StreamIdentity
     claim: Claim
     shared: Claim | None = None
+    uneven: bool = False
     analyst: str | None = None
     state: StreamState = "open"
     ending: Literal["halted", "closed"] | None = None
@@ -108,18 +112,22 @@ class Grant:
         for known, extension in enumerate(self.extensions):
             if extension.request == request:
                 start = charged_answers(self.calibration, self.extensions[:known])
-                return extension, extension_cost(self.calibration, accountant, extension, start)
+                return extension, self.cost_of(extension, accountant, start)
         return None
+
+    def cost_of(self, extension: Extension, accountant: str, start: int) -> Cost:
+        """What an extension costs that ``start`` charged answers come before."""
+        return extension_cost(self.calibration, accountant, extension, start, uneven=self.uneven)
 
     def price(self, claim: Claim) -> None:
         """Work out anew what it costs, after an opening or an extension."""
-        claim.cost = grant_cost(self.calibration, claim.accountant, self.extensions)
+        claim.cost = grant_cost(self.calibration, claim.accountant, self.extensions, uneven=self.uneven)
         self.measure(claim)
 
     def measure(self, claim: Claim) -> None:
         """Work out anew what of the cost is spent, refunded and counted: from what it has come to, and nothing else."""
         figures = (self.answered, self.tops, self.surplus, self.extensions)
-        realised = realised_cost(self.calibration, claim.accountant, *figures)
+        realised = realised_cost(self.calibration, claim.accountant, *figures, uneven=self.uneven)
         if self.lost:
             claim.spent = claim.cost
         else:

@@ -24,9 +24,10 @@ from stream.accounting.accounts import Account, People
 from stream.accounting.budgets import Allotment, Budget
 from stream.accounting.changes import Change, Changes
 from stream.accounting.charge_checks import check_report
-from stream.accounting.costs import NOTHING, PARTS, extension_cost
+from stream.accounting.costs import NOTHING, PARTS
 from stream.accounting.extensions import plan_extension
 from stream.accounting.grants import Grant
+from stream.accounting.prices import are_uneven
 from stream.accounting.refusals import RefusedError
 
 _NONE = (NOTHING,) * 4
@@ -185,7 +186,8 @@ class Ledger:
         if (owner := self.owner_of.get(spec.stream)) is not None:
             raise RefusedError(f"stream name '{spec.stream}' was used before, on source '{owner}'; choose another")
         shared = None if account.people is None else account.people.budget.claim()
-        grant = Grant(spec, calibration, identity, account.budget.claim(), shared, analyst)
+        uneven = are_uneven(account.source, spec.mechanism, calibration)
+        grant = Grant(spec, calibration, identity, account.budget.claim(), shared, uneven, analyst)
         for budget, claim in account.budgets(grant):
             grant.price(claim)
             budget.require_of(analyst, claim.counted)
@@ -217,7 +219,7 @@ class Ledger:
             )
         extension = plan_extension(grant.spec, grant.calibration, grant.extensions, request, epsilon, delta)
         for budget, claim in account.budgets(grant):
-            cost = extension_cost(grant.calibration, claim.accountant, extension, grant.cutoff)
+            cost = grant.cost_of(extension, claim.accountant, grant.cutoff)
             budget.require_of(grant.analyst, grant.counts(claim, cost) - claim.counted)
         grant.extensions += (extension,)
         grant.state, grant.settled, grant.reason = "open", False, None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from schemas import AnswersCalibration, Calibration, EstimateCalibration, Laplace, Mechanism
+from schemas import AnswersCalibration, Calibration, EstimateCalibration, Laplace, Mechanism, Source, TableSource
 from stream.accounting.answers import promised_answers
 from stream.accounting.costs import EPSILON_UNITS, PARTS, is_pure, losses
 from stream.accounting.estimates import NUMBERS_PART
@@ -35,6 +35,19 @@ class Price:
 def takes_alpha(calibration: Calibration) -> bool:
     """Whether answers of a stream may be charged otherwise than its ordinary ones: where charges add up in each transcript."""
     return isinstance(calibration, EstimateCalibration | AnswersCalibration) and is_pure(calibration)
+
+
+def are_uneven(source: Source, mechanism: Mechanism, calibration: Calibration) -> bool:
+    """Whether a stream's independent answers may be priced by their ε alone, so that nothing is known of their squares.
+
+    An error may be asked of counts of a table. Where the source itself counts by ``zcdp``, `answer_price` sees to the squares.
+    """
+    return (
+        isinstance(source, TableSource)
+        and source.accountant == "pure"
+        and isinstance(mechanism, Laplace)
+        and takes_alpha(calibration)
+    )
 
 
 def epsilon_of(calibration: Calibration, parts: int) -> float:

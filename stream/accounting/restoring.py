@@ -20,6 +20,7 @@ from stream.accounting.budgets import Budget
 from stream.accounting.costs import Terms
 from stream.accounting.grants import Claim, Grant
 from stream.accounting.ledger import Ledger
+from stream.accounting.prices import are_uneven
 
 
 def restore(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
@@ -93,6 +94,7 @@ def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration
         identity=record.identity,
         claim=account.budget.claim(),
         shared=None if account.people is None else account.people.budget.claim(),
+        uneven=are_uneven(account.source, record.spec.mechanism, calibration),
         analyst=record.analyst,
         state=record.state,
         ending=record.ending,

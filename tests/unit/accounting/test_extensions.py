@@ -19,6 +19,7 @@ from stream.accounting.composition import optimal_delta, optimal_round_epsilon
 from stream.accounting.costs import (
     DELTA_UNITS,
     EPSILON_UNITS,
+    PARTS,
     Cost,
     extension_cost,
     grant_cost,
@@ -190,6 +191,17 @@ def test_under_zcdp_independent_charges_add_up_and_those_of_one_threshold_count_
     assert extension_cost(planned, "zcdp", extension, 5) == Cost(
         math.ceil(loss * EPSILON_UNITS), rho=math.ceil(rho * EPSILON_UNITS)
     )
+
+
+def test_uneven_charges_of_a_stream_and_its_extension_cost_no_less_than_one_answer_that_takes_them_all() -> None:
+    spec, planned = plan(LAPLACE)
+    extension = plan_extension(spec, planned, (), ASKED, 0.5, 0.0)
+    whole = (planned.cutoff + extension.answers) * losses(planned).further
+    even, uneven = (grant_cost(planned, "zcdp", (extension,), uneven=uneven) for uneven in (False, True))
+    assert even.rho < whole**2 / 2 * EPSILON_UNITS <= uneven.rho
+    assert even.loss == uneven.loss == math.ceil(whole * EPSILON_UNITS)
+    used = realised_cost(planned, "zcdp", 1, 1, surplus=30 * PARTS, extensions=(extension,), uneven=True)
+    assert used == uneven
 
 
 @settings(deadline=None, max_examples=60)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sotto import Driver, Refused
+from sotto import Driver, Refused, Rejected
 from tests.unit.processors.installation import HIGH, KEY, TABLE, VALUES, spec
 
 PATIENTS: dict[str, Any] = {"population": "patients", "epsilon": 3.0}
@@ -112,6 +112,42 @@ def test_a_population_counts_by_its_own_accountant() -> None:
     record = driver.population("patients")
     assert record.granted.rho == pytest.approx(2 * 0.1**2 / 2)
     assert driver.budget("wards").granted.rho is None
+
+
+WANTED_ERRORS: dict[str, Any] = {
+    "stream": "a",
+    "source": "people",
+    "mechanism": {"kind": "laplace", "answers": 100},
+    "epsilon": 2.0,
+    "expected_queries": 100,
+}
+
+
+def table_of_forty(driver: Driver, **more: Any) -> None:
+    driver.register({**TABLE, "epsilon": 10.0, **more}, {"age": [30] * 40, "sex": ["F"] * 40})
+
+
+@pytest.mark.parametrize("joins", ["before", "after"])
+def test_one_answer_may_take_all_of_a_grant_that_adds_up_and_a_zcdp_population_counts_it_so(joins: str) -> None:
+    """All of ε = 2 in one answer is ρ = 2²/2, and not the 2²/200 of a hundred even answers."""
+    driver = Driver(KEY, partitions=1)
+    driver.register_population({**PATIENTS, "epsilon": 1.0, "delta": 1e-6, "accountant": "zcdp"})
+    table_of_forty(driver, **({"population": "patients"} if joins == "before" else {}))
+    with pytest.raises(Refused, match=r"population 'patients' cannot pay: ρ = 2 \(ε = 2 added up\) asked"):  # noqa: PT012
+        driver.open(WANTED_ERRORS)
+        assert (driver.ask("a", where="age >= 18", alpha=2.0).price or 0.0) > 1.0
+        driver.join("people", "patients")
+    assert driver.population("patients").granted.rho == 0.0
+
+
+def test_a_source_that_counts_squares_prices_them_and_its_population_counts_even_answers() -> None:
+    driver = Driver(KEY, partitions=1)
+    driver.register_population({**PATIENTS, "epsilon": 2.0, "delta": 1e-6, "accountant": "zcdp"})
+    table_of_forty(driver, population="patients", accountant="zcdp", delta=1e-6)
+    driver.open(WANTED_ERRORS)
+    assert driver.population("patients").granted.rho == pytest.approx(2.0**2 / 200)
+    with pytest.raises(Rejected, match="alpha: it costs ε"):
+        driver.ask("a", where="age >= 18", alpha=2.0)
 
 
 def test_what_is_not_registered_or_registered_otherwise_is_refused() -> None:
