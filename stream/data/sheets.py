@@ -47,7 +47,9 @@ class FileSheet:
 
     location: str
     cells: Mapping[str, str | None]
-    types: Mapping[str, pl.DataType]
+    own: Mapping[str, pl.DataType]
+    """The columns that the file itself has, in order, those among them that ``cells`` go before."""
+
     options: Mapping[str, Any] = field(default_factory=dict)
     kept: bytes | None = None
 
@@ -60,8 +62,15 @@ class FileSheet:
                 own = dict(pl.scan_parquet(part.location, glob=False, **options).collect_schema())
             else:
                 own = _csv_columns(part.location, options)
+        if not own:
+            raise UnreadableError("no columns")
         cells.update((name, None) for name in part.columns if name not in own and name not in cells)
-        return cls(part.location, cells, own | dict.fromkeys(cells, pl.String()), options, part.kept)
+        return cls(part.location, cells, own, options, part.kept)
+
+    @property
+    def types(self) -> Mapping[str, pl.DataType]:
+        """The file's columns and, as text, those that are said of it."""
+        return dict(self.own) | dict.fromkeys(self.cells, pl.String())
 
     @property
     def is_csv(self) -> bool:
@@ -80,8 +89,8 @@ class FileSheet:
         said = [pl.lit(self.cells[name], dtype=pl.String).alias(name) for name in names if name in self.cells]
         own = [name for name in names if name not in self.cells]
         # Where folders say all that is asked for, any column tells the number of rows.
-        read = own or [name for name in self.types if name not in self.cells][:1]
-        yield pl.DataFrame(schema={name: self.types.get(name, pl.String()) for name in names})
+        read, types = own or list(self.own)[:1], self.types
+        yield pl.DataFrame(schema={name: types.get(name, pl.String()) for name in names})
         with readable():
             for batch in self._kept(
                 self._scanned().select(read).collect_batches(chunk_size=BATCH_ROWS, lazy=True)
@@ -107,10 +116,9 @@ class FileSheet:
     def _scanned(self) -> pl.LazyFrame:
         if not self.is_csv:
             return pl.scan_parquet(self.location, glob=False, hive_partitioning=False, **self.options)
-        own = {name: kind for name, kind in self.types.items() if name not in self.cells}
         return pl.scan_csv(
             self.location,
-            schema={**own, SURPLUS: pl.String()},
+            schema={**self.own, SURPLUS: pl.String()},
             missing_columns="insert",
             encoding="utf8-lossy",
             truncate_ragged_lines=True,

@@ -88,6 +88,31 @@ def test_csv_and_parquet_may_lie_side_by_side_and_lack_no_column(visits: Path) -
         reader(visits.parent)(declared(f"{visits}/"))
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("columns", [["ward"], ["ward", "x"], ["x", "ward"], ["x", "ward", "y"]])
+def test_a_folders_cell_goes_before_a_column_of_the_same_name(
+    tmp_path: Path, kind: str, columns: list[str]
+) -> None:
+    folder = tmp_path / "ward=C"
+    folder.mkdir()
+    frame = pl.DataFrame({"x": [1, 2, 3], "ward": ["A/B", None, "D"], "y": [0, 0, 0]}).select(columns)
+    frame.write_csv(folder / "a.csv") if kind == "csv" else frame.write_parquet(folder / "a.parquet")
+    only = {name: ATTRIBUTES[name] for name in columns if name != "y"}
+    read = rows_of(reader(tmp_path)(declared(f"{tmp_path}/", only)))
+    assert read == [tuple({"x": x, "ward": 1}[name] for name in only) for x in (1, 2, 3)]
+    report = check_table(declared(f"{tmp_path}/", only))
+    assert (report.rows, report.changed, report.left_out) == (3, 0, 0)
+    assert report.columns.found == tuple(columns)
+
+
+def test_a_file_that_has_no_column_and_hence_no_number_of_rows_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "ward=C"
+    folder.mkdir()
+    pl.DataFrame(height=3).write_parquet(folder / "a.parquet")
+    only = {"ward": ATTRIBUTES["ward"]}
+    assert cause(lambda: reader(tmp_path)(declared(f"{tmp_path}/", only))) == "no columns"
+
+
 def test_what_is_no_table_or_belongs_to_delta_is_refused(visits: Path) -> None:
     read = reader(visits.parent)
     (visits / "notes.txt").write_text("")
