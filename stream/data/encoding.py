@@ -124,7 +124,7 @@ def as_text(name: str, column: pl.Series) -> pl.Series:
         )
     if kind in (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null) or kind.is_integer():
         return column.cast(pl.String)
-    raise DataError(f"column {shown(name)} has type {kind}, not text or whole numbers; write it as text")
+    raise DataError(f"column {shown(name)} has type {_told(kind)}, not text or whole numbers; write it as text")
 
 
 def as_numbers(name: str, column: pl.Series) -> npt.NDArray[np.float64]:
@@ -133,5 +133,10 @@ def as_numbers(name: str, column: pl.Series) -> npt.NDArray[np.float64]:
     if kind in (pl.String, pl.Categorical, pl.Enum):
         column = column.cast(pl.String).str.strip_chars()
     elif not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
-        raise DataError(f"column {shown(name)} has type {kind}, not numbers; write it as numbers")
+        raise DataError(f"column {shown(name)} has type {_told(kind)}, not numbers; write it as numbers")
     return column.cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
+
+
+def _told(kind: pl.DataType) -> str:
+    """A type's name alone: what is inside may hold categories or names of fields, which are from the file."""
+    return str(kind.base_type())
