@@ -27,7 +27,7 @@ def fingerprint(table: Table, source: TableSource, key: bytes, version: int = FI
 
     Equal data gives an equal digest; without the 32-byte key the digest tells nothing about the rows. Where rows have
     persons it covers whose each row is and which of them count. Their order makes no difference then, nor where they come from a
-    database, which keeps none. Equal data of two versions have two digests: whether anything changed is as private as what did.
+    database, which keeps none. Where the number of the file's rows is public it covers that. Equal data of two versions have two digests: whether anything changed is as private as what did.
     """
     if not table.is_of(source):
         raise DataError(f"the table was not encoded for source {shown(source.source)}; load it again")
@@ -57,6 +57,10 @@ def fingerprint(table: Table, source: TableSource, key: bytes, version: int = FI
         add(json.dumps([source.person, source.contribution, table.private_row_count]).encode())
         add_column(rows.people.private_numbers)
         add_column(rows.people.private_names)
+    elif source.neighbors == "replace" and table.public_size != table.private_row_count:
+        # Where no row is left out the codes say as much.
+        add(b"rows of the file")
+        add(table.public_size.to_bytes(8, "little"))
     if version != FIRST_VERSION:
         add(b"version")
         add(version.to_bytes(8, "little"))

@@ -62,6 +62,30 @@ def test_one_cell_the_key_the_name_or_the_schema_changes_the_fingerprint(other: 
     assert other != digest()
 
 
+@pytest.mark.parametrize("path", ["table.csv", "postgresql://db/clinic/public/visits"])
+def test_where_the_number_of_rows_is_public_the_fingerprint_covers_those_that_are_left_out(path: str) -> None:
+    rule: dict[str, Domain] = {"x": Integers(minimum=0, maximum=9)}
+    private = source(rule, path=path)
+    public = private.model_copy(update={"neighbors": "replace"})
+
+    def digests(declared: TableSource) -> list[str]:
+        files: list[list[int | None]] = [[2, 3], [2, 3, None], [2, 3, None, None]]
+        return [fingerprint(Table.load(declared, {"x": cells}), declared, KEY) for cells in files]
+
+    assert len(set(digests(public))) == 3
+    assert digests(private) == [digests(public)[0]] * 3
+
+
+def test_a_file_of_another_public_number_of_rows_is_other_data_than_registered(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("x,y\n1,a\n")
+    declared = source(ATTRIBUTES, path=str(path)).model_copy(update={"neighbors": "replace"})
+    registered = TableStore(KEY).fingerprint(declared)
+    path.write_text("x,y\n1,a\n,a\n,a\n")
+    with pytest.raises(DataError, match="differs"):
+        TableStore(KEY).get(declared, registered)
+
+
 def test_a_fingerprint_is_refused_for_a_table_of_another_schema() -> None:
     table = Table.load(SOURCE, COLUMNS)
     with pytest.raises(DataError, match="not encoded for source"):
