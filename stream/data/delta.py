@@ -17,8 +17,9 @@ from urllib.parse import unquote
 
 import polars as pl
 
+from stream.data.encoding import as_text
 from stream.data.errors import UnreadableError
-from stream.data.parts import DELTA_LOG, Names, Part, require_number, require_table_name
+from stream.data.parts import DELTA_LOG, DOTS, Names, Part, require_number, require_table_name
 from stream.extras import needed
 
 _UNDERSTOOD: Final = {
@@ -63,16 +64,16 @@ def newest_parts(table: str, listed: Mapping[Names, Part], options: Mapping[str,
         columns = tuple(one.name for one in log.schema().fields)
         said = log.metadata().partition_columns
     require_number(actions)
-    cells = {name: actions["partition"].struct.field(name).cast(pl.String) for name in said}
+    cells = {name: _cells(name, actions["partition"].struct.field(name)) for name in said}
     found = []
-    for number, path in enumerate(actions["path"]):
+    for number, (path, rows) in enumerate(actions.select("path", "num_records").iter_rows()):
         names = tuple(unquote(path).split("/"))
-        if names not in listed or names[0] == DELTA_LOG:
+        if names not in listed or names[0] == DELTA_LOG or not DOTS.isdisjoint(names):
             raise UnreadableError("its log names a file that is not in its folder")
         require_table_name(names[-1])
         own = tuple((name, column[number]) for name, column in cells.items())
-        rows = kept.pop(f"{log.table_uri.removesuffix('/')}/{path}", None)
-        found.append((names, replace(listed[names], cells=own, columns=columns, kept=rows)))
+        mask = kept.pop(f"{log.table_uri.removesuffix('/')}/{path}", None)
+        found.append((names, replace(listed[names], cells=own, columns=columns, rows=rows, kept=mask)))
     if kept:
         raise UnreadableError("its log says of files that are not its own which rows are deleted")
     return tuple(part for _, part in sorted(found, key=lambda one: one[0]))
@@ -86,6 +87,16 @@ def _require_understood(log: Any) -> None:
         raise UnreadableError(
             "a Delta table whose files have other names for its columns (column mapping); write it anew"
         )
+
+
+def _cells(name: str, column: pl.Series) -> pl.Series:
+    """A partition column's cells as text again: the log's reader makes them values of the column's type."""
+    if column.dtype.is_float():
+        return as_text(name, column)
+    if isinstance(column.dtype, pl.Datetime):
+        # Its zone is UTC, which no cell has to say.
+        column = column.dt.replace_time_zone(None)
+    return column.cast(pl.String)
 
 
 def _kept_rows(log: Any) -> dict[str, bytes]:

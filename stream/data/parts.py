@@ -30,6 +30,9 @@ LARGE_FILES: Final = "larger than SOTTO_TABLE_READING_BYTES"
 DELTA_LOG: Final = "_delta_log"
 """The folder in a Delta table's own that says which files are the table's."""
 
+DOTS: Final = frozenset({"", ".", ".."})
+"""Names that would lead elsewhere, though a store's objects may have them."""
+
 Names = tuple[str, ...]
 """A file's folders, from some folder on, and its own name."""
 
@@ -54,6 +57,9 @@ class Part:
 
     columns: tuple[str, ...] = ()
     """Columns of its table, as far as a log says them: the cells of those that the file lacks are missing."""
+
+    rows: int | None = None
+    """How many rows it has by a log's word, those that are deleted among them; None if none says."""
 
     kept: bytes | None = None
     """A byte for each row, 0 where a log says that it is deleted; None if none is."""
@@ -96,7 +102,7 @@ class Scope:
         for names in sorted(listed):
             if not _matches(pattern, names):
                 continue
-            if any(name in {"", ".", ".."} for name in names):
+            if not DOTS.isdisjoint(names):
                 raise UnreadableError("a file below has an empty name, or dots for one")
             if any(map(_is_hidden, names)):
                 continue

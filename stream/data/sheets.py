@@ -51,6 +51,7 @@ class FileSheet:
     """The columns that the file itself has, in order, those among them that ``cells`` go before."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
+    rows: int | None = None
     kept: bytes | None = None
 
     @classmethod
@@ -65,7 +66,7 @@ class FileSheet:
         if not own:
             raise UnreadableError("no columns")
         cells.update((name, None) for name in part.columns if name not in own and name not in cells)
-        return cls(part.location, cells, own, options, part.kept)
+        return cls(part.location, cells, own, options, part.rows, part.kept)
 
     @property
     def types(self) -> Mapping[str, pl.DataType]:
@@ -99,18 +100,15 @@ class FileSheet:
                 yield cells.with_columns(said).select(names)
 
     def _kept(self, batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-        """Batches of the whole file without its deleted rows; UnreadableError if what is said of these is of another number of rows."""
-        if self.kept is None:
-            yield from batches
-            return
-        kept, done = pl.Series(np.frombuffer(self.kept, dtype=np.bool_)), 0
+        """Batches of the whole file without its deleted rows; UnreadableError if its log says that it has another number of rows."""
+        kept = None if self.kept is None else pl.Series(np.frombuffer(self.kept, dtype=np.bool_))
+        rows, done = self.rows if kept is None else len(kept), 0
         for batch in batches:
-            own = kept[done : done + batch.height]
-            done += batch.height
-            if done > len(kept):
+            begin, done = done, done + batch.height
+            if rows is not None and done > rows:
                 break
-            yield batch.filter(own)
-        if done != len(kept):
+            yield batch if kept is None else batch.filter(kept[begin:done])
+        if rows is not None and done != rows:
             raise UnreadableError("its log says that a file has another number of rows")
 
     def _scanned(self) -> pl.LazyFrame:

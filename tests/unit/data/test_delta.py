@@ -17,7 +17,8 @@ from deltalake import DeltaTable, write_deltalake
 from schemas import Categories, Domain, Integers, TableSource
 from stream.data import GuardedReader, ReadingLimits, TableStore, UnreadableError, confinement
 from stream.data.checks import check_table
-from stream.data.parts import local_parts
+from stream.data.delta import newest_parts
+from stream.data.parts import Part, local_parts
 from stream.data.places import sheets_of
 from stream.data.sheets import BATCH_ROWS, FileSheet
 from tests.unit.data.delta_logs import INLINE, deleting, rewrite, vector_in, with_features, write_vector, z85
@@ -72,6 +73,29 @@ def test_cells_are_those_of_the_log_and_not_of_folders_names(visits: Path) -> No
     rewrite(visits, change)
     assert (visits / renamed).exists()
     assert sorted(rows_of(reader(visits.parent)(declared(f"{visits}/")))) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("kind", "logged", "cell"),
+    [
+        (pl.Float64(), "1", "1"),
+        (pl.Float64(), "1.0", "1"),
+        (pl.Float64(), "2.5", "2.5"),
+        (pl.Int64(), "1", "1"),
+        (pl.Date(), "2024-01-31", "2024-01-31"),
+        (pl.Datetime("us", "UTC"), "2024-01-31 12:00:00.000000", "2024-01-31 12:00:00.000000"),
+        (pl.Datetime("us", "UTC"), "2024-01-31T12:00:00Z", "2024-01-31 12:00:00.000000"),
+    ],
+)
+def test_a_cell_that_a_log_says_is_text_in_one_form(
+    tmp_path: Path, kind: pl.DataType, logged: str, cell: str
+) -> None:
+    folder = tmp_path / "visits"
+    cells = pl.Series("ward", [0]).cast(kind)
+    write_deltalake(folder, pl.DataFrame([cells, pl.Series("x", [1])]), partition_by=["ward"])
+    rewrite(folder, lambda entry: entry.get("add", {}).update(partitionValues={"ward": logged}))
+    attributes = {"x": ATTRIBUTES["x"], "ward": Categories(values=("none", cell), other="none")}
+    assert rows_of(reader(tmp_path)(declared(f"{folder}/", attributes))) == [(1, 1)]
 
 
 def test_a_column_that_came_later_is_missing_in_files_of_before(tmp_path: Path) -> None:
@@ -196,16 +220,34 @@ def test_a_deleted_row_is_the_same_however_a_file_is_cut_into_batches(tmp_path: 
     assert read["x"].to_list() == np.flatnonzero(kept).tolist()
 
 
+@pytest.mark.parametrize("deletes", [True, False])
 @pytest.mark.parametrize("said", [1, 3])
-def test_a_log_that_says_another_number_of_rows_than_a_file_has_is_refused(visits: Path, said: int) -> None:
+def test_a_log_that_says_another_number_of_rows_than_a_file_has_is_refused(
+    visits: Path, said: int, deletes: bool
+) -> None:
     def change(entry: dict[str, Any]) -> None:
-        deleting(INLINE)(entry)
+        if deletes:
+            deleting(INLINE)(entry)
         if "add" in entry:
             entry["add"]["stats"] = json.dumps({"numRecords": said})
 
     rewrite(visits, change)
     found = cause(lambda: reader(visits.parent)(declared(f"{visits}/")))
     assert found == "its log says that a file has another number of rows"
+
+
+def test_a_log_that_says_no_number_of_rows_is_read(visits: Path) -> None:
+    rewrite(visits, lambda entry: entry.get("add", {}).pop("stats", None))
+    assert sorted(rows_of(reader(visits.parent)(declared(f"{visits}/")))) == ROWS
+
+
+@pytest.mark.parametrize("path", ["../a.parquet", "./a.parquet", "year=2024//a.parquet"])
+def test_an_object_whose_name_has_dots_for_a_folder_is_never_a_tables(visits: Path, path: str) -> None:
+    rewrite(visits, lambda entry: entry.get("add", {}).update(path=path))
+    listed = {tuple(path.split("/")): Part("", 0, ())}
+    with pytest.raises(UnreadableError) as refused:
+        newest_parts(str(visits), listed, {})
+    assert refused.value.cause == "its log names a file that is not in its folder"
 
 
 def test_the_table_is_read_by_its_own_folder_alone(visits: Path) -> None:
