@@ -58,8 +58,9 @@ def version() -> int:
 def confine(readable: Iterable[Path]) -> bool:
     """From here on this process opens files to read alone: those at or below these paths, its own programs' and a few of the system's.
 
-    It writes nothing and starts no program, and where the kernel can see to that (6.7, 6.12) it uses no TCP and signals nobody outside. Whether it is so:
-    False where there is no Landlock, and then nothing has changed. OSError if it cannot be.
+    It writes, makes and removes none, starts no program and sees no other process's memory, and where the kernel can see to that (6.2, 6.7, 6.12) it
+    cuts no file short, uses no TCP and signals nobody outside. Modes and times of its user's files, Unix sockets by path and UDP are as before. Whether it
+    is so: False where there is no Landlock, and then nothing has changed. OSError if it cannot be.
     """
     if not (known := version()):
         return False
