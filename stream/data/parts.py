@@ -22,7 +22,7 @@ from stream.data.errors import UnreadableError
 MOST_PARTS: Final = 10_000
 """Most files of one table."""
 MOST_LISTED: Final = 100_000
-"""Most files that are looked through for them."""
+"""Most files, and on disks folders, that are looked through for them."""
 
 CHANGED: Final = "changed while it was read"
 LARGE_FILES: Final = "larger than SOTTO_TABLE_READING_BYTES"
@@ -196,13 +196,13 @@ def require_size(parts: Sequence[Part], most_bytes: int | None) -> None:
 def _listed(folder: Path, depth: int | None) -> list[Names]:
     """The files below a folder, of links to folders none."""
     found: list[Names] = []
-    for at, folders, files in walk(folder):
+    for earlier, (at, folders, files) in enumerate(walk(folder)):
         below = Path(at).relative_to(folder).parts
         if depth is not None and len(below) >= depth:
             folders[:] = [name for name in folders if name == DELTA_LOG]
         found.extend((*below, name) for name in files)
-        if len(found) > MOST_LISTED:
-            raise UnreadableError(f"more than {MOST_LISTED} files below its folder")
+        if earlier + len(found) > MOST_LISTED:
+            raise UnreadableError(f"more than {MOST_LISTED} files and folders below its folder")
     return found
 
 

@@ -13,6 +13,7 @@ import pytest
 from schemas import Categories, Domain, Integers, TableSource
 from stream.data import DataError, GuardedReader, ReadingLimits, Rows, TableStore, UnreadableError
 from stream.data import growing as growing_module
+from stream.data import parts as parts_module
 from stream.data import sheets as sheets_module
 from stream.data.checks import check_table
 from stream.data.growing import GrowingColumn
@@ -155,6 +156,18 @@ def test_no_pattern_and_no_link_leads_out_of_the_roots(visits: Path, tmp_path: P
 def test_a_stamp_is_made_of_nothing_outside_the_roots(visits: Path) -> None:
     assert reader(visits).stamp(declared("/**/*.csv")) == ("/**/*.csv",)
     assert len(reader(visits).stamp(declared(f"{visits}/"))) == 4
+
+
+def test_folders_without_files_count_towards_what_is_looked_through(
+    visits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Five folders and five files, of which three are the table's.
+    monkeypatch.setattr(parts_module, "MOST_LISTED", 10)
+    assert len(local_parts(f"{visits}/")) == 3
+    (visits / "empty").mkdir()
+    with pytest.raises(UnreadableError) as refused:
+        local_parts(f"{visits}/")
+    assert refused.value.cause == "more than 10 files and folders below its folder"
 
 
 def test_a_table_whose_file_changes_while_it_is_read_is_refused(visits: Path) -> None:
