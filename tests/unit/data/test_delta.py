@@ -250,6 +250,11 @@ def test_an_object_whose_name_has_dots_for_a_folder_is_never_a_tables(visits: Pa
     assert refused.value.cause == "its log names a file that is not in its folder"
 
 
+def test_a_table_whose_newest_version_has_no_file_is_refused(visits: Path) -> None:
+    DeltaTable(visits).delete()
+    assert cause(lambda: reader(visits.parent)(declared(f"{visits}/"))) == "missing"
+
+
 def test_the_table_is_read_by_its_own_folder_alone(visits: Path) -> None:
     read = reader(visits.parent)
     for path in (f"{visits.parent}/", f"{visits}/*/*/*.parquet", f"{visits}*/"):
