@@ -18,7 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.data.errors import DataError, shown
+from stream.data.errors import ColumnError
 
 CodeArray = npt.NDArray[np.unsignedinteger[Any]]
 Mask = npt.NDArray[np.bool_]
@@ -124,7 +124,7 @@ def as_text(name: str, column: pl.Series) -> pl.Series:
         )
     if kind in (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null) or kind.is_integer():
         return column.cast(pl.String)
-    raise DataError(f"column {shown(name)} has type {_told(kind)}, not text or whole numbers; write it as text")
+    raise ColumnError("no text", name, _told(kind))
 
 
 def as_numbers(name: str, column: pl.Series) -> npt.NDArray[np.float64]:
@@ -133,7 +133,7 @@ def as_numbers(name: str, column: pl.Series) -> npt.NDArray[np.float64]:
     if kind in (pl.String, pl.Categorical, pl.Enum):
         column = column.cast(pl.String).str.strip_chars()
     elif not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
-        raise DataError(f"column {shown(name)} has type {_told(kind)}, not numbers; write it as numbers")
+        raise ColumnError("no numbers", name, _told(kind))
     return column.cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
 
 

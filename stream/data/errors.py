@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 MAX_MESSAGE_LENGTH = 300
 _SHOWN_LENGTH = 60
 
@@ -32,16 +34,37 @@ class UnreadableError(DataError):
     """There is no table to be read at a source's path.
 
     The message is one and the same whatever the ``cause``: whoever may register a source must not learn from it which
-    files a service can see. The cause, in public words, is for the service's own log.
+    files a service can see. The cause, in public words, is for the service's own log. ``lasting`` says whether it is the table's.
     """
 
-    def __init__(self, cause: str) -> None:
+    def __init__(self, cause: str, *, lasting: bool = True) -> None:
         super().__init__(
             "path: no table can be read there; give a well-formed .csv, .csv.gz or .parquet file, a folder of them with '/' at "
             "its end, or an address, that lies in the deployment's table roots, that its services may read, and that is within "
             "their limits (their log says more)"
         )
         self.cause = cause
+        self.lasting = lasting
+
+
+COLUMN_ERRORS: Final = {
+    "missing": "the table has no column {column}; add it or leave the attribute out",
+    "no text": "column {column} has type {kind}, not text or whole numbers; write it as text",
+    "no numbers": "column {column} has type {kind}, not numbers; write it as numbers",
+}
+"""What may be wrong with a declared column."""
+
+
+class ColumnError(DataError):
+    """A declared column is missing, or of a type that it is not read from.
+
+    ``told`` is what is wrong, a key of ``COLUMN_ERRORS``, the column, and its type's name without what the type is made of: three words
+    from which the error can be made again, and each of which can be looked up.
+    """
+
+    def __init__(self, wrong: str, column: str, kind: str = "") -> None:
+        super().__init__(COLUMN_ERRORS[wrong].format(column=shown(column), kind=kind))
+        self.told = (wrong, column, kind.partition("(")[0])
 
 
 class PredicateError(DataError):

@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from stream.data.errors import DataError, shown
+from stream.data.errors import ColumnError, DataError
 
 Frame = pl.DataFrame | Mapping[str, Sequence[object]]
 """A table in memory: a data frame, or columns of cells of any kind."""
@@ -30,10 +30,10 @@ def in_memory(frame: Frame, names: Sequence[str]) -> pl.DataFrame:
 
 
 def require(names: Sequence[str], available: Sequence[str] | Mapping[str, object]) -> None:
-    """DataError naming the first column that is not available."""
+    """ColumnError naming the first column that is not available."""
     for name in names:
         if name not in available:
-            raise DataError(f"the table has no column {shown(name)}; add it or leave the attribute out")
+            raise ColumnError("missing", name)
 
 
 def _column(name: str, values: Sequence[object]) -> pl.Series:

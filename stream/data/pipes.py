@@ -10,16 +10,21 @@ from typing import IO, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from schemas import TableSource
 from stream.data.encoding import code_type
-from stream.data.errors import DataError, UnreadableError
+from stream.data.errors import COLUMN_ERRORS, ColumnError, UnreadableError, one_line
 from stream.data.people import NAME_BYTES, NUMBER_BYTES
-from stream.data.rows import Coded, Gathered, Rows
+from stream.data.rows import Coded, Gathered, Rows, columns_of
 from stream.data.siphash import Words
 
 _HEADER_BYTES: Final = 4 << 20
 _MOST_BATCH_ROWS: Final = 1 << 24
+_KINDS: Final = frozenset(
+    {"", *(one.__name__ for one in vars(pl).values() if isinstance(one, type) and issubclass(one, pl.DataType))}
+)
+"""The names of the types that a column may have."""
 
 
 def row_bytes(source: TableSource) -> int:
@@ -52,23 +57,30 @@ def write_end(stream: IO[bytes], names: Words | None) -> None:
     stream.flush()
 
 
-def receive_header(stream: IO[bytes]) -> dict[str, Any]:
-    """The next header; UnreadableError or DataError if it is a refusal, EOFError or the like if it is none."""
+def receive_header(stream: IO[bytes], source: TableSource) -> dict[str, Any]:
+    """The next header; UnreadableError or ColumnError if it is a refusal, EOFError or the like if it is none.
+
+    A refusal may be published, so nothing of it is believed but which of the known ones it is, and about which of the
+    source's columns. A cause is a line of the service's own log.
+    """
     length = int.from_bytes(_exactly(stream, 4), "little")
     if length > _HEADER_BYTES:
         raise EOFError
     answer = json.loads(_exactly(stream, length).tobytes())
     if "unreadable" in answer:
-        raise UnreadableError(answer["unreadable"])
+        raise UnreadableError(one_line(str(answer["unreadable"])))
     if "refused" in answer:
-        raise DataError(answer["refused"])
+        wrong, column, kind = answer["refused"]
+        if wrong not in COLUMN_ERRORS or column not in columns_of(source) or kind not in _KINDS:
+            raise EOFError
+        raise ColumnError(wrong, column, kind)
     return dict(answer)
 
 
 def receive_rows(stream: IO[bytes], source: TableSource, most_bytes: int) -> Rows:
     """The rows that ``write_batch`` and ``write_end`` send; UnreadableError if they take up more than ``most_bytes``."""
     gathered, each, highest = Gathered(source), row_bytes(source), -1
-    while "people" not in (answer := receive_header(stream)):
+    while "people" not in (answer := receive_header(stream, source)):
         rows, file_rows = int(answer["rows"]), int(answer["file_rows"])
         if not 0 <= rows <= file_rows <= _MOST_BATCH_ROWS:
             raise EOFError

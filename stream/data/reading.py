@@ -19,7 +19,7 @@ from threading import Timer
 from typing import IO, Final, TypeVar
 
 from schemas import Address, TableSource
-from stream.data.errors import UnreadableError
+from stream.data.errors import DataError, UnreadableError
 from stream.data.parts import Part, local_delta, local_folder, local_parts, local_scope, require_size
 from stream.data.pipes import receive_header, receive_rows
 from stream.data.places import Stamp, stamp_of_parts
@@ -81,7 +81,7 @@ class GuardedReader:
     def stamp(self, source: TableSource) -> Stamp:
         """The stamp of a source's table, which another process asks for where that takes drivers and credentials."""
         if Address.of_table(source.path) is not None:
-            return self._told(source, "stamp", lambda pipe: (source.path, *receive_header(pipe)["stamp"]))
+            return self._told(source, "stamp", lambda pipe: (source.path, *receive_header(pipe, source)["stamp"]))
         try:
             return stamp_of_parts(source.path, self._allowed(source.path) or ())
         except UnreadableError:
@@ -93,7 +93,7 @@ class GuardedReader:
             return self._ask(source, wanted, self._allowed(source.path), receive)
         except UnreadableError as error:
             log.warning("table not read", source=source.source, cause=error.cause)
-            raise UnreadableError(error.cause) from None
+            raise UnreadableError(error.cause, lasting=error.lasting) from None
 
     def _allowed(self, path: str) -> tuple[Part, ...] | None:
         """The files behind a path of this machine, None of an address; UnreadableError if one of them may not be read."""
@@ -133,21 +133,14 @@ class GuardedReader:
             "reading_bytes": limits.reading_bytes,
             "seconds": limits.seconds,
         }
-        with subprocess.Popen(  # noqa: S603  (our own interpreter and module)
-            # -P: a module in the folder that the service runs in is none of ours.
-            [sys.executable, "-P", "-m", READING_PROCESS],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # What it says when it crashes may quote cells.
-            stderr=subprocess.DEVNULL,
-            env=_environment(source.path),
-            start_new_session=True,
-        ) as process:
+        with _started(source.path) as process:
             late = Timer(limits.seconds, process.kill)
             late.start()
             try:
                 return receive(_asked(process, json.dumps(request).encode()))
-            except (EOFError, OSError, LookupError, TypeError, json.JSONDecodeError):
+            except DataError:
+                raise
+            except (EOFError, OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
                 # It crashed, was ended, or says what it would not say.
                 process.kill()
                 raise UnreadableError(f"reading ended early, status {process.wait()}") from None
@@ -157,6 +150,23 @@ class GuardedReader:
 
 
 _OUTSIDE: Final = "outside SOTTO_TABLE_ROOTS"
+
+
+def _started(path: str) -> subprocess.Popen[bytes]:
+    """A process that waits for a request to read what lies at a path; UnreadableError if there is no room for one."""
+    try:
+        return subprocess.Popen(  # noqa: S603  (our own interpreter and module)
+            # -P: a module in the folder that the service runs in is none of ours.
+            [sys.executable, "-P", "-m", READING_PROCESS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # What it says when it crashes may quote cells.
+            stderr=subprocess.DEVNULL,
+            env=_environment(path),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UnreadableError(f"no process could be started: {error.strerror}", lasting=False) from None
 
 
 def _asked(process: subprocess.Popen[bytes], request: bytes) -> IO[bytes]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from schemas import TableSource
-from stream.data.errors import DataError, UnreadableError
+from stream.data.errors import ColumnError, UnreadableError
 from stream.data.parts import Part
 from stream.data.pipes import TOO_LARGE, header, row_bytes, write_batch, write_end
 from stream.data.places import sheets_of, stamp_of
@@ -26,8 +26,8 @@ def send(request: dict[str, Any], output: IO[bytes]) -> None:
         output.write(header({"unreadable": error.cause}))
     except Missing as error:
         output.write(header({"unreadable": str(error)}))
-    except DataError as error:
-        output.write(header({"refused": str(error)}))
+    except ColumnError as error:
+        output.write(header({"refused": error.told}))
     except MemoryError:
         output.write(header({"unreadable": "more memory than SOTTO_TABLE_READING_BYTES"}))
     output.flush()

@@ -205,7 +205,7 @@ class TableStore:
             return self._read(source)
         except UnreadableError as refused:
             # A path at which there is nothing has a stamp that stays when the file comes.
-            if len(stamp) > 1:
+            if refused.lasting and len(stamp) > 1:
                 self._unreadable[source.source] = (stamp, source, refused)
             raise
 

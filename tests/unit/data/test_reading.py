@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import resource
@@ -16,7 +17,7 @@ import polars as pl
 import pytest
 
 from schemas import Categories, Domain, Integers, TableSource
-from stream.data import DataError, GuardedReader, ReadingLimits, Table, adult
+from stream.data import DataError, GuardedReader, ReadingLimits, Table, TableStore, adult
 from stream.data import reading as reading_module
 from stream.data.parts import local_parts
 from stream.data.sheets import FileSheet
@@ -140,6 +141,11 @@ def test_more_rows_than_a_service_may_hold_are_refused(tmp_path: Path) -> None:
     assert found == "larger than SOTTO_TABLE_BYTES"
 
 
+def saying(header: bytes) -> str:
+    """A program that says this, and ends."""
+    return f"import sys; sys.stdout.buffer.write({len(header).to_bytes(4, 'little') + header!r})"
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -150,8 +156,21 @@ def test_more_rows_than_a_service_may_hold_are_refused(tmp_path: Path) -> None:
         r"""import sys; sys.stdout.buffer.write(b'\x1d\0\0\0{"rows": 1, "file_rows": 1  }' + bytes([100]))""",
         r"""import sys; sys.stdout.buffer.write(b'\x1d\0\0\0{"rows": 2, "file_rows": 1  }' + bytes([0, 0]))""",
         r"""import sys; sys.stdout.buffer.write(b'\x1d\0\0\0{"rows": 5, "file_rows": 5  }' + bytes(4))""",
+        saying(b'{"rows": "Alice is 34", "file_rows": 1}'),
+        saying(b'{"rows": Infinity, "file_rows": 1}'),
+        saying(b'{"rows": ' + b"9" * 5000 + b', "file_rows": 1}'),
+        saying(b'"\xff"'),
+        "import sys; sys.stdout.buffer.write((1 << 18).to_bytes(4, 'little') + b'[' * (1 << 18))",
+        saying(b'{"refused": "Alice is 34"}'),
+        saying(b'{"refused": ["Alice is 34", "age", ""]}'),
+        saying(b'{"refused": ["missing", "Alice is 34", ""]}'),
+        saying(b'{"refused": ["no text", "age", "Alice is 34"]}'),
     ],
-    ids=["hangs", "crashes", "no frame", "long header", "no such code", "more rows than the file", "cut"],
+    ids=[
+        *("hangs", "crashes", "no frame", "long header", "no such code", "more rows than the file", "cut"),
+        *("text for a number", "infinity", "long number", "no text", "deep", "words of its own", "no refusal"),
+        *("no column", "no type"),
+    ],
 )
 def test_what_the_reading_process_says_is_not_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
@@ -161,7 +180,21 @@ def test_what_the_reading_process_says_is_not_trusted(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(reading_module, "READING_PROCESS", "hostile_reading")
     declared = source(AGE, path=str(tmp_path / "people.csv"))
-    assert cause(lambda: reader(tmp_path, seconds=3.0)(declared))
+    assert "Alice" not in cause(lambda: reader(tmp_path, seconds=3.0)(declared))
+
+
+def test_a_service_without_room_for_a_process_reads_the_table_when_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    (tmp_path / "people.csv").write_text("age\n1\n")
+    declared, store = source(AGE, path=str(tmp_path / "people.csv")), TableStore(bytes(32), read=reader(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", no_room)
+        assert cause(lambda: store.get(declared)) == "no process could be started: Too many open files"
+    assert store.get(declared).private_row_count == 1
 
 
 def test_the_reading_process_gets_none_of_the_services_secrets_and_nothing_from_its_folder(
@@ -227,6 +260,18 @@ def test_a_missing_column_is_told_by_its_declared_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no column 'age'") as refused:
         reader(tmp_path)(source(AGE, path=str(tmp_path / "people.csv")))
     assert "Alice" not in str(refused.value)
+
+
+def test_a_column_of_another_type_is_told_by_the_types_name_alone(tmp_path: Path) -> None:
+    path = tmp_path / "people.parquet"
+    pl.DataFrame({"age": [{"Alice": 34}]}).write_parquet(path)
+    for domain, wanted in (
+        (AGE["age"], "numbers; write it as numbers"),
+        (Categories(values=("34",)), "text or whole numbers; write it as text"),
+    ):
+        with pytest.raises(DataError) as refused:
+            reader(tmp_path)(source({"age": domain}, path=str(path)))
+        assert str(refused.value) == f"column 'age' has type Struct, not {wanted}"
 
 
 def test_folders_are_separated_as_in_path() -> None:
