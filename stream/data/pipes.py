@@ -6,6 +6,9 @@ The service trusts none of it: a file may have brought the process to say anythi
 from __future__ import annotations
 
 import json
+import os
+from select import PIPE_BUF, POLLIN, POLLOUT, poll
+from time import monotonic
 from typing import IO, Any, Final
 
 import numpy as np
@@ -57,7 +60,37 @@ def write_end(stream: IO[bytes], names: Words | None) -> None:
     stream.flush()
 
 
-def receive_header(stream: IO[bytes], source: TableSource) -> dict[str, Any]:
+class TimedPipe:
+    """The service's end of a process's pipe, up to a time: whatever holds the other end may be silent, and never let go of it.
+
+    It passes by the file object, which has buffered nothing if it was not used before. TimeoutError when the time is over.
+    """
+
+    def __init__(self, pipe: IO[bytes], until: float) -> None:
+        """Take the time as ``monotonic`` tells it."""
+        self._pipe = pipe.fileno()
+        self._until = until
+
+    def readinto(self, view: memoryview) -> int:
+        """Read some bytes and give their number: 0 at the end."""
+        self._wait(POLLIN)
+        return os.readv(self._pipe, [view])
+
+    def write(self, text: bytes) -> None:
+        """Write all of a text."""
+        for start in range(0, len(text), PIPE_BUF):
+            # There is room for so many bytes wherever there is some.
+            self._wait(POLLOUT)
+            os.write(self._pipe, text[start : start + PIPE_BUF])
+
+    def _wait(self, event: int) -> None:
+        left, ready = self._until - monotonic(), poll()
+        ready.register(self._pipe, event)
+        if left <= 0 or not ready.poll(left * 1000):
+            raise TimeoutError
+
+
+def receive_header(stream: TimedPipe, source: TableSource) -> dict[str, Any]:
     """The next header; UnreadableError or ColumnError if it is a refusal, EOFError or the like if it is none.
 
     A refusal may be published, so nothing of it is believed but which of the known ones it is, and about which of the
@@ -77,7 +110,7 @@ def receive_header(stream: IO[bytes], source: TableSource) -> dict[str, Any]:
     return dict(answer)
 
 
-def receive_rows(stream: IO[bytes], source: TableSource, most_bytes: int) -> Rows:
+def receive_rows(stream: TimedPipe, source: TableSource, most_bytes: int) -> Rows:
     """The rows that ``write_batch`` and ``write_end`` send; UnreadableError if they take up more than ``most_bytes``."""
     gathered, each, highest = Gathered(source), row_bytes(source), -1
     while "people" not in (answer := receive_header(stream, source)):
@@ -111,12 +144,12 @@ TOO_LARGE: Final = "larger than SOTTO_TABLE_BYTES"
 _BYTE: Final = np.dtype(np.uint8)
 
 
-def _exactly(stream: IO[bytes], items: int, kind: np.dtype[Any] = _BYTE) -> npt.NDArray[Any]:
-    """So many items of a pipe; EOFError if it ends before."""
+def _exactly(stream: TimedPipe, items: int, kind: np.dtype[Any] = _BYTE) -> npt.NDArray[Any]:
+    """So many items of a pipe; EOFError if it ends before, TimeoutError if its time is over."""
     found = np.empty(items, dtype=kind)
     view, filled = found.view(np.uint8).data, 0
     while filled < len(view):
-        got = stream.readinto(view[filled:])  # type: ignore[attr-defined]  # a pipe opened by subprocess is buffered
+        got = stream.readinto(view[filled:])
         if not got:
             raise EOFError
         filled += got

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Timer
-from typing import IO, Final, TypeVar
+from time import monotonic
+from typing import Final, TypeVar
 
 from schemas import Address, TableSource
 from stream.data.errors import DataError, UnreadableError
 from stream.data.parts import Part, local_delta, local_folder, local_parts, local_scope, require_size
-from stream.data.pipes import receive_header, receive_rows
+from stream.data.pipes import TimedPipe, receive_header, receive_rows
 from stream.data.places import Stamp, stamp_of_parts
 from stream.data.roots import Root, is_allowed, is_within, parse_roots
 from stream.data.rows import Rows
@@ -88,7 +89,7 @@ class GuardedReader:
             # Reading says what is wrong with the path.
             return (source.path,)
 
-    def _told(self, source: TableSource, wanted: str, receive: Callable[[IO[bytes]], Told]) -> Told:
+    def _told(self, source: TableSource, wanted: str, receive: Callable[[TimedPipe], Told]) -> Told:
         try:
             return self._ask(source, wanted, self._allowed(source.path), receive)
         except UnreadableError as error:
@@ -121,7 +122,7 @@ class GuardedReader:
         source: TableSource,
         wanted: str,
         parts: tuple[Part, ...] | None,
-        receive: Callable[[IO[bytes]], Told],
+        receive: Callable[[TimedPipe], Told],
     ) -> Told:
         limits = self._limits
         request = {
@@ -133,20 +134,19 @@ class GuardedReader:
             "reading_bytes": limits.reading_bytes,
             "seconds": limits.seconds,
         }
-        with _started(source.path) as process:
-            late = Timer(limits.seconds, process.kill)
-            late.start()
-            try:
-                return receive(_asked(process, json.dumps(request).encode()))
-            except DataError:
-                raise
-            except (EOFError, OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
-                # It crashed, was ended, or says what it would not say.
-                process.kill()
-                raise UnreadableError(f"reading ended early, status {process.wait()}") from None
-            finally:
-                late.cancel()
-                process.kill()
+        until = monotonic() + limits.seconds
+        process = _started(source.path)
+        try:
+            with process:
+                try:
+                    return receive(_asked(process, json.dumps(request).encode(), until))
+                finally:
+                    _end(process)
+        except DataError:
+            raise
+        except (EOFError, OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
+            # It crashed, was ended, or says what it would not say.
+            raise UnreadableError(f"reading ended early, status {process.returncode}") from None
 
 
 _OUTSIDE: Final = "outside SOTTO_TABLE_ROOTS"
@@ -169,14 +169,19 @@ def _started(path: str) -> subprocess.Popen[bytes]:
         raise UnreadableError(f"no process could be started: {error.strerror}", lasting=False) from None
 
 
-def _asked(process: subprocess.Popen[bytes], request: bytes) -> IO[bytes]:
+def _asked(process: subprocess.Popen[bytes], request: bytes, until: float) -> TimedPipe:
     """The pipe that a process answers on which was sent a request."""
     if process.stdin is None or process.stdout is None:
         raise EOFError
-    with suppress(BrokenPipeError):
-        process.stdin.write(request)
-        process.stdin.close()
-    return process.stdout
+    TimedPipe(process.stdin, until).write(request)
+    process.stdin.close()
+    return TimedPipe(process.stdout, until)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that nobody has waited for yet, and whoever is of its group."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _environment(path: str) -> dict[str, str]:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from stream.data import Rows, UnreadableError
+from stream.data import GuardedReader, ReadingLimits, Rows, UnreadableError
+
+MIB = 1 << 20
+
+
+def reader(*roots: Path, table: int = 8 * MIB, reading: int = 384 * MIB, seconds: float = 60.0) -> GuardedReader:
+    """What reads tables below these folders, within a test's limits."""
+    return GuardedReader(ReadingLimits(roots, table, reading, seconds))
 
 
 def cause(refuse: Callable[[], object], *, secret: str | None = None) -> str:

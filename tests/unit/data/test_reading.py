@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import os
 import resource
@@ -17,19 +16,14 @@ import polars as pl
 import pytest
 
 from schemas import Categories, Domain, Integers, TableSource
-from stream.data import DataError, GuardedReader, ReadingLimits, Table, TableStore, adult
+from stream.data import DataError, GuardedReader, ReadingLimits, Table, adult
 from stream.data import reading as reading_module
 from stream.data.parts import local_parts
 from stream.data.sheets import FileSheet
-from tests.unit.data.guarded import cause
+from tests.unit.data.guarded import MIB, cause, reader
 from tests.unit.data.small import ATTRIBUTES, source
 
-MIB = 1 << 20
 AGE: dict[str, Domain] = {"age": Integers(minimum=0, maximum=99)}
-
-
-def reader(*roots: Path, table: int = 8 * MIB, reading: int = 384 * MIB, seconds: float = 60.0) -> GuardedReader:
-    return GuardedReader(ReadingLimits(roots, table, reading, seconds))
 
 
 def test_a_file_within_the_roots_is_read_as_without_a_process_of_its_own() -> None:
@@ -139,62 +133,6 @@ def test_more_rows_than_a_service_may_hold_are_refused(tmp_path: Path) -> None:
     assert roomy(source(AGE, path=str(path))).file_row_count == 3 * MIB
     found = cause(partial(narrow, source(AGE, path=str(path))))
     assert found == "larger than SOTTO_TABLE_BYTES"
-
-
-def saying(header: bytes) -> str:
-    """A program that says this, and ends."""
-    return f"import sys; sys.stdout.buffer.write({len(header).to_bytes(4, 'little') + header!r})"
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import time; time.sleep(600)",
-        "import os; os.abort()",
-        "print('no frame', flush=True)",
-        r"import sys; sys.stdout.buffer.write((1 << 30).to_bytes(4, 'little'))",
-        r"""import sys; sys.stdout.buffer.write(b'\x1d\0\0\0{"rows": 1, "file_rows": 1  }' + bytes([100]))""",
-        r"""import sys; sys.stdout.buffer.write(b'\x1d\0\0\0{"rows": 2, "file_rows": 1  }' + bytes([0, 0]))""",
-        r"""import sys; sys.stdout.buffer.write(b'\x1d\0\0\0{"rows": 5, "file_rows": 5  }' + bytes(4))""",
-        saying(b'{"rows": "Alice is 34", "file_rows": 1}'),
-        saying(b'{"rows": Infinity, "file_rows": 1}'),
-        saying(b'{"rows": ' + b"9" * 5000 + b', "file_rows": 1}'),
-        saying(b'"\xff"'),
-        "import sys; sys.stdout.buffer.write((1 << 18).to_bytes(4, 'little') + b'[' * (1 << 18))",
-        saying(b'{"refused": "Alice is 34"}'),
-        saying(b'{"refused": ["Alice is 34", "age", ""]}'),
-        saying(b'{"refused": ["missing", "Alice is 34", ""]}'),
-        saying(b'{"refused": ["no text", "age", "Alice is 34"]}'),
-    ],
-    ids=[
-        *("hangs", "crashes", "no frame", "long header", "no such code", "more rows than the file", "cut"),
-        *("text for a number", "infinity", "long number", "no text", "deep", "words of its own", "no refusal"),
-        *("no column", "no type"),
-    ],
-)
-def test_what_the_reading_process_says_is_not_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
-) -> None:
-    (tmp_path / "hostile_reading.py").write_text(program)
-    (tmp_path / "people.csv").write_text("age\n1\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(reading_module, "READING_PROCESS", "hostile_reading")
-    declared = source(AGE, path=str(tmp_path / "people.csv"))
-    assert "Alice" not in cause(lambda: reader(tmp_path, seconds=3.0)(declared))
-
-
-def test_a_service_without_room_for_a_process_reads_the_table_when_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_room(*_: object, **__: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    (tmp_path / "people.csv").write_text("age\n1\n")
-    declared, store = source(AGE, path=str(tmp_path / "people.csv")), TableStore(bytes(32), read=reader(tmp_path))
-    with monkeypatch.context() as patched:
-        patched.setattr(subprocess, "Popen", no_room)
-        assert cause(lambda: store.get(declared)) == "no process could be started: Too many open files"
-    assert store.get(declared).private_row_count == 1
 
 
 def test_the_reading_process_gets_none_of_the_services_secrets_and_nothing_from_its_folder(

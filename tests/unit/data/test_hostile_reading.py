@@ -1,0 +1,108 @@
+"""A file may have taken over the process that reads it, to say and to do anything."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from schemas import Domain, Integers, TableSource
+from stream.data import TableStore
+from stream.data import reading as reading_module
+from tests.unit.data.guarded import cause, reader
+from tests.unit.data.small import source
+
+AGE: dict[str, Domain] = {"age": Integers(minimum=0, maximum=99)}
+
+
+def taken_over(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> TableSource:
+    """The source of a table in the folder, whose reading process runs this program."""
+    (folder / "hostile_reading.py").write_text(program)
+    (folder / "people.csv").write_text("age\n1\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setattr(reading_module, "READING_PROCESS", "hostile_reading")
+    return source(AGE, path=str(folder / "people.csv"))
+
+
+def saying(header: bytes) -> str:
+    """A program that says this, and ends."""
+    return f"import sys; sys.stdout.buffer.write({len(header).to_bytes(4, 'little') + header!r})"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import time; time.sleep(600)",
+        "import os; os.abort()",
+        "print('no frame', flush=True)",
+        r"import sys; sys.stdout.buffer.write((1 << 30).to_bytes(4, 'little'))",
+        r"""import sys; sys.stdout.buffer.write(b'\x1d\0\0\0{"rows": 1, "file_rows": 1  }' + bytes([100]))""",
+        r"""import sys; sys.stdout.buffer.write(b'\x1d\0\0\0{"rows": 2, "file_rows": 1  }' + bytes([0, 0]))""",
+        r"""import sys; sys.stdout.buffer.write(b'\x1d\0\0\0{"rows": 5, "file_rows": 5  }' + bytes(4))""",
+        saying(b'{"rows": "Alice is 34", "file_rows": 1}'),
+        saying(b'{"rows": Infinity, "file_rows": 1}'),
+        saying(b'{"rows": ' + b"9" * 5000 + b', "file_rows": 1}'),
+        saying(b'"\xff"'),
+        "import sys; sys.stdout.buffer.write((1 << 18).to_bytes(4, 'little') + b'[' * (1 << 18))",
+        saying(b'{"refused": "Alice is 34"}'),
+        saying(b'{"refused": ["Alice is 34", "age", ""]}'),
+        saying(b'{"refused": ["missing", "Alice is 34", ""]}'),
+        saying(b'{"refused": ["no text", "age", "Alice is 34"]}'),
+        "while True:\n    " + saying(b'{"rows": 0, "file_rows": 0}'),
+    ],
+    ids=[
+        *("hangs", "crashes", "no frame", "long header", "no such code", "more rows than the file", "cut"),
+        *("text for a number", "infinity", "long number", "no text", "deep", "words of its own", "no refusal"),
+        *("no column", "no type", "no end"),
+    ],
+)
+def test_what_the_reading_process_says_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    declared = taken_over(tmp_path, monkeypatch, program)
+    assert "Alice" not in cause(lambda: reader(tmp_path, seconds=3.0)(declared))
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["of its group", "of another session"])
+def test_a_reading_process_that_leaves_another_behind_is_done_with_in_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, apart: bool
+) -> None:
+    lock = tmp_path / "lock"
+    program = (
+        "import fcntl, os, time\n"
+        "if os.fork() == 0:\n"
+        f"    {'os.setsid()' if apart else ''}\n"
+        f"    file = open({str(lock)!r}, 'w')\n"
+        "    fcntl.flock(file, fcntl.LOCK_EX)\n"
+        "    print(os.getpid(), file=file, flush=True)\n"
+        "time.sleep(20)"
+    )
+    declared = taken_over(tmp_path, monkeypatch, program)
+    begun = monotonic()
+    assert cause(lambda: reader(tmp_path, seconds=2.0)(declared))
+    if apart:
+        os.kill(int(lock.read_text()), signal.SIGKILL)
+    with lock.open() as file:
+        # Whoever holds it is alive.
+        fcntl.flock(file, fcntl.LOCK_EX)
+    assert monotonic() - begun < 10
+
+
+def test_a_service_without_room_for_a_process_reads_the_table_when_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    (tmp_path / "people.csv").write_text("age\n1\n")
+    declared, store = source(AGE, path=str(tmp_path / "people.csv")), TableStore(bytes(32), read=reader(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", no_room)
+        assert cause(lambda: store.get(declared)) == "no process could be started: Too many open files"
+    assert store.get(declared).private_row_count == 1
