@@ -8,6 +8,7 @@ from itertools import count
 from threading import RLock
 from time import monotonic
 from typing import Final
+from weakref import WeakValueDictionary
 
 from schemas import FIRST_VERSION, Address, Domain, TableSource
 from stream.data.cache import BoundedCache
@@ -42,7 +43,9 @@ class _Parser:
 
 
 class TableStore:
-    """Loads tables once and keeps them; tables in memory stand in for the files of the sources of their name.
+    """Loads tables once, and keeps of each source the one that was loaded last; another is let go of when nobody holds it any more.
+
+    Tables in memory stand in for the files of the sources of their name.
 
     ``keys`` have 32 bytes each: fingerprints are made with the first, and recognised under any. By the key of its fingerprint it is
     chosen which of a person's rows count. ``read`` reads a source's table, and ``stamp`` tells whether it may have changed; what could not
@@ -66,7 +69,7 @@ class TableStore:
         self._frames: dict[str, tuple[int, Frame]] = {}
         self._current: dict[str, _Current] = {}
         self._unreadable: dict[str, tuple[Stamp, TableSource, UnreadableError]] = {}
-        self._tables: dict[tuple[str, str], Table] = {}
+        self._tables: WeakValueDictionary[tuple[str, str], Table] = WeakValueDictionary()
         self._refused: dict[tuple[str, str], tuple[float, DataError]] = {}
         self._parsers: dict[str, _Parser] = {}
         self._predicates: BoundedCache[tuple[int, str], Predicate | PredicateError] = BoundedCache(
@@ -95,13 +98,11 @@ class TableStore:
     ) -> Table:
         """The source's table.
 
-        With an expected fingerprint, of a version, it is the table that has it, even if the file has changed since it was loaded;
-        DataError if the data is another. Without one it is the table as it is now.
+        With an expected fingerprint, of a version, it is the table that has it, even if the file has changed since it was loaded, as
+        long as somebody holds it; DataError if the data is another. Without one it is the table as it is now.
         """
-        if expected_fingerprint is not None:
-            known = self._tables.get((source.source, expected_fingerprint))
-            if known is not None and known.is_of(source):
-                return known
+        if (known := self.at_hand(source, expected_fingerprint)) is not None:
+            return known
         with self._one_at_a_time(source):
             if expected_fingerprint is None:
                 return self._load(source).table
@@ -114,6 +115,13 @@ class TableStore:
                 if Address.of_table(source.path) is not None:
                     self._refused[source.source, expected_fingerprint] = (monotonic(), error)
                 raise
+
+    def at_hand(self, source: TableSource, expected_fingerprint: str | None) -> Table | None:
+        """The source's table of this fingerprint, if it was loaded and not let go of."""
+        if expected_fingerprint is None:
+            return None
+        known = self._tables.get((source.source, expected_fingerprint))
+        return known if known is not None and known.is_of(source) else None
 
     def matches(self, source: TableSource, expected_fingerprint: str, version: int = FIRST_VERSION) -> bool:
         """Whether the source's data as it is now has this fingerprint, as that version of it and under any of the keys."""

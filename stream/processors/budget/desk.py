@@ -66,6 +66,8 @@ class Desk:
         self.periods = Periods(ledger, workers, key_id=key_id, mint=mint)
         self._key_id = key_id
         self._tables = tables
+        # Numbers of rows that are public; the tables may be let go of.
+        self._rows: dict[tuple[str, str | None], int] = {}
         self._mint = mint
 
     def take(
@@ -212,7 +214,11 @@ class Desk:
         """The number of rows of an account's file, public where neighbours replace a row."""
         if not isinstance(account.source, TableSource):
             raise RefusedError("mechanism.rows: the source has no rows; remove it")
-        return self._tables.get(account.source, account.fingerprint, account.version).public_size
+        asked = (account.name, account.fingerprint)
+        if (known := self._rows.get(asked)) is None:
+            table = self._tables.get(account.source, account.fingerprint, account.version)
+            known = self._rows[asked] = table.public_size
+        return known
 
     def _end(
         self,

@@ -26,7 +26,7 @@ from stream.processors.queries.decoding import (
     without_repeats,
 )
 from stream.processors.queries.families import Families
-from stream.processors.queries.families.base import Asked, Context
+from stream.processors.queries.families.base import Asked, Context, TableLetGoError
 from stream.processors.queries.families.rows import Row, Rows
 from stream.processors.queries.hosted import CONTROL_UNREAD, PLAIN, STANDING
 from stream.processors.queries.shares import Shares
@@ -185,7 +185,8 @@ class Admission:
     def _resolve(self, slot: int, query: Any) -> Any:
         """What the stream's family makes of a question; every private number comes from here.
 
-        A stream that this worker must not answer for is not looked up: its table may not be the right one.
+        A stream that this worker must not answer for is not looked up: its table may not be the right one. One that has ended needs
+        no number, and its table may be let go of.
         """
         streams = self._context.streams
         if not streams.sorts[slot] & STANDING and (query.window is not None or query.group is not None):
@@ -194,7 +195,10 @@ class Admission:
             return 0.0
         if query.threshold is not None and not streams.terms_at(slot).is_sparse_vector:
             raise Rejection("malformed", "threshold: this stream's mechanism compares with none; remove it")
-        return self._families.of(streams.kinds[slot]).admit(slot, query)
+        try:
+            return self._families.of(streams.kinds[slot]).admit(slot, query)
+        except TableLetGoError:
+            return 0.0
 
     def _unknown(self, stream: str) -> Rejection:
         home = partition_of(stream.encode(), self._topics.partitions)

@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from schemas import EventsSource, TableSource
-from stream.data import TableStore
+from schemas import FIRST_VERSION, EventsSource, TableSource
+from stream.data import Table, TableStore
 from stream.processors.base import RecordLike, TableMissedError
 from stream.processors.periods import IN_PERIODS, OVER, questions_in_period
 from stream.processors.queries.definitions import Definition, DefinitionReader
 from stream.processors.queries.hosted import CONTROL_UNREAD, PLAIN, HostedStreams
-from stream.processors.queries.life import CLOSED, HALTED, OPEN
+from stream.processors.queries.life import CLOSED, HALTED, OPEN, answering
 
 
 class Control:
     """Hosts the streams that control events define, and ends those that they end.
 
     ``heavy`` says whether any stream is not plain: rows are counted, hypotheses learned, hundreds of values noised, at
-    worst for a second a question.
+    worst for a second a question. It holds the tables that streams answer from, for the store does not.
     """
 
     def __init__(self, streams: HostedStreams, tables: TableStore, changelog: str) -> None:
@@ -30,6 +30,7 @@ class Control:
         self._changelog = changelog
         self._reader = DefinitionReader(streams.terms_table)
         self._pending: dict[int, Definition] = {}
+        self._held: dict[int, Table] = {}
         self._unclaimed: Mapping[str, str] = {}
 
     def expect_none_of(self, unclaimed: Mapping[str, str]) -> None:
@@ -103,19 +104,35 @@ class Control:
         for slot in keyless.keys() & set(slots.tolist() if keyless else ()):
             streams.life.refuse(slot, f"this worker lacks noise key {keyless[slot]}; give it that key")
         terms_of = streams.columns.terms_of[slots]
-        for index in np.unique(terms_of).tolist():
-            source = streams.terms[index].source
+        indices = np.unique(terms_of).tolist()
+        for index in indices:
+            terms = streams.terms[index]
+            source = terms.source
             if isinstance(source, EventsSource) and source.has_periods:
                 for slot in slots[terms_of == index].tolist():
                     streams.life.refuse(slot, IN_PERIODS)
             if not isinstance(source, TableSource):
                 continue
             try:
-                self._tables.get(source, streams.terms[index].fingerprint, streams.terms[index].version)
+                self._held[index] = self._tables.get(source, terms.fingerprint, terms.version)
             except ValueError as error:
                 for slot in slots[terms_of == index].tolist():
                     if slot not in keyless:
                         streams.life.refuse(slot, f"table: {error}")
+        # Only what was renewed or has ended answers no more from a table that is held.
+        renewed = any(streams.terms[index].version > FIRST_VERSION for index in indices)
+        if renewed or not answering(streams.columns.picked(slots)).all():
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Let go of the tables that no stream answers from any more."""
+        if not self._held:
+            return
+        columns = self._streams.columns
+        hosted = slice(len(self._streams))
+        terms_of = columns.terms_of[hosted][answering(columns)[hosted]]
+        needed = np.bincount(terms_of, minlength=len(self._streams.terms))
+        self._held = {index: table for index, table in self._held.items() if needed[index]}
 
     def settle(self) -> npt.NDArray[np.intp]:
         """End what control has ended, and give the slots of the streams of which that is news.
@@ -134,6 +151,8 @@ class Control:
             self._streams.life.end(slot, state, definition.reason or "")
             ended.append(slot)
         self._pending = waiting
+        if ended:
+            self._let_go()
         return np.array(ended, dtype=np.intp)
 
     def _is_still_asked(self, slot: int, definition: Definition) -> bool:

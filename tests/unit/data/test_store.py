@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from weakref import ref
 
 import polars as pl
 import pytest
@@ -129,15 +131,32 @@ def test_a_file_that_changes_leaves_the_registered_table_to_those_who_hold_it(tm
     declared = source(ATTRIBUTES, path=str(path))
     store = TableStore(KEY)
     before = store.fingerprint(declared)
+    held = store.get(declared, before)
     path.write_text("x,y\n1,a\n2,b\n")
     after = store.fingerprint(declared)
     assert before != after
-    assert store.get(declared, before).private_row_count == 1
+    assert store.get(declared, before) is held
+    assert held.private_row_count == 1
     assert store.get(declared, after).private_row_count == store.get(declared).private_row_count == 2
     with pytest.raises(DataError, match="differs"):
         TableStore(KEY).get(declared, before)
     path.write_text("x,y\n1,a\n")
     assert TableStore(KEY).get(declared, before).private_row_count == 1
+
+
+def test_of_many_versions_the_last_is_kept_and_an_earlier_one_while_it_is_held(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    declared, store, held = source(ATTRIBUTES, path=str(path)), TableStore(KEY), []
+    versions = []
+    for version in range(1, 5):
+        path.write_text("x,y\n" + "1,a\n" * version)
+        table = store.get(declared, store.fingerprint(declared, version), version)
+        versions.append(ref(table))
+        if version == 2:
+            held.append(table)
+        del table
+    gc.collect()
+    assert [one() is not None for one in versions] == [False, True, False, True]
 
 
 def test_a_source_under_a_known_name_with_another_schema_is_another_table() -> None:

@@ -29,7 +29,7 @@ SOURCE = TableSource.model_validate(
 )
 TABLE = Table.load(SOURCE, pl.DataFrame({"zip": [1, 1, 1, 7], "code": [2, 2, 3, 9], "sex": ["F", "F", "M", "M"]}))
 MECHANISM = SparsePmw(kind="sparse_pmw", attributes=("code", "zip"), sparsity=3)
-SPACE = CellSpace(SOURCE, TABLE, MECHANISM, 0.5, 1024)
+SPACE = CellSpace(SOURCE, lambda: TABLE, MECHANISM, 0.5, 1024)
 
 
 def cell(code: int, zip_code: int, weight: float = 1.0) -> Cell:
@@ -92,7 +92,9 @@ def test_other_questions_are_refused_by_their_field(terms: Any, cells: Any, reas
 def test_a_fresh_hypothesis_is_uniform_over_its_places_or_all_cells_where_those_are_fewer() -> None:
     question = SPACE.read((), (cell(5, 5),))
     assert SPACE.fresh().estimates([question], 1 << 20).tolist() == [1 << 20]
-    few = CellSpace(SOURCE, TABLE, SparsePmw(kind="sparse_pmw", attributes=("sex",), sparsity=3), 0.5, 1024)
+    few = CellSpace(
+        SOURCE, lambda: TABLE, SparsePmw(kind="sparse_pmw", attributes=("sex",), sparsity=3), 0.5, 1024
+    )
     [women] = few.fresh().estimates([few.read((), (Cell(at={"sex": "F"}),))], 1 << 20).tolist()
     assert women == 1 << 29
 

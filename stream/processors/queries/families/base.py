@@ -86,6 +86,10 @@ def stream_by_stream(
     return replies
 
 
+class TableLetGoError(Exception):
+    """A stream that answers no more is over a table that is not in memory any more."""
+
+
 class Stateless:
     """A family with nothing to resume: its streams' state is their number of charged answers."""
 
@@ -111,10 +115,14 @@ class Context:
         return source
 
     def table(self, slot: int) -> Table:
-        """The private table behind a stream."""
-        terms = self.streams.terms_at(slot)
+        """The private table behind a stream; TableLetGoError of one that has ended, unless the table is at hand for others."""
+        terms, source = self.streams.terms_at(slot), self.source_table(slot)
+        if (known := self.tables.at_hand(source, terms.fingerprint)) is not None:
+            return known
+        if not self.streams.life.answers(slot):
+            raise TableLetGoError
         try:
-            return self.tables.get(self.source_table(slot), terms.fingerprint, terms.version)
+            return self.tables.get(source, terms.fingerprint, terms.version)
         except ValueError as error:
             raise Rejection("table", f"stream: {error}") from None
 

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
@@ -189,7 +190,7 @@ class TensorFamily(_HypothesisFamily):
             raise TypeError(f"stream '{self._streams.names[slot]}' is no pmw")
         return TensorSpace(
             self._context.source_table(slot),
-            self._context.table(slot),
+            partial(self._context.table, slot),
             self._context.tables,
             mechanism,
             self._calibration(slot).learning_rate,
@@ -209,7 +210,7 @@ class SparsePmwFamily(_HypothesisFamily):
         calibration = self._calibration(slot)
         return CellSpace(
             self._context.source_table(slot),
-            self._context.table(slot),
+            partial(self._context.table, slot),
             mechanism,
             calibration.learning_rate,
             # A stream of an earlier version has as many places as its updates can name.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -69,7 +69,12 @@ class CellSpace:
     """What ``sparse_pmw`` needs to know of its universe, of which its hypothesis begins with so many ``places``."""
 
     def __init__(
-        self, source: TableSource, table: Table, mechanism: SparsePmw, learning_rate: float, places: int
+        self,
+        source: TableSource,
+        table: Callable[[], Table],
+        mechanism: SparsePmw,
+        learning_rate: float,
+        places: int,
     ) -> None:
         self._cells = Cells(source, mechanism.attributes)
         self._table = table
@@ -92,7 +97,7 @@ class CellSpace:
 
     def private(self, questions: Sequence[CellQuestion]) -> npt.NDArray[np.int64]:
         """The true value of each question in steps, exactly. The numbers are private."""
-        return weighted_counts(self._table, self._cells.attributes, questions)
+        return weighted_counts(self._table(), self._cells.attributes, questions)
 
     def fresh(self) -> SparseHypothesis:
         """The uniform hypothesis."""

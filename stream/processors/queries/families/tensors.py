@@ -125,7 +125,7 @@ class TensorSpace:
     def __init__(
         self,
         source: TableSource,
-        table: Table,
+        table: Callable[[], Table],
         tables: TableStore,
         mechanism: Pmw,
         learning_rate: float,
@@ -157,8 +157,9 @@ class TensorSpace:
 
     def private(self, questions: Sequence[TensorQuestion]) -> npt.NDArray[np.int64]:
         """The true value of each question in steps, exactly. The numbers are private."""
+        table = self._table()
         totals = [
-            sum(weight * self._table.count(predicate) for predicate, weight in question.weights.parts)
+            sum(weight * table.count(predicate) for predicate, weight in question.weights.parts)
             for question in questions
         ]
         return np.array(totals, dtype=np.int64)

@@ -1,0 +1,47 @@
+"""Versions of tables that no stream answers from are not kept in memory."""
+
+from __future__ import annotations
+
+import gc
+from weakref import ref
+
+from schemas import TableSource
+from sotto import Driver
+from stream.data import Table
+from tests.unit.processors.test_refresh import GOING_ON, KEEPING, NEW, OLD, SOURCE, ask, service, spec
+
+
+def test_a_version_is_let_go_of_when_no_stream_answers_from_it_and_its_ended_streams_still_say_why() -> None:
+    driver = service(*GOING_ON, *KEEPING)
+    driver.open({**spec("laplace"), "stream": "dry", "mechanism": {"kind": "laplace", "answers": 1}})
+    driver.ask("dry", where="TRUE")
+    versions = []
+    for table in (NEW, OLD, NEW):
+        for kind in GOING_ON | KEEPING:
+            ask(driver, kind)
+        versions.append(ref(_held(driver)))
+        driver.refresh("people", table)
+    gc.collect()
+    assert [one() for one in versions] == [None] * 3
+    reasons = {kind: ask(driver, kind).reason or "" for kind in KEEPING}
+    assert all(reason.startswith("closed by the refresh to version 2") for reason in reasons.values()), reasons
+    dry = driver.ask("dry", where="sex = 'F'", outcomes=True)
+    assert (dry.outcome, dry.reason) == ("halted", "exhausted: all 1 answers of the grant are given")
+    assert {ask(driver, kind).version for kind in GOING_ON} == {4}
+    driver.extend("people", "dry", 20.0)
+    assert driver.ask("dry", where="TRUE").version == 4
+
+
+def test_a_version_whose_only_stream_has_run_dry_is_let_go_of_too() -> None:
+    driver = service()
+    driver.open({**spec("laplace"), "mechanism": {"kind": "laplace", "answers": 1}})
+    ask(driver, "laplace")
+    version = ref(_held(driver))
+    driver.refresh("people", NEW)
+    gc.collect()
+    assert version() is None
+
+
+def _held(driver: Driver) -> Table:
+    """The table that new streams would be over."""
+    return driver._tables.get(TableSource.model_validate(SOURCE))
