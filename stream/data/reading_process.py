@@ -34,9 +34,17 @@ def _limit(memory: int, seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Several threads may take the time of as many processors.
     most = int(seconds) * (os.cpu_count() or 1) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (most, most + 1))
+    _lower(resource.RLIMIT_CPU, most, most + 1)
     # Private writable memory, which is what a table unfolds into; programs and mapped files do not count.
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    _lower(resource.RLIMIT_DATA, memory, memory)
+
+
+def _lower(limit: int, soft: int, hard: int) -> None:
+    """Set a limit, unless the process began with a lower one, which it may not raise."""
+    _, given = resource.getrlimit(limit)
+    if given != resource.RLIM_INFINITY:
+        soft, hard = min(soft, given), min(hard, given)
+    resource.setrlimit(limit, (soft, hard))
 
 
 if __name__ == "__main__":

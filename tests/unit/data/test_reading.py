@@ -117,6 +117,19 @@ def test_a_file_that_says_it_holds_too_many_rows_is_not_unfolded(tmp_path: Path)
     assert cause(lambda: reader(tmp_path)(source(AGE, path=str(path)))) == "larger than SOTTO_TABLE_BYTES"
 
 
+def test_a_table_is_read_within_lower_limits_that_the_service_was_started_with(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text("age\n1\n")
+    program = (
+        "import resource, sys; from pathlib import Path; from tests.unit.data.test_reading import AGE, reader, source; "
+        "resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30)); resource.setrlimit(resource.RLIMIT_CPU, (30, 30)); "
+        "read = reader(Path(sys.argv[1]).parent, reading=2 << 30, seconds=120.0); "
+        "print(read(source(AGE, path=sys.argv[1])).file_row_count)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "1"
+
+
 def test_a_file_larger_than_may_be_read_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "people.csv"
     path.write_bytes(b"age\n" + b"1\n" * MIB)
