@@ -37,8 +37,10 @@ async def heartbeats(settings: Settings, role: Role, started: float) -> None:
     """
     told = False
     while True:
-        producer = AIOKafkaProducer(**connection(settings))
+        producer: AIOKafkaProducer | None = None
         try:
+            # Secrets are read anew at each connection: their files may be in the middle of being replaced.
+            producer = AIOKafkaProducer(**connection(settings))
             await producer.start()
             while True:
                 await producer.send_and_wait(role.status, key=_key(role), value=_word(role, started))
@@ -52,7 +54,8 @@ async def heartbeats(settings: Settings, role: Role, started: float) -> None:
                 await _take_back(producer, role)
             raise
         finally:
-            await producer.stop()
+            if producer is not None:
+                await producer.stop()
 
 
 async def _take_back(producer: AIOKafkaProducer, role: Role) -> None:

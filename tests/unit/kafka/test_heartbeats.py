@@ -8,12 +8,13 @@ import time
 from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from schemas import MemberStatus
 from stream.kafka import heartbeats as module
 from stream.kafka.heartbeats import heartbeats, resident_bytes
 from stream.kafka.roles import Role
+from stream.kafka.security import SecurityError
 from stream.settings import Settings
 from stream.version import VERSION
 
@@ -60,6 +61,30 @@ async def test_it_says_so_again_and_again_and_takes_it_back(
     told = MemberStatus.model_validate(json.loads(words[0] or b""))
     assert (told.role, told.member, told.version, told.started) == ("worker", role.member, VERSION, started)
     assert told.memory > 1 << 20
+
+
+async def test_it_goes_on_after_a_moment_in_which_a_file_of_its_secrets_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing: list[KafkaError] = [SecurityError("SOTTO_TLS_CA_FILE is not there")]
+
+    def connection(_: Settings) -> dict[str, Any]:
+        if missing:
+            raise missing.pop()
+        return {}
+
+    Producer.sent, Producer.failures = [], 0
+    monkeypatch.setattr(module, "AIOKafkaProducer", Producer)
+    monkeypatch.setattr(module, "INTERVAL", 0.01)
+    monkeypatch.setattr(module, "connection", connection)
+    role = Role("worker", "workers", "sotto.status", lambda _: pytest.fail("no processor is made"))
+    telling = asyncio.create_task(heartbeats(Settings(), role, time.time()))
+    while not (Producer.sent or telling.done()):
+        await asyncio.sleep(0.01)
+    telling.cancel()
+    await asyncio.gather(telling, return_exceptions=True)
+    assert Producer.sent
+    assert "SecurityError" in "".join(capsys.readouterr())  # on either, as tests before have configured the log
 
 
 def test_memory_is_known_where_the_system_has_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
