@@ -156,7 +156,8 @@ class Engine:
         watching = asyncio.create_task(membership.watch())
         try:
             while not stopping.done():
-                tasks = self._tasks.values()
+                # Those that have stopped for a rebalance are in view until all have.
+                tasks = [task for task in self._tasks.values() if not task.done()]
                 await asyncio.wait({stopping, watching, *tasks}, timeout=1.0, return_when="FIRST_COMPLETED")
                 if watching.done():
                     watching.result()
@@ -180,15 +181,20 @@ class Engine:
         self.on_failure()
 
     async def park(self, partitions: Iterable[int]) -> None:
-        """Stop tasks at their next batch boundary, keeping their state for a quick return."""
+        """Stop tasks at their next batch boundary, keeping their state for a quick return; over when all have stopped.
+
+        Until then they are at work: a rebalance in the middle of leaving must neither go on nor drop their state.
+        """
         leaving = [partition for partition in partitions if partition in self._tasks]
         for partition in leaving:
             self._partitions[partition].stop()
         self._parking += 1
         try:
-            await asyncio.gather(*(self._tasks.pop(partition) for partition in leaving), return_exceptions=True)
+            await asyncio.gather(*(self._tasks[partition] for partition in leaving), return_exceptions=True)
         finally:
             self._parking -= 1
+        for partition in leaving:
+            self._tasks.pop(partition, None)
         self.metrics.partitions.set(len(self._tasks))
 
     async def discard(self, partitions: Iterable[int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
@@ -418,6 +418,21 @@ def partitions_taken_while_leaving() -> Iterator[None]:
             self._stopping = heard
 
     with patch.object(Engine, "take", deaf):
+        yield
+
+
+@contextmanager
+def tasks_out_of_view_while_they_stop() -> Iterator[None]:
+    """Who is told to stop is taken for one that has: nobody else waits for it."""
+    park = Engine.park
+
+    async def hidden(self: Engine, partitions: Iterable[int]) -> None:
+        parked = asyncio.ensure_future(park(self, list(partitions)))
+        await asyncio.sleep(0)
+        self._tasks.clear()
+        await parked
+
+    with patch.object(Engine, "park", hidden):
         yield
 
 

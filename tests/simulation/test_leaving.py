@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from unittest.mock import patch
 
 import pytest
+from aiokafka import TopicPartition
 
 from schemas import OpenStream
 from stream.kafka.partition import PartitionTask
+from stream.kafka.writer import Writer
+from stream.processors.base import Outputs
 from tests.chaos.load import Questions
 from tests.simulation import broker
 from tests.simulation.cast import group_of
-from tests.simulation.mutations import partitions_taken_while_leaving, refused_while_stopping
+from tests.simulation.clients import SimulatedConsumer
+from tests.simulation.mutations import (
+    partitions_taken_while_leaving,
+    refused_while_stopping,
+    tasks_out_of_view_while_they_stop,
+)
 from tests.simulation.world import World, perform
 
 SEEDS = range(5)
 EARLY_SEEDS = range(20)
 LONG_BATCH = 2.0
 """Virtual seconds that a task has its batch in hand when it is told to stop."""
+SLOW_COMMIT = 3.0
+"""Virtual seconds that a commit takes while a worker leaves."""
+
+_stop_at_once = SimulatedConsumer.stop
 
 
 async def _leaves(world: World) -> bool:
@@ -38,10 +52,19 @@ def _stop_after_a_long_batch(task: PartitionTask) -> None:
     asyncio.get_running_loop().call_later(LONG_BATCH, task._stopping.set)
 
 
+async def _stop_after_the_rebalance(consumer: SimulatedConsumer) -> None:
+    """Leave as aiokafka does, which first finishes a rebalance that is under way."""
+    await consumer._settled.wait()
+    await _stop_at_once(consumer)
+
+
 def _all_leave() -> bool:
     left = []
     for seed in SEEDS:
-        with patch.object(PartitionTask, "stop", _stop_after_a_long_batch):
+        with (
+            patch.object(PartitionTask, "stop", _stop_after_a_long_batch),
+            patch.object(SimulatedConsumer, "stop", _stop_after_the_rebalance),
+        ):
             left.append(perform(_leaves, seed))
     return all(left)
 
@@ -51,6 +74,63 @@ def test_a_worker_told_to_stop_in_the_middle_of_a_rebalance_leaves(capsys: pytes
     with partitions_taken_while_leaving():
         assert not _all_leave()
     capsys.readouterr()
+
+
+class _SlowCommits:
+    """Writers that take long to commit once ``slow``, and how many were closed meanwhile."""
+
+    def __init__(self) -> None:
+        self.slow = False
+        self.cut = 0
+        self.committing: list[Writer] = []
+
+    def watch(self) -> AbstractContextManager[object]:
+        commit, close = Writer.commit, Writer.close
+
+        async def slowly(writer: Writer, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
+            self.committing.append(writer)
+            try:
+                await asyncio.sleep(SLOW_COMMIT if self.slow else 0.0)
+                await commit(writer, outputs, positions)
+            finally:
+                self.committing.remove(writer)
+
+        async def counted(writer: Writer) -> None:
+            self.cut += writer in self.committing
+            await close(writer)
+
+        return patch.multiple(Writer, commit=slowly, close=counted)
+
+
+def _cut_while_leaving() -> int:
+    """How many commits were cut off because a worker joined just when another had been told to stop."""
+    commits = _SlowCommits()
+
+    async def scene(world: World) -> bool:
+        world.start("budget")
+        leaving = world.start("worker")
+        await asyncio.sleep(10.0)
+        commits.slow = True
+        questions = Questions(world.streams, 0)
+        for _ in range(12):
+            world.ask(*questions.next())
+        while not commits.committing:
+            await asyncio.sleep(0.01)
+        leaving.leaving = True
+        leaving.engine.stop()
+        world.start("worker")
+        await asyncio.sleep(20.0)
+        return leaving.task.done()
+
+    with commits.watch():
+        assert perform(scene)
+    return commits.cut
+
+
+def test_a_rebalance_while_a_worker_leaves_cuts_off_no_commit() -> None:
+    assert _cut_while_leaving() == 0
+    with tasks_out_of_view_while_they_stop():
+        assert _cut_while_leaving() > 0
 
 
 async def _asked_too_early(world: World) -> list[str]:
