@@ -18,7 +18,7 @@ from stream.kafka.reports import RestoreReport
 from stream.kafka.restore import read_to_end, reader
 from stream.kafka.roles import Role
 from stream.kafka.stamps import Stamps
-from stream.kafka.starting import Stopped
+from stream.kafka.starting import unless_stopped
 from stream.kafka.steps import Step
 from stream.kafka.writer import Writer
 from stream.log import get_logger
@@ -89,7 +89,16 @@ class Lives:
         self._stopping = stopping
 
     async def begin(self) -> Life:
-        """Fence the predecessor, then rebuild the state from the changelog up to the last stable offset."""
+        """Fence the predecessor, then rebuild the state from the changelog up to the last stable offset.
+
+        An order to stop ends it wherever it is: nothing has been given to anybody, and whoever begins next fences again.
+
+        Raises:
+            Stopped: told to stop before it was done.
+        """
+        return await unless_stopped(self._stopping, self._begin())
+
+    async def _begin(self) -> Life:
         role, metrics = self._role, self._equipment.metrics
         self._step.enter("restoring")
         report = RestoreReport(role.status, role.name, self._partition, role.member)
@@ -150,15 +159,14 @@ class Lives:
                     processor.restore(records)
                     self._step.enter("restoring")
                     report.records += len(records)
-                    if self._stopping.is_set():
-                        raise Stopped
                     if self._role.reports:
                         await report.progress(writer)
                 positions[source] = await consumer.position(source)
         finally:
             await consumer.stop()
         del positions[TopicPartition(processor.changelog, self._partition)]
-        # Definitions may load tables, which takes seconds: heartbeats must go on.
+        # Definitions may load tables, which takes seconds: heartbeats must go on. Nothing stops a thread: after an order to
+        # stop it goes on with a processor that nobody has any more.
         reached = await asyncio.to_thread(processor.restored)
         offsets = GroupOffsets()
         for topic in processor.inputs:

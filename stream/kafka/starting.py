@@ -39,7 +39,7 @@ async def patiently(
     """
     for pause in chain(BACKOFF, repeat(BACKOFF[-1])):
         try:
-            return await _unless(stopping, start())
+            return await unless_stopped(stopping, start())
         except (KafkaError, OSError, TimeoutError) as error:
             if not is_passing(error):
                 raise
@@ -54,6 +54,25 @@ async def patiently(
             continue
         raise Stopped
     raise AssertionError("pauses do not end")
+
+
+async def unless_stopped(stopping: asyncio.Event, attempt: Awaitable[Result]) -> Result:
+    """What an attempt gives. An order to stop cancels it, and it has cleared up when this raises.
+
+    Raises:
+        Stopped: told to stop before it was done.
+    """
+    trying = asyncio.ensure_future(attempt)
+    stopped = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait({trying, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not trying.done():
+            raise Stopped
+        return trying.result()
+    finally:
+        for waiting in (trying, stopped):
+            waiting.cancel()
+        await asyncio.gather(trying, stopped, return_exceptions=True)
 
 
 async def from_any_broker(ask: Callable[[], Awaitable[Result]]) -> Result:
@@ -75,17 +94,3 @@ async def from_any_broker(ask: Callable[[], Awaitable[Result]]) -> Result:
 def is_passing(error: Exception) -> bool:
     """Whether an error may be over once a broker is up, or Kafka has chosen another one."""
     return not isinstance(error, KafkaError) or bool(error.retriable) or isinstance(error, ClosedError)
-
-
-async def _unless(stopping: asyncio.Event, attempt: Awaitable[Result]) -> Result:
-    trying = asyncio.ensure_future(attempt)
-    stopped = asyncio.ensure_future(stopping.wait())
-    try:
-        await asyncio.wait({trying, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if not trying.done():
-            raise Stopped
-        return trying.result()
-    finally:
-        for waiting in (trying, stopped):
-            waiting.cancel()
-        await asyncio.gather(trying, stopped, return_exceptions=True)

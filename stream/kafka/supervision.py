@@ -14,7 +14,7 @@ from stream.kafka.steps import ON_KAFKA
 from stream.log import get_logger
 
 FAILING_SECONDS: Final = 60.0
-"""A partition that has started over for so long makes its service not ready."""
+"""A partition that has started over for so long, or whose restore has not gone on, makes its service not ready."""
 LONG_SECONDS: Final = 60.0
 """A step that takes so long is worth a line in the log."""
 STALLED_SECONDS: Final = 300.0
@@ -54,7 +54,9 @@ class Supervision:
             standing = task.standing
             if standing.refusal:
                 refusals.add(standing.refusal)
-            if standing.failing_since is not None and now - standing.failing_since > FAILING_SECONDS:
+            restoring_since = since if name == "restoring" else None
+            begun = (one for one in (standing.failing_since, restoring_since) if one is not None)
+            if any(now - one > FAILING_SECONDS for one in begun):
                 failing.append(task.partition)
             contact = self._membership.contact
             if name in ON_KAFKA and contact is not None and now - max(since, contact) > STALLED_SECONDS:
@@ -71,7 +73,9 @@ class Supervision:
         elif refusals:
             self._health.tell("; ".join(sorted(refusals)))
         elif failing:
-            self._health.tell(f"partitions start over again and again, see the log: {sorted(failing)}")
+            self._health.tell(
+                f"partitions start over again and again, or their restore does not go on, see the log: {sorted(failing)}"
+            )
         else:
             self._health.tell("")
 

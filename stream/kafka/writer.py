@@ -52,12 +52,13 @@ class Writer:
             max_batch_size=settings.batch_bytes,
             max_request_size=16 * settings.batch_bytes,
         )
+        writer = cls(producer, group, stamps or Stamps(), settings.batch_bytes)
         try:
             await producer.start()
         except BaseException:
-            await producer.stop()
+            await writer.close()
             raise
-        return cls(producer, group, stamps or Stamps(), settings.batch_bytes)
+        return writer
 
     async def commit(self, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
         """Write everything or nothing, in batches that every reader of ours takes; returns once the transaction is committed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
@@ -433,6 +433,17 @@ def tasks_out_of_view_while_they_stop() -> Iterator[None]:
         await parked
 
     with patch.object(Engine, "park", hidden):
+        yield
+
+
+@contextmanager
+def restores_that_an_order_to_stop_does_not_end() -> Iterator[None]:
+    """A rebalance waits for a fence and a restore, which may wait for Kafka for ever."""
+
+    async def to_its_end(_: asyncio.Event, attempt: Awaitable[Any]) -> Any:
+        return await attempt
+
+    with patch.object(lives, "unless_stopped", to_its_end):
         yield
 
 

@@ -98,7 +98,17 @@ def test_a_partition_that_starts_over_for_a_minute_makes_it_not_ready(clock: Clo
     assert figure(told, "failing_partitions") == 1.0
 
 
-@pytest.mark.parametrize("name", ["working", "restoring", "pausing"])
+def test_a_restore_that_has_not_gone_on_for_a_minute_makes_it_not_ready(clock: Clock) -> None:
+    slow = Task(1, "restoring", clock.now - FAILING_SECONDS + 1)
+    stuck = Task(2, "restoring", clock.now - FAILING_SECONDS - 1)
+    begun_anew = Task(3, "restoring", clock.now, clock.now - FAILING_SECONDS - 1)
+    assert look(Member(), slow).lack == ""
+    told = look(Member(), slow, stuck, begun_anew)
+    assert "[2, 3]" in told.answer("/readyz")[1]
+    assert figure(told, "failing_partitions") == 2.0
+
+
+@pytest.mark.parametrize("name", ["working", "pausing"])
 def test_work_takes_as_long_as_it_takes_and_is_told(
     clock: Clock, name: StepName, capsys: pytest.CaptureFixture[str]
 ) -> None:

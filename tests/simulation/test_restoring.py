@@ -1,0 +1,98 @@
+"""A partition that does not get ready holds up no other one, and its service says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from unittest.mock import patch
+
+import pytest
+from aiokafka import TopicPartition
+
+from stream.processors.base import Record
+from tests.chaos.load import Questions
+from tests.simulation.broker import Broker
+from tests.simulation.cast import group_of
+from tests.simulation.clients import SimulatedConsumer
+from tests.simulation.mutations import restores_that_an_order_to_stop_does_not_end
+from tests.simulation.world import Service, World, perform
+
+STUCK = 0
+"""The partition that does not get ready; the range assignor gives it to the first worker."""
+WHILE = 90.0
+"""Virtual seconds from one worker to the next: longer than a restore may stand still and be taken for well."""
+
+
+@contextmanager
+def _fences_that_do_not_end() -> Iterator[None]:
+    """As where the predecessor's transaction wrote to a partition that has no leader now."""
+    initialise = Broker.initialise
+
+    def never(self: Broker, name: str) -> int | None:
+        return None if name == f"{group_of('worker')}-{STUCK}" else initialise(self, name)
+
+    with patch.object(Broker, "initialise", never):
+        yield
+
+
+@contextmanager
+def _fetches_that_bring_nothing() -> Iterator[None]:
+    """As where the changelog's leader goes away once it has told where the changelog ends."""
+    fetch = SimulatedConsumer._fetch
+
+    def without(
+        self: SimulatedConsumer, partitions: list[TopicPartition], limit: int
+    ) -> dict[TopicPartition, list[Record]]:
+        there = [one for one in partitions if not (one.topic.endswith(".state") and one.partition == STUCK)]
+        return fetch(self, there, limit)
+
+    with patch.object(SimulatedConsumer, "_fetch", without):
+        yield
+
+
+Hitch = Callable[[], AbstractContextManager[None]]
+
+
+async def _workers_join(world: World, hitch: Hitch) -> list[str]:
+    """What is wrong while one partition does not get ready and workers join one after the other, and once it does."""
+    world.broker.append(world.topics.state, STUCK, b"@nothing", None)
+    world.start("budget")
+    violations = []
+    with hitch():
+        holder = world.start("worker")
+        for joined in range(3):
+            if joined:
+                world.start("worker")
+            await asyncio.sleep(WHILE)
+            violations += _amiss(world, holder)
+    questions = Questions(world.streams, 0)
+    for _ in range(10):
+        world.ask(*questions.next())
+    return violations + (await world.settle() or world.examine())
+
+
+def _amiss(world: World, holder: Service) -> list[str]:
+    broker, members = world.broker, world.broker.listed(group_of("worker"))
+    found = [f"no member: {one.process.name}" for one in world.workers() if one.process.name not in members]
+    found += [
+        f"nobody has partition {number}"
+        for number in range(broker.partitions[world.topics.queries])
+        if number != STUCK and world.owner(number) is None
+    ]
+    for one in world.workers():
+        if (one is holder) is not (f"[{STUCK}]" in one.engine.health.lack):
+            found.append(f"{one.process.name} lacks {one.engine.health.lack!r}")
+    return found
+
+
+@pytest.mark.parametrize("hitch", [_fences_that_do_not_end, _fetches_that_bring_nothing])
+def test_a_partition_that_does_not_get_ready_holds_up_no_other_and_is_told(
+    hitch: Hitch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    story = partial(_workers_join, hitch=hitch)
+    assert perform(story) == []
+    with restores_that_an_order_to_stop_does_not_end():
+        assert any("no member" in one for one in perform(story))
+    capsys.readouterr()

@@ -1,0 +1,49 @@
+"""A fence that is given up lets go of its connections, within a bound."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Self, cast
+
+import pytest
+
+from stream.kafka import writer
+from stream.kafka.clients import Clients
+from stream.kafka.writer import Writer
+from stream.settings import Settings
+
+
+class Producer:
+    """One whose predecessor's transaction never ends, and which hangs when it is told to stop."""
+
+    def __init__(self, **_: Any) -> None:
+        self.begun = asyncio.Event()
+        self.cut = False
+
+    @property
+    def client(self) -> Self:
+        return self
+
+    async def start(self) -> None:
+        self.begun.set()
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        self.cut = True
+
+
+async def test_a_fence_that_is_given_up_cuts_its_connections_though_its_producer_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer, "CLOSE_TIMEOUT", 0.01)
+    producer = Producer()
+    clients = Clients(cast(Any, None), cast(Any, lambda **_: producer), cast(Any, None))
+    fencing = asyncio.create_task(Writer.fence(Settings(), "group-0", "group", clients))
+    await producer.begun.wait()
+    fencing.cancel()
+    await asyncio.wait({fencing}, timeout=30.0)
+    assert fencing.cancelled()
+    assert producer.cut
