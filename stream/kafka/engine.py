@@ -98,7 +98,7 @@ class Engine:
 
         Raises:
             MembershipLostError: the group was lost, and did not come back.
-            StalledError: a partition's task hangs.
+            StalledError: a partition's task hangs, or was cancelled.
         """
         settings = self._settings
         consumer = self._clients.consumer(
@@ -162,7 +162,12 @@ class Engine:
                 if watching.done():
                     watching.result()
                 for partition, task in list(self._tasks.items()):
-                    if task.done() and not task.cancelled() and (error := task.exception()):
+                    if task.cancelled():
+                        raise StalledError(
+                            f"partition {partition}'s task was cancelled from within; this process ends so that its "
+                            "supervisor starts it again"
+                        )
+                    if task.done() and (error := task.exception()):
                         log.error("partition task died", partition=partition, error=type(error).__name__)
                         raise error
                 if self.broken is not None:

@@ -24,7 +24,7 @@ log = get_logger("supervision")
 
 
 class StalledError(RuntimeError):
-    """A partition's task hangs."""
+    """A partition's task hangs, or has gone without being told to stop."""
 
 
 class Supervision:
