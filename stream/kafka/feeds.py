@@ -96,32 +96,35 @@ class FeedService:
 
         Raises:
             MembershipLostError, StalledError: as engines do.
+            Exception: whatever ends the following of control, without which no stream would be begun or closed.
         """
         self._hearing.on_news = self._news.set
-        beside = [asyncio.create_task(self._hearing.run()), asyncio.create_task(self._show())]
+        hearing = asyncio.create_task(self._hearing.run())
+        beside = [hearing, asyncio.create_task(self._show())]
         try:
             self._health.part("control").tell("has not been read yet")
-            await self._first(self._hearing.heard.wait())
+            await self._first(self._hearing.heard.wait(), hearing)
             self._health.drop("control")
             if not self._stopping.is_set():
                 self._serving[MERGING] = asyncio.create_task(self._merge())
-                await self._follow()
+                await self._follow(hearing)
             await asyncio.gather(*self._serving.values())
         finally:
             for task in (*beside, *self._serving.values()):
                 task.cancel()
             await asyncio.gather(*beside, *self._serving.values(), return_exceptions=True)
 
-    async def _follow(self) -> None:
-        """Begin with each source once a stream asks of it, until told to stop; raise what ends an engine."""
+    async def _follow(self, hearing: asyncio.Task[None]) -> None:
+        """Begin with each source once a stream asks of it, until told to stop; raise what ends an engine, or the hearing."""
         while not self._stopping.is_set():
             self._news.clear()
             for name, source in self.definitions.sources().items():
                 if name not in self._serving:
                     self._serving[name] = asyncio.create_task(self._serve(source), name=f"feed-{name}")
-            await self._first(self._news.wait(), *self._serving.values())
-            for task in self._serving.values():
+            await self._first(self._news.wait(), hearing, *self._serving.values())
+            for task in (hearing, *self._serving.values()):
                 if task.done() and not self._stopping.is_set():
+                    self.on_failure()
                     task.result()
                     raise RuntimeError("an engine ended without being told to")
 
