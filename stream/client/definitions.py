@@ -41,9 +41,9 @@ class Definitions:
 
     async def of(self, stream: str) -> Source | None:
         """The source of a stream; None if it is not known, not known yet, or not for this principal to know."""
-        if stream not in self._source_of and not self._forbidden and not self._is_absent(stream):
+        if not self._knows(stream) and not self._forbidden and not self._is_absent(stream):
             await self._read()
-            if stream not in self._source_of and self._reading is None:
+            if not self._knows(stream) and self._reading is None:
                 self._absent[stream] = time.monotonic()
         return self._find(stream)
 
@@ -61,10 +61,15 @@ class Definitions:
         self._absent.clear()
         return False
 
-    def _find(self, stream: str) -> Source | None:
+    def _knows(self, stream: str) -> bool:
+        """Compaction can leave a source's record behind the grants of its streams: one may be read without the other."""
         name = self._source_of.get(stream)
-        if name is None:
+        return name in self._sources or name in self._values
+
+    def _find(self, stream: str) -> Source | None:
+        if not self._knows(stream):
             return None
+        name = self._source_of[stream]
         if name not in self._sources:
             entry = _ledger.decode(self._values.pop(name))
             if not isinstance(entry, SourceRecord):

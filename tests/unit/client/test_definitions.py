@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import TopicAuthorizationFailedError
+from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from sotto import Driver
 from stream.client import definitions
@@ -132,3 +132,46 @@ async def test_a_long_ledger_holds_no_question_up(ledger: Ledger, monkeypatch: p
     assert await known.of("first") is not None
     assert ledger.read == [0]
     await known.stop()
+
+
+@pytest.fixture
+def second_page(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """The ledger is read in two pages, the source's record in the second, which comes when this is set."""
+    come = asyncio.Event()
+
+    async def pages(*_: Any) -> AsyncIterator[list[Any]]:
+        sources = [record for record in ledger.records if record.key.startswith(b"source|")]
+        yield [record for record in ledger.records if record not in sources]
+        await come.wait()
+        if ledger.refusal is not None:
+            raise ledger.refusal
+        yield sources
+
+    monkeypatch.setattr(definitions, "read_to_end", pages)
+    monkeypatch.setattr(definitions, "_ABSENT", 0.0)
+    return come
+
+
+async def test_a_stream_is_known_once_its_grant_and_its_source_are_read(
+    ledger: Ledger, second_page: asyncio.Event
+) -> None:
+    known = definitions_of(ledger)
+    asked = [asyncio.create_task(known.of("first"))]
+    await asyncio.sleep(0.01)
+    asked.append(asyncio.create_task(known.of("first")))
+    await asyncio.sleep(0.01)
+    second_page.set()
+    assert [one is not None and one.source for one in await asyncio.gather(*asked)] == ["people"] * 2
+
+
+async def test_a_reading_that_broke_off_between_a_grant_and_its_source_is_begun_again(
+    ledger: Ledger, second_page: asyncio.Event
+) -> None:
+    known = definitions_of(ledger)
+    broken = asyncio.create_task(known.of("first"))
+    await asyncio.sleep(0.01)
+    ledger.refusal = KafkaConnectionError("gone for a moment")
+    second_page.set()
+    assert await broken is None
+    ledger.refusal = None
+    assert await known.of("first") is not None
