@@ -45,16 +45,18 @@ class Exhausted(Halted):
     """The stream's grant is used up."""
 
 
-class Timeout(SottoError, TimeoutError):
-    """Nothing came in time; a question's answer may still come, and be charged.
-
-    ``unanswered`` are the questions that wait; ``results`` are the answers that came to others asked with them.
-    """
-
+class _Unanswered(SottoError):
     def __init__(self, message: str, unanswered: Sequence[Query] = (), results: Sequence[Answer] = ()) -> None:
         super().__init__(message)
         self.unanswered = tuple(unanswered)
         self.results = results
+
+
+class Timeout(_Unanswered, TimeoutError):
+    """Nothing came in time; a question's answer may still come, and be charged.
+
+    ``unanswered`` are the questions that wait; ``results`` are the answers that came to others asked with them.
+    """
 
 
 class Unknown(SottoError, LookupError):
@@ -65,8 +67,12 @@ class Invalid(SottoError, ValueError):
     """A question or definition that the contract does not take; the message names the field."""
 
 
-class Unreachable(SottoError, ConnectionError):
-    """Kafka, or the installation on it, cannot be reached."""
+class Unreachable(_Unanswered, ConnectionError):
+    """Kafka, or the installation on it, cannot be reached.
+
+    ``unanswered`` are the questions that were under way, whose answers may still come, and be charged; ``results`` are the
+    answers that came to others asked with them.
+    """
 
 
 class Forbidden(SottoError, PermissionError):

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from stream.asking import Question, Result, Results
 from stream.client.listening import Listener, Pending
-from stream.errors import Timeout
+from stream.errors import Timeout, Unreachable
 
 IN_FLIGHT: Final = 1000
 """Questions that are published ahead of the answer that is waited for."""
@@ -34,26 +34,27 @@ class Asked:
     async def __aiter__(self) -> AsyncIterator[Result]:
         async with aclosing(self._each()) as each:
             async for one in each:
-                if isinstance(one, Timeout):
+                if isinstance(one, (Timeout, Unreachable)):
                     raise one
                 yield one
 
     async def _all(self) -> Results:
-        """All results; Timeout, with those that came, if any did not come in time."""
+        """All results; Timeout or Unreachable, with those that came, if any did not come."""
         results: list[Result] = []
-        late: list[Timeout] = []
+        lost: list[Timeout | Unreachable] = []
         async with aclosing(self._each()) as each:
             async for one in each:
-                if isinstance(one, Timeout):
-                    late.append(one)
+                if isinstance(one, (Timeout, Unreachable)):
+                    lost.append(one)
                 else:
                     results.append(one)
-        if late:
-            missing = [query for one in late for query in one.unanswered]
-            raise Timeout(f"{len(missing)} questions have no answer: {late[0]}", missing, Results(results))
+        if lost:
+            missing = [query for one in lost for query in one.unanswered]
+            message = f"{len(missing)} questions have no answer: {lost[0]}"
+            raise type(lost[0])(message, missing, Results(results))
         return Results(results)
 
-    async def _each(self) -> AsyncGenerator[Result | Timeout, None]:
+    async def _each(self) -> AsyncGenerator[Result | Timeout | Unreachable, None]:
         waiting: deque[Pending] = deque()
         try:
             async for question in _asynchronously(self._questions):
@@ -67,11 +68,11 @@ class Asked:
                 pending.value.cancel()
 
 
-async def _outcome(pending: Pending) -> Result | Timeout:
+async def _outcome(pending: Pending) -> Result | Timeout | Unreachable:
     try:
         return await Listener.answer(pending)
-    except Timeout as late:
-        return late
+    except (Timeout, Unreachable) as lost:
+        return lost
 
 
 async def _asynchronously(questions: Iterable[Question] | AsyncIterable[Question]) -> AsyncIterator[Question]:

@@ -15,7 +15,7 @@ from schemas import Query, Source
 from stream.asking import Result
 from stream.client.connection import Connection
 from stream.client.failures import translation
-from stream.errors import Timeout
+from stream.errors import Timeout, Unreachable
 from stream.kafka.unread import readable
 from stream.processors.rejections import address_of
 
@@ -79,7 +79,7 @@ class Listener:
 
     @staticmethod
     async def answer(pending: Pending) -> Result:
-        """The answer, once it is committed; Timeout if it does not come in time."""
+        """The answer, once it is committed; Timeout if it does not come in time, Unreachable if Kafka is away."""
         left = None if pending.timeout is None else pending.published + pending.timeout - time.monotonic()
         try:
             value = await asyncio.wait_for(pending.value, left)
@@ -89,6 +89,8 @@ class Listener:
                 "is 'sotto serve worker' running?",
                 [pending.query],
             ) from None
+        except Unreachable as lost:
+            raise Unreachable(str(lost), [pending.query]) from lost
         return Result.read(value, pending.query, pending.source)
 
     def _forget(self, address: tuple[str, str], value: asyncio.Future[bytes]) -> None:

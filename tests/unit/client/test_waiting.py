@@ -1,0 +1,81 @@
+"""Waiting for answers: what has come is never lost to what has not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaConnectionError, KafkaError
+
+from sotto import AsyncClient, Query, Unreachable
+from stream.client.connection import Connection
+from stream.processors.base import Record
+
+
+class Answers:
+    """A reader of answers to which a test adds; with ``broken`` it reads no more."""
+
+    def __init__(self) -> None:
+        self.come: list[Record] = []
+        self.broken: KafkaError | None = None
+        self.stopped = False
+
+    def add(self, *identifiers: str) -> None:
+        for identifier in identifiers:
+            value = json.dumps({"id": identifier, "stream": "ward", "outcome": "below"}).encode()
+            self.come.append(Record("answers", 0, 0, 0, b"ward", value))
+
+    async def getmany(self, **_: Any) -> dict[int, list[Record]]:
+        await asyncio.sleep(0.01)
+        if self.broken is not None:
+            raise self.broken
+        come, self.come = self.come, []
+        return {0: come}
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    made = Answers()
+
+    async def reader(_connection: Connection, **_: Any) -> Answers:
+        return made
+
+    async def send(*_: Any) -> asyncio.Future[None]:
+        taken = asyncio.get_running_loop().create_future()
+        taken.set_result(None)
+        return taken
+
+    monkeypatch.setattr(Connection, "answers_reader", reader)
+    monkeypatch.setattr(Connection, "send", send)
+    return made
+
+
+def connected() -> AsyncClient:
+    client = AsyncClient()
+    client._connection.is_open = True
+    return client
+
+
+async def until_waiting(client: AsyncClient, number: int) -> None:
+    while len(client._listener._waiting) != number:
+        await asyncio.sleep(0.01)
+
+
+async def test_answers_that_have_come_are_kept_when_the_reader_of_answers_fails(answers: Answers) -> None:
+    client = connected()
+    asked = client.ask_many([Query(id=str(number), stream="ward", value=1.0) for number in range(10)])
+    results = asyncio.ensure_future(asked._all())
+    await until_waiting(client, 10)
+    answers.add(*(str(number) for number in range(10) if number != 4))
+    await until_waiting(client, 1)
+    answers.broken = KafkaConnectionError("one moment")
+    with pytest.raises(Unreachable, match="1 questions have no answer: Kafka: ") as lost:
+        await results
+    assert [one.id for one in lost.value.results] == [str(number) for number in range(10) if number != 4]
+    assert [query.id for query in lost.value.unanswered] == ["4"]
+    await client.disconnect()
