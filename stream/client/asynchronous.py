@@ -299,7 +299,11 @@ class AsyncClient(PublishCalls, BudgetCalls):
         with translated():
             await self._listener.start()
             pending = self._listener.expect(query, await self._source_of(query), timeout)
-            self._listener.watch(pending, await self._send(query, headers))
+            try:
+                self._listener.watch(pending, await self._send(query, headers))
+            except BaseException:
+                pending.value.cancel()
+                raise
         return pending
 
     async def _source_of(self, query: Query) -> Source | None:

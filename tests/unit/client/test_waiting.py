@@ -1,4 +1,4 @@
-"""Waiting for answers: what has come is never lost to what has not."""
+"""Waiting for answers: what has come is never lost to what has not, and nobody is waited for who asks no more."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError
 
 from sotto import AsyncClient, Query, Unreachable
 from stream.client.connection import Connection
@@ -78,4 +78,24 @@ async def test_answers_that_have_come_are_kept_when_the_reader_of_answers_fails(
         await results
     assert [one.id for one in lost.value.results] == [str(number) for number in range(10) if number != 4]
     assert [query.id for query in lost.value.unanswered] == ["4"]
+    await client.disconnect()
+
+
+@pytest.mark.usefixtures("answers")
+async def test_no_answer_is_waited_for_to_a_question_that_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: Any) -> None:
+        raise MessageSizeTooLargeError("large")
+
+    async def hang(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    client = connected()
+    monkeypatch.setattr(Connection, "send", refuse)
+    with pytest.raises(Unreachable, match="MessageSizeTooLarge"):
+        await client.ask("ward", value=1.0)
+    monkeypatch.setattr(Connection, "send", hang)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(client.ask("ward", value=1.0), 0.05)
+    await asyncio.sleep(0)
+    assert client._listener._waiting == {}
     await client.disconnect()
