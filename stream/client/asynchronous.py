@@ -82,7 +82,10 @@ class AsyncClient(PublishCalls, BudgetCalls):
             await self._connection.open()
 
     async def disconnect(self) -> None:
-        """Send what was published, and leave; questions that wait are cancelled."""
+        """Send what was published, and leave; questions that wait are cancelled.
+
+        What Kafka does not take within ten seconds is given up; ``flush`` waits, and tells what was not taken.
+        """
         await self._listener.stop()
         await self._definitions.stop()
         await self._connection.close()

@@ -62,7 +62,7 @@ class Client:
         self._connected()
 
     def disconnect(self) -> None:
-        """Send what was published, and leave."""
+        """Send what was published, and leave; what Kafka does not take within ten seconds is given up."""
         with self._connecting:
             running, self._running = self._running, None
         if running is not None:

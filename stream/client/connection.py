@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import ProducerClosed
 
 from stream.asking.live import LiveRecord
+from stream.client.sending import Sender
 from stream.errors import Unknown
 from stream.kafka.restore import reader, require_visible
-from stream.kafka.security import connection
 from stream.kafka.topics import find_topics
 from stream.processors.base import Headers
 from stream.processors.topics import Topics
@@ -27,7 +28,7 @@ class Connection:
         self.settings = settings
         self.topics = Topics(settings.prefix)
         self.is_open = False
-        self._producer: AIOKafkaProducer | None = None
+        self._sender: Sender | None = None
         self._starting = asyncio.Lock()
 
     async def open(self) -> None:
@@ -36,28 +37,20 @@ class Connection:
         self.is_open = True
 
     async def close(self) -> None:
-        """Send what is published, and leave."""
+        """Send what is published, and leave; what Kafka does not take within ten seconds is given up."""
         self.is_open = False
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await producer.stop()
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            await sender.end()
 
     async def send(self, topic: str, key: str, value: bytes, headers: Headers = ()) -> asyncio.Future[Any]:
         """Hand a record to the producer; the future resolves when Kafka has it."""
-        producer = self._producer or await self._start_producer()
-        future: asyncio.Future[Any] = await producer.send(
-            topic, key=key.encode(), value=value, headers=[*headers, *context_headers()]
-        )
-        return future
+        return await self._send(topic, key.encode(), value, [*headers, *context_headers()])
 
     async def write(self, record: LiveRecord) -> asyncio.Future[Any]:
         """Hand a record for somebody's own topic to the producer, as it is; the future resolves when Kafka has it."""
         topic, partition, key, value, headers = record
-        producer = self._producer or await self._start_producer()
-        future: asyncio.Future[Any] = await producer.send(
-            topic, value, key, partition=partition, headers=list(headers)
-        )
-        return future
+        return await self._send(topic, key, value, headers, partition)
 
     async def partitions_of(self, topic: str) -> int:
         """How many partitions a topic has, that may be anybody's.
@@ -70,13 +63,12 @@ class Connection:
                 raise Unknown(
                     f"topic '{topic}' is not there, or not yours to see; create it, or have it allowed to you"
                 )
-        producer = self._producer or await self._start_producer()
-        return len(await producer.partitions_for(topic))
+        return await (await self._sending()).partitions_of(topic)
 
     async def flush(self) -> None:
         """Wait until Kafka has everything, or has refused it."""
-        if self._producer is not None:
-            await self._producer.flush()
+        if self._sender is not None:
+            await self._sender.flush()
 
     @asynccontextmanager
     async def reader(self, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
@@ -111,20 +103,29 @@ class Connection:
         finally:
             await consumer.stop()
 
-    async def _start_producer(self) -> AIOKafkaProducer:
-        """Start it at the first event: whoever only reads need not be allowed to write."""
-        async with self._starting:
-            if self._producer is None:
-                producer = AIOKafkaProducer(
-                    **connection(self.settings),
-                    enable_idempotence=True,
-                    linger_ms=2,
-                    max_batch_size=256 * 1024,
-                )
-                try:
-                    await producer.start()
-                except BaseException:
-                    await producer.stop()
+    async def _send(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, partition: int | None = None
+    ) -> asyncio.Future[Any]:
+        while True:
+            sender = await self._sending()
+            try:
+                return await sender.send(topic, key, value, headers, partition)
+            except ProducerClosed:
+                # Another record failed while this one waited for room.
+                if not sender.failed:
                     raise
-                self._producer = producer
-            return self._producer
+
+    async def _sending(self) -> Sender:
+        """Start it at the first event: whoever only reads need not be allowed to write.
+
+        One that has failed ends before the next starts, so that records come in the order in which they were handed over.
+        """
+        if self._sender is not None and not self._sender.failed:
+            return self._sender
+        async with self._starting:
+            if self._sender is not None and self._sender.failed:
+                await self._sender.end()
+                self._sender = None
+            if self._sender is None:
+                self._sender = await Sender.start(self.settings)
+            return self._sender

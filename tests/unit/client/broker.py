@@ -1,0 +1,74 @@
+"""A stand-in for a broker that checks an idempotent producer's sequences as Kafka does, behind aiokafka's own producer."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import MessageSizeTooLargeError, OutOfOrderSequenceNumber, RequestTimedOutError
+from aiokafka.structs import BrokerMetadata, PartitionMetadata
+
+_PRODUCER: Final = struct.Struct(">qhii")
+_PRODUCER_AT: Final = 43
+"""Where id, epoch, first sequence and number of records are in a record batch."""
+
+
+class Broker:
+    """One partition for each topic; batches over ``most_bytes`` are refused, and while it is not ``up`` requests time out."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.up = True
+        self.most_bytes = 2000
+        self.producers = 0
+        self.taken: list[tuple[str, int]] = []
+        """The topic of each batch that was taken, and how many records it has."""
+        self._next: dict[tuple[str, int], int] = {}
+
+        def known(client: Any, topic: str) -> set[int]:
+            client.cluster._brokers = {0: BrokerMetadata(0, "nowhere", 1, None)}
+            partition = PartitionMetadata(topic, 0, 0, [0], [0], None)
+            client.cluster._partitions[topic] = {0: partition}
+            return {0}
+
+        async def nothing(*_: Any) -> None:
+            return
+
+        async def on_metadata(client: Any, topic: str) -> set[int]:
+            return known(client, topic)
+
+        async def send(_client: Any, _node: int, request: Any, **_: Any) -> Any:
+            await asyncio.sleep(0.001)
+            if not self.up:
+                raise RequestTimedOutError
+            return self._answer(request)
+
+        monkeypatch.setattr(AIOKafkaClient, "bootstrap", nothing)
+        monkeypatch.setattr(AIOKafkaClient, "_maybe_wait_metadata", nothing)
+        monkeypatch.setattr(AIOKafkaClient, "_wait_on_metadata", on_metadata)
+        monkeypatch.setattr(AIOKafkaClient, "force_metadata_update", lambda _: asyncio.ensure_future(nothing()))
+        monkeypatch.setattr(AIOKafkaClient, "get_random_node", lambda _: 0)
+        monkeypatch.setattr(AIOKafkaClient, "send", send)
+
+    def _answer(self, request: Any) -> Any:
+        if "InitProducerId" in type(request).__name__:
+            self.producers += 1
+            return SimpleNamespace(error_code=0, producer_id=self.producers, producer_epoch=0)
+        topics: list[Any] = [
+            (topic, [(number, self._append(topic, bytes(batch)), 0, -1, 0, [], None) for number, batch in batches])
+            for topic, batches in request._topics
+        ]
+        return SimpleNamespace(API_VERSION=8, topics=topics)
+
+    def _append(self, topic: str, batch: bytes) -> int:
+        producer, _, sequence, count = _PRODUCER.unpack_from(batch, _PRODUCER_AT)
+        if len(batch) > self.most_bytes:
+            return int(MessageSizeTooLargeError.errno)
+        if sequence != self._next.get((topic, producer), 0):
+            return int(OutOfOrderSequenceNumber.errno)
+        self._next[topic, producer] = sequence + count
+        self.taken.append((topic, count))
+        return 0

@@ -1,0 +1,88 @@
+"""What Kafka did not take fails by itself alone, and nobody waits for ever for a Kafka that is away."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
+
+from sotto import Settings
+from stream.client import sending
+from stream.client.connection import Connection
+from tests.unit.client.broker import Broker
+
+LARGE = b"x" * 3000
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    return Broker(monkeypatch)
+
+
+@pytest.fixture
+def connection() -> Connection:
+    made = Connection(Settings())
+    made.is_open = True
+    return made
+
+
+async def send(connection: Connection, value: bytes = b"x", topic: str = "queries") -> Any:
+    return await (await connection.send(topic, "ward", value))
+
+
+async def test_what_comes_after_a_record_that_kafka_refused_is_taken(
+    broker: Broker, connection: Connection
+) -> None:
+    await send(connection)
+    with pytest.raises(MessageSizeTooLargeError):
+        await send(connection, LARGE)
+    for _ in range(3):
+        await send(connection)
+    assert broker.taken == [("queries", 1)] * 4
+    assert broker.producers == 2
+    await connection.close()
+
+
+async def test_records_behind_one_that_was_refused_come_before_those_of_the_next_producer(
+    broker: Broker, connection: Connection
+) -> None:
+    await send(connection)
+    refused = await connection.send("queries", "ward", LARGE)
+    await asyncio.wait([refused])
+    behind = await connection._sender.send("events", b"p", b"x", ())  # type: ignore[union-attr]
+    assert not behind.done()
+    after = await connection.send("marks", "p", b"x")
+    assert behind.done()
+    await after
+    assert [topic for topic, _ in broker.taken] == ["queries", "events", "marks"]
+    await connection.close()
+
+
+async def test_a_connection_ends_without_kafka_and_what_was_not_taken_fails(
+    broker: Broker, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "END_TIMEOUT", 0.05)
+    loop, said = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _, context: said.append(context["message"]))
+    await send(connection)
+    others = asyncio.all_tasks()
+    broker.up = False
+    under_way = await connection.send("queries", "ward", b"x")
+    await asyncio.sleep(0.01)
+    queued = await connection.send("queries", "ward", b"x")
+    flushed = asyncio.create_task(connection.flush())
+    await asyncio.wait_for(connection.close(), 5)
+    for lost in (under_way, queued):
+        with pytest.raises(KafkaTimeoutError):
+            await lost
+    await flushed
+    broker.up = True
+    await asyncio.sleep(0.3)
+    assert broker.taken == [("queries", 1)]
+    assert asyncio.all_tasks() <= others
+    gc.collect()
+    await asyncio.sleep(0)
+    assert said == []
