@@ -148,7 +148,8 @@ class AsyncClient(PublishCalls, BudgetCalls):
     ) -> list[Receipt]:
         """Send many requests at once and give their receipts in the same order, refusals among them.
 
-        Timeout if not all have come within ``timeout`` seconds: is a budget service running?
+        Timeout if not all have come within ``timeout`` seconds, sending included: are Kafka and a budget service running? What
+        was sent may still be done.
         """
         self._require_open()
         with translated():

@@ -80,9 +80,9 @@ class Connection:
     async def answers_reader(self, *, from_beginning: bool) -> AIOKafkaConsumer:
         """A reader of all answers, at the beginning or at what comes next; to be stopped by the caller."""
         consumer = reader(self.settings, fetch_max_wait_ms=50)
-        await consumer.start()
         partitions = [TopicPartition(self.topics.answers, number) for number in range(self.topics.partitions)]
         try:
+            await consumer.start()
             await require_visible(consumer, self.topics.answers)
             consumer.assign(partitions)
             seek = consumer.seek_to_beginning if from_beginning else consumer.seek_to_end
@@ -97,8 +97,8 @@ class Connection:
     @asynccontextmanager
     async def _looking(self) -> AsyncIterator[AIOKafkaConsumer]:
         consumer = reader(self.settings)
-        await consumer.start()
         try:
+            await consumer.start()
             yield consumer
         finally:
             await consumer.stop()

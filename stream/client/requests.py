@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Sequence
 
 from aiokafka import TopicPartition
@@ -23,9 +23,29 @@ async def send_requests(connection: Connection, requests: Sequence[Request], tim
     """Send requests at once and give their receipts in the same order, refusals among them.
 
     A receipt is taken for a request if it has its id and its digest: whoever else uses the id gets another.
+
+    Raises:
+        Timeout: not all have come ``timeout`` seconds from now; what was sent may still be done.
     """
     wanted = [(request.request, request_digest(request)) for request in requests]
+    missing = set(wanted)
     receipts: dict[tuple[str, str], Receipt] = {}
+    try:
+        async with asyncio.timeout(timeout):
+            await _send_and_read(connection, requests, missing, receipts)
+    except TimeoutError:
+        raise Timeout(
+            f"{len(missing)} requests without receipt; are Kafka and 'sotto serve budget' running?"
+        ) from None
+    return [receipts[one] for one in wanted]
+
+
+async def _send_and_read(
+    connection: Connection,
+    requests: Sequence[Request],
+    missing: set[tuple[str, str]],
+    receipts: dict[tuple[str, str], Receipt],
+) -> None:
     async with connection.reader(connection.topics.ledger) as consumer:
         partitions = [TopicPartition(connection.topics.ledger, number) for number in range(LEDGER_PARTITIONS)]
         consumer.assign(partitions)
@@ -41,12 +61,9 @@ async def send_requests(connection: Connection, requests: Sequence[Request], tim
                 )
             sent.append(await connection.send(connection.topics.requests, subject_of(request)[0], value))
         for future in sent:
-            await future
-        missing = set(wanted)
-        deadline = time.monotonic() + timeout
+            # The producer goes by whether it fails, whoever waits for it.
+            await asyncio.shield(future)
         while missing:
-            if time.monotonic() > deadline:
-                raise Timeout(f"{len(missing)} requests without receipt; is 'sotto serve budget' running?")
             fetched = await consumer.getmany(timeout_ms=200, max_records=connection.settings.batch_events)
             for record in (record for records in fetched.values() for record in readable(records)):
                 if record.key is None or not record.key.startswith(RECEIPT_PREFIX) or record.value is None:
@@ -55,4 +72,3 @@ async def send_requests(connection: Connection, requests: Sequence[Request], tim
                 if isinstance(entry, Receipt) and (key := (entry.request, entry.digest)) in missing:
                     receipts[key] = entry
                     missing.discard(key)
-    return [receipts[one] for one in wanted]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from aiokafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
-from sotto import Settings
+from schemas import CloseStream
+from sotto import AsyncClient, Settings, Timeout
 from stream.client import sending
 from stream.client.connection import Connection
 from tests.unit.client.broker import Broker
@@ -86,3 +89,41 @@ async def test_a_connection_ends_without_kafka_and_what_was_not_taken_fails(
     gc.collect()
     await asyncio.sleep(0)
     assert said == []
+
+
+class Nothing:
+    """A reader of a topic to which nothing comes."""
+
+    def assign(self, _partitions: Any) -> None:
+        return
+
+    async def seek_to_end(self, *_: Any) -> None:
+        return
+
+    async def position(self, _partition: Any) -> int:
+        return 0
+
+    async def getmany(self, **_: Any) -> dict[Any, Any]:
+        await asyncio.sleep(0.01)
+        return {}
+
+
+@pytest.mark.parametrize("up", [True, False])
+async def test_a_request_ends_after_its_timeout_whether_kafka_has_it_or_not(
+    broker: Broker, connection: Connection, monkeypatch: pytest.MonkeyPatch, up: bool
+) -> None:
+    @asynccontextmanager
+    async def reader(*_: Any) -> AsyncIterator[Nothing]:
+        yield Nothing()
+
+    monkeypatch.setattr(Connection, "reader", reader)
+    monkeypatch.setattr(sending, "END_TIMEOUT", 0.05)
+    client = AsyncClient()
+    client._connection = connection
+    await send(connection)
+    broker.up = up
+    request = CloseStream(request="r", source="feed", stream="ward", reason="enough")
+    with pytest.raises(Timeout, match="1 requests without receipt; are Kafka"):
+        await asyncio.wait_for(client.request(request, timeout=0.1), 5)
+    assert [topic for topic, _ in broker.taken[1:]] == [connection.topics.requests] * up
+    await client.disconnect()
