@@ -46,7 +46,7 @@ from stream.client.publishing import PublishCalls
 from stream.client.requests import send_requests
 from stream.client.trail import read_trail
 from stream.client.watching import notices
-from stream.errors import Refused, SottoError, Unknown
+from stream.errors import Refused, Unknown
 from stream.kafka.unread import readable
 from stream.processors.base import Headers
 from stream.processors.topics import Topics
@@ -86,6 +86,7 @@ class AsyncClient(PublishCalls, BudgetCalls):
 
         What Kafka does not take within ten seconds is given up; ``flush`` waits, and tells what was not taken.
         """
+        self._connection.is_open = False
         await self._listener.stop()
         await self._definitions.stop()
         await self._connection.close()
@@ -151,7 +152,7 @@ class AsyncClient(PublishCalls, BudgetCalls):
         Timeout if not all have come within ``timeout`` seconds, sending included: are Kafka and a budget service running? What
         was sent may still be done.
         """
-        self._require_open()
+        self._connection.require_open()
         with translated():
             return await send_requests(self._connection, list(requests), timeout)
 
@@ -211,7 +212,7 @@ class AsyncClient(PublishCalls, BudgetCalls):
         from stream import sql  # noqa: PLC0415  (a parser that who asks otherwise does not wait for)
 
         read = sql.read(statement)
-        self._require_open()
+        self._connection.require_open()
         with translated():
             ledger = await read_ledger(self._connection)
         asking = sql.Asking.of(read, ledger.sources.values(), list(ledger.grants.values()), new_id())
@@ -220,7 +221,7 @@ class AsyncClient(PublishCalls, BudgetCalls):
 
     async def answers(self, *, from_beginning: bool = False) -> AsyncGenerator[Result, None]:
         """Committed answers of all streams, as they come; without end."""
-        self._require_open()
+        self._connection.require_open()
         with translated():
             consumer = await self._connection.answers_reader(from_beginning=from_beginning)
             try:
@@ -244,7 +245,7 @@ class AsyncClient(PublishCalls, BudgetCalls):
         Raises:
             Unknown: there is no such source, or no stream that is named in full.
         """
-        self._require_open()
+        self._connection.require_open()
         with translated():
             watch = Watch(streams, source, quiet=quiet)
             async with aclosing(notices(self._connection, watch, from_beginning=from_beginning)) as each:
@@ -257,7 +258,7 @@ class AsyncClient(PublishCalls, BudgetCalls):
 
     async def list_streams(self, source: str | None = None) -> list[GrantRecord]:
         """The grants of all streams ever opened, or of a source's; Unknown if there is no such source."""
-        self._require_open()
+        self._connection.require_open()
         with translated():
             found = await read_ledger(self._connection, source)
         if source is not None:
@@ -266,7 +267,7 @@ class AsyncClient(PublishCalls, BudgetCalls):
 
     async def budget(self, source: str) -> SourceRecord:
         """A source's budget as of now: what is granted, spent, refunded and left. Unknown if it is not registered."""
-        self._require_open()
+        self._connection.require_open()
         with translated():
             return (await read_ledger(self._connection, source)).source(source)
 
@@ -279,13 +280,13 @@ class AsyncClient(PublishCalls, BudgetCalls):
 
     async def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
         """What workers last showed of these streams, with the time in seconds since the epoch; not all have a digest."""
-        self._require_open()
+        self._connection.require_open()
         with translated():
             return await read_digests(self._connection, streams)
 
     async def trail(self) -> AsyncGenerator[TrailRecord, None]:
         """The audit trail as of now, oldest first: requests, decisions, what followed, and what was spent meanwhile."""
-        self._require_open()
+        self._connection.require_open()
         with translated():
             async for values in read_trail(self._connection):
                 for value in values:
@@ -299,7 +300,7 @@ class AsyncClient(PublishCalls, BudgetCalls):
         headers: Headers,
     ) -> Pending:
         query = as_query(question, fields, new_id)
-        self._require_open()
+        self._connection.require_open()
         with translated():
             await self._listener.start()
             pending = self._listener.expect(query, await self._source_of(query), timeout)
@@ -315,10 +316,6 @@ class AsyncClient(PublishCalls, BudgetCalls):
         return await self._definitions.of(query.stream) if needs_domain(query) else None
 
     async def _ledger(self) -> Ledger:
-        self._require_open()
+        self._connection.require_open()
         with translated():
             return await read_ledger(self._connection)
-
-    def _require_open(self) -> None:
-        if not self._connection.is_open:
-            raise SottoError("the client is not connected; use 'async with AsyncClient() as client'")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
@@ -27,6 +26,7 @@ from stream.asking.alerts import Notice
 from stream.asking.live import LiveEvent
 from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, made_settings
 from stream.client.asynchronous import AsyncClient
+from stream.client.running import Running
 from stream.processors.base import Headers
 from stream.processors.topics import Topics
 from stream.settings import Settings
@@ -48,7 +48,7 @@ class Client:
     def __init__(self, settings: Settings | None = None, /, **fields: Any) -> None:
         self._settings = made_settings(settings, fields)
         self._connecting = threading.Lock()
-        self._running: _Running | None = None
+        self._running: Running | None = None
 
     def __enter__(self) -> Self:
         self.connect()
@@ -62,7 +62,10 @@ class Client:
         self._connected()
 
     def disconnect(self) -> None:
-        """Send what was published, and leave; what Kafka does not take within ten seconds is given up."""
+        """Send what was published, and leave; what Kafka does not take within ten seconds is given up.
+
+        Threads that wait for something raise a SottoError.
+        """
         with self._connecting:
             running, self._running = self._running, None
         if running is not None:
@@ -235,10 +238,10 @@ class Client:
         finally:
             running.end(each)
 
-    def _connected(self) -> _Running:
+    def _connected(self) -> Running:
         with self._connecting:
             if self._running is None:
-                running = _Running(self._settings)
+                running = Running(self._settings)
                 try:
                     running.do(running.client.connect())
                 except BaseException:
@@ -256,45 +259,6 @@ class Client:
     ) -> Done:
         running = self._connected()
         return running.do(call(running.client, *args, **kwargs))
-
-
-class _Running:
-    """An asynchronous client, and the thread in which its event loop runs."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.client = AsyncClient(settings)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="sotto-client", daemon=True)
-        self._thread.start()
-
-    def do(self, work: Coroutine[Any, Any, Done]) -> Done:
-        """The outcome of what is done in that thread; Ctrl-C ends it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def end(self, each: AsyncGenerator[Item, None]) -> None:
-        """Read no more of what comes one by one; whoever has left reads none."""
-
-        async def close() -> None:
-            await each.aclose()
-
-        if not self._loop.is_closed():
-            self.do(close())
-
-    def stop(self) -> None:
-        """Leave, and end the thread; once is enough."""
-        if self._loop.is_closed():
-            return
-        try:
-            self.do(self.client.disconnect())
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
 
 
 async def _all_of(client: AsyncClient, questions: Iterable[Question], timeout: float | None) -> Results:  # noqa: ASYNC109

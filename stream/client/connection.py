@@ -12,7 +12,7 @@ from aiokafka.errors import ProducerClosed
 
 from stream.asking.live import LiveRecord
 from stream.client.sending import Sender
-from stream.errors import Unknown
+from stream.errors import SottoError, Unknown
 from stream.kafka.restore import reader, require_visible
 from stream.kafka.topics import find_topics
 from stream.processors.base import Headers
@@ -36,8 +36,16 @@ class Connection:
         self.topics = await find_topics(self.settings, attempts=25)
         self.is_open = True
 
+    def require_open(self) -> None:
+        """Raise a SottoError unless it is open."""
+        if not self.is_open:
+            raise SottoError("the client is not connected; use 'async with AsyncClient() as client'")
+
     async def close(self) -> None:
-        """Send what is published, and leave; what Kafka does not take within ten seconds is given up."""
+        """Send what is published, and leave; what Kafka does not take within ten seconds is given up.
+
+        What begins meanwhile, or is just connecting, is refused.
+        """
         self.is_open = False
         sender, self._sender = self._sender, None
         if sender is not None:
@@ -89,6 +97,7 @@ class Connection:
             await seek(*partitions)
             for partition in partitions:
                 await consumer.position(partition)
+            self.require_open()  # it may have been closed meanwhile
         except BaseException:
             await consumer.stop()
             raise
@@ -120,6 +129,7 @@ class Connection:
 
         One that has failed ends before the next starts, so that records come in the order in which they were handed over.
         """
+        self.require_open()
         if self._sender is not None and not self._sender.failed:
             return self._sender
         async with self._starting:
@@ -127,5 +137,11 @@ class Connection:
                 await self._sender.end()
                 self._sender = None
             if self._sender is None:
-                self._sender = await Sender.start(self.settings)
+                sender = await Sender.start(self.settings)
+                try:
+                    self.require_open()
+                except BaseException:
+                    await sender.end()
+                    raise
+                self._sender = sender
             return self._sender

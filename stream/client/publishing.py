@@ -41,9 +41,6 @@ class PublishCalls(ABC):
     async def budget(self, source: str) -> SourceRecord:
         """A source's budget as of now."""
 
-    @abstractmethod
-    def _require_open(self) -> None: ...
-
     async def publish(
         self,
         question: Question,
@@ -67,7 +64,7 @@ class PublishCalls(ABC):
             await self._write(topic.record(event) for event in events)
             return
         query = as_query(question, fields, new_id)
-        self._require_open()
+        self._connection.require_open()
         with translated():
             self._noted(await self._send(query, headers))
 
@@ -100,7 +97,7 @@ class PublishCalls(ABC):
 
     async def _topic_of(self, source: str) -> LiveTopic:
         """The topic of a source; its definition is read once, for a name stands for one definition for ever."""
-        self._require_open()
+        self._connection.require_open()
         if source not in self._live:
             declared = live_source((await self.budget(source)).source)
             with translated():

@@ -1,0 +1,162 @@
+"""Disconnecting: whoever waits is told, and nothing begins any more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from sotto import AsyncClient, Client, Settings, SottoError
+from stream.client import asynchronous, connection
+from stream.client.connection import Connection
+from stream.client.sending import Sender
+from stream.processors.base import Record
+
+
+class Reader:
+    """A reader of answers, of which there are none but those that ``come``."""
+
+    def __init__(self) -> None:
+        self.come: list[Record] = []
+        self.reading = threading.Event()
+        self.stopped = False
+        self.started = asyncio.Event()
+
+    async def start(self) -> None:
+        await self.started.wait()
+
+    async def topics(self) -> set[str]:
+        return {Settings().prefix + ".answers"}
+
+    def assign(self, _partitions: Any) -> None:
+        return
+
+    async def seek_to_end(self, *_: Any) -> None:
+        return
+
+    async def position(self, _partition: Any) -> int:
+        return 0
+
+    async def getmany(self, **_: Any) -> dict[Any, Any]:
+        self.reading.set()
+        await asyncio.sleep(0.01)
+        come, self.come = self.come, []
+        return {0: come}
+
+    async def stop(self) -> None:
+        await asyncio.sleep(0)
+        self.stopped = True
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Reader:
+    reader = Reader()
+    monkeypatch.setattr(connection, "reader", lambda *_, **__: reader)
+    return reader
+
+
+@pytest.fixture
+def client(made: Reader, monkeypatch: pytest.MonkeyPatch) -> Client:
+    async def opened(self: Connection) -> None:
+        self.is_open = True
+
+    async def never(*_: Any) -> None:
+        made.reading.set()
+        await asyncio.Event().wait()
+
+    made.started.set()
+    monkeypatch.setattr(Connection, "open", opened)
+    monkeypatch.setattr(asynchronous, "send_requests", never)
+    return Client()
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [lambda client: client.requests([]), lambda client: next(client.answers())],
+    ids=["requests", "answers"],
+)
+def test_whoever_waits_in_another_thread_is_told(
+    client: Client, made: Reader, wait: Callable[[Client], Any]
+) -> None:
+    outcome: Future[Any] = Future()
+
+    def waiting() -> None:
+        try:
+            outcome.set_result(wait(client))
+        except BaseException as error:  # noqa: BLE001  (told to the test)
+            outcome.set_exception(error)
+
+    threading.Thread(target=waiting, daemon=True).start()
+    assert made.reading.wait(5)
+    client.disconnect()
+    with pytest.raises(SottoError, match="disconnected"):
+        outcome.result(5)
+
+
+def test_a_reader_that_rests_between_two_answers_is_closed(client: Client, made: Reader) -> None:
+    made.come = [Record("answers", 0, 0, 0, b"ward", b'{"id":"1","stream":"ward","outcome":"below"}')]
+    each = client.answers()
+    assert next(each).id == "1"
+    client.disconnect()
+    assert made.stopped
+    each.close()
+
+
+def test_what_begins_while_a_client_leaves_is_refused(client: Client) -> None:
+    client.connect()
+    running = client._connected()
+    client.disconnect()
+    with pytest.raises(SottoError, match="disconnected"):
+        running.do(running.client.list_sources())
+
+
+async def test_a_question_that_waits_for_the_reader_of_answers_is_not_sent_after_disconnect(
+    made: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+
+    async def send(*given: Any) -> None:
+        sent.append(given)
+
+    monkeypatch.setattr(Connection, "send", send)
+    asking = AsyncClient()
+    asking._connection.is_open = True
+    question = asyncio.create_task(asking.ask("ward", value=1.0, timeout=1))
+    await asyncio.sleep(0.01)
+    await asking.disconnect()
+    made.started.set()
+    with pytest.raises(SottoError, match="not connected"):
+        await question
+    assert not sent
+    assert made.stopped
+
+
+async def test_a_producer_that_connects_while_its_client_leaves_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late:
+        failed = False
+        ended = False
+        connected = asyncio.Event()
+
+        async def end(self) -> None:
+            self.ended = True
+
+    late = Late()
+
+    async def start(_settings: Any) -> Late:
+        await late.connected.wait()
+        return late
+
+    monkeypatch.setattr(Sender, "start", start)
+    asking = AsyncClient()
+    asking._connection.is_open = True
+    published = asyncio.create_task(asking.publish("ward", value=1.0))
+    await asyncio.sleep(0.01)
+    await asking.disconnect()
+    late.connected.set()
+    with pytest.raises(SottoError, match="not connected"):
+        await published
+    assert late.ended
