@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from functools import cache, cached_property
-from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 import annotated_types
 import msgspec
@@ -32,6 +32,10 @@ _LIMITS: dict[type, str] = {
     annotated_types.Lt: "lt",
 }
 _LENGTHS: dict[type, str] = {annotated_types.MinLen: "min_length", annotated_types.MaxLen: "max_length"}
+
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises of bytes that it cannot read: bytes in a string that are no UTF-8 and deep nesting have errors of their own."""
 
 
 class MalformedEventError(ValueError):

@@ -12,6 +12,7 @@ from aiokafka.partitioner import murmur2
 
 from schemas import EventsSource, Source, moment_ms, written_moment
 from schemas.moments import MARK_HEADER, NO_MOMENT, moment_of
+from schemas.wire import UNREADABLE
 from stream.asking.questions import Question
 from stream.errors import Invalid
 from stream.processors.base import Headers
@@ -90,7 +91,7 @@ def _field(event: LiveEvent, path: str) -> Any:
     if isinstance(event, bytes):
         try:
             found = _decode(event)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             return None
     for name in path.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from schemas import StreamState
+from schemas.wire import UNREADABLE
 
 
 class Opening(NamedTuple):
@@ -45,7 +46,7 @@ def opening_of(key: bytes | None, value: bytes | None, wanted: Callable[[str, st
         return None
     try:
         told = _decoder.decode(value)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None  # a later version's
     state = told.state if told.state != "open" or told.ending is None else told.ending
     return Opening(stream, source, told.identity.incarnation, state, told.reason)

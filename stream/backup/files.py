@@ -14,6 +14,7 @@ from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas import TrailHead
+from schemas.wire import UNREADABLE
 
 FORMAT: Final = "sotto-backup"
 VERSION: Final = 1
@@ -134,7 +135,7 @@ class BackupFile:
     def _record(self, line: bytes, number: int) -> BackupRecord:
         try:
             topic, partition, key, value = _decode_record(line)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             raise BackupError(f"{self.path} was changed: line {number} is no record; take another copy") from None
         return BackupRecord(topic, partition, key.encode(), None if value is None else value.encode())
 
@@ -148,7 +149,7 @@ def is_backup(path: Path) -> bool:
 def _heading(path: Path, line: bytes) -> Heading:
     try:
         plain = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         plain = None
     if not isinstance(plain, dict) or plain.get("format") != FORMAT:
         raise BackupError(f"{path} is no backup; give a file that 'sotto ledger export' wrote")

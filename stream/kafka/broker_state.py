@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from schemas.wire import UNREADABLE
 from stream.kafka.broker_process import Process, is_alive
 from stream.secret_files import read_own
 
@@ -64,7 +65,7 @@ def read_state(folder: Path) -> BrokerState | None:
     """What the folder says; None if it says nothing that can be read."""
     try:
         return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=BrokerState)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return None
 
 
@@ -73,7 +74,7 @@ def read_own_state(folder: Path) -> BrokerState | None:
     told = read_own(folder / STATE_FILE)
     try:
         return None if told is None else msgspec.json.decode(told, type=BrokerState)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 
@@ -82,7 +83,7 @@ def read_own_cluster(folder: Path) -> ClusterState | None:
     told = read_own(folder / CLUSTER_FILE)
     try:
         return None if told is None else msgspec.json.decode(told, type=ClusterState)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from schemas import FIRST_VERSION, Amount, StreamState
 from schemas.rejected import HEADER_PREFIX
+from schemas.wire import UNREADABLE
 from stream.kafka.roles import ServiceName
 from stream.processors.base import Headers
 from stream.processors.rejections import address_of
@@ -196,7 +197,7 @@ def read(shape: type[_Shape], value: bytes) -> _Shape:
     """Read a record's value; UnreadableError if it lacks what is shown."""
     try:
         record: _Shape = _decoder(shape)(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise UnreadableError(type(error).__name__) from None
     return record
 

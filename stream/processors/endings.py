@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from schemas.wire import UNREADABLE
+
 
 class _Identity(msgspec.Struct):
     incarnation: str
@@ -46,6 +48,6 @@ def undoes(known: bytes | None, later: bytes | None) -> bool:
         return False
     try:
         before, after = _decode(known), _decode(later)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return False
     return after.rank < before.rank and after.identity.incarnation == before.identity.incarnation

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from schemas.wire import UNREADABLE
+
 MAX_REASON = 512
 
 BUSY = "busy"
@@ -49,7 +51,7 @@ def address_of(value: bytes | None) -> tuple[str, str] | None:
         return None
     try:
         address = _decode_address(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     bounded = 0 < len(address.id) <= 128 and 0 < len(address.stream) <= 128
     return (address.id, address.stream) if bounded else None

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from schemas import TableSource
+from schemas.wire import UNREADABLE
 from stream.accounting.ledger import Ledger
 from stream.processors.base import RecordLike
 
@@ -54,7 +55,7 @@ def _plan_of(record: RecordLike, place: int, ledger: Ledger) -> bytes | None:
         return None
     try:
         request = _peek(record.value)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None  # refused unread
     if request.kind == "open" and isinstance(request.stream, dict):
         mechanism = request.stream.get("mechanism")

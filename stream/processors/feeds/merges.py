@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
+from schemas.wire import UNREADABLE
 from stream.processors.base import LaterVersionError, RecordLike
 
 PARTIAL: Final = "@partial"
@@ -26,5 +25,5 @@ def read_kept(record: RecordLike, decode: Any) -> Any:
     """What was kept; LaterVersionError if this version cannot read it."""
     try:
         return decode(record.value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         raise LaterVersionError(record) from None

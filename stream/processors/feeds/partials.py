@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from schemas import Partial
-from schemas.wire import struct
+from schemas.wire import UNREADABLE, struct
 from stream.processors.base import RecordLike
 from stream.processors.feeds.asking import groups_in
 from stream.processors.feeds.told import Told
@@ -24,7 +24,7 @@ def partial_of(record: RecordLike) -> Any | None:
         return None
     try:
         partial = decode_partial(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     return partial if record.key == partial.stream.encode() else None
 

@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-import msgspec
-
+from schemas.wire import UNREADABLE
 from stream.processors.base import LaterVersionError, Message, RecordLike
 from stream.processors.feeds.forms import Form
 from stream.processors.feeds.pieces import key_of, pieces, take
@@ -46,7 +45,7 @@ class PiecesLog:
         for number in sorted(found):
             try:
                 entries = take(found[number].value or b"", number, forms)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except UNREADABLE:
                 raise LaterVersionError(found[number]) from None
             self._add(number, number + 1, entries)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from schemas import EventsSource, FeedProgress, FeedStream
-from schemas.wire import struct
+from schemas.wire import UNREADABLE, struct
 from stream.processors.base import PROGRESS_KEY, LaterVersionError, Outputs, RecordLike, TableMissedError
 from stream.processors.feeds.clocks import Clock
 from stream.processors.feeds.definitions import Definitions
@@ -300,5 +300,5 @@ class FeedProcessor:
 def _read(record: RecordLike, decode: Any) -> Any:
     try:
         return decode(record.value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         raise LaterVersionError(record) from None

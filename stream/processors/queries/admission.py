@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from schemas import MAX_EVENT_BYTES
+from schemas.wire import UNREADABLE
 from stream.kernel import Column, Spans, spans_of
 from stream.processors.base import RecordLike
 from stream.processors.columns import RecordColumns, picked
 from stream.processors.queries.decoding import (
     FIRST,
     TAKEN,
-    UNREADABLE,
     as_taken,
     each_once,
     in_full,

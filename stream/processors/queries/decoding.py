@@ -11,7 +11,7 @@ import numpy as np
 
 from schemas import MAX_EVENT_BYTES, Query
 from schemas.repeats import REPEATED, may_repeat_a_field, repeats_a_field
-from schemas.wire import Codec, MalformedEventError, struct
+from schemas.wire import UNREADABLE, Codec, MalformedEventError, struct
 from stream.processors.queries.families.rows import Row
 from stream.processors.queries.windows import quotes_of
 from stream.processors.rejections import Rejection
@@ -39,7 +39,6 @@ TAKEN: Final = (_any, FIRST, _any, _of_a_window)
 """How a stream takes its queries, by its sort: ``PLAIN`` ones are trusted values alone, those of ``STANDING`` streams name their window."""
 
 _query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _REPEATED = Rejection("malformed", REPEATED)
 

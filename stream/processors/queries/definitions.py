@@ -25,7 +25,7 @@ from schemas import (
     StreamSpec,
 )
 from schemas.base import Identifier, Reason
-from schemas.wire import Codec, MalformedEventError, struct
+from schemas.wire import UNREADABLE, Codec, MalformedEventError, struct
 from stream.processors.queries.terms import TermsTable
 
 _OWN_FIELDS = frozenset({"threshold"})
@@ -133,7 +133,7 @@ class DefinitionReader:
         """A definition whose name and identity are yet to be checked."""
         try:
             wire = _decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             return self._validated(value)
         terms, quotes = self._known.get(_shared(wire), (None, 0))
         if (
@@ -155,7 +155,7 @@ class DefinitionReader:
             return None
         try:
             wire = _decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             wire = _decode(_codec.encode(definition))
         terms = self.terms.index_of(definition)
         if definition.extensions:

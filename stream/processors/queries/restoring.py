@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from schemas import Checkpoint, Progress
-from schemas.wire import struct
+from schemas.wire import UNREADABLE, struct
 from stream.processors.base import PROGRESS_KEY, LaterVersionError, RecordLike
 from stream.processors.endings import undoes
 from stream.processors.queries.control import Control
@@ -130,5 +130,5 @@ def _read(record: RecordLike, decode: Callable[[Any], Any]) -> Any:
     """A record of the changelog; what a later version wrote is neither passed over nor read in part."""
     try:
         return decode(record.value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         raise LaterVersionError(record) from None

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from schemas import HypothesisUpdate, Measurement
-from schemas.wire import struct
+from schemas.wire import UNREADABLE, struct
 from stream.processors.base import LaterVersionError, RecordLike
 
 UPDATE_PREFIX = b"@update|"
@@ -50,7 +50,7 @@ class UpdateLog:
         number, _, stream = (record.key or b"").removeprefix(UPDATE_PREFIX).decode().partition("|")
         try:
             self._found[stream, int(number)] = _decode(record.value or b"")
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             raise LaterVersionError(record) from None
 
     def of(self, stream: str, incarnation: str, count: int) -> list[Any] | None:

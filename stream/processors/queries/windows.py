@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from schemas import Query, moment_ms
-from schemas.wire import struct
+from schemas.wire import UNREADABLE, struct
 from stream.processors.rejections import Rejection
 
 
@@ -75,7 +75,7 @@ def about_of_event(value: bytes | None) -> tuple[Any, Any]:
         return None, None
     try:
         asking = _decode_asking(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None, None
     return asking.window, asking.group
 

@@ -13,8 +13,8 @@ from stream.accounting.ledger import Ledger
 from stream.processors.base import Record
 from stream.processors.budget.portions import PLANS_AT_ONCE, REQUESTS_AT_ONCE, requests_at_once
 from stream.processors.unread import TOO_LARGE, Unread, UnreadBatch
-from tests.unit.processors.budget_service import TOPICS, ending, opening, register
-from tests.unit.processors.installation import KEY, TABLE, VALUES
+from tests.unit.processors.budget_service import TOPICS, Service, ending, opening, receipts_in, register
+from tests.unit.processors.installation import KEY, TABLE, VALUES, written
 
 MANY = range(2 * REQUESTS_AT_ONCE)
 
@@ -39,6 +39,25 @@ def table(number: int) -> bytes:
 
 
 LEDGER = known()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(b'{"kind":"open","request":"r","stream":{"stream":"\xff"}}', id="no UTF-8"),
+        pytest.param(b'{"kind":"open","request":"r","stream":{"stream":"\\ud800"}}', id="half a character"),
+        *(
+            pytest.param(b'{"kind":"open","stream":{"x":' + b"[" * deep + b"]" * deep + b"}}", id=f"{deep} deep")
+            for deep in (150, 480, 900, 980, 2000)
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_rejected_and_holds_up_nothing(value: bytes) -> None:
+    service = Service()
+    assert requests_at_once([Record(TOPICS.requests, 0, 0, 0, b"", value)], LEDGER) == 1
+    outputs = service.send(value, register())
+    assert [receipt.outcome for receipt in receipts_in(outputs)] == ["registered"]
+    assert [rejected for _, rejected, _ in written(outputs, TOPICS.rejected)] == [value]
 
 
 @pytest.mark.parametrize(
