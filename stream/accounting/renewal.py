@@ -28,14 +28,13 @@ def meaning(terms: Terms, number: int) -> str:
         return "privacy is for ever: the budget never renews"
     count, (unit, _) = int(terms.renews[:-1]), _UNITS[terms.renews[-1]]
     period = f"{count} {unit}s" if count > 1 else unit
-    amount = f"ε = {terms.epsilon:g}" + (f", δ = {terms.delta:g}" if terms.delta else "")
     so_far = (
         "this is the first"
         if number == 1
         else f"this is period {number}, at whose end that may be {number} times as much"
     )
     return (
-        f"privacy is per period, not for ever: every {period} a person may lose {amount} again, "
+        f"privacy is per period, not for ever: every {period} a person may lose {_amount(terms.epsilon, terms.delta)} again, "
         f"so that k periods may cost k times as much; {so_far}"
     )
 
@@ -60,9 +59,13 @@ def _added_up(calibration: Calibration, parts: int) -> Cost:
     return Cost(math.floor(lost(calibration, Fraction(parts, PARTS)) * EPSILON_UNITS))
 
 
-def meaning_in_periods(epsilon: float, period: str) -> str:
+def meaning_in_periods(epsilon: float, delta: float, period: str) -> str:
     """What the budget of each period of a live topic promises, in plain words."""
     return (
-        f"ε = {epsilon:g} for what a person does in one period of {period}; what a person does in k of them is protected by k times as "
+        f"{_amount(epsilon, delta)} for what a person does in one period of {period}; what a person does in k of them is protected by k times as "
         "much"
     )
+
+
+def _amount(epsilon: float, delta: float) -> str:
+    return f"ε = {epsilon:g}" + (f", δ = {delta:g}" if delta else "")

@@ -123,7 +123,7 @@ def _meaning(record: SourceRecordShape) -> str:
     source = record.source
     if source.period is None:
         return meaning_of(record.period)
-    return f"privacy is by period: {meaning_in_periods(source.epsilon, source.period)}"
+    return f"privacy is by period: {meaning_in_periods(source.epsilon, source.delta, source.period)}"
 
 
 def source_line(tables: Tables, entry: SourceEntry) -> SourceRow:

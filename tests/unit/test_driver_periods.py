@@ -421,9 +421,15 @@ def test_a_ledger_that_comes_back_from_a_backup_begins_no_more_of_its_streams() 
 
 
 def test_the_receipt_says_what_the_budget_is_for() -> None:
-    receipt = Driver(KEY).register(FLIGHTS)
-    assert receipt.meaning is not None
-    assert receipt.meaning.startswith("ε = 10 for what a person does in one period of 1d")
+    driver = Driver(KEY)
+    told = [
+        driver.register(FLIGHTS).meaning,
+        driver.register({**FLIGHTS, "source": "more", "delta": 1e-06}).meaning,
+    ]
+    assert [(one or "").split(";")[0] for one in told] == [
+        "ε = 10 for what a person does in one period of 1d",
+        "ε = 10, δ = 1e-06 for what a person does in one period of 1d",
+    ]
 
 
 def test_a_window_over_an_edge_would_tell_of_two_periods(monkeypatch: pytest.MonkeyPatch) -> None:

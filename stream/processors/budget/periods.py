@@ -149,7 +149,7 @@ def period_meaning(source: Source) -> str | None:
     """What the budget of a source with periods promises; None of other sources."""
     if not isinstance(source, EventsSource) or not source.has_periods:
         return None
-    return meaning_in_periods(source.epsilon, source.period or "")
+    return meaning_in_periods(source.epsilon, source.delta, source.period or "")
 
 
 def _start_of(account: Account) -> int:

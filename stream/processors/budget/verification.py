@@ -97,14 +97,17 @@ class TrailCheck:
             self._populations.add(entry.population)
         if entry.outcome != "opened" or entry.stream is None or entry.source is None or entry.granted is None:
             return
-        self._ends.pop(entry.stream, None)
+        opening = self._openings.get(entry.stream)
+        # An extension whose receipt was forgotten is told of again, and opens nothing again.
+        if opening is None or entry.action == "open" or entry.digest not in opening.extensions:
+            self._ends.pop(entry.stream, None)
         if entry.action == "open":
-            if entry.stream in self._openings:
+            if opening is not None:
                 self._findings.append(
                     f"stream '{entry.stream}' was opened twice, the second time by entry {entry.number}"
                 )
             self._openings[entry.stream] = Opening(entry.source, entry.stream_digest or "", entry.granted)
-        elif (opening := self._openings.get(entry.stream)) is not None:
+        elif opening is not None:
             opening.extensions[entry.digest] = entry.granted
 
     def findings(self) -> list[str]:

@@ -13,7 +13,9 @@ from sotto import Driver, Refused
 from stream.accounting.charged import charged_answers
 from stream.processors import receipts
 from stream.processors.base import Record
+from stream.processors.budget.verification import TrailCheck
 from stream.processors.queries import QueryProcessor
+from tests.unit.processors.budget_service import ledger_codec
 from tests.unit.processors.installation import HIGH, KEY, LOW, feed_driver, query, spec, table_store, written
 from tests.unit.processors.test_every_mechanism import KINDS, Kind, driver_with
 
@@ -191,6 +193,25 @@ def test_a_request_whose_receipt_is_forgotten_extends_once_all_the_same(monkeypa
     assert (again.outcome, again.answers, again.granted) == (first.outcome, first.answers, first.granted)
     assert driver.budget("feed").left == left
     assert len(driver.grant("feed", "s").extensions) == 2
+
+
+def test_an_extension_that_is_told_of_again_does_not_open_a_stream_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(receipts, "MAX_RECEIPTS", 1)
+    driver = feed_driver(spec("s", cutoff=3))
+    request = ExtendStream(request="more", source="feed", stream="s", epsilon=1.0)
+    first = driver.request(request)
+    driver.close("feed", "s")
+    again = driver.request(request)
+    assert (again.outcome, again.answers) == (first.outcome, first.answers)
+    assert driver.grant("feed", "s").ending == "closed"
+    check = TrailCheck()
+    for record in driver.records(driver.topics.trail):
+        check.take(record.value)
+    last = {record.key: record.value for record in driver.records(driver.topics.ledger)}
+    told = [ledger_codec.decode(value) for value in last.values() if value is not None]
+    assert [*check.findings(), *check.compared(told)] == []
 
 
 def test_what_the_source_cannot_pay_is_refused_whole() -> None:
