@@ -20,7 +20,8 @@ from schemas import (
 from schemas.mechanisms import MAX_ANSWERS
 from stream.accounting.charged import charged_answers
 from stream.accounting.composition import optimal_delta, optimal_epsilon, rounded_up
-from stream.accounting.costs import affordable, are_independent, losses, told
+from stream.accounting.costs import affordable, told
+from stream.accounting.losses import are_independent, losses
 from stream.accounting.methods import PlanError
 from stream.accounting.prices import takes_alpha
 

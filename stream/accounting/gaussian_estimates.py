@@ -14,13 +14,13 @@ from schemas import EstimateCalibration, Pmw, StreamSpec
 from stream.accounting import estimates
 from stream.accounting.comparisons import THRESHOLD_PART, Comparisons
 from stream.accounting.composition import rounded_down
-from stream.accounting.costs import losses
 from stream.accounting.estimate_laws import marginal_law, number_law, opening_law
 from stream.accounting.estimates import NOISES_OF_SLACK, NUMBERS_PART, largest_pair, wide_noises
 from stream.accounting.gaussian import gaussian_delta, least_multiple, rough_epsilon
 from stream.accounting.hypotheses import WEIGHT_STEPS
 from stream.accounting.later import minimize_scalar
 from stream.accounting.laws import normal_reach, reach, variance_of
+from stream.accounting.losses import losses
 from stream.accounting.methods import HEADROOM, LARGEST_NOISE
 from stream.accounting.setting import Setting
 from stream.accounting.tails import each_failure, one_sided_reach

@@ -16,9 +16,10 @@ from functools import lru_cache
 
 from schemas import AnswersCalibration, Calibration, EstimateCalibration, Laplace, Mechanism, Source, TableSource
 from stream.accounting.answers import promised_answers
-from stream.accounting.costs import EPSILON_UNITS, PARTS, is_pure, losses
+from stream.accounting.costs import EPSILON_UNITS, PARTS
 from stream.accounting.estimates import NUMBERS_PART
 from stream.accounting.hypotheses import WEIGHT_STEPS
+from stream.accounting.losses import is_pure, losses
 from stream.accounting.methods import HEADROOM, LARGEST_NOISE
 from stream.accounting.tails import two_sided_reach
 

@@ -22,8 +22,8 @@ from schemas import (
 )
 from stream.accounting.answers import stated_epsilon
 from stream.accounting.composition import optimal_round_epsilon
-from stream.accounting.costs import losses
 from stream.accounting.gaussian import least_multiple
+from stream.accounting.losses import losses
 from stream.accounting.methods import HEADROOM, LARGEST_NOISE, PlanError
 from stream.accounting.projection_accuracy import noise_alpha, projection_alpha
 from stream.accounting.release_accuracy import cell_alpha, lazy_alpha

@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import Final
 
 from schemas import AnswersCalibration, Calibration, EdgeTotals, Extensions, SparseVectorCalibration
-from stream.accounting.costs import EPSILON_UNITS, NOTHING, PARTS, Cost, Terms, are_independent, is_pure, lost
+from stream.accounting.costs import EPSILON_UNITS, NOTHING, PARTS, Cost, Terms
+from stream.accounting.losses import are_independent, is_pure, lost
 
 _HOUR_MS: Final = 3_600_000
 _UNITS: Final = {"h": ("hour", _HOUR_MS), "d": ("day", 24 * _HOUR_MS)}

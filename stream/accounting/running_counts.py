@@ -12,10 +12,10 @@ from typing import Literal
 
 from schemas import RunningCount, RunningCountCalibration, StreamSpec
 from schemas.queries import MAX_CANDIDATES
-from stream.accounting.costs import losses
 from stream.accounting.counting_trees import CountingTree, dyadic
 from stream.accounting.gaussian import least_multiple
 from stream.accounting.laws import sum_alpha
+from stream.accounting.losses import losses
 from stream.accounting.methods import HEADROOM, LARGEST_NOISE, PlanError
 from stream.accounting.setting import Movement, Setting
 from stream.noise import Symmetric, gaussian, sampler

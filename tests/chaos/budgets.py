@@ -16,16 +16,8 @@ from schemas import (
     SourceRecord,
     Standing,
 )
-from stream.accounting.costs import (
-    EPSILON_UNITS,
-    PARTS,
-    Terms,
-    are_independent,
-    grant_cost,
-    is_pure,
-    losses,
-    realised_cost,
-)
+from stream.accounting.costs import EPSILON_UNITS, PARTS, Terms, grant_cost, realised_cost
+from stream.accounting.losses import are_independent, is_pure, losses
 from stream.accounting.renewal import length_ms
 
 ROUNDING: Final = 1e-9

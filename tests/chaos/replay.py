@@ -22,7 +22,8 @@ from schemas import (
     TableSource,
 )
 from schemas.wire import Codec
-from stream.accounting.costs import PARTS, losses
+from stream.accounting.costs import PARTS
+from stream.accounting.losses import losses
 from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Message, Outputs, Record, RecordLike

@@ -10,7 +10,8 @@ import pytest
 
 from schemas import Extension, SparseVectorCalibration
 from stream.accounting.composition import rounded_up
-from stream.accounting.costs import EPSILON_UNITS, losses, realised_cost
+from stream.accounting.costs import EPSILON_UNITS, realised_cost
+from stream.accounting.losses import losses
 from tests.privacy.cases import calibrations, moves_of, near
 from tests.privacy.exact import Machine, Transcript, outcomes, worst_delta
 from tests.privacy.test_numeric_loss import cut_tail, window

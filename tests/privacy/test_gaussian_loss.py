@@ -10,8 +10,8 @@ import pytest
 
 from schemas import AnswersCalibration, Calibration, EstimateCalibration, ReleaseCalibration, StreamSpec
 from stream.accounting.answers import answer_law
-from stream.accounting.costs import losses
 from stream.accounting.estimate_laws import marginal_law, opening_law
+from stream.accounting.losses import losses
 from stream.accounting.plans import candidates, choose, name_of
 from stream.accounting.release_accuracy import release_law
 from stream.accounting.setting import Setting

@@ -9,7 +9,8 @@ import pytest
 
 from schemas import SparseVectorCalibration
 from stream.accounting.composition import optimal_delta
-from stream.accounting.costs import EPSILON_UNITS, is_pure, losses, realised_cost
+from stream.accounting.costs import EPSILON_UNITS, realised_cost
+from stream.accounting.losses import is_pure, losses
 from stream.noise import DELTA_PER_DRAW
 from tests.privacy.cases import calibrations, lowest, moves_of, near, spread
 from tests.privacy.exact import Machine, Transcript, outcomes, worst_delta, worst_loss

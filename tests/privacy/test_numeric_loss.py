@@ -14,7 +14,8 @@ import pytest
 
 from schemas import SparseVectorCalibration
 from stream.accounting.composition import optimal_delta
-from stream.accounting.costs import EPSILON_UNITS, is_pure, losses, realised_cost
+from stream.accounting.costs import EPSILON_UNITS, realised_cost
+from stream.accounting.losses import is_pure, losses
 from stream.noise import DELTA_PER_DRAW, sampler
 from tests.privacy.cases import calibrations, moves_of, near
 from tests.privacy.exact import Machine, Outcomes, Transcript, law_of, outcomes, worst_delta, worst_loss

@@ -22,10 +22,10 @@ from schemas import (
 )
 from sotto import Driver
 from stream.accounting.answers import alpha_for, answer_law
-from stream.accounting.costs import losses
 from stream.accounting.estimate_laws import marginal_law, number_law, opening_law
 from stream.accounting.gaussian import gaussian_rho
 from stream.accounting.hypotheses import WEIGHT_STEPS
+from stream.accounting.losses import losses
 from stream.accounting.prices import rate_of
 from stream.accounting.release_accuracy import release_law
 from stream.audit import Finding, audit_all, cases_of

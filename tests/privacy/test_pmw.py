@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pytest
 
 from schemas import EstimateCalibration, SparseVectorCalibration
-from stream.accounting.costs import losses
+from stream.accounting.losses import losses
 from stream.mechanisms.estimate_questions import Linear, extent_of
 from stream.mechanisms.estimator import Estimator
 from stream.mechanisms.measurements import Axes

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pytest
 
 from schemas import HypothesisCalibration, SparseVectorCalibration
-from stream.accounting.costs import losses
 from stream.accounting.hypotheses import WEIGHT_STEPS
+from stream.accounting.losses import losses
 from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.mechanisms.multiplicative_weights import Step, Strength, TensorHypothesis, run
 from stream.noise import DELTA_PER_DRAW

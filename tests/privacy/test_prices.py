@@ -20,7 +20,8 @@ import pytest
 
 from schemas import EstimateCalibration, Query
 from sotto import Driver
-from stream.accounting.costs import PARTS, losses
+from stream.accounting.costs import PARTS
+from stream.accounting.losses import losses
 from stream.data import adult
 from stream.mechanisms import measurements
 from stream.mechanisms.estimate_questions import Linear

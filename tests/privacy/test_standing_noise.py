@@ -14,8 +14,8 @@ import pytest
 from schemas import AnswersCalibration, EventsSource, SparseVectorCalibration, StandingQuery, written_moment
 from sotto import Driver
 from stream.accounting.answers import answer_law
-from stream.accounting.costs import losses
 from stream.accounting.gaussian import gaussian_rho
+from stream.accounting.losses import losses
 from stream.accounting.movement import movement
 from stream.noise import DELTA_PER_DRAW, Role, Sampler, event_words, stream_subkey
 from tests.privacy.exact import Machine, law_of, outcomes, worst_delta

@@ -21,8 +21,9 @@ from stream.accounting.answers import (
     vector_sensitivity,
 )
 from stream.accounting.composition import optimal_delta
-from stream.accounting.costs import is_pure, losses, realised_cost, stream_cost
+from stream.accounting.costs import realised_cost, stream_cost
 from stream.accounting.gaussian import gaussian_delta
+from stream.accounting.losses import is_pure, losses
 from stream.accounting.methods import PlanError
 from stream.accounting.setting import Setting
 

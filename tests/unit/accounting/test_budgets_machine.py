@@ -18,18 +18,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precon
 from schemas import AnswersCalibration, Calibration, Population, StreamSpec
 from stream.accounting.accounts import Account, People
 from stream.accounting.charged import charged_answers
-from stream.accounting.costs import (
-    DELTA_UNITS,
-    EPSILON_UNITS,
-    Cost,
-    grant_cost,
-    is_pure,
-    losses,
-    realised_cost,
-    total_budget,
-)
+from stream.accounting.costs import DELTA_UNITS, EPSILON_UNITS, Cost, grant_cost, realised_cost, total_budget
 from stream.accounting.extensions import plan_extension
 from stream.accounting.ledger import Ledger
+from stream.accounting.losses import is_pure, losses
 from stream.accounting.methods import PlanError
 from stream.accounting.plans import choose
 from stream.accounting.refusals import RefusedError

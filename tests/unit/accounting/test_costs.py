@@ -18,13 +18,12 @@ from stream.accounting.costs import (
     NOTHING,
     Cost,
     affordable,
-    is_pure,
-    losses,
     realised_cost,
     stream_cost,
     to_amount,
     total_budget,
 )
+from stream.accounting.losses import is_pure, losses
 from stream.accounting.plans import choose
 from stream.accounting.setting import Setting
 

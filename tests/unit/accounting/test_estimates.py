@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from schemas import EstimateCalibration, HypothesisCalibration, Pmw, StreamSpec
-from stream.accounting.costs import losses, realised_cost, stream_cost
+from stream.accounting.costs import realised_cost, stream_cost
 from stream.accounting.estimates import candidates, opening
+from stream.accounting.losses import losses
 from stream.accounting.measured import Bounds
 from stream.accounting.methods import PlanError
 from stream.accounting.plans import choose

@@ -23,12 +23,12 @@ from stream.accounting.costs import (
     Cost,
     extension_cost,
     grant_cost,
-    losses,
     realised_cost,
     stream_cost,
     told,
 )
 from stream.accounting.extensions import MOST_EXTENSIONS, plan_extension
+from stream.accounting.losses import losses
 from stream.accounting.methods import PlanError
 from stream.accounting.plans import candidates, choose
 from stream.accounting.setting import Setting

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from schemas import Calibration, EstimateCalibration, Pmw, StreamSpec
 from stream.accounting.concentrated import largest_rho, least_epsilon
-from stream.accounting.costs import NOTHING, Cost, fits, losses, total_budget
+from stream.accounting.costs import NOTHING, Cost, fits, total_budget
 from stream.accounting.ledger import Ledger
+from stream.accounting.losses import losses
 from stream.accounting.plans import choose
 from stream.accounting.refusals import RefusedError
 from stream.accounting.setting import Setting

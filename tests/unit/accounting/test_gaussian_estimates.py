@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from schemas import EstimateCalibration, Pmw, StreamSpec
-from stream.accounting.costs import NOTHING, Cost, is_pure, losses, realised_cost, stream_cost
+from stream.accounting.costs import NOTHING, Cost, realised_cost, stream_cost
 from stream.accounting.estimate_laws import marginal_law, number_law, opening_law
 from stream.accounting.gaussian import gaussian_delta, gaussian_rho
 from stream.accounting.laws import variance_of
+from stream.accounting.losses import is_pure, losses
 from stream.accounting.measured import Bounds
 from stream.accounting.plans import candidates, choose, name_of
 from stream.accounting.setting import Setting

@@ -11,8 +11,8 @@ import pytest
 
 from schemas import HypothesisCalibration, Pmw, SparsePmw, StreamSpec
 from stream.accounting.composition import optimal_delta
-from stream.accounting.costs import losses
 from stream.accounting.hypotheses import RESOLUTION, candidates, guaranteed_gap, rows_reach, updates_for
+from stream.accounting.losses import losses
 from stream.accounting.methods import PlanError
 from stream.accounting.setting import Setting
 

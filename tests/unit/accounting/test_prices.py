@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from schemas import AnswersCalibration, EstimateCalibration, StreamSpec
 from stream.accounting.answers import alpha_for, candidates
-from stream.accounting.costs import EPSILON_UNITS, PARTS, losses, realised_cost, stream_cost, whole_left
+from stream.accounting.costs import EPSILON_UNITS, PARTS, realised_cost, stream_cost, whole_left
+from stream.accounting.losses import losses
 from stream.accounting.plans import choose
 from stream.accounting.prices import answer_price, epsilon_left, epsilon_of, estimate_price, rate_of, takes_alpha
 from stream.accounting.setting import Setting

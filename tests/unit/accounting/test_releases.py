@@ -16,8 +16,9 @@ from scipy.stats import binom
 
 from schemas import MAX_UNIVERSE, ReleaseCalibration, StreamSpec
 from stream.accounting.composition import optimal_delta
-from stream.accounting.costs import losses, realised_cost
+from stream.accounting.costs import realised_cost
 from stream.accounting.gaussian import gaussian_delta
+from stream.accounting.losses import losses
 from stream.accounting.methods import PlanError
 from stream.accounting.plans import choose
 from stream.accounting.projection_accuracy import (

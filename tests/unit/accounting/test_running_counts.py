@@ -7,11 +7,12 @@ import pytest
 
 from schemas import RunningCount, RunningCountCalibration, StreamSpec
 from stream.accounting.choices import Wanted, compare
-from stream.accounting.costs import Cost, losses, realised_cost, stream_cost
+from stream.accounting.costs import Cost, realised_cost, stream_cost
 from stream.accounting.extensions import plan_extension
 from stream.accounting.gaussian import gaussian_delta
 from stream.accounting.inverse import needed_epsilon
 from stream.accounting.laws import variance_of
+from stream.accounting.losses import losses
 from stream.accounting.methods import PlanError
 from stream.accounting.plans import candidates, choose
 from stream.accounting.promises import promises
