@@ -83,10 +83,12 @@ def stamp_of(path: str) -> Stamp:
 
 
 def stamp_of_parts(path: str, parts: Sequence[Part]) -> Stamp:
-    """The stamp of a path that stands for these files."""
-    return (path, *((part.location, *part.stamp, *_said_of(part)) for part in parts))
-
-
-def _said_of(part: Part) -> tuple[str, ...]:
-    """What changes when a log says of other rows that they are deleted."""
-    return () if part.kept is None else (blake2b(part.kept, digest_size=16).hexdigest(),)
+    """The stamp of a path that stands for these files, as short for many as for one."""
+    if not parts:
+        return (path,)
+    told = blake2b(digest_size=16)
+    for part in parts:
+        kept = part.kept or b""
+        told.update(repr((part.location, part.stamp, part.cells, part.columns, part.rows, len(kept))).encode())
+        told.update(kept)
+    return (path, told.hexdigest())

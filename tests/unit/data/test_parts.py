@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,8 +20,8 @@ from stream.data import parts as parts_module
 from stream.data import sheets as sheets_module
 from stream.data.checks import check_table
 from stream.data.growing import GrowingColumn
-from stream.data.parts import local_parts
-from stream.data.places import sheets_of
+from stream.data.parts import Part, local_parts
+from stream.data.places import sheets_of, stamp_of_parts
 from stream.data.rows import Coded, RowEncoder
 from tests.unit.data.guarded import cause, rows_of
 from tests.unit.data.small import source
@@ -155,7 +158,35 @@ def test_no_pattern_and_no_link_leads_out_of_the_roots(visits: Path, tmp_path: P
 
 def test_a_stamp_is_made_of_nothing_outside_the_roots(visits: Path) -> None:
     assert reader(visits).stamp(declared("/**/*.csv")) == ("/**/*.csv",)
-    assert len(reader(visits).stamp(declared(f"{visits}/"))) == 4
+    assert len(reader(visits).stamp(declared(f"{visits}/"))) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"location": "s3://visits/b.parquet"},
+        {"stamp": ("e", 2)},
+        {"cells": (("ward", "B"),)},
+        {"cells": (("ward", None),)},
+        {"columns": ("x",)},
+        {"rows": 3},
+        {"kept": b"\1\0"},
+        {"kept": b"\1\1"},
+    ],
+)
+def test_a_stamp_changes_with_whatever_is_known_of_a_file(change: dict[str, Any]) -> None:
+    part = Part("s3://visits/a.parquet", 9, ("e", 1), (("ward", "A"),), (), 2)
+    more = Part("s3://visits/z.parquet", 9, ("e", 1))
+    [*_, told] = stamp_of_parts("s3://visits/", [part, more])
+    assert stamp_of_parts("s3://visits/", [replace(part, **change), more]) != ("s3://visits/", told)
+
+
+def test_a_stamp_is_short_however_many_files_there_are() -> None:
+    many = [
+        Part(f"s3://visits/{'folder/' * 20}{number}.parquet", 9, ("e", 1))
+        for number in range(parts_module.MOST_LISTED)
+    ]
+    assert len(json.dumps(stamp_of_parts("s3://visits/", many))) < 100
 
 
 def test_folders_without_files_count_towards_what_is_looked_through(
