@@ -63,12 +63,14 @@ class SourceRecord(SparingEvent):
 
 
 class PopulationRecord(SparingEvent):
-    """A population with the totals of all its sources, as a source has them."""
+    """A population with the totals of all its sources, as a source has them. Nothing more is granted of one that is ``halted``."""
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"period"})
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"period", "state", "reason"})
 
     kind: Literal["population"] = "population"
     population: Population
+    state: Literal["open", "halted"] = "open"
+    reason: Reason | None = None
     granted: Amount
     spent: Amount
     refunded: Amount

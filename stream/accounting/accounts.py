@@ -26,6 +26,8 @@ class People:
 
     population: Population
     budget: Budget
+    state: Literal["open", "halted"] = "open"
+    reason: str | None = None
     members: dict[str, Account] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -44,6 +46,8 @@ class People:
         """The population as the ledger topic shows it."""
         return PopulationRecord(
             population=self.population,
+            state=self.state,
+            reason=self.reason,
             **self.budget.amounts(),
             sources=len(self.members),
             streams=self.budget.streams,

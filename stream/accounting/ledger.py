@@ -151,6 +151,7 @@ class Ledger:
         return account
 
     def _enter(self, account: Account, people: People) -> None:
+        _require_open(people)
         claims = []
         for grant in account.grants.values():
             claim = people.budget.claim()
@@ -314,6 +315,12 @@ class Ledger:
         self._changes.note(account, [])
         return [grant for name, grant in account.grants.items() if self.end(source, name, "halted", reason)]
 
+    def halt_population(self, population: str, reason: str) -> None:
+        """Refuse new sources, and new streams of its sources, for good; what is open goes on."""
+        people = self.people(population)
+        people.state, people.reason = "halted", reason
+        self._changes.note(people, [])
+
     def count(self, account: Account, grant: Grant) -> None:
         """Add a grant that is new here to all budgets that it falls under."""
         for budget, claim in account.budgets(grant):
@@ -323,6 +330,8 @@ class Ledger:
         account = self.account(source)
         if account.state == "halted":
             raise RefusedError(f"source '{source}' is halted: {account.reason}")
+        if account.people is not None:
+            _require_open(account.people)
         self._turn_all(account)
         return account
 
@@ -330,6 +339,11 @@ class Ledger:
         self.turn(account)
         if account.people is not None:
             self.turn(account.people)
+
+
+def _require_open(people: People) -> None:
+    if people.state == "halted":
+        raise RefusedError(f"population '{people.name}' is halted: {people.reason}")
 
 
 def _require_neighbors(account: Account, people: People) -> None:

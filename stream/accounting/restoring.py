@@ -32,7 +32,8 @@ def restore(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
     for one in latest.values():
         if isinstance(one, PopulationRecord):
             called = f"population '{one.population.population}'"
-            ledger.add(People(one.population, _budget(called, one.population, one.period)))
+            budget = _budget(called, one.population, one.period)
+            ledger.add(People(one.population, budget, one.state, one.reason))
     for one in latest.values():
         if isinstance(one, SourceRecord):
             _restore_source(ledger, one)

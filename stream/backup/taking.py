@@ -14,12 +14,13 @@ from typing import IO, Any
 from aiokafka import TopicPartition
 
 from schemas import MAX_RECORD_BYTES, LedgerProgress, LedgerRecord, TrailHead
-from schemas.wire import Codec
+from schemas.wire import Codec, MalformedEventError
 from stream.backup.files import BackupError, BackupRecord, BackupWriter, Ending, Heading, TopicName
 from stream.kafka.restore import read_to_end, reader, require_visible
 from stream.kafka.topics import find_topics
 from stream.processors.base import PROGRESS_KEY
 from stream.processors.topics import Topics
+from stream.processors.trails import trail_codec
 from stream.settings import Settings
 from stream.version import VERSION
 
@@ -74,6 +75,8 @@ class _Taking:
         """The trail up to its end by the ledger."""
         count = 0
         async for record in self._read("trail", 0):
+            if count == 0:
+                _require_beginning(record.value)
             if count < head.entries:
                 writer.write(record)
                 count += 1
@@ -94,3 +97,16 @@ class _Taking:
             for record in records:
                 yield BackupRecord(name, number, record.key or b"", record.value)
         self.offsets[f"{name}/{number}"] = await self._consumer.position(partition)
+
+
+def _require_beginning(first: bytes | None) -> None:
+    """BackupError where what is there of a trail does not begin with its first entry: no such file would verify."""
+    try:
+        number = trail_codec.decode(first).number
+    except MalformedEventError:
+        return  # verifying says what is wrong with it
+    if number:
+        raise BackupError(
+            f"the trail begins with entry {number}, and what was before it is lost: nothing vouches for the ledger any more; back "
+            "up copies of the topics instead"
+        )

@@ -165,9 +165,14 @@ def import_ledger(
     if as_json:
         show_json({"sources": sources, "lost": lost, "since": meant})
         return
-    said = {"nothing": "go on", "halt": "are halted", "accept_loss": "go on, whatever was granted since"}[meant]
+    said = {
+        "nothing": "go on",
+        "halt": "are halted, and so are populations",
+        "accept_loss": "go on, whatever was granted since",
+    }[meant]
     typer.echo(
         f"{sources} sources {said}; {lost} streams were not closed: they are halted and count as wholly spent"
+        + ("; close them where a budget renews, for they count in each of its periods until then" if lost else "")
     )
 
 

@@ -44,10 +44,11 @@ def list_populations(as_json: AsJson = False) -> None:
         f"{len(records)} populations"
         if records
         else "no populations; register one with 'sotto population register'",
-        ["population", "granted", "spent", "left", "sources", "streams", "renews"],
+        ["population", "state", "granted", "spent", "left", "sources", "streams", "renews"],
         [
             [
                 record.population.population,
+                record.state,
                 *(amount(value) for value in (record.granted, record.spent, record.left)),
                 str(record.sources),
                 str(record.streams),
@@ -65,7 +66,9 @@ def show(population: Annotated[str, typer.Argument()], as_json: AsJson = False) 
     if as_json:
         show_json({"population": record, "sources": sources, "allotments": allotments})
         return
-    show_budget(population, record, allotments)
+    show_budget(f"{population} ({record.state})", record, allotments)
+    if record.reason is not None:
+        say(f"halted: {record.reason}", soft_wrap=True)
     show_table(
         f"{len(sources)} sources",
         ["source", "state", "granted", "spent", "left", "streams"],

@@ -202,6 +202,8 @@ class PopulationRow(View):
     """The people whom several sources are about, with the budget that all their streams count against."""
 
     population: str
+    state: Annotated[Literal["open", "halted"], Field(description="Nothing more is granted once it is halted.")]
+    reason: str | None
     accountant: Literal["pure", "zcdp"]
     total: Amount
     granted: Amount

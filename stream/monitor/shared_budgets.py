@@ -33,6 +33,8 @@ class PopulationRecordShape(msgspec.Struct, frozen=True, gc=False):
     left: AmountShape
     sources: int
     streams: int
+    state: Literal["open", "halted"] = "open"
+    reason: str | None = None
     period: PeriodShape | None = None
 
 

@@ -89,6 +89,8 @@ def _population_row(record: PopulationRecordShape, updated: float) -> Population
     total, left = whole(declared.epsilon, declared.delta, declared.accountant), record.left.model()
     return PopulationRow(
         population=declared.population,
+        state=record.state,
+        reason=record.reason,
         accountant=declared.accountant,
         total=total,
         granted=record.granted.model(),

@@ -56,13 +56,18 @@ class Returning:
     def outputs(self, since: Since, backup: str) -> Iterator[Outputs]:
         """Everything that changes, and a control event for each stream there is, some at a time.
 
-        ``since`` is what the operator says of the time after the backup: that ``nothing`` was granted, that sources are to
-        ``halt``, or that they go on all the same (``accept_loss``). ``backup`` is the digest of the file.
+        ``since`` is what the operator says of the time after the backup: that ``nothing`` was granted, that sources and populations are
+        to ``halt``, or that they go on all the same (``accept_loss``). ``backup`` is the digest of the file.
         """
         lost = sum([self.ledger.lose(source, stream, LOST) for source, stream in self.streams()])
-        for name, account in self.ledger.accounts.items():
-            if since == "halt" and account.state == "open":
-                self.ledger.halt_source(name, HALTED)
+        if since == "halt":
+            for name, account in self.ledger.accounts.items():
+                if account.state == "open":
+                    self.ledger.halt_source(name, HALTED)
+            # Sources that joined later are not known any more, nor what they have taken of their people.
+            for name, people in self.ledger.populations.items():
+                if people.state == "open":
+                    self.ledger.halt_population(name, HALTED)
         outputs = Outputs()
         self._trail.came_back(since, lost, backup, outputs)
         yield outputs

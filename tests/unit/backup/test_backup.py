@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,10 +13,12 @@ import pytest
 from schemas import LedgerProgress, TrailHead
 from schemas.trail import Since
 from sotto import Driver, Refused
+from stream.backup import taking
 from stream.backup.checking import check_backup
-from stream.backup.files import BackupError, BackupFile, BackupRecord, BackupWriter, Heading, is_backup
+from stream.backup.files import BackupError, BackupFile, BackupRecord, BackupWriter, Heading, TopicName, is_backup
 from stream.backup.returning import _parts
-from stream.processors.budget.returning import LOST, Returning
+from stream.processors.budget.returning import HALTED, LOST, Returning
+from stream.settings import Settings
 from tests.unit.processors.budget_service import ledger_codec
 from tests.unit.processors.installation import HIGH, KEY, VALUES, spec
 
@@ -107,6 +110,38 @@ def test_what_was_not_closed_counts_as_wholly_spent_and_never_answers_or_goes_ba
     assert check_backup(backed_up(new, tmp_path / "next")).findings == []
 
 
+@pytest.mark.parametrize("since", get_args(Since))
+def test_a_population_grants_nothing_more_where_what_joined_it_since_is_not_known(
+    since: Since, tmp_path: Path
+) -> None:
+    old = Driver(KEY, partitions=2)
+    old.register_population({"population": "patients", "epsilon": 2.0})
+    old.register({**VALUES, "population": "patients"})
+    old.allot("ann", 1.0, population="patients")
+    backup = backed_up(old, tmp_path / "backup")
+    new = brought_back(backup, since)
+    record = new.population("patients")
+    if since != "halt":
+        assert (record.state, record.reason) == ("open", None)
+        new.register({**VALUES, "source": "other", "population": "patients"})
+        new.open(spec("hers", "other"), analyst="ann")
+        return
+    assert (record.state, record.reason) == ("halted", HALTED)
+    new.register({**VALUES, "source": "other"})
+    new.open(spec("free", "other"))
+    for crash in (False, True):
+        if crash:
+            new.crash()
+        with pytest.raises(Refused, match="population 'patients' is halted: brought back from a backup"):
+            new.register({**VALUES, "source": "another", "population": "patients"})
+        with pytest.raises(Refused, match="population 'patients' is halted"):
+            new.join("other", "patients")
+        with pytest.raises(Refused, match="is halted"):
+            new.open(spec("hers"), analyst="ann")
+    assert new.population("patients").granted.epsilon == 0.0
+    assert check_backup(backed_up(new, tmp_path / "next")).findings == []
+
+
 def test_a_population_and_its_allotments_count_what_is_lost_as_wholly_spent(tmp_path: Path) -> None:
     old = Driver(KEY, partitions=2)
     old.register_population({"population": "patients", "epsilon": 3.0})
@@ -124,6 +159,29 @@ def test_a_population_and_its_allotments_count_what_is_lost_as_wholly_spent(tmp_
         new.open(spec("more"), analyst="ann")
     new.open(spec("less", epsilon=0.5), analyst="ann")
     assert check_backup(backed_up(new, tmp_path / "next")).findings == []
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [(slice(5, None), "begins with entry 5"), (slice(3), "ends after 3"), (slice(0), "ends after 0")],
+)
+async def test_a_trail_that_is_not_whole_is_not_backed_up(
+    kept: slice, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = installation()
+
+    async def read(_: object, name: TopicName, number: int) -> AsyncIterator[BackupRecord]:
+        found = driver.records(getattr(driver.topics, name))
+        for record in found[kept] if name == "trail" else found:
+            yield BackupRecord(name, number, record.key or b"", record.value)
+
+    monkeypatch.setattr(taking._Taking, "_read", read)
+    copy = taking._Taking(Settings(), driver.topics, None)
+    heading = Heading(prefix=driver.topics.prefix, partitions=2, began="now", sotto="0")
+    writer = BackupWriter(io.BytesIO(), heading)
+    head = await copy.ledger(writer)
+    with pytest.raises(BackupError, match=told):
+        await copy.trail(writer, head)
 
 
 def test_the_streams_that_a_backup_does_not_know_leave_no_state_behind(tmp_path: Path) -> None:

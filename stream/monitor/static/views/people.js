@@ -4,21 +4,23 @@ import { allotForm, allotmentTable, joinForm, populationForm } from "../allotmen
 import { KeyedList, make, setAttribute, setText } from "../dom.js";
 import { capital } from "../forecasts.js";
 import { amount, percent, plural, time } from "../format.js";
-import { burnBar, burnLegend, card, emptyState } from "../parts.js";
+import { burnBar, burnLegend, card, emptyState, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { may } from "../session.js";
 
 function populationEntry() {
   const name = make("a", { class: "name" });
+  const state = stateBadge();
   const about = make("span", { class: "quiet" });
   const left = make("span", { class: "share" });
   const bar = burnBar();
   const meaning = make("p", { class: "quiet" });
   return {
-    element: make("li", { class: "source" }, make("div", { class: "source-head" }, name, about, left), bar.element, meaning),
+    element: make("li", { class: "source" }, make("div", { class: "source-head" }, name, state.element, about, left), bar.element, meaning),
     update(row) {
       setText(name, row.population);
       setAttribute(name, "href", route("people", [row.population]));
+      state.update(row);
       setText(about, `${plural(row.sources, "source")}, ${plural(row.streams, "stream")}`);
       setText(left, `${percent(row.left_share)} left of ${amount(row.total)}`);
       setAttribute(left, "data-low", row.left_share < 0.1);

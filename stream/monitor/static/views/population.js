@@ -5,7 +5,7 @@ import { Chart } from "../chart.js";
 import { make, setText } from "../dom.js";
 import { forecastCard, promiseLine } from "../forecasts.js";
 import { amount, mainAmount, number, percent, plural, time, unitOf } from "../format.js";
-import { burnBar, burnLegend, card, emptyState, facts } from "../parts.js";
+import { burnBar, burnLegend, card, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { may } from "../session.js";
 import { sourceList } from "./source_list.js";
@@ -15,6 +15,8 @@ const SERIES = ["granted", "spent", "refunded"];
 
 export function populationView({ names: [name], session }) {
   const about = make("p", { class: "quiet" });
+  const state = stateBadge();
+  const reason = make("p", { class: "reason" });
   const promise = promiseLine();
   const share = make("p", { class: "share" });
   const bar = burnBar();
@@ -28,8 +30,9 @@ export function populationView({ names: [name], session }) {
   const element = make(
     "div",
     { class: "view" },
-    make("div", { class: "head" }, make("h1", { class: "name" }, name)),
+    make("div", { class: "head" }, make("h1", { class: "name" }, name), state.element),
     about,
+    reason,
     promise.element,
     card("Budget", share, bar.element, burnLegend(), figures.element),
     card("Over time", chart.element),
@@ -53,6 +56,9 @@ export function populationView({ names: [name], session }) {
       }
       const { row } = data;
       setText(about, `${plural(row.sources, "source")}, ${plural(row.streams, "stream")}; last change ${time(row.updated)}`);
+      state.update(row);
+      setText(reason, row.reason ? `Halted: ${row.reason}` : "");
+      reason.hidden = !row.reason;
       promise.update({ meaning: row.meaning, renews_at: row.period?.ends ?? null });
       setText(share, `${percent(row.left_share)} left of ${amount(row.total)}`);
       share.toggleAttribute("data-low", row.left_share < 0.1);
