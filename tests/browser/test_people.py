@@ -11,10 +11,13 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from schemas import Allot, JoinPopulation, RegisterPopulation
+from stream.processors.base import Outputs
+from stream.processors.budget.returning import HALTED
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, VIEWER, Scene, above, values
 from tests.browser.test_pictures import SCREENS
 from tests.unit.monitor.installation import ANALYST
+from tests.unit.processors.budget_service import ledger_codec
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -145,6 +148,21 @@ async def test_only_operators_are_offered_changes(open_page: OpenPage, token: st
             page = await open_page(address, place, token)
             await expect(row_of(page, "Allotments", "night-shift")).to_contain_text("ana, ben")
             await expect(page.locator("details", has_text="Allot")).to_have_count(0)
+
+
+async def test_a_halted_population_says_so_and_why(open_page: OpenPage) -> None:
+    scene = shared()
+    halted = scene.driver.population("patients").model_copy(update={"state": "halted", "reason": HALTED})
+    outputs = Outputs()
+    outputs.add(scene.driver.topics.ledger, 0, (b"population|patients", ledger_codec.encode(halted), ()))
+    scene.driver.write(outputs)
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "people")
+        await expect(page.locator(".source", has_text="patients").locator(".state-halted")).to_be_visible()
+        await page.goto(f"{address}/#/people/patients")
+        await expect(page.locator(".reason")).to_have_text(f"Halted: {HALTED}")
+        keep("population-halted.png", await page.screenshot(full_page=True))
 
 
 async def test_a_source_says_what_its_budget_means_how_long_it_lasts_and_who_spent_it(open_page: OpenPage) -> None:
