@@ -8,24 +8,31 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from schemas import LedgerProgress, LedgerRecord, TrailHead
 from schemas.trail import Since as MeantSince
+from schemas.wire import MalformedEventError
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
-from stream.cli.trails import decoded, new_file, read_lines, told, write_trail
+from stream.cli.trails import decoded, first_line, new_file, read_lines, told, write_trail
 from stream.client.connection import Connection
 from stream.client.failures import translated
 from stream.client.trail import read_accounts, read_trail
 from stream.extras import explained
 from stream.kafka.nearby import settings_here
-from stream.processors.trails import EMPTY, BrokenTrailError
+from stream.processors.trails import EMPTY, BrokenTrailError, trail_codec
 
 app = typer.Typer(
     help="The ledger's audit trail, whether the ledger follows from it, and backups.", no_args_is_help=True
 )
+
+_WITH_THE_LEDGER: Final = "the ledger follows from it"
+_TRAIL_ALONE: Final = "the trail alone was looked at"
+
+Verified = tuple[TrailHead, list[str], str]
+"""Where a trail ends, what is wrong, and what was looked at."""
 
 _HEAD = re.compile(r"^([0-9]+):([0-9a-f]{64})$")
 
@@ -104,7 +111,7 @@ def verify(
     """
     noted = [_head(one) for one in head or ()]
     with explained():
-        end, findings = _verified_file(file, noted) if file is not None else _verified(noted)
+        end, findings, looked_at = _verified_file(file, noted) if file is not None else _verified(noted)
     if as_json:
         show_json({"head": f"{end.entries}:{end.digest}", "entries": end.entries, "findings": findings})
     else:
@@ -114,12 +121,7 @@ def verify(
     if findings:
         raise CommandError(f"{len(findings)} findings: the trail or the ledger is not what was written")
     if not as_json:
-        whole = (
-            "the trail alone was looked at"
-            if file is not None and file.suffix == ".jsonl"
-            else "the ledger follows from it"
-        )
-        typer.echo(f"{end.entries} entries, none changed, left out or cut off; {whole}")
+        typer.echo(f"{end.entries} entries, none changed, left out or cut off; {looked_at}")
 
 
 @app.command("export")
@@ -200,7 +202,7 @@ async def _next(each: AsyncGenerator[Sequence[bytes], None]) -> Sequence[bytes] 
     return await anext(each, None)
 
 
-def _verified(noted: Iterable[TrailHead]) -> tuple[TrailHead, list[str]]:
+def _verified(noted: Iterable[TrailHead]) -> Verified:
     """Check what Kafka holds: the ledger first, then the trail up to where the ledger says that it ends, and beyond."""
     from stream.processors.budget.verification import TrailCheck  # noqa: PLC0415  (needs what workers need)
 
@@ -223,23 +225,38 @@ def _verified(noted: Iterable[TrailHead]) -> tuple[TrailHead, list[str]]:
                     compared = check.compared(ledger)
                 check.take(value)
     except BrokenTrailError as broken:
-        return check.head, [str(broken)]
+        return check.head, [str(broken)], _WITH_THE_LEDGER
     compared = check.compared(ledger) if compared is None else compared
-    return check.head, [*check.findings(), *compared, *check.missing()]
+    return check.head, [*check.findings(), *compared, *check.missing()], _WITH_THE_LEDGER
 
 
-def _verified_file(file: Path, noted: Iterable[TrailHead]) -> tuple[TrailHead, list[str]]:
+def _verified_file(file: Path, noted: Iterable[TrailHead]) -> Verified:
+    """Check a file by what is in it; what it is named says nothing."""
     from stream.backup.checking import check_backup  # noqa: PLC0415  (needs what workers need)
     from stream.backup.files import BackupFile, is_backup  # noqa: PLC0415
     from stream.processors.budget.verification import TrailCheck  # noqa: PLC0415
 
     if is_backup(file):
         checked = check_backup(BackupFile(file), noted)
-        return checked.ending.head, [*checked.findings, *checked.missing]
+        return checked.ending.head, [*checked.findings, *checked.missing], _WITH_THE_LEDGER
+    _require_trail(file)
     check = TrailCheck(noted)
     try:
         for value in read_lines(file):
             check.take(value)
     except BrokenTrailError as broken:
-        return check.head, [str(broken)]
-    return check.head, [*check.findings(), *check.missing()]
+        return check.head, [str(broken)], _TRAIL_ALONE
+    return check.head, [*check.findings(), *check.missing()], _TRAIL_ALONE
+
+
+def _require_trail(file: Path) -> None:
+    """CommandError if a file does not begin with an entry: an empty one would pass for a trail that nobody has changed."""
+    remedy = "give a file that 'sotto ledger export' wrote, or 'sotto ledger trail --export' with .jsonl"
+    if (first := first_line(file)) is None:
+        raise CommandError(f"{file} is empty; {remedy}")
+    try:
+        trail_codec.decode(first)
+    except MalformedEventError as error:
+        raise CommandError(
+            f"{file} is neither a backup nor a trail: its first line is no entry ({error}); {remedy}"
+        ) from None

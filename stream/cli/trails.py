@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Final
 
-from schemas import Amount, TrailRecord
+from schemas import MAX_RECORD_BYTES, Amount, TrailRecord
 from stream.asking.spreadsheets import cell
 from stream.cli.output import CommandError, amount
 from stream.extras import needed
@@ -154,6 +154,15 @@ def read_lines(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
             yield from (line.rstrip(b"\n") for line in file)
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from None
+
+
+def first_line(path: Path) -> bytes | None:
+    """The first entry of such a file, as far as an entry may go; None if the file is empty."""
+    try:
+        with path.open("rb") as file:
+            return file.readline(MAX_RECORD_BYTES + 2).rstrip(b"\n") or None
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}") from None
 

@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from schemas import HaltStream, TrailRecord
 from sotto import Refused
+from stream.cli.ledgers import verify
 from stream.cli.output import CommandError
 from stream.cli.trails import decoded, told, write_trail
 from stream.processors.trails import entry_digest
@@ -102,3 +103,30 @@ def test_files_are_verified_and_heads_that_were_noted_bind_them(entries: Entries
     cut_off = sotto("ledger", "verify", str(backup))
     assert (cut_off.returncode, "is cut off" in cut_off.stderr) == (1, True)
     assert "NUMBER:DIGEST" in sotto("ledger", "verify", str(trail), "--head", "12").stderr
+
+
+def test_a_file_is_taken_for_what_is_in_it_whatever_its_name(entries: Entries, tmp_path: Path) -> None:
+    trail, renamed, backup = tmp_path / "trail.jsonl", tmp_path / "a.backup", tmp_path / "b.jsonl"
+    write_trail(trail, [entries])
+    trail.rename(renamed)
+    backed_up(installation(), backup)
+    alone = sotto("ledger", "verify", str(renamed))
+    assert (alone.returncode, "the trail alone" in alone.stdout) == (0, True), alone.stderr
+    both = sotto("ledger", "verify", str(backup))
+    assert (both.returncode, "the ledger follows from it" in both.stdout) == (0, True), both.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("trail.jsonl", b"", "is empty"),
+        ("vitals.backup", b"\n", "is empty"),
+        ("trail.csv", b"number,time,kind\n", "is neither a backup nor a trail"),
+        ("trail.parquet", b"PAR1\x00\xff\xfe", "is neither a backup nor a trail"),
+        ("answers.jsonl", b'{"id":"q1","stream":"s"}\n', "is neither a backup nor a trail"),
+    ],
+)
+def test_a_file_without_an_entry_is_never_whole(name: str, content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(CommandError, match=f"{name} {said}.*'sotto ledger export'"):
+        verify(tmp_path / name)
