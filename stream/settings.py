@@ -9,6 +9,9 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, SecretStr, StringConstraints, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+LAST_PORT: Final = 65_535
+"""The greatest number of a port."""
+
 
 class Settings(BaseSettings):
     """Everything that an operator may set. Neither ``repr`` nor an error shows the one secret among it, a password."""
@@ -104,7 +107,7 @@ class Settings(BaseSettings):
     table_reading_seconds: Annotated[float, Field(ge=1.0, le=3600.0)] = 120.0
     """Longest that reading one table may take."""
 
-    metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 0
+    metrics_port: Annotated[int, Field(ge=0, le=LAST_PORT)] = 0
     """Port of a service's figures and probes, /metrics, /readyz and /livez; 0 for none."""
 
     metrics_host: str = "127.0.0.1"
@@ -113,7 +116,7 @@ class Settings(BaseSettings):
     monitor_host: str = "127.0.0.1"
     """Address that the monitor's page and API listen on."""
 
-    monitor_port: Annotated[int, Field(ge=1, le=65_535)] = 8080
+    monitor_port: Annotated[int, Field(ge=1, le=LAST_PORT)] = 8080
     """Port of the monitor's page and API."""
 
     monitor_names_file: str = ""

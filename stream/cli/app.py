@@ -77,6 +77,7 @@ _EXPECTED: Final = (
     "stream.cli.output:CommandError",
     "stream.data:DataError",
     "stream.kafka.broker_errors:BrokerError",
+    "stream.kafka.listening:ListenError",
     "stream.kafka.topics:TopicsError",
     "stream.noise:NoiseKeyError",
     "stream.secret_files:SecretFileError",

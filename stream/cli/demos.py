@@ -19,6 +19,7 @@ from stream.cli import monitoring
 from stream.cli.output import AsJson, console, show_json, show_table
 from stream.demo import Report, installation, run_demo
 from stream.demo.departures import run_live_demo
+from stream.settings import LAST_PORT
 
 MIN_QUERIES = 20_000
 
@@ -63,7 +64,9 @@ def demo(
     ] = Scene.TABLE,
     queries: Annotated[int, typer.Option(help="How many queries to ask.", min=1000)] = MIN_QUERIES,
     folder: Annotated[Path, typer.Option(help="Where the run's data goes.")] = Path(".sotto/demo"),
-    port: Annotated[int, typer.Option(help="Port of the monitor's page; another one if it is taken.")] = 8080,
+    port: Annotated[
+        int, typer.Option(help="Port of the monitor's page; another one if it is taken.", min=1, max=LAST_PORT)
+    ] = 8080,
     stay: Annotated[bool, typer.Option(help="Keep everything up afterwards, until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:

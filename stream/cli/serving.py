@@ -17,6 +17,7 @@ from stream.kafka.roles import ServiceName
 from stream.kafka.services import serve as serve_role
 from stream.kafka.services import stop_when_told
 from stream.noise import NoiseKey
+from stream.settings import LAST_PORT
 
 
 class RoleName(StrEnum):
@@ -39,7 +40,9 @@ def serve(
     ],
     key_file: Annotated[Path | None, typer.Option(help="Noise key file; else SOTTO_NOISE_KEY[_FILE].")] = None,
     host: Annotated[str | None, typer.Option(help="Address of the monitor's page and API.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port of the monitor's page and API.")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port of the monitor's page and API.", min=1, max=LAST_PORT)
+    ] = None,
     processes: Annotated[
         int, typer.Option(help="Worker or feed processes, restarted when they fail; 0 for one per core.", min=0)
     ] = 1,

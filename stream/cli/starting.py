@@ -22,14 +22,16 @@ from stream.kafka.broker import DEFAULT_FOLDER, LocalBroker
 from stream.kafka.processes import RoleName, Service
 from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
-from stream.settings import Settings
+from stream.settings import LAST_PORT, Settings
 
 
 def up(
     workers: Annotated[int, typer.Option(help="Worker processes.", min=1)] = 1,
     folder: Annotated[Path, typer.Option(help="Where data, logs and a generated key go.")] = DEFAULT_FOLDER.parent,
     key_file: Annotated[Path | None, typer.Option(help="Noise key file; made in the folder if not given.")] = None,
-    port: Annotated[int, typer.Option(help="Port of the monitor's page; another one if it is taken.")] = 8080,
+    port: Annotated[
+        int, typer.Option(help="Port of the monitor's page; another one if it is taken.", min=1, max=LAST_PORT)
+    ] = 8080,
     alerts: Annotated[
         Path | None,
         typer.Option(help="File of targets, to which alerts are then taken; see 'sotto serve alerts'."),

@@ -13,6 +13,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
+from stream.kafka.listening import told_where
 from stream.kafka.metrics import Metrics
 from stream.kafka.roles import ServiceName
 
@@ -55,7 +56,11 @@ class Probes:
         return ("503 Service Unavailable", lack) if lack else ("200 OK", "ok")
 
     def serve(self, host: str, port: int) -> None:
-        """Offer probes and figures at an address, in threads of their own; port 0 offers nothing."""
+        """Offer probes and figures at an address, in threads of their own; port 0 offers nothing.
+
+        Raises:
+            ListenError: the port cannot be had.
+        """
         if not port:
             return
         figures = make_wsgi_app(self._registry)
@@ -69,9 +74,10 @@ class Probes:
             start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")])
             return [f"{text}\n".encode()]
 
-        family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        server_class: type[WSGIServer] = type("_Server", (_Server,), {"address_family": family})
-        server = make_server(host, port, respond, server_class, _Quiet)
+        with told_where("metrics", host, port):
+            family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            server_class: type[WSGIServer] = type("_Server", (_Server,), {"address_family": family})
+            server = make_server(host, port, respond, server_class, _Quiet)
         threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
 
 

@@ -14,13 +14,12 @@ from stream.environment import MONITOR_NAMES, MONITOR_TOKEN, NOISE_KEY, without
 from stream.kafka.processes import STOP_SECONDS
 from stream.kafka.roles import ServiceName
 from stream.log import get_logger
-from stream.settings import Settings, variable
+from stream.settings import LAST_PORT, Settings, variable
 
 BACKOFF: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Seconds before a process that failed is started again, after failures in a row."""
 STEADY: Final = 30.0
 """A process that lived so many seconds has not failed at its start."""
-LAST_PORT: Final = 65_535
 
 log = get_logger("replicas")
 

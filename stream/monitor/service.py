@@ -10,6 +10,7 @@ from typing import Any
 from stream import tracing
 from stream.client import AsyncClient
 from stream.kafka.acls import Role
+from stream.kafka.listening import require_free
 from stream.kafka.services import stop_when_told
 from stream.kafka.starting import Stopped, patiently
 from stream.kafka.topics import find_topics
@@ -34,7 +35,8 @@ log = get_logger("monitor")
 
 
 async def serve_monitor(settings: Settings, names: Callable[[], Names], *, stop_with_stdin: bool = False) -> None:
-    """Run the monitor until SIGTERM or SIGINT, or until standard input ends if that is an order too."""
+    """Run the monitor until SIGTERM or SIGINT, or until standard input ends if that is an order too; ListenError if its port cannot be had."""
+    require_free("monitor", settings.monitor_host, settings.monitor_port)
     tracing.configure("monitor")
     stopping = asyncio.Event()
     stop_when_told(stopping.set, stop_with_stdin=stop_with_stdin)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
 from typing import Any, cast
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -11,6 +13,7 @@ import pytest
 from stream.kafka import health, supervision
 from stream.kafka.broker_config import HOST, free_port
 from stream.kafka.health import HUNG_SECONDS, Health
+from stream.kafka.listening import ListenError, require_free
 from stream.kafka.membership import Membership, MembershipLostError
 from stream.kafka.partition import PartitionTask
 from stream.kafka.steps import Standing, Step, StepName
@@ -163,3 +166,30 @@ def test_probes_and_figures_are_served_on_one_port() -> None:
     refused.value.close()
     with urlopen(f"http://{HOST}:{port}/livez") as response:
         assert response.read() == b"ok\n"
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port on which somebody listens."""
+    with socket.create_server((HOST, 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def test_a_port_in_use_is_told_with_the_setting_that_names_it(taken: int) -> None:
+    with pytest.raises(ListenError, match=rf"^SOTTO_METRICS_PORT: port {taken} of {HOST} is in use; give another"):
+        Health("worker").serve(HOST, taken)
+    with pytest.raises(ListenError, match=rf"^SOTTO_MONITOR_PORT \(--port\): port {taken} of {HOST} is in use"):
+        require_free("monitor", HOST, taken)
+
+
+def test_an_address_that_is_not_this_machines_is_told_with_its_setting() -> None:
+    with pytest.raises(ListenError, match=r"^SOTTO_METRICS_HOST: cannot listen on '192\.0\.2\.1'"):
+        Health("worker").serve("192.0.2.1", free_port())
+    with pytest.raises(ListenError, match=r"^SOTTO_MONITOR_HOST \(--host\): cannot listen on 'nowhere\.invalid'"):
+        require_free("monitor", "nowhere.invalid", free_port())
+
+
+def test_a_port_that_is_free_is_free_afterwards() -> None:
+    port = free_port()
+    require_free("monitor", HOST, port)
+    require_free("monitor", HOST, port)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import structlog
 from typer.testing import CliRunner
 
 from stream.cli.app import app
+from stream.cli.monitoring import make_first_names
 from stream.cli.output import CommandError
 from stream.monitor.tokens import TokenError
+from tests.unit.test_cli import sotto
 
 
 @pytest.fixture(autouse=True)
@@ -34,9 +37,25 @@ def test_only_the_monitor_has_an_address_to_be_given(role: str) -> None:
         assert "SOTTO_METRICS_" in str(result.exception)
 
 
-def test_a_port_that_is_none_is_refused_by_name() -> None:
-    result = run("serve", "monitor", "--port", "70000")
-    assert "monitor_port" in str(result.exception)
+@pytest.mark.parametrize("command", [("serve", "monitor", "--port"), ("up", "--port"), ("demo", "--port")])
+@pytest.mark.parametrize(("port", "bound"), [("0", "1"), ("70000", "65535")])
+def test_a_port_that_is_none_is_refused_by_name(command: tuple[str, ...], port: str, bound: str) -> None:
+    result = run(*command, port)
+    assert result.exit_code == 2
+    assert "'--port'" in result.stderr
+    assert bound in result.stderr
+
+
+def test_a_port_in_use_ends_a_service_with_one_line(tmp_path: Path) -> None:
+    names = tmp_path / "names.json"
+    make_first_names(names, {"viewer": tmp_path / "viewer.token"})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        monitor = sotto("serve", "monitor", "--port", port, SOTTO_MONITOR_NAMES_FILE=str(names))
+        feed = sotto("serve", "feed", SOTTO_METRICS_PORT=port)
+    told = f"port {port} of 127.0.0.1 is in use; give another one, or end what listens there\n"
+    assert (monitor.returncode, monitor.stderr) == (1, f"error: SOTTO_MONITOR_PORT (--port): {told}")
+    assert (feed.returncode, feed.stderr) == (1, f"error: SOTTO_METRICS_PORT: {told}")
 
 
 def test_without_names_the_monitor_does_not_start_and_names_the_variable(tmp_path: Path) -> None:
