@@ -9,7 +9,8 @@ import typer
 from pydantic import TypeAdapter
 
 from schemas import EventsSource, Source, TableSource
-from stream.cli.output import AsJson, CommandError, read_document, say, show_json, show_table
+from stream.cli.documents import read_as
+from stream.cli.output import AsJson, CommandError, say, show_json, show_table
 from stream.data import UnreadableError
 from stream.data.checks import NOTICE, Columns, Misfit, People, Report, check_table
 
@@ -42,7 +43,7 @@ def check(
     What it prints is private: exact figures, without noise. It talks to no Kafka, and nothing is logged or stored.
     Exit status 1 unless every row fits as it is and no person has more rows than count: the declared contribution, or one.
     """
-    wanted = _sources.validate_json(read_document(source))
+    wanted = read_as(_sources, source)
     if not isinstance(wanted, TableSource):
         has = (
             "is a live topic"

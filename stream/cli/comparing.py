@@ -16,7 +16,8 @@ from stream.accounting.choices import FORMS, Choice, Form, Wanted, compare
 from stream.accounting.planner import sensitivity_steps
 from stream.accounting.promises import VACUOUS
 from stream.accounting.setting import Movement, Setting
-from stream.cli.output import CommandError, console, read_document, show_json, show_table
+from stream.cli.documents import read_as
+from stream.cli.output import CommandError, console, show_json, show_table
 
 FormName = StrEnum("FormName", {form.upper(): form for form in FORMS})  # type: ignore[misc]
 
@@ -56,7 +57,7 @@ class Goal:
 
 def show_choices(form: Form | None, facts: Facts, goal: Goal, fields: Mapping[str, Any], *, as_json: bool) -> None:
     """Compare the mechanisms and say which to take."""
-    source = None if facts.document is None else _sources.validate_json(read_document(facts.document))
+    source = None if facts.document is None else read_as(_sources, facts.document)
     form = _form(form, source)
     setting = _setting(form, source, facts)
     if setting.disjoint and setting.neighbors == "add-remove":

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from aiokafka import TopicPartition
+from pydantic import TypeAdapter
 
 from schemas import MAX_ANSWER_BYTES, Answer, GrantRecord
-from schemas.wire import Codec
-from stream.cli.output import AsJson, CommandError, read_document, show_json, show_table
+from schemas.wire import Codec, MalformedEventError
+from stream.cli.documents import lines_of, read_as
+from stream.cli.output import AsJson, CommandError, show_json, show_table
 from stream.client import AsyncClient
 from stream.estimates import Estimate, EstimateError, shares_of
 from stream.kafka.nearby import settings_here
@@ -48,7 +48,7 @@ def estimate(
     if grant is None:
         record = asyncio.run(_grant(source, stream))
     else:
-        record = GrantRecord.model_validate_json(read_document(grant))
+        record = read_as(TypeAdapter(GrantRecord), grant)
         if (record.spec.source, record.spec.stream) != (source, stream):
             raise CommandError(f"grant: is that of stream '{record.spec.stream}'; give that of '{stream}'")
     try:
@@ -78,17 +78,16 @@ def estimate(
 
 
 def _from_lines(grant: GrantRecord, answers: str, beta: float | None) -> Estimate:
-    if answers == "-":
-        return shares_of(grant, _decoded(sys.stdin), beta)
-    try:
-        with Path(answers).open(encoding="utf-8") as lines:
-            return shares_of(grant, _decoded(lines), beta)
-    except OSError as error:
-        raise CommandError(f"cannot read {answers}: {error.strerror}; give a file or '-'") from None
+    with lines_of(answers) as lines:
+        return shares_of(grant, _decoded(answers, lines), beta)
 
 
-def _decoded(lines: Iterable[str]) -> Iterator[Answer]:
-    return (_answers.decode(line.encode()) for line in lines if line.strip())
+def _decoded(file: str, lines: Iterable[bytes]) -> Iterator[Answer]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield _answers.decode(line)
+        except MalformedEventError as error:
+            raise CommandError(f"--answers: {file}, answer {number}: {error}") from None
 
 
 async def _grant(source: str, stream: str) -> GrantRecord:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from itertools import islice
-from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from typing import Annotated, Final
 
 import typer
 
 from schemas import written_moment
 from stream.asking.live import live_source, milliseconds_of
 from stream.asking.replays import Replay
+from stream.cli.documents import lines_of
 from stream.cli.output import CommandError, say
 from stream.client import AsyncClient
 
@@ -47,7 +45,7 @@ def publish(
     if until is not None and marks is None:
         raise CommandError("--until: is the last mark of a replay; give --marks as well")
     last = None if until is None else milliseconds_of(until)
-    with _lines(file) as events:
+    with lines_of(file) as events:
         asyncio.run(_publish(source, events, marks, last))
 
 
@@ -72,20 +70,3 @@ async def _publish(source: str, events: Iterable[bytes], marks: str | None, unti
         await client.flush()
         told = f"marks from {written_moment(first or 0)} to {written_moment(moment or 0)}"
         say(f"{count:,} events are in {declared.topic}, with {told}")
-
-
-@contextmanager
-def _lines(file: str) -> Iterator[Iterator[bytes]]:
-    """The lines of a file, without those that are blank."""
-    if file == "-":
-        yield _told(sys.stdin.buffer)
-        return
-    try:
-        with Path(file).open("rb") as opened:
-            yield _told(opened)
-    except OSError as error:
-        raise CommandError(f"cannot read {file}: {error.strerror}; give a file, or - for standard input") from None
-
-
-def _told(opened: BinaryIO) -> Iterator[bytes]:
-    return (line for line in (read.strip() for read in opened) if line)

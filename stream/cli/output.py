@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +12,6 @@ from rich.console import Console
 from rich.text import Text
 
 from schemas import Amount, StreamSpec
-from schemas.repeats import repeats_a_field
 from stream.cli.tables import table_of
 
 console = Console()
@@ -61,29 +58,6 @@ def amount(value: Amount) -> str:
 def asked(spec: StreamSpec) -> str:
     """The price that a stream was asked for at."""
     return amount(Amount(epsilon=spec.epsilon, delta=spec.delta))
-
-
-def read_document(argument: str) -> str:
-    """A JSON document given inline, as a file's path, or as ``-`` for standard input; none that gives a field twice."""
-    document = _read(argument)
-    try:
-        repeated = repeats_a_field(document)
-    except ValueError:
-        return document  # whoever reads it says what is wrong with it
-    if repeated:
-        raise CommandError("document: a field is given twice; give each field once")
-    return document
-
-
-def _read(argument: str) -> str:
-    if argument == "-":
-        return sys.stdin.read()
-    if argument.lstrip().startswith("{"):
-        return argument
-    try:
-        return Path(argument).read_text()
-    except OSError as error:
-        raise CommandError(f"cannot read {argument}: {error.strerror}; give a file, '-' or inline JSON") from None
 
 
 def _visible(sign: str) -> str:

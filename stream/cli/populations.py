@@ -6,10 +6,12 @@ import asyncio
 from typing import Annotated
 
 import typer
+from pydantic import TypeAdapter
 
 from schemas import AllotmentRecord, Population, PopulationRecord, Receipt, SourceRecord
 from stream.cli.budgets import show_budget
-from stream.cli.output import AsJson, CommandError, amount, read_document, say, show_json, show_table
+from stream.cli.documents import read_as
+from stream.cli.output import AsJson, CommandError, amount, say, show_json, show_table
 from stream.client import AsyncClient
 
 app = typer.Typer(help="Populations: the people whom several sources are about.", no_args_is_help=True)
@@ -23,7 +25,7 @@ def register(
     as_json: AsJson = False,
 ) -> None:
     """Register a population with its budget; sources name it, or join it later."""
-    wanted = Population.model_validate_json(read_document(population))
+    wanted = read_as(TypeAdapter(Population), population)
     receipt = asyncio.run(_register(wanted))
     if as_json:
         show_json(receipt)

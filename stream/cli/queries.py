@@ -14,7 +14,8 @@ import typer
 from schemas import Answer, Query
 from stream.asking import Result
 from stream.asking.shown import about
-from stream.cli.output import CommandError, read_document, say, show_json, show_table, visible
+from stream.cli.documents import read_document
+from stream.cli.output import CommandError, say, show_json, show_table, visible
 from stream.client import AsyncClient
 from stream.errors import Timeout
 from stream.processors.exhaustion import says_exhausted

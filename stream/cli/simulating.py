@@ -11,7 +11,8 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from schemas import Source, StreamSpec
-from stream.cli.output import AsJson, CommandError, amount, asked, read_document, say, show_json, show_table
+from stream.cli.documents import read_as
+from stream.cli.output import AsJson, CommandError, amount, asked, say, show_json, show_table
 from stream.cli.plotting import new_figure, plot_simulation
 from stream.cli.public_data import RegisteredSources, public_data
 from stream.simulation import Figures, Report, read_questions
@@ -63,14 +64,12 @@ def simulate(
 
     Private tables are refused: errors are told against exact counts, and no noise protects those.
     """
-    wanted = StreamSpec.model_validate_json(read_document(spec))
+    wanted = read_as(TypeAdapter(StreamSpec), spec)
     asked_for = read_questions(_lines(questions), wanted.stream)
     if plot is not None:
         new_figure(width=1, height=1)  # before the work
     registered = RegisteredSources()
-    definition = (
-        registered.find(wanted.source) if source is None else _sources.validate_json(read_document(source))
-    )
+    definition = registered.find(wanted.source) if source is None else read_as(_sources, source)
     seed = secrets.randbits(31) if seed is None else seed
     frame, data = public_data(definition, registered, table, rows, seed)
     with Console(stderr=True).status(
@@ -89,7 +88,7 @@ def simulate(
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise CommandError(f"QUESTIONS: cannot read {path}: {why}; give a file with one query a line") from None

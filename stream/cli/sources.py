@@ -11,9 +11,10 @@ from pydantic import TypeAdapter
 from schemas import AllotmentRecord, EventsSource, Receipt, Source, SourceRecord, ValuesSource
 from stream.asking.standing import declared_topic
 from stream.cli.budgets import show_budget
+from stream.cli.documents import read_as
 from stream.cli.grants import ShownGrant, shown_grants
 from stream.cli.later import Later, group_of
-from stream.cli.output import AsJson, amount, asked, read_document, say, show_json, show_table
+from stream.cli.output import AsJson, amount, asked, say, show_json, show_table
 from stream.cli.periods import AllPeriods, folded
 from stream.client import AsyncClient
 from stream.mechanisms.ranges import range_of
@@ -32,7 +33,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Register a source with its budget."""
-    wanted = _sources.validate_json(read_document(source))
+    wanted = read_as(_sources, source)
     receipt = asyncio.run(_register(wanted))
     if as_json:
         show_json(receipt)

@@ -27,7 +27,8 @@ from stream.accounting.refusals import RefusedError
 from stream.accounting.setting import Setting
 from stream.asking.standing import declared_topic, standing_words, windows_words
 from stream.cli.calibrations import noise_in_words
-from stream.cli.output import CommandError, amount, read_document, say, show_json, show_table
+from stream.cli.documents import read_as
+from stream.cli.output import CommandError, amount, say, show_json, show_table
 from stream.processors.budget.openings import setting_of
 from stream.processors.budget.standing import completed, groups_of, promised_windows
 
@@ -62,8 +63,8 @@ def show_standing(stream: str, source: str | None, *, as_json: bool) -> None:
     """Plan a stream as ``sotto stream open`` takes it, over a source as ``sotto source register`` does."""
     if source is None:
         raise CommandError("--standing: give the live topic that it asks of as well, with --source")
-    declared = _sources.validate_json(read_document(source))
-    spec = StreamSpec.model_validate_json(read_document(stream))
+    declared = read_as(_sources, source)
+    spec = read_as(TypeAdapter(StreamSpec), stream)
     if not isinstance(declared, EventsSource):
         raise CommandError(
             f"--source: is of kind '{declared.kind}'; standing streams ask of a live topic, of kind 'events'"

@@ -6,12 +6,14 @@ import asyncio
 from typing import Annotated, Literal
 
 import typer
+from pydantic import TypeAdapter
 
 from schemas import GrantRecord, Receipt, StreamSpec, registered_as
 from stream.accounting.charged import charged_answers
 from stream.asking.standing import standing_words, windows_words
+from stream.cli.documents import read_as
 from stream.cli.grants import ShownGrant, shown_grants
-from stream.cli.output import AsJson, amount, asked, read_document, say, show_json, show_table
+from stream.cli.output import AsJson, amount, asked, say, show_json, show_table
 from stream.cli.periods import AllPeriods, Line, folded, in_periods
 from stream.client import AsyncClient
 from stream.errors import Missing
@@ -30,7 +32,7 @@ def open_stream(
     as_json: AsJson = False,
 ) -> None:
     """Reserve a stream's cost and open it."""
-    spec = StreamSpec.model_validate_json(read_document(stream))
+    spec = read_as(TypeAdapter(StreamSpec), stream)
     receipt, grant = asyncio.run(_open(spec, analyst))
     if as_json:
         show_json(grant)

@@ -45,7 +45,7 @@ def drift(folder: Path) -> list[str]:
     """Names of the generated files that are missing from ``folder``, out of date, or no longer generated."""
     wanted = files()
     found = {
-        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
+        path.relative_to(folder).as_posix(): path.read_bytes().decode(errors="replace")
         for path in (folder / DOCUMENT, *(folder / SCHEMAS).glob("*"))
         if path.is_file()
     }
@@ -88,7 +88,7 @@ def broken(folder: Path) -> list[str]:
 def _read(path: Path) -> Json:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ContractError(f"cannot read {path} ({type(error).__name__}); take it from the release") from None
     if not isinstance(content, dict):
         raise ContractError(f"{path} is no AsyncAPI document; take it from the release")

@@ -41,6 +41,10 @@ def _question(line: str, number: int, stream: str) -> Query:
         query = Query.model_validate_json(json.dumps({**fields, **given}))
     except ValidationError as error:
         raise SimulationError(f"QUESTIONS line {number}: {describe(error)}") from None
+    except RecursionError:
+        raise SimulationError(
+            f"QUESTIONS line {number}: is nested too deeply; give one JSON object a line"
+        ) from None
     except json.JSONDecodeError as error:
         raise SimulationError(
             f"QUESTIONS line {number}: no JSON at column {error.colno}; give one JSON object a line, or a where"

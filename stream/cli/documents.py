@@ -1,0 +1,87 @@
+"""What commands are given to read: JSON documents and files of lines, with one line for what is wrong with them."""
+
+from __future__ import annotations
+
+import sys
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from schemas.repeats import repeats_a_field
+from schemas.wire import describe
+from stream.cli.output import CommandError
+
+Read = TypeVar("Read")
+
+STANDARD_INPUT: Final = "-"
+
+
+def read_as(kind: TypeAdapter[Read], argument: str) -> Read:
+    """What a JSON document says that is given inline, as a file's path, or as ``-`` for standard input."""
+    document = read_document(argument)
+    try:
+        return kind.validate_json(document)
+    except ValidationError as error:
+        raise CommandError(f"{_name(argument)}: {describe(error)}") from None
+
+
+def read_document(argument: str) -> str:
+    """The text of such a document; none that gives a field twice."""
+    document = _read(argument)
+    try:
+        repeated = repeats_a_field(document)
+    except ValueError:
+        return document  # whoever reads it says what is wrong with it
+    except RecursionError:
+        raise CommandError(f"{_name(argument)}: is nested too deeply; give one JSON object") from None
+    if repeated:
+        raise CommandError(f"{_name(argument)}: a field is given twice; give each field once")
+    return document
+
+
+@contextmanager
+def lines_of(argument: str) -> Iterator[Iterator[bytes]]:
+    """The lines of a file, or of standard input for ``-``, without those that are blank."""
+    if argument == STANDARD_INPUT:
+        yield _told(sys.stdin.buffer)
+        return
+    try:
+        with Path(argument).open("rb") as opened:
+            yield _told(opened)
+    except OSError as error:
+        raise CommandError(
+            f"cannot read {argument}: {error.strerror}; give a file, or - for standard input"
+        ) from None
+
+
+def _told(opened: BinaryIO) -> Iterator[bytes]:
+    for number, read in enumerate(opened):
+        if line := (read if number else read.removeprefix(BOM_UTF8)).strip():
+            yield line
+
+
+def _read(argument: str) -> str:
+    if _is_inline(argument):
+        return argument
+    try:
+        data = sys.stdin.buffer.read() if argument == STANDARD_INPUT else Path(argument).read_bytes()
+    except OSError as error:
+        raise CommandError(f"cannot read {argument}: {error.strerror}; give a file, '-' or inline JSON") from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise CommandError(f"{_name(argument)}: is no text in UTF-8; save it as UTF-8 and give it again") from None
+
+
+def _name(argument: str) -> str:
+    if _is_inline(argument):
+        return "document"
+    return "standard input" if argument == STANDARD_INPUT else argument
+
+
+def _is_inline(argument: str) -> bool:
+    return argument.lstrip().startswith("{")

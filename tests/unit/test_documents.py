@@ -1,0 +1,93 @@
+"""What commands are given to read: text in UTF-8, whole or a line at a time, and one line for anything else."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from pydantic import TypeAdapter
+
+from schemas import StreamSpec
+from stream.cli.documents import lines_of, read_as, read_document
+from stream.cli.output import CommandError
+from tests.unit.test_cli import sotto
+
+SPEC = '{"source": "s", "stream": "t", "mechanism": {"kind": "laplace"}, "epsilon": 1.0, "expected_queries": 1}'
+DEEP = "[" * 100_000
+
+NO_TEXT = [
+    pytest.param(b"\x00\xff\xfe\x80", id="binary"),
+    pytest.param(SPEC.encode("utf-16"), id="UTF-16"),
+    pytest.param(SPEC.replace("t", "é").encode("latin-1"), id="Latin-1"),
+]
+
+
+def given(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+
+
+@pytest.mark.parametrize("data", NO_TEXT)
+def test_what_is_no_text_is_told_by_name(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "stream.json"
+    file.write_bytes(data)
+    with pytest.raises(CommandError, match=rf"^{file}: is no text in UTF-8; save it as UTF-8"):
+        read_document(str(file))
+    given(monkeypatch, data)
+    with pytest.raises(CommandError, match=r"^standard input: is no text in UTF-8"):
+        read_document("-")
+
+
+def test_what_is_nested_too_deeply_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "stream.json"
+    file.write_text(DEEP)
+    with pytest.raises(CommandError, match=rf"^{file}: is nested too deeply"):
+        read_document(str(file))
+    given(monkeypatch, DEEP.encode())
+    with pytest.raises(CommandError, match=r"^standard input: is nested too deeply"):
+        read_document("-")
+    with pytest.raises(CommandError, match=r"^document: is nested too deeply"):
+        read_document('{"a":' + DEEP)
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "stream.json"
+    file.write_text(SPEC, encoding="utf-8-sig")
+    assert read_document(str(file)) == SPEC
+    given(monkeypatch, file.read_bytes())
+    assert read_document("-") == SPEC
+    file.write_text("a\n\n b \n", encoding="utf-8-sig")
+    with lines_of(str(file)) as lines:
+        assert list(lines) == [b"a", b"b"]
+
+
+def test_a_fault_is_told_with_the_document_that_has_it(tmp_path: Path) -> None:
+    file = tmp_path / "stream.json"
+    file.write_text(SPEC.replace("1.0", "-1"))
+    for argument, name in ((str(file), str(file)), (file.read_text(), "document")):
+        with pytest.raises(CommandError, match=rf"^{name}: epsilon: Input should be"):
+            read_as(TypeAdapter(StreamSpec), argument)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("stream", "open", "FILE"),
+        ("ask", "s", "--question", "FILE"),
+        ("simulate", "FILE", "FILE"),
+        ("simulate", SPEC, "FILE"),
+        ("estimate", "s", "r", "--grant", "FILE"),
+    ],
+)
+def test_no_command_ends_with_a_traceback_for_a_file_that_is_no_text(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = tmp_path / "data.bin"
+    file.write_bytes(b"\x00\xff\xfe\x80")
+    refused = sotto(*(str(file) if one == "FILE" else one for one in arguments))
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: ")
+    assert str(file) in refused.stderr
+    assert refused.stderr.count("\n") == 1
