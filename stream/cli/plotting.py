@@ -41,7 +41,7 @@ _OF_ROWS: Final = {"counts", "groups"}
 
 def plot_error(spec: StreamSpec, setting: Setting, chosen: Calibration, against: Against, path: Path) -> None:
     """Draw the exact α of every calibration around the given specification, on logarithmic axes, and mark the ``chosen`` one."""
-    figure = new_figure(width=7.0, height=4.8)
+    figure = new_figure(path, width=7.0, height=4.8)
     lines = _lines(spec, setting, against)
     axes = figure.add_subplot()
     for method, points in lines.items():
@@ -135,7 +135,7 @@ def plot_simulation(report: Report, path: Path) -> None:
         raise CommandError(
             "--plot: no question was answered, so there is no error to draw; see the reasons without it"
         )
-    figure = new_figure(width=7.0, height=1.7 + 2.3 * len(kinds))
+    figure = new_figure(path, width=7.0, height=1.7 + 2.3 * len(kinds))
     panels = figure.subplots(len(kinds), sharex=True, squeeze=False)[:, 0]
     for axes, kind in zip(panels, kinds, strict=True):
         measured = [one for run in report.runs for one in run.measurements if one.what == kind]
@@ -178,17 +178,21 @@ def _panel(axes: Any, kind: str, measured: Sequence[Measurement], calibration: C
     axes.grid(visible=True, alpha=0.25)
 
 
-def new_figure(*, width: float, height: float) -> Any:
-    """An empty figure; CommandError where the extra that draws is not installed."""
+def new_figure(path: Path, *, width: float, height: float) -> Any:
+    """An empty figure for a file; CommandError where the extra that draws is not installed, or the name says no format."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - an optional extra
     except ImportError:
         raise CommandError("--plot needs matplotlib; run pip install 'sotto-dp[plot]'") from None
-    return Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    # Without an ending another file would be written than the one that is named.
+    if path.suffix.removeprefix(".").lower() not in figure.canvas.get_supported_filetypes():
+        raise CommandError(f"--plot: cannot draw to {path}; give a name that ends with .png, .svg or .pdf")
+    return figure
 
 
 def _save(figure: Any, path: Path) -> None:
     try:
         figure.savefig(path)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise CommandError(f"--plot: cannot write {path}: {error}") from None

@@ -67,7 +67,7 @@ def simulate(
     wanted = read_as(TypeAdapter(StreamSpec), spec)
     asked_for = read_questions(_lines(questions), wanted.stream)
     if plot is not None:
-        new_figure(width=1, height=1)  # before the work
+        new_figure(plot, width=1, height=1)  # before the work
     registered = RegisteredSources()
     definition = registered.find(wanted.source) if source is None else read_as(_sources, source)
     seed = secrets.randbits(31) if seed is None else seed
