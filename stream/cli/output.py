@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
 from schemas import Amount, StreamSpec
-from stream.cli.tables import table_of
+from stream.cli.tables import WIDEST, table_of
 
-console = Console()
+
+class _Console(Console):
+    """As wide as ``COLUMNS`` says, or the terminal. Whoever reads a pipe or a file reads it by lines: there it breaks none."""
+
+    @property
+    def is_read_by_lines(self) -> bool:
+        """Whether it writes into a pipe or a file, and nobody has said how wide."""
+        return _asked_width() is None and not self.file.isatty()
+
+    @property
+    def picture_width(self) -> int:
+        """The columns of a picture, which has a width wherever it goes."""
+        return _asked_width() or super().size.width
+
+    @property  # type: ignore[misc]  # nobody sets it
+    def size(self) -> ConsoleDimensions:
+        """Columns and lines."""
+        width = WIDEST if self.is_read_by_lines else self.picture_width
+        return ConsoleDimensions(width, super().size.height)
+
+
+def _asked_width() -> int | None:
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() and int(columns) else None
+
+
+console = _Console()
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -29,8 +56,8 @@ def visible(text: str) -> str:
 
 
 def say(text: str, *, soft_wrap: bool = False) -> None:
-    """Print a line that may quote what came from elsewhere."""
-    console.print(Text(visible(text)), soft_wrap=soft_wrap)
+    """Print a line that may quote what came from elsewhere; with ``soft_wrap`` it can be copied whole from a terminal, too."""
+    console.print(Text(visible(text)), soft_wrap=soft_wrap or console.is_read_by_lines)
 
 
 def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:

@@ -32,7 +32,7 @@ from stream.accounting.releases import theorem_projections
 from stream.accounting.setting import Setting
 from stream.cli.calibrations import noise_in_words
 from stream.cli.comparing import Facts, FormName, Goal, of_windows, show_choices
-from stream.cli.output import AsJson, CommandError, console, show_json, show_table
+from stream.cli.output import AsJson, CommandError, console, say, show_json, show_table
 from stream.cli.plotting import plot_error
 from stream.cli.question_charges import charge_of
 from stream.cli.standing_plans import show_standing
@@ -231,7 +231,7 @@ def plan(
         asked = theorem_projections(rows, sparsity, queries, beta)
         console.print(f"the theorem of Blum & Roth 2011 asks for {asked:.3g} projections")
     if plot is not None:
-        console.print(f"drawn to {plot}")
+        say(f"drawn to {plot}", soft_wrap=True)
 
 
 def _require_no_plot(plot: Path | None) -> None:

@@ -86,7 +86,8 @@ def up(
             services.append(stack.enter_context(Service("alerts", own, None, folder / "logs" / "alerts-0.log")))
         say(
             f"Sotto is up: SOTTO_BOOTSTRAP={running.bootstrap}, logs in {folder / 'logs'}; Ctrl-C stops it"
-            + ("" if broker.started_it else ", all but the broker, which ran before")
+            + ("" if broker.started_it else ", all but the broker, which ran before"),
+            soft_wrap=True,
         )
         monitor = stack.enter_context(monitoring.start(settings, folder, port))
         holder.tell(running.bootstrap, monitor.address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
@@ -12,6 +13,9 @@ from rich.text import Text
 
 _EDGES, _BETWEEN = 4, 3
 """Columns of a table's outer border with its padding, and of what stands between two columns."""
+
+WIDEST: Final = 10_000
+"""Columns where there is no terminal: more than any row has."""
 
 
 def table_of(
@@ -32,7 +36,7 @@ def table_of(
 
 def _widths(console: Console, columns: Sequence[Sequence[Text]]) -> list[int] | None:
     """What each column gets of the console's width; None if some word would be cut."""
-    wide = console.options.update(max_width=10_000)
+    wide = console.options.update(max_width=WIDEST)
     wanted = [[Measurement.get(console, wide, cell) for cell in column] for column in columns]
     least = [max(cell.minimum for cell in column) for column in wanted]
     widths = [max(cell.maximum for cell in column) for column in wanted]

@@ -39,7 +39,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver(KEY, partitions=1)
     for module in (populations, sources, streams):
         monkeypatch.setattr(module, "AsyncClient", lambda: Connected(made))
-    monkeypatch.setattr(output.console, "width", 200)
+    monkeypatch.setenv("COLUMNS", "200")
     return made
 
 

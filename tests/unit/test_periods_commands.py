@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from schemas import Amount
 from sotto import Driver
-from stream.cli import output, sources, streams
+from stream.cli import sources, streams
 from stream.cli.app import app
 from stream.cli.periods import folded, moment
 from stream.cli.top import Frame, picture
@@ -59,8 +59,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     for module in (sources, streams):
         monkeypatch.setattr(module, "AsyncClient", InMemory)
 
-    # Whoever used the commands first in this process may have decided how wide they write.
-    monkeypatch.setattr(output.console, "_width", 200)
+    monkeypatch.setenv("COLUMNS", "200")
 
     def said(*arguments: str) -> str:
         result = CliRunner().invoke(app, list(arguments))

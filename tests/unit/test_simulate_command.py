@@ -163,7 +163,10 @@ def test_a_plot_names_the_parameters_and_hatches_errors_that_a_constant_keeps_to
         (["--table", "none.csv"], "there is no file none.csv"),
         (["--table", "spec.json"], "no .csv, .csv.gz or .parquet file"),
         (["--table", "public.csv", "--synthetic", "5"], "give one of them"),
-        (["--synthetic", "5", "--plot", "x.strange"], "--plot: cannot draw to x.strange; give a name that ends with"),
+        (
+            ["--synthetic", "5", "--plot", "x.strange"],
+            "--plot: cannot draw to x.strange; give a name that ends with",
+        ),
         (["--synthetic", "5", "--plot", "errors"], "--plot: cannot draw to errors; give a name that ends with"),
     ],
 )

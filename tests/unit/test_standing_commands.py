@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sotto import Driver, Invalid, Refused, Result
-from stream.cli import output, sources, streams
+from stream.cli import sources, streams
 from stream.cli.app import app
 from stream.cli.queries import _line
 from tests.unit.processors.installation import KEY
@@ -23,7 +23,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver(KEY, partitions=1)
     for module in (sources, streams):
         monkeypatch.setattr(module, "AsyncClient", lambda: Connected(made))
-    monkeypatch.setattr(output.console, "width", 300)
+    monkeypatch.setenv("COLUMNS", "300")
     return made
 
 

@@ -1,0 +1,61 @@
+"""What commands print into a pipe or a file: one line a record, which nothing breaks."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from schemas import Answer
+from stream.cli import output
+from stream.cli.output import show_table
+from stream.cli.queries import _show
+
+REASON = f"{'the budget of this source is used up; ' * 8}ask another"
+ROW = ["s" * 90, REASON, "ε 1.0"]
+
+
+class Terminal(io.StringIO):
+    """What says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_record_is_one_line_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    numbers = tuple(range(10_000))
+    _show(Answer(id="q" * 60, stream="s", outcome="rejected", reason=REASON), as_json=False)
+    _show(Answer(id="q", stream="s", outcome="answer", index=0, estimates=numbers), as_json=False)
+    rejected, answered = capsys.readouterr().out.splitlines()
+    assert rejected.endswith(f"rejected: {REASON}")
+    assert answered.endswith("9998, 9999")
+
+
+def test_a_row_of_a_table_is_one_line_in_a_pipe_unless_columns_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    show_table("streams", ["stream", "reason", "cost"], [ROW])
+    [row] = [line for line in capsys.readouterr().out.splitlines() if "s" * 90 in line]
+    assert all(cell in row for cell in ROW)
+    monkeypatch.setenv("COLUMNS", "100")
+    show_table("streams", ["stream", "reason", "cost"], [ROW])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
+def test_a_terminal_has_lines_broken_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert 40 < max(map(len, said(monkeypatch).splitlines())) <= 60
+    assert " ".join(line.strip() for line in said(monkeypatch).splitlines()) == REASON
+    assert said(monkeypatch, soft_wrap=True) == f"{REASON}\n"
+
+
+def said(monkeypatch: pytest.MonkeyPatch, *, soft_wrap: bool = False) -> str:
+    """What a terminal is sent."""
+    terminal = Terminal()
+    monkeypatch.setattr(output, "console", type(output.console)(file=terminal))
+    output.say(REASON, soft_wrap=soft_wrap)
+    return terminal.getvalue()
