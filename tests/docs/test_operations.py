@@ -11,7 +11,10 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver, Unknown
+from stream.kafka.topics import layout
 from stream.noise import NoiseKey
+from stream.processors.topics import Topics
+from tests.docs.pages import DOCS
 
 KEY = bytes(32)
 SOURCE: dict[str, Any] = {
@@ -36,6 +39,13 @@ def driver() -> Driver:
     made.open(stream("ward-7"))
     assert [ask(made, value).outcome for value in (20.0, 5000.0)] == ["below", "above"]
     return made
+
+
+def test_the_page_names_every_topic_and_counts_them() -> None:
+    text = " ".join((DOCS / "operations.md").read_text(encoding="utf-8").split())
+    names = [one.name.removeprefix("sotto.") for one in layout(Topics("sotto"))]
+    assert len(names) == 12
+    assert f"twelve topics ({', '.join(f'`{name}`' for name in names)})" in text
 
 
 def ask(driver: Driver, value: float, name: str = "ward-7") -> Answer:
