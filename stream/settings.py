@@ -152,7 +152,9 @@ class Settings(BaseSettings):
     def of_local_broker(cls, bootstrap: str, **others: Any) -> Self:
         """Settings for an unauthenticated broker on this machine: how another one is secured does not concern it."""
         plain = {name: cls.model_fields[name].default for name in SECURITY_FIELDS}
-        return cls.model_validate({**cls().model_dump(), **plain, "bootstrap": bootstrap, **others})
+        return cls.model_validate(
+            {**cls().model_dump(exclude_unset=True), **plain, "bootstrap": bootstrap, **others}
+        )
 
 
 SECURITY_FIELDS: Final = tuple(

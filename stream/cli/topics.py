@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -10,8 +11,8 @@ import typer
 from stream.cli.output import AsJson, CommandError, show_json, show_table
 from stream.kafka.acls import ANY_HOST, Grant, Role, apply, command, grants, usual_principal
 from stream.kafka.nearby import settings_here
-from stream.kafka.topics import check_topics, create_topics, durability
-from stream.settings import Settings
+from stream.kafka.topics import Difference, check_topics, create_topics, durability
+from stream.settings import Settings, variable
 
 app = typer.Typer(help="The topics of an installation, and who may touch them.", no_args_is_help=True)
 
@@ -23,22 +24,29 @@ def _topics() -> None:
 
 @app.command("create")
 def create(
-    partitions: Annotated[int | None, typer.Option(help="Partitions of queries, answers and state.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(help="Partitions of queries, answers and state; as many as they have, or four.")
+    ] = None,
     replication: Annotated[
         int | None, typer.Option(help="Replicas of each topic; three, or one a broker where there are fewer.")
     ] = None,
 ) -> None:
-    """Create the topics that are missing, each with its configuration; existing ones are checked."""
+    """Create the topics that are missing, each with its configuration; existing ones are checked, and stay as they are."""
     given = {"partitions": partitions, "replication": replication}
     settings = settings_here(**{name: number for name, number in given.items() if number is not None})
     created = asyncio.run(create_topics(settings))
-    if not created.names:
+    if created.names:
+        typer.echo(f"created {', '.join(created.names)}")
+        least = durability(created.replication)["min.insync.replicas"]
+        brokers = "1 broker" if created.brokers == 1 else f"{created.brokers} brokers"
+        typer.echo(f"replication {created.replication}, min.insync.replicas {least}, among {brokers}")
+    else:
         typer.echo("all topics are there")
-        return
-    typer.echo(f"created {', '.join(created.names)}")
-    least = durability(created.replication)["min.insync.replicas"]
-    brokers = "1 broker" if created.brokers == 1 else f"{created.brokers} brokers"
-    typer.echo(f"replication {created.replication}, min.insync.replicas {least}, among {brokers}")
+    if created.otherwise:
+        raise CommandError(
+            f"{_told(created.otherwise)}; topics that were there are left as they are: change their replicas with "
+            f"kafka-reassign-partitions.sh, or leave --replication ({variable('replication')}) out"
+        )
 
 
 @app.command("check")
@@ -46,8 +54,7 @@ def check() -> None:
     """Compare every topic with what it should be; exit status 1 if one differs."""
     differences = asyncio.run(check_topics(settings_here()))
     if differences:
-        told = "; ".join(f"{one.topic} has {one.setting}={one.actual}, not {one.wanted}" for one in differences)
-        raise CommandError(f"{told}; set them with kafka-configs.sh")
+        raise CommandError(f"{_told(differences)}; set them with kafka-configs.sh")
     typer.echo("all topics are as they should be")
 
 
@@ -101,6 +108,10 @@ def acl(
                 for given in granted
             ],
         )
+
+
+def _told(differences: Iterable[Difference]) -> str:
+    return "; ".join(f"{one.topic} has {one.setting}={one.actual}, not {one.wanted}" for one in differences)
 
 
 async def _apply(settings: Settings, wanted: dict[str, tuple[Grant, ...]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -15,7 +16,7 @@ from stream.kafka.security import admin_client
 from stream.kafka.starting import from_any_broker
 from stream.log import get_logger
 from stream.processors.topics import LEDGER_PARTITIONS, Topics
-from stream.settings import Settings
+from stream.settings import Settings, variable
 
 log = get_logger("topics")
 
@@ -103,21 +104,58 @@ class Created:
     names: list[str]
     replication: int
     brokers: int
+    otherwise: list[Difference]
+    """What those that were there have otherwise than the settings say."""
 
 
 async def create_topics(settings: Settings) -> Created:
     """Create what is missing; what exists is left alone, then checked.
 
-    Where the settings do not say how many replicas a topic has, it has three, or as many as there are brokers now.
+    Where the settings do not say how many replicas a topic has, it has three, or as many as there are brokers now; and as many
+    partitions as those that are there.
+
+    Raises:
+        TopicsError: they say another number of partitions than there are, and nothing was created; or as `find_topics`.
     """
-    topics = Topics(settings.prefix, settings.partitions)
     async with admin_client(settings) as admin:
         brokers, replication = await _replication(admin, settings)
-        existing = set(await from_any_broker(admin.list_topics))
-        missing = [wanted for wanted in layout(topics) if wanted.name not in existing]
+        listed = set(await from_any_broker(admin.list_topics))
+        there = [one.name for one in layout(Topics(settings.prefix)) if one.name in listed]
+        described = await _describe(admin, there) if there else {}
+        existing = {name: described[name] for name in there if described.get(name)}
+        topics = Topics(settings.prefix, _partitions(settings, existing))
+        missing = [wanted for wanted in layout(topics) if wanted.name not in listed]
         await _create(admin, missing, replication)
     await find_topics(settings, attempts=20)
-    return Created([wanted.name for wanted in missing], replication, brokers)
+    otherwise = [
+        Difference(name, "replication", str(settings.replication), str(min(replicas)))
+        for name, replicas in existing.items()
+        if "replication" in settings.model_fields_set and set(replicas) != {settings.replication}
+    ]
+    return Created([wanted.name for wanted in missing], replication, brokers, otherwise)
+
+
+def _partitions(settings: Settings, existing: Mapping[str, Sequence[int]]) -> int:
+    """How many partitions co-partitioned topics have, or are to have where there are none."""
+    shared = _shared(settings.prefix, {name: len(replicas) for name, replicas in existing.items()})
+    if not shared:
+        return settings.partitions
+    if "partitions" in settings.model_fields_set:
+        for name, count in shared.items():
+            if count != settings.partitions:
+                raise TopicsError(
+                    f"{variable('partitions')} (--partitions): topic {name} has {count} partitions, not {settings.partitions}, "
+                    "and that is fixed at creation; leave it out, or use another prefix"
+                )
+    return next(iter(shared.values()))
+
+
+def _shared(prefix: str, counts: Mapping[str, int]) -> dict[str, int]:
+    """The co-partitioned ones of some topics, with their partitions."""
+    serial = {
+        one.name for one in layout(Topics(prefix, LEDGER_PARTITIONS + 1)) if one.partitions == LEDGER_PARTITIONS
+    }
+    return {name: count for name, count in counts.items() if name not in serial}
 
 
 async def find_live_topic(settings: Settings, topics: Topics, source: str, topic: str) -> int:
@@ -198,12 +236,7 @@ async def find_topics(settings: Settings, *, attempts: int = 1, role: Role | Non
             f"Kafka hides from this principal: {', '.join(hidden)}; give it its role, see 'sotto topics acl --role {role}'"
         )
     counts = {name: len(replicas) for name, replicas in found.items() if replicas}
-    serial = {
-        one.name
-        for one in layout(Topics(settings.prefix, LEDGER_PARTITIONS + 1))
-        if one.partitions == LEDGER_PARTITIONS
-    }
-    shared = [count for name, count in counts.items() if name not in serial]
+    shared = list(_shared(settings.prefix, counts).values())
     if not shared:
         raise TopicsError(
             f"Kafka shows this principal no topic of '{settings.prefix}'; give it a role, see 'sotto topics acl'"

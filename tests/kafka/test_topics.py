@@ -1,0 +1,62 @@
+"""``sotto topics create`` on real Kafka, where some topics are there already."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+
+from stream.kafka.security import admin_client
+from stream.kafka.topics import TopicsError, create_topics, find_topics, layout
+from stream.processors.topics import Topics
+from stream.settings import Settings
+from tests.unit.test_cli import sotto
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def made(bootstrap: str) -> dict[str, Any]:
+    """An installation with three partitions."""
+    environment = {"SOTTO_BOOTSTRAP": bootstrap, "SOTTO_PREFIX": f"test-{uuid.uuid4().hex[:8]}"}
+    created = sotto("topics", "create", "--partitions", "3", **environment)
+    assert (created.returncode, "replication 1" in created.stdout) == (0, True), created.stderr
+    return environment
+
+
+def settings_of(environment: dict[str, Any], **given: Any) -> Settings:
+    return Settings(bootstrap=environment["SOTTO_BOOTSTRAP"], prefix=environment["SOTTO_PREFIX"], **given)
+
+
+def test_another_number_of_partitions_than_there_is_is_refused(made: dict[str, Any]) -> None:
+    again = sotto("topics", "create", "--partitions", "3", **made)
+    assert (again.returncode, again.stdout) == (0, "all topics are there\n"), again.stderr
+    refused = sotto("topics", "create", "--partitions", "5", **made)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    told = f"topic {made['SOTTO_PREFIX']}.queries has 3 partitions, not 5, and that is fixed at creation; leave it out"
+    assert f"error: SOTTO_PARTITIONS (--partitions): {told}" in refused.stderr
+
+
+def test_another_replication_than_there_is_is_told_with_every_topic(made: dict[str, Any]) -> None:
+    refused = sotto("topics", "create", "--replication", "2", **made)
+    assert (refused.returncode, refused.stdout) == (1, "all topics are there\n")
+    for topic in layout(Topics(made["SOTTO_PREFIX"])):
+        assert f"{topic.name} has replication=1, not 2" in refused.stderr
+    assert "kafka-reassign-partitions.sh" in refused.stderr
+
+
+async def test_a_topic_that_is_missing_gets_the_partitions_of_the_others(made: dict[str, Any]) -> None:
+    settings = settings_of(made)
+    missing = Topics(settings.prefix).partials
+    async with admin_client(settings) as admin:
+        await admin.delete_topics([missing])
+        async with asyncio.timeout(30):
+            while missing in await admin.list_topics():
+                await asyncio.sleep(0.1)
+    with pytest.raises(TopicsError, match="SOTTO_PARTITIONS"):
+        await create_topics(settings_of(made, partitions=5))
+    created = await create_topics(settings)
+    assert (created.names, created.otherwise) == ([missing], [])
+    assert (await find_topics(settings)).partitions == 3
