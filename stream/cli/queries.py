@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -33,6 +33,16 @@ class ExitStatus(IntEnum):
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one answer a line.")]
 
+LONGEST_WAIT: Final = 86_400.0
+"""Seconds that a command waits for an answer at most."""
+
+
+def seconds(given: float) -> float:
+    """A wait as an option gives it; bounds alone would let through what is no number."""
+    if not 0.0 < given <= LONGEST_WAIT:
+        raise typer.BadParameter(f"{given:g} is no time to wait; give seconds above 0, {LONGEST_WAIT:g} at most")
+    return given
+
 
 def ask(
     stream: Annotated[str, typer.Argument(help="The stream to ask.")],
@@ -54,7 +64,7 @@ def ask(
         float | None,
         typer.Option(help="The error that the answer must keep to, for the least charge (laplace and pmw)."),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.")] = 30.0,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.", callback=seconds)] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Ask one query and wait for its answer.
@@ -125,7 +135,7 @@ def _json_object(argument: str) -> dict[str, Any]:
 
 def answers(
     from_beginning: Annotated[bool, typer.Option(help="Start with the oldest answer kept.")] = False,
-    limit: Annotated[int, typer.Option(help="Stop after so many answers; 0 goes on for ever.")] = 0,
+    limit: Annotated[int, typer.Option(help="Stop after so many answers; 0 goes on for ever.", min=0)] = 0,
     stream: Annotated[str | None, typer.Option(help="Only this stream's answers.")] = None,
     as_json: AsJson = False,
 ) -> None:

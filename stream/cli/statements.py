@@ -9,7 +9,7 @@ import typer
 
 from stream.asking.questions import ANSWER_TIMEOUT
 from stream.cli.output import say, show_json, show_table
-from stream.cli.queries import ExitStatus, exit_status, warn
+from stream.cli.queries import ExitStatus, exit_status, seconds, warn
 from stream.client import AsyncClient
 from stream.errors import Timeout
 from stream.sql import ERROR, Table, cost_line
@@ -19,7 +19,9 @@ def sql(
     statement: Annotated[
         str, typer.Argument(help="One SELECT of COUNT, SUM, AVG … from a source or stream; in quotes.")
     ],
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for each answer.")] = ANSWER_TIMEOUT,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait for each answer.", callback=seconds)
+    ] = ANSWER_TIMEOUT,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Ask what a SELECT asks, each number with its ±, and say what it cost.

@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from schemas import Answer
 from schemas.answers import Outcome
+from stream.cli.app import app
 from stream.cli.output import show_table
 from stream.cli.queries import _show, exit_status
 from tests.preloaded import command
@@ -151,6 +153,21 @@ def test_nothing_from_a_topic_steers_a_terminal(capsys: pytest.CaptureFixture[st
 )
 def test_a_script_can_tell_what_became_of_a_question(outcome: Outcome, reason: str | None, status: int) -> None:
     assert exit_status(Answer(id="a", stream="b", outcome=outcome, reason=reason)) == status
+
+
+@pytest.mark.parametrize("command", [("ask", "s"), ("sql", "SELECT COUNT(*) FROM s")])
+@pytest.mark.parametrize("given", ["-1", "0", "nan", "inf", "1e9"])
+def test_a_wait_that_is_none_is_wrong_usage(command: tuple[str, ...], given: str) -> None:
+    result = CliRunner().invoke(app, [*command, "--timeout", given])
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.replace("│", " ").split())
+    assert f"'--timeout': {float(given):g} is no time to wait; give seconds above 0, 86400 at most" in said
+
+
+def test_a_limit_below_zero_is_wrong_usage() -> None:
+    result = CliRunner().invoke(app, ["answers", "--limit", "-1"])
+    assert result.exit_code == 2
+    assert "'--limit'" in result.stderr
 
 
 def test_the_exit_statuses_are_told() -> None:
