@@ -37,6 +37,12 @@ _LENGTHS: dict[type, str] = {annotated_types.MinLen: "min_length", annotated_typ
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises of bytes that it cannot read: bytes in a string that are no UTF-8 and deep nesting have errors of their own."""
 
+MAX_DESCRIPTION: Final = 500
+"""Most characters of what is wrong with an event."""
+
+MOST_FAULTS: Final = 3
+"""How many faults of one event are told; of others how many there are."""
+
 
 class MalformedEventError(ValueError):
     """Bytes that are no valid event.
@@ -176,21 +182,33 @@ class Codec(Generic[ModelType]):
         return self._adapter.dump_json(event, exclude_defaults=self._omit_defaults)
 
 
-def describe(error: ValidationError) -> str:
-    """Say which fields are wrong and why, without quoting any value; for whoever wrote the event, names of fields as given."""
-    return _describe(error, lambda loc: [str(step) for step in loc])
+def describe(error: ValidationError, name: Callable[[str], str] = str) -> str:
+    """Say which fields are wrong and why, without quoting any value; for whoever wrote them, names of fields as given.
+
+    ``name`` is what they call an outermost field, as an option or a variable.
+    """
+
+    def place_of(loc: Steps) -> list[str]:
+        first, *others = (str(step) for step in loc) if loc else ("",)
+        return [name(first), *others] if first else []
+
+    return _describe(error, place_of, whole="")
 
 
-def _describe(error: ValidationError, place_of: Callable[[Steps], list[str]]) -> str:
+def _describe(error: ValidationError, place_of: Callable[[Steps], list[str]], *, whole: str = "event") -> str:
     parts = []
-    for detail in error.errors(include_input=False, include_url=False)[:3]:
+    faults = error.errors(include_input=False, include_url=False)
+    for detail in faults[:MOST_FAULTS]:
         steps = place_of(detail["loc"])
         known = "unknown field; remove it" if detail["type"] == "extra_forbidden" else detail["msg"]
         if detail["type"] == KIND_ERROR:
             steps.append("kind")
-        place = ".".join(steps) or "event"
-        parts.append(f"{place[:80]}: {known[:200]}")
-    return "; ".join(parts)[:500]
+        place = ".".join(steps) or whole
+        # What a rule of the contract says is a sentence of its own, before which pydantic sets its own words.
+        reason = known.removeprefix("Value error, ")[:200]
+        parts.append(f"{place[:80]}: {reason}" if place else reason)
+    more = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
+    return "; ".join(parts)[: MAX_DESCRIPTION - len(more)] + more
 
 
 class _Place:

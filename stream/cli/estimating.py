@@ -87,7 +87,9 @@ def _decoded(file: str, lines: Iterable[bytes]) -> Iterator[Answer]:
         try:
             yield _answers.decode(line)
         except MalformedEventError as error:
-            raise CommandError(f"--answers: {file}, answer {number}: {error}") from None
+            raise CommandError(
+                f"--answers: {file}, answer {number}: {str(error).removeprefix('event: ')}"
+            ) from None
 
 
 async def _grant(source: str, stream: str) -> GrantRecord:

@@ -142,5 +142,5 @@ def test_a_line_that_is_no_answer_is_told_with_its_file(line: bytes, tmp_path: P
     path.write_bytes(path.read_bytes() + line)
     status, _, error = command("people", "survey", *files)
     assert status == 1
-    assert error.startswith(f"error: --answers: {path}, answer 2: event: Invalid JSON")
+    assert error.startswith(f"error: --answers: {path}, answer 2: Invalid JSON")
     assert error.count("\n") == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Control, LedgerRecord, Query, Request, Source
-from schemas.wire import Codec, MalformedEventError
+from schemas.wire import MAX_DESCRIPTION, Codec, MalformedEventError, describe
 from tests.unit.schemas.json_events import mutilated
 
 query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
@@ -151,7 +151,7 @@ TABLE: dict[str, Any] = {
         (
             TABLE,
             {"attributes": {"age": 0}},
-            "attributes.field 1.integers: Value error, maximum must not be below minimum",
+            "attributes.field 1.integers: maximum must not be below minimum",
         ),
         (TABLE, {"attributes": {"age": True}}, "attributes.field 1"),
         (TABLE, {"attributes": {"sex": []}}, "attributes.field 1.categories.values"),
@@ -254,3 +254,37 @@ def test_a_refused_request_says_which_field_and_why(request_fields: dict[str, An
 @pytest.mark.parametrize("model", [Request, Control, LedgerRecord])
 def test_bytes_that_are_no_json_are_refused_by_every_codec(model: Any) -> None:
     assert "Invalid JSON" in message_of(Codec(model, limit=100), b"\xff")
+
+
+def test_a_rule_of_the_contract_is_told_in_its_own_words() -> None:
+    assert message_of(query_codec, b'{"id":"a","stream":"s"}').startswith(
+        "event: give exactly one question: value"
+    )
+    with pytest.raises(ValidationError) as refused:
+        Query.model_validate_json(b'{"id":"a","stream":"s"}')
+    assert describe(refused.value).startswith("give exactly one question: value")
+
+
+def test_three_faults_are_told_and_how_many_more_there_are() -> None:
+    fields = {"id": "a", "stream": "s", "value": 1.0}
+    three, four, twenty = (
+        message_of(query_codec, json.dumps(fields | {f"x{number}": 1 for number in range(count)}).encode())
+        for count in (3, 4, 20)
+    )
+    assert three == "; ".join(f"field {number}: unknown field; remove it" for number in (4, 5, 6))
+    assert four == f"{three}; and 1 more"
+    assert twenty == f"{three}; and 17 more"
+
+
+def test_how_many_more_faults_there_are_is_told_of_long_names_too() -> None:
+    with pytest.raises(ValidationError) as refused:
+        Query.model_validate({f"{'x' * 200}{number}": 1 for number in range(9)})
+    told = describe(refused.value)
+    assert len(told) <= MAX_DESCRIPTION
+    assert told.endswith("; and 8 more")
+
+
+def test_a_field_is_told_by_the_name_that_it_was_given_under() -> None:
+    with pytest.raises(ValidationError) as refused:
+        Query.model_validate({"id": "a", "stream": "s", "value": 1.0, "cells": [{"at": {}}]})
+    assert describe(refused.value, lambda name: f"--{name}").startswith("--cells.0.at: ")
