@@ -12,7 +12,7 @@ from schemas import Query, Source, StreamSpec
 from schemas.wire import describe
 from stream.errors import Invalid
 from stream.kafka.nearby import settings_here
-from stream.settings import Settings
+from stream.settings import Settings, variable
 
 Question = Query | Mapping[str, Any] | str
 """A query, its fields, or its stream's name with the fields beside it."""
@@ -54,16 +54,16 @@ def _sources() -> TypeAdapter[Source]:
     return TypeAdapter(Source)
 
 
-def valid(make: Callable[[], Made]) -> Made:
-    """What is made, or Invalid with the fields that are wrong."""
+def valid(make: Callable[[], Made], name: Callable[[str], str] = str) -> Made:
+    """What is made, or Invalid with the fields that are wrong, by the ``name`` that they were given under."""
     try:
         return make()
     except ValidationError as error:
-        raise Invalid(describe(error)) from None
+        raise Invalid(describe(error, name)) from None
 
 
 def made_settings(settings: Settings | None, fields: Mapping[str, Any]) -> Settings:
     """The settings that a client is given, whole or by name, beside those of the environment and of a local broker here."""
     if settings is None:
-        return valid(lambda: settings_here(**fields))
+        return valid(lambda: settings_here(**fields), lambda name: name if name in fields else variable(name))
     return settings if not fields else valid(lambda: Settings.model_validate({**settings.model_dump(), **fields}))

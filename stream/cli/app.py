@@ -138,7 +138,10 @@ def _told(error: Exception) -> str | None:
     if isinstance(error, ModuleNotFoundError) and (missing := missing_of(error)) is not None:
         return str(missing)
     if _is(error, "pydantic:ValidationError"):
-        return str(import_module("schemas.wire").describe(error))
+        describe = import_module("schemas.wire").describe
+        if getattr(error, "title", None) != "Settings":
+            return str(describe(error))
+        return str(describe(error, import_module("stream.settings").variable))
     if _is(error, "aiokafka.errors:KafkaError"):
         return str(import_module("stream.kafka.security").advice(error))
     if any(_is(error, one) for one in _EXPECTED):

@@ -10,8 +10,10 @@ from enum import IntEnum
 from typing import Annotated, Any, Final
 
 import typer
+from pydantic import ValidationError
 
 from schemas import Answer, Query
+from schemas.wire import describe
 from stream.asking import Result
 from stream.asking.shown import about
 from stream.cli.documents import read_document
@@ -32,6 +34,16 @@ class ExitStatus(IntEnum):
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one answer a line.")]
+
+_OPTIONS: Final = {
+    "stream": "STREAM",
+    "group_by": "--group-by",
+    **{
+        name: f"--{name}"
+        for name in ("value", "where", "sum", "mean", "fraction", "category", "threshold", "alpha")
+    },
+}
+"""What fields of a question are given by."""
 
 LONGEST_WAIT: Final = 86_400.0
 """Seconds that a command waits for an answer at most."""
@@ -85,7 +97,12 @@ def ask(
     fields = {name: one for name, one in given.items() if one is not None}
     fields |= {"id": uuid.uuid4().hex, "stream": stream, **({"fraction": True} if fraction else {})}
     document = _json_object(question) if question is not None else {}
-    query = Query.model_validate_json(json.dumps({**document, **fields}))
+    try:
+        query = Query.model_validate_json(json.dumps({**document, **fields}))
+    except ValidationError as error:
+        raise CommandError(
+            describe(error, lambda name: _OPTIONS.get(name, name) if name in fields else name)
+        ) from None
     try:
         answer = asyncio.run(_ask(query, timeout))
     except Timeout as error:

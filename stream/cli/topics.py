@@ -25,10 +25,14 @@ def _topics() -> None:
 @app.command("create")
 def create(
     partitions: Annotated[
-        int | None, typer.Option(help="Partitions of queries, answers and state; as many as they have, or four.")
+        int | None,
+        typer.Option(
+            help="Partitions of queries, answers and state; as many as they have, or four.", min=1, max=10_000
+        ),
     ] = None,
     replication: Annotated[
-        int | None, typer.Option(help="Replicas of each topic; three, or one a broker where there are fewer.")
+        int | None,
+        typer.Option(help="Replicas of each topic; three, or one a broker where there are fewer.", min=1, max=10),
     ] = None,
 ) -> None:
     """Create the topics that are missing, each with its configuration; existing ones are checked, and stay as they are."""

@@ -47,8 +47,8 @@ class Replicas:
     def __init__(self, settings: Settings, role: ServiceName, count: int, arguments: Sequence[str] = ()) -> None:
         if settings.metrics_port and settings.metrics_port + count - 1 > LAST_PORT:
             raise ReplicaError(
-                f"metrics_port: {count} processes need the ports from {settings.metrics_port} on; set "
-                f"{variable('metrics_port')} to {LAST_PORT - count + 1} at most"
+                f"{variable('metrics_port')}: {count} processes need the ports from {settings.metrics_port} on; give "
+                f"{LAST_PORT - count + 1} at most"
             )
         self._role = role
         self._settings = settings

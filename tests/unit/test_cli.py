@@ -155,6 +155,27 @@ def test_a_script_can_tell_what_became_of_a_question(outcome: Outcome, reason: s
     assert exit_status(Answer(id="a", stream="b", outcome=outcome, reason=reason)) == status
 
 
+@pytest.mark.parametrize("command", [("topics", "check"), ("source", "list"), ("serve", "feed")])
+def test_a_setting_that_is_wrong_is_told_by_its_variable(command: tuple[str, ...]) -> None:
+    result = sotto(*command, SOTTO_PARTITIONS="many", SOTTO_BATCH_EVENTS="0")
+    assert result.returncode == 1
+    assert result.stderr == (
+        "error: SOTTO_PARTITIONS: Input should be a valid integer, unable to parse string as an integer; "
+        "SOTTO_BATCH_EVENTS: Input should be greater than or equal to 1\n"
+    )
+
+
+def test_a_question_that_is_wrong_is_told_by_its_options() -> None:
+    for given, told in (
+        (["--alpha", "-1", "--where", "x > 1"], "--alpha: Input should be greater than 0"),
+        (["--group-by", ""], "--group-by.0: String should"),
+        ([], "give exactly one question"),
+        (["--question", '{"cells": []}'], "cells: Tuple should have at least 1 item"),
+    ):
+        result = CliRunner().invoke(app, ["ask", "s", *given])
+        assert str(result.exception).startswith(told)
+
+
 @pytest.mark.parametrize("command", [("ask", "s"), ("sql", "SELECT COUNT(*) FROM s")])
 @pytest.mark.parametrize("given", ["-1", "0", "nan", "inf", "1e9"])
 def test_a_wait_that_is_none_is_wrong_usage(command: tuple[str, ...], given: str) -> None:

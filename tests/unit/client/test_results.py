@@ -25,6 +25,7 @@ from sotto import (
     Timeout,
     Unknown,
 )
+from stream.asking.questions import made_settings
 from tests.unit.processors.installation import HIGH, KEY, LOW, feed_driver, spec
 
 ROWS: dict[str, list[Any]] = {"sex": ["F", "M"] * 30, "size": [0.5, 1.5, 3.0] * 20, "alpha": list(range(3)) * 20}
@@ -160,6 +161,16 @@ def test_all_errors_are_one_family() -> None:
         driver.register({"source": "odd"})
     assert all(issubclass(one, SottoError) for one in (Refused, NotAnswered, Timeout, Unknown, Invalid))
     assert issubclass(Timeout, TimeoutError)
+
+
+def test_a_setting_that_is_wrong_is_told_by_the_name_that_it_was_given_under(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(Invalid, match=r"^partitions: Input should be a valid integer"):
+        made_settings(None, {"partitions": "many"})
+    monkeypatch.setenv("SOTTO_BATCH_EVENTS", "0")
+    with pytest.raises(Invalid, match=r"^SOTTO_BATCH_EVENTS: Input should be greater than"):
+        made_settings(None, {"partitions": 3})
 
 
 def test_sources_and_streams_are_listed() -> None:
