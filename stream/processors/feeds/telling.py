@@ -7,13 +7,14 @@ from typing import Any, Final
 from schemas import EventsSource, Partial
 from schemas.wire import encode, struct
 from stream.processors.base import Outputs
+from stream.processors.feeds.asking import groups_in
 from stream.processors.feeds.standing import StandingStreams, Stream
 from stream.processors.topics import Topics, partition_of
 
 PARTIALS_AT_ONCE: Final = 2_000
 """So many windows are told of in one step."""
 CELLS_AT_ONCE: Final = 200_000
-"""And so many cells of theirs."""
+"""And so many cells of theirs, whether anybody was counted in them or not: how many those are is private."""
 
 _WirePartial: Any = struct(Partial)
 
@@ -36,17 +37,16 @@ class Telling:
                 break
             told.append(stream)
             name = stream.told.spec.stream.encode()
-            to = partition_of(name, self._topics.partitions)
+            to, groups = partition_of(name, self._topics.partitions), groups_in(stream.told)
             for _ in range(min(streams.due(stream, clock), max(1, PARTIALS_AT_ONCE // len(waiting)))):
-                value, count = self._partial(stream)
-                outputs.add(self._topics.partials, to, (name, value, ()))
+                outputs.add(self._topics.partials, to, (name, self._partial(stream), ()))
                 stream.next += stream.told.standing.window.every_ms
-                cells += count
+                cells += groups
                 if cells > CELLS_AT_ONCE:
                     break
         return told
 
-    def _partial(self, stream: Stream) -> tuple[bytes, int]:
+    def _partial(self, stream: Stream) -> bytes:
         cells, counts = stream.values(stream.next)
         partial = _WirePartial(
             source=self._source,
@@ -58,4 +58,4 @@ class Telling:
             cells=tuple(cells),
             counts=tuple(counts),
         )
-        return encode(partial), len(cells)
+        return encode(partial)

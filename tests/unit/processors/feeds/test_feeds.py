@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from stream.kernel import Keys
-from stream.processors.base import LaterVersionError, TableMissedError
-from stream.processors.feeds import pieces_log
+from stream.processors.base import LaterVersionError, Outputs, TableMissedError
+from stream.processors.feeds import pieces_log, telling
 from stream.processors.feeds.cells import Cells
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.refusals import FeedRefusedError, RecutError, UnstampedError
@@ -46,6 +47,12 @@ def letters(kafka_or_outputs: Any) -> list[tuple[str, Any]]:
                 facts = dict(headers)
                 found.append((facts["__connect.errors.exception.class.name"].decode(), headers))
     return found
+
+
+def partials_of(outputs: Outputs) -> list[tuple[str, int]]:
+    """The stream and window of each partial, in order."""
+    found = [value for topic, _, messages in outputs if topic == TOPICS.partials for _, value, _ in messages]
+    return [(one["stream"], one["start"]) for one in (json.loads(value or b"") for value in found)]
 
 
 def test_a_topic_that_does_not_stamp_is_refused_with_what_to_set() -> None:
@@ -376,6 +383,23 @@ def test_catching_up_is_bounded_in_each_step() -> None:
         assert [one["start"] for one in kafka.partials() if one["stream"] == name] == [
             n * MINUTE for n in range(6_000)
         ]
+
+
+def test_how_many_windows_a_step_tells_of_does_not_tell_in_which_groups_somebody_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(telling, "CELLS_AT_ONCE", 100)
+    about = source()
+    steps: dict[int, list[Any]] = {}
+    for crowd in (0, 16):
+        feed = start(about, Known(*(told(about, name, by=["delay"]) for name in "ab")))
+        feed.process([Arrived(one, 5, event(f"p{one}", 5, delay=one - 5)) for one in range(crowd)])
+        feed.reached_end(1e5)
+        steps[crowd] = []
+        while outputs := feed.idle(0.0):
+            steps[crowd].append(partials_of(outputs))
+    assert len(steps[0]) > 5
+    assert steps[0] == steps[16]
 
 
 def test_a_portion_is_smaller_the_more_windows_an_event_lies_in() -> None:
