@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cache
 
-from schemas import StreamSpec
+from schemas import StreamSpec, span_ms
 from sotto import Driver
 from stream.processors.base import Record, RecordLike
 from stream.processors.topics import Topics
@@ -190,7 +191,19 @@ class LiveWorld:
             ]
             if len({one.value for one in asked}) != len(asked):
                 found.append(f"{name}: asked a question twice")
-        return found
+        return found + self._out_of_order(logs)
+
+    def _out_of_order(self, logs: Logs) -> list[str]:
+        """Where a partition has told of a window before one that closes earlier, or with it and by name."""
+        standing = {spec.stream: spec.standing for spec in specs() if spec.standing and spec.stream != LATER}
+        told: dict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
+        for number in range(PARTITIONS):
+            for record in logs[self.topics.partials, number]:
+                partial = json.loads(record.value or b"")
+                if (query := standing.get(partial["stream"])) is not None:
+                    closes = partial["start"] + query.window.size_ms + span_ms(query.lateness)
+                    told[number, partial["partition"]].append((closes, partial["stream"]))
+        return [f"{place}: windows out of their order" for place, order in told.items() if order != sorted(order)]
 
     def wrong(self, logs: Logs) -> list[int]:
         """How many events of each partition are wrong: some of them were sent twice."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from aiokafka import TopicPartition
@@ -18,6 +18,8 @@ from stream.processors.feeds.clocks import Clock
 from stream.processors.feeds.merged import Merged
 from stream.processors.feeds.merging import MergeProcessor
 from stream.processors.feeds.processor import FeedProcessor
+from stream.processors.feeds.standing import StandingStreams, Stream
+from stream.processors.feeds.telling import Telling
 from tests.simulation.mutations import Mutation, no_fencing
 
 
@@ -123,6 +125,18 @@ def silent_partitions_stand_still() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def windows_stream_by_stream() -> Iterator[None]:
+    """A step tells of all closed windows of one stream, and then of the next one's."""
+    due = Telling.due
+
+    def by_stream(self: Telling, streams: StandingStreams, clock: int, outputs: Outputs) -> list[Stream]:
+        return [stream for one in streams for stream in due(self, cast("Any", (one,)), clock, outputs)]
+
+    with patch.object(Telling, "due", by_stream):
+        yield
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     no_fencing,
     partials_outside_of_the_transaction,
@@ -133,4 +147,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     the_first_partition_is_enough,
     the_end_is_taken_for_granted,
     silent_partitions_stand_still,
+    windows_stream_by_stream,
 )

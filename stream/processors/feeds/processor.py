@@ -82,7 +82,7 @@ class FeedProcessor:
     @property
     def behind(self) -> bool:
         """Whether windows are due that were more than one step takes: the next ``idle`` writes more of them."""
-        return any(self._streams.due(stream, self._clock.now) for stream in self._streams)
+        return any(stream.is_due(self._clock.now) for stream in self._streams)
 
     @property
     def due_at(self) -> float | None:

@@ -37,6 +37,15 @@ class Stream:
     own: Tally | None = None
     until: int = -1
 
+    @property
+    def closes(self) -> int:
+        """Where the clock must stand for its next window to be due."""
+        return self.next + self.told.standing.window.size_ms + span_ms(self.told.standing.lateness)
+
+    def is_due(self, clock: int) -> bool:
+        """Whether its next window is closed."""
+        return self.next <= self.last and self.closes <= clock
+
     def tally_of(self, start: int) -> Tally:
         """Which tally counts a window."""
         return self.own if self.own is not None and start <= self.until else self.tally
@@ -137,23 +146,9 @@ class StandingStreams:
         self.forms = [form for form in self.forms if form.tallies]
         self._shared = {key: tally for key, tally in self._shared.items() if tally.number in self.tallies}
 
-    def due(self, stream: Stream, clock: int) -> int:
-        """How many windows of a stream are closed and not told of."""
-        window = stream.told.standing.window
-        behind = clock - stream.next - window.size_ms - span_ms(stream.told.standing.lateness)
-        until_last = (stream.last - stream.next) // window.every_ms + 1
-        return max(0, min(behind // window.every_ms + 1, until_last))
-
     def next_close(self) -> int | None:
         """Where the clock must stand for the next window to be due; None if none is to come."""
-        return min(
-            (
-                stream.next + stream.told.standing.window.size_ms + span_ms(stream.told.standing.lateness)
-                for stream in self.streams.values()
-                if stream.next <= stream.last
-            ),
-            default=None,
-        )
+        return min((stream.closes for stream in self.streams.values() if stream.next <= stream.last), default=None)
 
     @property
     def early(self) -> int:

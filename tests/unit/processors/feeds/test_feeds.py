@@ -15,6 +15,7 @@ from stream.processors.feeds.cells import Cells
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.refusals import FeedRefusedError, RecutError, UnstampedError
 from stream.processors.feeds.telling import PARTIALS_AT_ONCE
+from stream.processors.topics import partition_of
 from stream.processors.unread import BROKEN, Unread
 from tests.unit.processors.feeds.topic import (
     HOUR,
@@ -400,6 +401,31 @@ def test_how_many_windows_a_step_tells_of_does_not_tell_in_which_groups_somebody
             steps[crowd].append(partials_of(outputs))
     assert len(steps[0]) > 5
     assert steps[0] == steps[16]
+
+
+def test_windows_of_all_streams_are_told_of_in_the_order_in_which_they_close_wherever_steps_end() -> None:
+    about = source(clock="marks", ahead="1h")
+    streams = Known(
+        told(about, "b", window={"size": "2h"}),
+        told(about, "d", window={"size": "1h"}),
+        told(about, "e", window={"size": "2h", "every": "1h"}, lateness="30m"),
+    )
+    [to] = {partition_of(name.encode(), TOPICS.partitions) for name in "bde"}
+    records: list[Arrived] = []
+    for hour in range(1, 9):
+        mark = [("sotto-mark", str(hour * HOUR).encode())]
+        records += [
+            Arrived(len(records), 0, event("p", hour * HOUR)),
+            Arrived(len(records) + 1, 0, None, headers=mark),
+        ]
+    orders = []
+    for size in (1, 3, 5, len(records)):
+        kafka, feed = changelog(about), start(about, streams)
+        for place in range(0, len(records), size):
+            kafka.commit(feed.process(records[place : place + size]))
+        orders.append([(one["stream"], one["start"] // HOUR) for one in kafka.partials(to)])
+    assert orders[0][:8] == [("d", 0), ("b", 0), ("d", 1), ("e", 0), ("d", 2), ("e", 1), ("b", 2), ("d", 3)]
+    assert all(order == orders[0] for order in orders)
 
 
 def test_a_portion_is_smaller_the_more_windows_an_event_lies_in() -> None:

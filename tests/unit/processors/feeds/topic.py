@@ -155,8 +155,13 @@ class Kafka:
             Arrived(at, 0, value, key, topic=self.changelog) for at, (key, value) in enumerate(self.state.items())
         ]
 
-    def partials(self) -> list[dict[str, Any]]:
-        return [json.loads(value or b"") for topic, _, _, value in self.log if topic == TOPICS.partials]
+    def partials(self, to: int | None = None) -> list[dict[str, Any]]:
+        """All partials, or those to one partition, in their order there."""
+        return [
+            json.loads(value or b"")
+            for topic, partition, _, value in self.log
+            if topic == TOPICS.partials and to in {None, partition}
+        ]
 
 
 def start(
