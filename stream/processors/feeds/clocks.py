@@ -54,6 +54,14 @@ class Clock:
         """The moment, in seconds, whose stamp brings the clock to a reading; None where only marks move it."""
         return reading / 1000 if self._by_broker else None
 
+    def first_after(self, told: int) -> int:
+        """From when on windows may begin that a stream goes on with, of which control told at a moment.
+
+        Where this clock stands is private if events' stamps move it. So it is ``idle`` after that moment, when every partition has
+        heard and counts from the beginning of the window on; marks are public, and say nothing of other clocks.
+        """
+        return told + self._idle if self._by_broker else max(0, self.now)
+
     def read(self, records: Sequence[RecordLike]) -> tuple[Column, dict[int, Rejection | None]]:
         """Where the clock stands at each record, that record included; and which records are marks, with what is wrong with them.
 

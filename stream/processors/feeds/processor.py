@@ -235,12 +235,12 @@ class FeedProcessor:
                 self._end(outputs, stream, told)
             elif told.asks and ended is None:
                 news.append(told)
-                least[name] = begins_at(told, max(0, self._clock.now))
+                least[name] = begins_at(told, self._clock.first_after(told.moment))
             elif told.asks and ended is not None:
                 # What came meanwhile was not counted: it goes on with the first window that lies ahead.
                 del self._ended[name]
                 news.append(told)
-                least[name] = max(ended.next, self._clock.now)
+                least[name] = max(ended.next, self._clock.first_after(told.moment))
             elif ended is not None and told.kind == "closed":
                 del self._ended[name]
                 self._keep(outputs, _STREAM + name.encode(), None)

@@ -26,6 +26,8 @@ class Told:
     kind: Literal["opened", "halted", "closed"]
     value: bytes
     """The control event itself."""
+    moment: int = 0
+    """The broker's stamp on it."""
 
     @property
     def asks(self) -> bool:
@@ -46,5 +48,12 @@ def told_of(record: RecordLike, known: Told | None = None) -> Told | None:
     if spec.standing is None or not isinstance(source, EventsSource):
         return known
     return Told(
-        spec, spec.standing, source, control.identity.incarnation, control.calibration, control.kind, value
+        spec,
+        spec.standing,
+        source,
+        control.identity.incarnation,
+        control.calibration,
+        control.kind,
+        value,
+        record.timestamp,
     )

@@ -12,11 +12,13 @@ from stream.kernel import Keys
 from stream.processors.base import LaterVersionError, Outputs, TableMissedError
 from stream.processors.feeds import pieces_log, telling
 from stream.processors.feeds.cells import Cells
+from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.refusals import FeedRefusedError, RecutError, UnstampedError
 from stream.processors.feeds.telling import PARTIALS_AT_ONCE
 from stream.processors.topics import partition_of
 from stream.processors.unread import BROKEN, Unread
+from tests.unit.processors.feeds import streams
 from tests.unit.processors.feeds.topic import (
     HOUR,
     MINUTE,
@@ -306,20 +308,20 @@ def test_cells_are_added_to_once_a_condition_however_many_windows_a_batch_lies_i
 
 def test_more_conditions_than_a_table_has_columns_have_another() -> None:
     about = source()
-    streams = conditions(about, 100)
-    kafka, feed = changelog(about), start(about, Known(*streams))
+    many = conditions(about, 100)
+    kafka, feed = changelog(about), start(about, Known(*many))
     kafka.commit(feed.process([Arrived(one, 5, event(f"p{one % 7}", 5, delay=one % 16 - 5)) for one in range(64)]))
     assert len(feed._streams.forms) == 2
     # Tallies are put together anew after a restart: in the order in which the changelog tells of streams.
     kafka.state = dict(reversed(kafka.state.items()))
-    feed = start(about, Known(*streams), kafka)
+    feed = start(about, Known(*many), kafka)
     more = [Arrived(64 + one, 6, event(f"p{one % 7}", 6, delay=one % 16 - 5)) for one in range(64)]
     kafka.commit(feed.process(more))
     feed.reached_end(1e6)
     drain(feed, kafka)
     found = {one["stream"]: one["counts"] for one in kafka.partials() if one["start"] == 0}
     alone = changelog(about)
-    for stream in streams:
+    for stream in many:
         single = start(about, Known(stream))
         single.process([Arrived(one, 5, event(f"p{one % 7}", 5, delay=one % 16 - 5)) for one in range(64)])
         single.process(more)
@@ -358,7 +360,7 @@ def test_what_a_stream_has_counted_goes_with_it_and_one_that_is_extended_goes_on
     assert feed.counted == 2
     kafka.commit(feed.process([Arrived(1, 150 * MINUTE, event("p", 150 * MINUTE, delay=1))]))
     feed = start(about, definitions, kafka)
-    definitions.tell(hours(about, "b", where="delay > 0"))
+    definitions.tell(replace(hours(about, "b", where="delay > 0"), moment=155 * MINUTE))
     kafka.commit(feed.process([Arrived(2, 160 * MINUTE, event("q", 160 * MINUTE, delay=1))]))
     kafka.commit(feed.process([Arrived(3, 190 * MINUTE, event("q", 190 * MINUTE, delay=1))]))
     kafka.commit(feed.process([Arrived(4, 250 * MINUTE, event("q", 250 * MINUTE, delay=1))]))
@@ -368,6 +370,35 @@ def test_what_a_stream_has_counted_goes_with_it_and_one_that_is_extended_goes_on
     definitions.tell(replace(definitions.of("flights")[1], kind="closed"))
     kafka.commit(feed.idle(0.0))
     assert b"stream|b" not in kafka.state
+
+
+@pytest.mark.parametrize("last", [None, 2 * HOUR - 1, 2 * HOUR + 2_500])
+def test_where_a_stream_that_is_extended_goes_on_hangs_on_when_control_told_and_on_no_event(
+    last: int | None,
+) -> None:
+    about = source()
+    definitions = Known(hours(about))
+    kafka, feed = changelog(about), start(about, definitions)
+    kafka.commit(feed.process([Arrived(0, 5, event("p", 5))]))
+    definitions.tell(replace(hours(about), kind="halted"))
+    kafka.commit(feed.idle(0.0))
+    if last is not None:
+        kafka.commit(feed.process([Arrived(1, last, event("victim", last))]))
+    definitions.tell(replace(hours(about), moment=2 * HOUR - 3_000))
+    kafka.commit(feed.process([Arrived(2, 2 * HOUR + 2_600, event("q", 2 * HOUR + 2_600))]))
+    feed.reached_end(5 * 3600)
+    drain(feed, kafka)
+    # Five seconds later, when all partitions have heard, the hour has begun.
+    assert [one["start"] // HOUR for one in kafka.partials()] == [3]
+    assert start(about, definitions, kafka).due_at == feed.due_at
+
+
+def test_the_moment_at_which_control_told_is_the_brokers_of_what_counts() -> None:
+    definitions, spec = Definitions(), streams.spec_of("late")
+    opened, halted = streams.told(spec)._replace(timestamp=7), streams.told(spec, "halted")._replace(timestamp=8)
+    extended = streams.told(spec, extended=True)._replace(timestamp=9)
+    definitions.take([opened, halted, extended, halted._replace(timestamp=10)])
+    assert [(one.asks, one.moment) for one in definitions.of("flights")] == [(True, 9)]
 
 
 def test_catching_up_is_bounded_in_each_step() -> None:
@@ -405,7 +436,7 @@ def test_how_many_windows_a_step_tells_of_does_not_tell_in_which_groups_somebody
 
 def test_windows_of_all_streams_are_told_of_in_the_order_in_which_they_close_wherever_steps_end() -> None:
     about = source(clock="marks", ahead="1h")
-    streams = Known(
+    definitions = Known(
         told(about, "b", window={"size": "2h"}),
         told(about, "d", window={"size": "1h"}),
         told(about, "e", window={"size": "2h", "every": "1h"}, lateness="30m"),
@@ -420,7 +451,7 @@ def test_windows_of_all_streams_are_told_of_in_the_order_in_which_they_close_whe
         ]
     orders = []
     for size in (1, 3, 5, len(records)):
-        kafka, feed = changelog(about), start(about, streams)
+        kafka, feed = changelog(about), start(about, definitions)
         for place in range(0, len(records), size):
             kafka.commit(feed.process(records[place : place + size]))
         orders.append([(one["stream"], one["start"] // HOUR) for one in kafka.partials(to)])
