@@ -40,7 +40,7 @@ from stream.noise import NoiseScaleError
 from stream.processors.base import Outputs, RecordLike
 from stream.processors.budget.openings import definition_digest, plan_for, require_reach
 from stream.processors.budget.periods import Periods, period_meaning, require_whole_life
-from stream.processors.budget.standing import completed, promised_windows, require_declared
+from stream.processors.budget.standing import completed, promised_windows, require_bounded_past, require_declared
 from stream.processors.budget.telling import Workers
 from stream.processors.receipts import Receipts, Write, receipt_key, request_digest
 from stream.processors.written import require_kept_digits
@@ -187,6 +187,7 @@ class Desk:
             )
         completed_spec = completed(spec, source, clock=max(self._ledger.clock, self.periods.earliest(source)))
         self.periods.require_ahead(completed_spec, source)
+        require_bounded_past(completed_spec, source, clock=self._ledger.clock)
         if isinstance(source, EventsSource) and source.has_periods:
             self.periods.require_free(spec.stream)
         return completed_spec

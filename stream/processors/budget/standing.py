@@ -17,6 +17,7 @@ from schemas import (
     Source,
     StandingQuery,
     StreamSpec,
+    moment_ms,
     span_ms,
     written_moment,
 )
@@ -31,6 +32,18 @@ from stream.mechanisms.ranges import LARGEST_NUMBER
 _DAY_MS: Final = 86_400_000
 _LONGEST_LATENESS_DAYS: Final = 31
 _LONGEST_WINDOW_DAYS: Final = 366
+
+PAST_BY_BROKER_MS: Final = _DAY_MS
+"""So long before it is opened a stream may begin where the clock is the broker's, and a window and its lateness in any case.
+
+It is longer than short windows need, for several streams that begin together are opened one after the other.
+"""
+PAST_WINDOWS: Final = 1_000_000
+"""So many windows may lie behind when a stream is opened: all of them are told of, whether anybody was there or not."""
+PAST_QUESTIONS: Final = 100_000_000
+"""And so many groups of them."""
+PAST_PERIODS: Final = 10_000
+"""And so many periods, each of which begins an account."""
 
 
 def require_declared(source: Source) -> None:
@@ -92,6 +105,35 @@ def completed(spec: StreamSpec, source: Source, *, clock: int) -> StreamSpec:
     if isinstance(spec.mechanism, Histogram) and not spec.standing.by:
         filled["by"] = spec.mechanism.attributes
     return spec.model_copy(update={"standing": spec.standing.model_copy(update=filled)}) if filled else spec
+
+
+def require_bounded_past(spec: StreamSpec, source: Source, *, clock: int) -> None:
+    """Refuse a ``completed`` stream that asks of too much that lies behind the ledger's clock: one request must not occupy feeds without end.
+
+    Where the clock is the broker's, windows have mostly closed by then, and count little or nothing of what came.
+    """
+    standing = spec.standing
+    if standing is None or standing.begins is None or not isinstance(source, EventsSource):
+        return
+    begins, window = moment_ms(standing.begins), standing.window
+    behind = max(PAST_BY_BROKER_MS, window.size_ms + span_ms(standing.lateness))
+    if source.clock == "broker" and begins < clock - behind:
+        raise RefusedError(
+            f"standing.begins: {standing.begins} is too long before the ledger's clock, {written_moment(clock)}: with clock 'broker' a day, or "
+            f"a window and its lateness; give {written_moment(clock - behind)} or later, leave it out to begin now, or replay the past "
+            "to a source with clock 'marks'"
+        )
+    most = min(PAST_WINDOWS, PAST_QUESTIONS // _groups(standing, source))
+    if (windows := (clock - begins) // window.every_ms) > most:
+        raise RefusedError(
+            f"standing.begins: {standing.begins} lies {windows:,} windows behind the ledger's clock, {written_moment(clock)}, of the {most:,} "
+            "that a stream with so many groups may begin with; begin later, or ask in longer windows or fewer groups"
+        )
+    if source.has_periods and (periods := (clock - begins) // source.period_ms) > PAST_PERIODS:
+        raise RefusedError(
+            f"standing.begins: {standing.begins} lies {periods:,} periods behind the ledger's clock, {written_moment(clock)}, of the "
+            f"{PAST_PERIODS:,} that a stream may begin with; begin later, or register the topic with longer periods"
+        )
 
 
 def groups_of(spec: StreamSpec, source: Source) -> int | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas import AnswersCalibration, OpenStream, Receipt
+from schemas import AnswersCalibration, OpenStream, Receipt, moment_ms
 from sotto import Driver, Refused
 from stream.asking.questions import as_spec
 from tests.privacy.service import KEY, definition_of, feed
@@ -101,8 +101,72 @@ def test_the_ledgers_clock_begins_a_stream_that_says_nothing_else(driver: Driver
     assert again == receipt
     later = driver.open(standing("later"))
     assert later.begins == "2026-01-01T00:00:00.123Z"
-    given = driver.open(standing("given", begins="2013-01-01T00:00:00+01:00"))
-    assert given.begins == "2012-12-31T23:00:00Z"
+    given = driver.open(standing("given", begins="2026-02-01T00:00:00+01:00"))
+    assert given.begins == "2026-01-31T23:00:00Z"
+
+
+def at_the_turn_of_2026(driver: Driver, **source: Any) -> None:
+    """Register a live topic beside, and have the ledger's clock stand there."""
+    driver.register(flights(source="visits", topic="visits", **source))
+    driver._budget.ledger.tell_time(moment_ms("2026-01-01T00:00:00Z"))
+
+
+def visits(name: str, begins: str, **changed: Any) -> dict[str, Any]:
+    return standing(name, begins=begins, **changed) | {"source": "visits"}
+
+
+@pytest.mark.parametrize(
+    ("size", "earliest", "before"),
+    [
+        ("1h", "2025-12-31T00:00:00Z", "2025-12-30T23:59:59.999Z"),
+        ("7d", "2025-12-24T23:50:00Z", "2025-12-24T23:49:59Z"),
+    ],
+)
+def test_with_the_brokers_clock_a_stream_begins_no_longer_ago_than_a_day_or_a_window_and_its_lateness(
+    driver: Driver, size: str, earliest: str, before: str
+) -> None:
+    at_the_turn_of_2026(driver)
+    assert driver.open(visits("now", earliest, window={"size": size})).begins == earliest
+    for begins in (before, "1970-01-01T00:00:00Z"):
+        told = rf"standing\.begins: {begins} is too .* clock, 2026-01-01T00:00:00Z: .* give {earliest} or later"
+        with pytest.raises(Refused, match=told):
+            driver.open(visits("past", begins, window={"size": size}))
+
+
+@pytest.mark.parametrize(
+    ("source", "standing_", "found"),
+    [
+        (
+            {},
+            {"begins": "1970-01-01T00:00:00Z", "window": {"size": "10s"}},
+            "176,722,560 windows .* of the 1,000,000",
+        ),
+        ({}, {"begins": "1970-01-01T00:00:00Z", "by": ["gate"]}, "1,963,584 windows .* of the 25,000"),
+        (
+            {"clock": "broker"},
+            {"begins": "2025-12-31T00:00:00Z", "by": ["gate"], "window": {"size": "100ms"}},
+            "864,000 windows .* of the 25,000",
+        ),
+        (
+            {"unit": "person-period", "period": "1h"},
+            {"begins": "1990-01-01T00:00:00Z", "window": {"size": "1h"}},
+            "315,576 periods .* of the 10,000",
+        ),
+    ],
+)
+def test_a_replay_may_begin_long_ago_and_no_request_makes_work_without_end(
+    driver: Driver, source: dict[str, Any], standing_: dict[str, Any], found: str
+) -> None:
+    at_the_turn_of_2026(driver, **{"clock": "marks", **source})
+    with pytest.raises(Refused, match=rf"standing\.begins: {standing_['begins']} lies {found}"):
+        driver.open(visits("back", **{"by": [], **standing_}))
+
+
+def test_a_year_of_the_past_may_be_replayed_in_hours_or_minutes(driver: Driver) -> None:
+    at_the_turn_of_2026(driver, clock="marks")
+    for name, size in (("hours", "1h"), ("minutes", "1m")):
+        begins = "2025-01-01T00:00:00Z"
+        assert driver.open(visits(name, begins, window={"size": size})).begins == begins
 
 
 @pytest.mark.parametrize(
