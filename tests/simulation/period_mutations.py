@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
@@ -14,7 +15,7 @@ from aiokafka import TopicPartition
 from schemas import named_at, written_moment
 from stream.kafka.writer import Writer
 from stream.processors.base import Outputs
-from stream.processors.feeds import merging, periods
+from stream.processors.feeds import merging, periods, waiting
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.periods import Periods, is_asked, period_of
 from stream.processors.feeds.running import RunningSums
@@ -127,6 +128,13 @@ def windows_over_an_edge_asked() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def windows_that_waited_stream_by_stream() -> Iterator[None]:
+    """When a period has begun, all windows of one stream that waited for it are asked, and then those of the next one."""
+    with patch.object(waiting, "merge", chain):
+        yield
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     asked_before_the_account_is_there,
     requests_outside_of_the_transaction,
@@ -136,4 +144,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     periods_end_early,
     closed_before_all_is_answered,
     windows_over_an_edge_asked,
+    windows_that_waited_stream_by_stream,
 )

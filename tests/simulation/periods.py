@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache, wraps
 
-from schemas import CloseStream, OpenStream, StreamSpec, moment_ms, written_moment
+from schemas import CloseStream, OpenStream, StreamSpec, moment_ms, span_ms, written_moment
 from schemas.moments import MARK_HEADER
 from schemas.rejected import HEADER_PREFIX
 from sotto import Driver
 from stream.processors.queries.shares import UNLIMITED
-from stream.processors.topics import Topics
+from stream.processors.topics import Topics, partition_of
 from stream.processors.unread import Unread
 from tests.chaos.periods import TO_COME, Periods
 from tests.chaos.windows import Visits, live_source, standing_specs
@@ -146,7 +147,7 @@ class PeriodWorld(World):
 
     def examine(self) -> list[str]:
         """Every violation."""
-        return [*super().examine(), *self._periods().refunds(), *self._letters()]
+        return [*super().examine(), *self._periods().refunds(), *self._letters(), *self._out_of_order()]
 
     def _periods(self) -> Periods:
         return Periods(self.logs(), self.topics, SOURCE, self.ended)
@@ -157,6 +158,24 @@ class PeriodWorld(World):
             for record in self.broker.committed(self.topics.queries, number):
                 if not isinstance(record.value, Unread):
                     yield json.loads(record.value or b"")["id"]
+
+    def _out_of_order(self) -> list[str]:
+        """Where a merging task has asked a window behind one that closes later, or with it and by name; but for the later model's."""
+        found: list[str] = []
+        for number in range(PARTITIONS):
+            asked: dict[int, list[tuple[int, str]]] = defaultdict(list)
+            for record in self.broker.committed(self.topics.queries, number):
+                model = (record.key or b"").decode().partition("@")[0]
+                if isinstance(record.value, Unread) or model == LATER or model not in models():
+                    continue
+                question, standing = json.loads(record.value or b""), models()[model].standing
+                assert standing is not None
+                closes = moment_ms(question["window"]["end"]) + span_ms(standing.lateness)
+                asked[partition_of(model.encode(), PARTITIONS)].append((closes, model))
+            found += [
+                f"{home}: windows out of their order" for home, order in asked.items() if order != sorted(order)
+            ]
+        return found
 
     def _letters(self) -> list[str]:
         """Whether each wrong event has one dead letter."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,11 +41,17 @@ class Merged:
         self.open.clear()
         self.latest.clear()
 
-    def due(self, is_ready: Callable[[int], bool] = lambda _: True) -> Iterator[tuple[int, Partials]]:
-        """The windows that no partition tells more of, in their order, up to one that is not ready; they are open no more."""
+    def whole(self) -> list[int]:
+        """The open windows that no partition tells more of, in their order."""
         told = min(self.latest.get(number, self.reached) for number in range(self.partitions))
-        for start in sorted(start for start in self.open if start <= told):
-            if not is_ready(start):
-                return
-            self.reached = start
-            yield start, self.open.pop(start)
+        return sorted(start for start in self.open if start <= told)
+
+    def close(self, start: int) -> Partials:
+        """What there is of the next window, which is open no more."""
+        self.reached = start
+        return self.open.pop(start)
+
+    def due(self) -> Iterator[tuple[int, Partials]]:
+        """The windows that no partition tells more of, in their order; they are open no more."""
+        for start in self.whole():
+            yield start, self.close(start)

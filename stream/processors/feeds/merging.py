@@ -18,6 +18,7 @@ from stream.processors.feeds.partials import decode_partial, fits, partial_of
 from stream.processors.feeds.periods import Periods, period_of
 from stream.processors.feeds.running import RunningSums
 from stream.processors.feeds.told import Told, told_of
+from stream.processors.feeds.waiting import Waiting
 from stream.processors.letters import dead_letter
 from stream.processors.rejections import INTERNAL, Rejection
 from stream.processors.topics import Topics, partition_of
@@ -73,8 +74,7 @@ class MergeProcessor:
         self._ended: set[str] = set()
         """Streams of which something may be left to drop."""
         self._periods = Periods(topics, definitions)
-        self._waiting: set[str] = set()
-        """Streams with windows that may wait for their period."""
+        self._waiting = Waiting()
 
     def restore(self, records: Iterable[RecordLike]) -> None:
         """Collect what control tells and what was kept; the two topics may take turns."""
@@ -111,7 +111,7 @@ class MergeProcessor:
             if (merged := self._streams.get(stream)) is not None and merged.incarnation == node.incarnation:
                 merged.running.kept[number] = node
         self._ended = {name for name, told in self._told.items() if not told.asks and name in self._streams}
-        self._waiting = {name for name, merged in self._streams.items() if merged.open}
+        self._waiting.names = {name for name, merged in self._streams.items() if merged.open}
         return {self._topics.partials: self._offset}
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
@@ -156,15 +156,7 @@ class MergeProcessor:
             for name, stream in sorted(self._streams.items()):
                 if (known := self._told.get(name)) is not None and known.asks:
                     self._periods.close(outputs, known, stream.reached)
-        asked = 0
-        for name in sorted(self._waiting):
-            told, merged = self._told.get(name), self._streams.get(name)
-            if told is None or merged is None or not told.asks or not told.source.has_periods:
-                self._waiting.discard(name)
-            elif asked < QUESTIONS_AT_ONCE:
-                written: dict[bytes, bytes | None] = {}
-                asked += self._advance(outputs, told, merged, written)
-                self._keep(outputs, written)
+        self._ask_waiting(outputs)
         return outputs
 
     def process(self, records: Sequence[RecordLike]) -> Outputs:
@@ -176,6 +168,9 @@ class MergeProcessor:
                 self._take(outputs, record)
             except Rejection as rejection:
                 self._reject(outputs, record, rejection)
+        for name in self._ask_waiting(outputs):
+            if (last := next((one for one in reversed(records) if one.key == name.encode()), None)) is not None:
+                self._reject(outputs, last, _LOST)
         if records:
             self._reach(outputs, records[-1])
         return outputs
@@ -219,34 +214,61 @@ class MergeProcessor:
         written: dict[bytes, bytes | None] = {
             partial_key(partial.stream, partial.start, partial.partition): record.value
         }
-        self._advance(outputs, told, merged, written)
+        if told.source.has_periods:
+            self._waiting.names.add(partial.stream)
+        else:
+            self._advance(outputs, told, merged, written)
         self._keep(outputs, written)
         if merged.running.lost and not was_lost:
             raise _LOST
 
-    def _advance(self, outputs: Outputs, told: Told, merged: Merged, written: dict[bytes, bytes | None]) -> int:
-        """Ask the windows that are due, and give how many questions that were."""
-        name, before, asked = told.spec.stream, merged.reached, 0
-        latest = before
+    def _advance(self, outputs: Outputs, told: Told, merged: Merged, written: dict[bytes, bytes | None]) -> None:
+        """Ask the windows of a stream that are whole."""
+        before = merged.reached
+        for start, partials in merged.due():
+            self._pass(outputs, told, merged, (before, start), partials, written)
+            before = start
 
-        def is_ready(start: int) -> bool:
-            return asked < QUESTIONS_AT_ONCE and self._periods.is_ready(outputs, told, start)
+    def _ask_waiting(self, outputs: Outputs) -> list[str]:
+        """Ask whole windows of periods that have begun, and give the streams whose running counts turn out lost."""
 
-        for start, partials in merged.due(is_ready) if told.source.has_periods else merged.due():
-            written |= {partial_key(name, start, number): None for number in partials}
-            if told.source.has_periods and period_of(told, latest) != period_of(told, start):
-                # What a partition told twice, it may have counted of people in periods to come, too.
-                merged.running = RunningSums(lost=merged.running.lost)
-            latest = start
-            asking = self._periods.asked_by(told, start)
-            if len(partials) == merged.partitions and asking is not None:
-                self._ask(outputs, name, asking, merged, start, partials, written)
-                asked += groups_in(asking)
-        if merged.reached != before:
-            written[name.encode()] = _encode(_kept(merged))
-            self._periods.passed(outputs, told, before, merged.reached)
-        if merged.open and told.source.has_periods:
-            self._waiting.add(name)
+        def is_ready(told: Told, start: int) -> bool:
+            return self._periods.is_ready(outputs, told, start)
+
+        asked, lost = 0, []
+        written: dict[bytes, bytes | None] = {}
+        for name, start in self._waiting.ready(self._told, self._streams, is_ready):
+            told, merged = self._told[name], self._streams[name]
+            step, was_lost = (merged.reached, start), merged.running.lost
+            asked += self._pass(outputs, told, merged, step, merged.close(start), written)
+            if merged.running.lost and not was_lost:
+                lost.append(name)
+            if asked >= QUESTIONS_AT_ONCE:
+                break
+        self._keep(outputs, written)
+        return lost
+
+    def _pass(
+        self,
+        outputs: Outputs,
+        told: Told,
+        merged: Merged,
+        step: tuple[int, int],
+        partials: Partials,
+        written: dict[bytes, bytes | None],
+    ) -> int:
+        """Go on from one window to the next, which is asked if all partitions have told of it; gives how many questions that were."""
+        name, (before, start), asked = told.spec.stream, step, 0
+        written |= {partial_key(name, start, number): None for number in partials}
+        if told.source.has_periods and period_of(told, before) != period_of(told, start):
+            # What a partition told twice, it may have counted of people in periods to come, too.
+            merged.running = RunningSums(lost=merged.running.lost)
+        asking = self._periods.asked_by(told, start)
+        if len(partials) == merged.partitions and asking is not None:
+            self._ask(outputs, name, asking, merged, start, partials, written)
+            asked = groups_in(asking)
+        written[name.encode()] = _encode(_kept(merged))
+        self._periods.passed(outputs, told, before, start)
         return asked
 
     def _read(self, record: RecordLike) -> tuple[Any, Told]:

@@ -78,12 +78,18 @@ def incarnation_of(name: str) -> str:
 
 
 def told(
-    spec: StreamSpec, kind: str = "opened", offset: int = 0, topics: Topics = TOPICS, *, extended: bool = False
+    spec: StreamSpec,
+    kind: str = "opened",
+    offset: int = 0,
+    topics: Topics = TOPICS,
+    *,
+    extended: bool = False,
+    source: EventsSource = SOURCE,
 ) -> Record:
     """The control event of a stream."""
     definition: dict[str, Any] = {
         "spec": spec,
-        "source": SOURCE,
+        "source": source,
         "identity": StreamIdentity(incarnation=incarnation_of(spec.stream), digest="ab" * 32, key_id="cd" * 8),
         "fingerprint": None,
         "calibration": CALIBRATION,

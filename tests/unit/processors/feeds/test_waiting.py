@@ -1,0 +1,70 @@
+"""Windows that wait for their periods are asked in the order in which they close, however many of them had come by then."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from schemas import named_at, written_moment
+from stream.processors.base import Outputs
+from stream.processors.feeds import merging
+from stream.processors.feeds.definitions import Definitions
+from stream.processors.feeds.merging import MergeProcessor
+from tests.unit.processors.feeds.streams import SOURCE, TOPICS, spec_of, told
+from tests.unit.processors.feeds.test_merging import EVERY, FIRST, logged, partial
+
+HOURLY = SOURCE.model_copy(update={"unit": "person-period", "period": "1h"})
+MODELS = [spec_of("a", lateness="7m"), spec_of("b"), spec_of("c")]
+LATE = {"a": 7 * 60_000}
+ORDER = sorted(
+    ((FIRST + number * EVERY, name) for number in range(12) for name in "abc"),
+    key=lambda one: (one[0] + EVERY + LATE.get(one[1], 0), one[1]),
+)
+"""The windows of one period and their streams, as they close."""
+
+
+def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:
+    """The period's questions in their order, where so many windows had come when control told of its streams, and others come so many at a time."""
+    definitions = Definitions()
+    task = MergeProcessor(TOPICS, 0, definitions)
+    models = [told(spec, source=HOURLY) for spec in MODELS]
+    task.restore(models)
+    task.restored()
+    definitions.take(models)
+    period = HOURLY.of_period(FIRST)
+    opened = [
+        told(
+            spec.model_copy(update={"stream": named_at(spec.stream, FIRST), "source": period.source}),
+            source=period,
+        )
+        for spec in MODELS
+    ]
+    records = logged(partial(name, 0, start, {}, 1) for start, name in ORDER)
+    written: list[Outputs] = [task.process(records[:come_before]), task.idle(0.0)]
+    for record in opened:
+        # Control has partitions, and is heard of one after the other.
+        definitions.take([record])
+        written.append(task.idle(0.0))
+    for place in range(come_before, len(records), at_once):
+        written += [task.process(records[place : place + at_once])]
+    while outputs := task.idle(0.0):
+        written.append(outputs)
+    questions = [
+        json.loads(value or b"")
+        for outputs in written
+        for topic, _, messages in outputs
+        if topic == TOPICS.queries
+        for _, value, _ in messages
+    ]
+    return [(one["stream"].partition("@")[0], one["window"]["start"]) for one in questions]
+
+
+@pytest.mark.parametrize("at_once", [1, 5, 100])
+@pytest.mark.parametrize("come_before", [1, 2, 7, 36])
+@pytest.mark.parametrize("most", [1, 10_000])
+def test_the_order_of_a_periods_windows_is_that_in_which_they_close(
+    come_before: int, at_once: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "QUESTIONS_AT_ONCE", most)
+    assert asked(come_before, at_once) == [(name, written_moment(start)) for start, name in ORDER]
