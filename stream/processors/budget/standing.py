@@ -38,11 +38,12 @@ PAST_BY_BROKER_MS: Final = _DAY_MS
 
 It is longer than short windows need, for several streams that begin together are opened one after the other.
 """
-PAST_WINDOWS: Final = 1_000_000
-"""So many windows may lie behind when a stream is opened: all of them are told of, whether anybody was there or not."""
 PAST_QUESTIONS: Final = 100_000_000
-"""And so many groups of them."""
-PAST_PERIODS: Final = 10_000
+"""So many windows, times their groups, may lie behind when a stream is opened: all are asked, whether anybody was there or not.
+
+It is a year of seconds three times over: replays go on where marks tell, and that may be long ago.
+"""
+PAST_PERIODS: Final = 100_000
 """And so many periods, each of which begins an account."""
 
 
@@ -123,7 +124,7 @@ def require_bounded_past(spec: StreamSpec, source: Source, *, clock: int) -> Non
             f"a window and its lateness; give {written_moment(clock - behind)} or later, leave it out to begin now, or replay the past "
             "to a source with clock 'marks'"
         )
-    most = min(PAST_WINDOWS, PAST_QUESTIONS // _groups(standing, source))
+    most = PAST_QUESTIONS // _groups(standing, source)
     if (windows := (clock - begins) // window.every_ms) > most:
         raise RefusedError(
             f"standing.begins: {standing.begins} lies {windows:,} windows behind the ledger's clock, {written_moment(clock)}, of the {most:,} "
