@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import repeat
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +24,7 @@ from stream.kafka.broker import DEFAULT_FOLDER, LocalBroker
 from stream.kafka.processes import RoleName, Service
 from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
-from stream.settings import LAST_PORT, Settings
+from stream.settings import LAST_PORT, Settings, variable
 
 
 def up(
@@ -47,6 +49,7 @@ def up(
     or in the folders that SOTTO_TABLE_ROOTS names.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    ports = _metrics_ports(Settings().metrics_port, workers + 2 + (alerts is not None))
     with held(folder) as holder, ExitStack() as stack:
         key_file = key_file or folder / "noise.key"
         if not key_file.exists():
@@ -74,7 +77,7 @@ def up(
             stack.enter_context(
                 Service(
                     role,
-                    settings.model_copy(update={"instance": f"up-{number}"}),
+                    settings.model_copy(update={"instance": f"up-{number}", "metrics_port": next(ports)}),
                     None if role == "feed" else key_file,
                     folder / "logs" / f"{role}-{number}.log",
                 )
@@ -82,7 +85,7 @@ def up(
             for role, number in roles
         ]
         if alerts is not None:
-            own = settings.model_copy(update={"alerts_file": str(alerts.absolute())})
+            own = settings.model_copy(update={"alerts_file": str(alerts.absolute()), "metrics_port": next(ports)})
             services.append(stack.enter_context(Service("alerts", own, None, folder / "logs" / "alerts-0.log")))
         say(
             f"Sotto is up: SOTTO_BOOTSTRAP={running.bootstrap}, logs in {folder / 'logs'}; Ctrl-C stops it"
@@ -104,3 +107,12 @@ def up(
             time.sleep(0.5)
         ended = next(service for service in services if service.exit_status is not None)
         raise CommandError(f"the {ended.role} service ended; see {ended.log}")
+
+
+def _metrics_ports(first: int, services: int) -> Iterator[int]:
+    """A port for each service's figures, counted on from the first; 0, for none, where that is 0."""
+    if first and first + services - 1 > LAST_PORT:
+        raise CommandError(
+            f"{variable('metrics_port')}: {services} services need the ports from {first} on; give {LAST_PORT - services + 1} at most"
+        )
+    return iter(range(first, first + services) if first else repeat(0))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -43,13 +45,13 @@ class Up:
 
 
 @contextmanager
-def up(folder: Path) -> Iterator[Up]:
+def up(folder: Path, **environment: str) -> Iterator[Up]:
     with subprocess.Popen(
         [sys.executable, "-m", "stream.cli", "up", "--folder", str(folder), "--port", str(free_port())],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "COLUMNS": "200"},
+        env={**os.environ, "COLUMNS": "200", **environment},
     ) as process:
         try:
             yield Up(process)
@@ -68,6 +70,27 @@ def others_may(folder: Path) -> list[str]:
         folders[:] = [name for name in folders if Path(path, name).stat().st_mode & 0o077]
         found += [str(Path(path, name)) for name in files if Path(path, name).stat().st_mode & 0o077]
     return found
+
+
+def three_ports() -> int:
+    """A port that is free with the two after it."""
+    while True:
+        first = free_port()
+        with ExitStack() as stack, suppress(OSError):
+            for port in range(first, first + 3):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+
+
+def test_each_service_has_its_figures_on_a_port_of_its_own(tmp_path: Path) -> None:
+    first = three_ports()
+    with up(tmp_path, SOTTO_METRICS_PORT=str(first)):
+        told = [
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE).read()
+            for port in range(first, first + 3)
+        ]
+    for role, figures in zip(("budget", "feed", "worker"), told, strict=True):
+        assert f"sotto_{role}_ready".encode() in figures
 
 
 def test_one_up_a_folder_and_none_stops_anothers_broker(tmp_path: Path) -> None:
