@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from stream.alerts.sending import Failure
+
+Reason = Literal["old", "refused", "room"]
+"""Why an alert is given up."""
 
 
 class AlertMetrics:
@@ -52,18 +59,19 @@ class TargetMetrics:
     """The figures of one target; all are there from the start."""
 
     def __init__(self, metrics: AlertMetrics, target: str) -> None:
-        self._metrics = metrics
-        self._target = target
         self.delivered = metrics.delivered.labels(target)
         self.waiting = metrics.waiting.labels(target)
         self.firing = metrics.firing.labels(target)
         self.unreadable = metrics.unreadable.labels(target)
         self.delay_seconds = metrics.delay_seconds.labels(target)
+        # To Prometheus a series that begins at 1 has not grown: nobody would be told of the first one.
+        self._dropped = {reason: metrics.dropped.labels(target, reason) for reason in get_args(Reason)}
+        self._failures = {failure: metrics.failures.labels(target, failure) for failure in get_args(Failure)}
 
-    def dropped(self, reason: str, count: int = 1) -> None:
+    def dropped(self, reason: Reason, count: int = 1) -> None:
         """Count alerts that were given up."""
-        self._metrics.dropped.labels(self._target, reason).inc(count)
+        self._dropped[reason].inc(count)
 
-    def failed(self, reason: str) -> None:
+    def failed(self, failure: Failure) -> None:
         """Count a request that failed."""
-        self._metrics.failures.labels(self._target, reason).inc()
+        self._failures[failure].inc()

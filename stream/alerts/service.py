@@ -51,6 +51,7 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
     stopping = asyncio.Event()
     stop_when_told(stopping.set, stop_with_stdin=stop_with_stdin)
     metrics = AlertMetrics()
+    figures = [metrics.of(target.name) for target in file.targets]  # seen before anything is counted
     probes = Probes(metrics.registry, metrics.ready)
     probes.serve(settings.metrics_host, settings.metrics_port)
     beating = asyncio.create_task(probes.beat())
@@ -59,7 +60,8 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
         find = partial(find_topics, settings, attempts=50, role=Role.ALERTS)
         connection.topics = await patiently(find, stopping, probes.tell)
         following = [
-            Following(connection, target, file.page, metrics.of(target.name), stopping) for target in file.targets
+            Following(connection, target, file.page, own, stopping)
+            for target, own in zip(file.targets, figures, strict=True)
         ]
         await _run(following, probes, stopping)
     except Stopped:

@@ -11,7 +11,7 @@ from typing import Final
 from schemas.windows import span_ms
 from stream.alerts.configuration import WebhookTarget
 from stream.alerts.messages import Alert
-from stream.alerts.metrics import TargetMetrics
+from stream.alerts.metrics import Reason, TargetMetrics
 from stream.alerts.sending import Backoff, Outcome, Sender
 from stream.alerts.signing import signed_headers
 from stream.log import get_logger
@@ -61,7 +61,9 @@ class Webhook:
                 refusals += outcome.failure == "refused"
                 age = max(self._clock() - alert.time, 0.0)
                 self._metrics.waiting.set(age)
-                reason = "refused" if refusals >= REFUSALS else "old" if age > self._give_up else None
+                reason: Reason | None = (
+                    "refused" if refusals >= REFUSALS else "old" if age > self._give_up else None
+                )
                 if reason is not None:
                     self._metrics.dropped(reason)
                     log.error(

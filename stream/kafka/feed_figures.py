@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Counts
 from collections.abc import Mapping, Sequence
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -11,6 +12,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from schemas import EventsSource
 from stream.kafka.engine import Engine
 from stream.processors.feeds.processor import FeedProcessor
+
+CODES: Final = (
+    *("ahead", "internal", "malformed", "mark", "number", "oversize", "partition", "person", "time"),
+    *("unknown category", "unreadable"),
+)
+"""Why events of live topics are set aside."""
 
 
 class FeedFigures:
@@ -33,6 +40,8 @@ class FeedFigures:
         self._rejected = Counter(
             "sotto_feed_dead_letters", "Events set aside, by the reason's code.", ["code"], registry=registry
         )
+        for code in CODES:  # to Prometheus a series that begins at 1 has not grown
+            self._rejected.labels(code)
         self._windows = Gauge(
             "sotto_feed_open_windows", "Windows in which something was counted.", registry=registry
         )

@@ -23,6 +23,7 @@ PROJECT = Path(__file__).parents[2]
 DEPLOY = PROJECT / "deploy"
 RULES = DEPLOY / "prometheus" / "alerts.yml"
 CONFIGURATION = DEPLOY / "prometheus" / "prometheus.yml"
+CASES = Path(__file__).with_name("alert_cases.yml")
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "sotto.json"
 LABELS_OF_PROMETHEUS = {"job", "instance"}
 
@@ -54,12 +55,11 @@ def exported() -> dict[str, set[str]]:
         families += Metrics(role).registry.collect()
     feeding = CollectorRegistry()
     figures = FeedFigures(feeding)
-    figures._rejected.labels("malformed")
     for behind in (figures._lag_events, figures._lag_seconds):
         behind.labels("visits")
     families += feeding.collect()
     alerting = AlertMetrics()
-    alerting.of("oncall").dropped("old")
+    alerting.of("oncall")
     families += alerting.registry.collect()
     found: dict[str, set[str]] = {"up": set()}
     for family in families:
@@ -72,6 +72,29 @@ def exported() -> dict[str, set[str]]:
     for name in ("sotto_monitor_lag_events", "sotto_monitor_unassigned_partitions"):
         found[name] |= {"role"}
     return found
+
+
+@pytest.fixture(scope="module")
+def begun() -> set[str]:
+    """The counters that a service offers from its start."""
+    alerting, feeding = AlertMetrics(), CollectorRegistry()
+    alerting.of("oncall")
+    FeedFigures(feeding)
+    registries = [alerting.registry, feeding, *(Metrics(role).registry for role in ("worker", "budget"))]
+    samples = [one for registry in registries for family in registry.collect() for one in family.samples]
+    return {one.name for one in samples if one.value == 0}
+
+
+@pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
+def test_what_a_rule_waits_for_to_grow_is_there_before_it_does(rule: dict[str, Any], begun: set[str]) -> None:
+    assert set(re.findall(r"\b(?:increase|rate)\((\w+)", rule["expr"])) <= begun
+
+
+def test_the_cases_have_figures_as_they_are_exported(exported: dict[str, set[str]]) -> None:
+    for case in yaml.safe_load(CASES.read_text(encoding="utf-8"))["tests"]:
+        for given in case["input_series"]:
+            name, _, labels = given["series"].partition("{")
+            assert set(re.findall(r"(\w+)=\"", labels)) <= exported[name] | LABELS_OF_PROMETHEUS, given["series"]
 
 
 @pytest.mark.parametrize("query", queries())
@@ -157,7 +180,7 @@ def promtool() -> str:
     "arguments",
     [
         ["check", "config", "--syntax-only", str(CONFIGURATION)],
-        ["test", "rules", str(Path(__file__).with_name("alert_cases.yml"))],
+        ["test", "rules", str(CASES)],
     ],
 )
 def test_promtool_accepts_the_files_and_the_alerts_fire_when_they_should(
@@ -168,6 +191,6 @@ def test_promtool_accepts_the_files_and_the_alerts_fire_when_they_should(
 
 
 def test_every_alert_has_a_case_in_which_it_fires() -> None:
-    cases = yaml.safe_load(Path(__file__).with_name("alert_cases.yml").read_text(encoding="utf-8"))
+    cases = yaml.safe_load(CASES.read_text(encoding="utf-8"))
     fired = {one["alertname"] for case in cases["tests"] for one in case["alert_rule_test"] if one["exp_alerts"]}
     assert fired == {alert["alert"] for alert in alerts()}

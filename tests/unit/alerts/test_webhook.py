@@ -330,8 +330,11 @@ def test_what_a_target_asks_to_wait(text: str, pause: float) -> None:
 
 def test_figures_name_no_stream() -> None:
     metrics = AlertMetrics()
-    metrics.of("oncall").dropped("old")
+    metrics.of("oncall")
     text = generate_latest(metrics.registry).decode()
     assert 'sotto_alerts_delivered_total{target="oncall"} 0.0' in text
+    for reason in ("old", "refused", "room"):
+        assert f'sotto_alerts_dropped_total{{reason="{reason}",target="oncall"}} 0.0' in text
+    assert 'sotto_alerts_failures_total{reason="throttled",target="oncall"} 0.0' in text
     assert "stream" not in text
     assert logging.getLogger("aiohttp").handlers == []
