@@ -115,7 +115,7 @@ class Alertmanager:
         """Whether one at least of a cluster's members has taken them: they tell each other of notifications, not of alarms."""
         body = json.dumps([self.message(alarm, now) for alarm in alarms], ensure_ascii=False).encode()
         outcomes = []
-        for url in self._target.urls:
+        for url in self._target.addresses:
             address = url.rstrip("/")
             address = address if address.endswith(PATH) else address + PATH
             outcomes.append(await self._sender.post(address, body, {}, self._target.bearer()))

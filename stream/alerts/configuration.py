@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import ssl
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -31,6 +33,9 @@ class AlertsError(RuntimeError):
 
 
 def _address(text: str) -> str:
+    # Looked for first: urlsplit leaves some of them out and says nothing.
+    if unfit := next((sign for sign in text if sign.isspace() or not sign.isprintable()), None):
+        raise ValueError(f"has U+{ord(unfit):04X}, which no address holds; remove it, or write it with %")
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -38,10 +43,22 @@ def _address(text: str) -> str:
         raise ValueError("is no address; give https://host/path") from None
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.fragment or port == 0:
         raise ValueError("is no address of HTTP; give https://host/path")
+    if not _is_host(parts.hostname):
+        raise ValueError("has a host of a name that none can have; give https://host/path")
     return text
 
 
+def _is_host(name: str) -> bool:
+    if ":" in name:  # an IPv6 address, which urlsplit has looked at
+        return True
+    try:
+        return re.fullmatch(r"[A-Za-z0-9._-]+", name.encode("idna").decode()) is not None
+    except UnicodeError:
+        return False
+
+
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2048), AfterValidator(_address)]
+FileName = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 Patterns = Annotated[tuple[str, ...], Field(max_length=1000, strict=False)]
 LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
@@ -59,8 +76,19 @@ class _Target(_Strict):
     streams: Patterns = ()
     sources: Patterns = ()
     timeout: Span = "10s"
-    ca_file: str = ""
-    bearer_file: str = ""
+    ca_file: FileName = ""
+    bearer_file: FileName = ""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where requests go."""
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _shows_one_thing(self) -> Self:
+        if self.bearer_file and any((parts := urlsplit(one)).username or parts.password for one in self.addresses):
+            raise ValueError("bearer_file: an address has a name or password of its own; remove either")
+        return self
 
     def wants(self, source: str, stream: str) -> bool:
         """Whether a stream's alerts are for this target."""
@@ -73,7 +101,28 @@ class _Target(_Strict):
 
     def bearer(self) -> str | None:
         """The token that is shown to the target, read anew each time."""
-        return _read(self.bearer_file, self.name, "bearer_file") if self.bearer_file else None
+        if not self.bearer_file:
+            return None
+        token = _read(self.bearer_file, self.name, "bearer_file")
+        if re.fullmatch(r"[!-~]+", token) is None:
+            found = "is empty" if not token else "has lines, spaces or signs that are not ASCII"
+            raise AlertsError(
+                f"target {self.name}: bearer_file: {self.bearer_file} {found}; put the token alone there, in one line"
+            )
+        return token
+
+    def tls(self) -> ssl.SSLContext:
+        """What its certificate is verified with."""
+        try:
+            return ssl.create_default_context(cafile=self.ca_file or None)
+        except OSError as error:
+            found = (
+                "holds no certificate" if isinstance(error, ssl.SSLError) else f"cannot be read ({error.strerror})"
+            )
+            raise AlertsError(
+                f"target {self.name}: ca_file: {self.ca_file} {found}; give a PEM file of the authorities, or leave it "
+                "out for the system's"
+            ) from None
 
 
 class WebhookTarget(_Target):
@@ -85,8 +134,13 @@ class WebhookTarget(_Target):
 
     kind: Literal["webhook"]
     url: Address
-    secret_files: Annotated[tuple[str, ...], Field(min_length=1, max_length=2, strict=False)]
+    secret_files: Annotated[tuple[FileName, ...], Field(min_length=1, max_length=2, strict=False)]
     give_up: Span = "1d"
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The one that it has."""
+        return (self.url,)
 
     def secrets(self) -> list[Secret]:
         """The secrets, read anew each time: a new one is signed with as soon as it is there."""
@@ -116,6 +170,11 @@ class AlertmanagerTarget(_Target):
     resolve_after: Span = "15m"
     look_back: Span = "1d"
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Those of the cluster."""
+        return self.urls
+
     @model_validator(mode="after")
     def _fitting(self) -> AlertmanagerTarget:
         if taken := sorted(name for name in self.labels if name in self.RESERVED or name.startswith("group_")):
@@ -143,7 +202,7 @@ class AlertsFile(_Strict):
 
     @classmethod
     def read(cls, path: str) -> AlertsFile:
-        """Read an owner-only file, and the secrets that it names; AlertsError says what is wrong."""
+        """Read an owner-only file, and the files that it names; AlertsError says what is wrong."""
         if not path:
             raise AlertsError("no target is known: set SOTTO_ALERTS_FILE to an owner-only JSON file of targets")
         try:
@@ -159,6 +218,7 @@ class AlertsFile(_Strict):
         if repeats_a_field(text.encode()):
             raise AlertsError(f"{path}: a field is given twice; give each once")
         for target in found.targets:
+            target.tls()
             target.bearer()
             if isinstance(target, WebhookTarget):
                 target.secrets()

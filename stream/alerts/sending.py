@@ -56,9 +56,9 @@ class Backoff:
 class Sender:
     """Requests to one target. It follows no redirect, keeps no cookie, and verifies TLS. Use it with ``async with``."""
 
-    def __init__(self, timeout: float, ca_file: str = "") -> None:
+    def __init__(self, timeout: float, tls: ssl.SSLContext | None = None) -> None:
         self._timeout = ClientTimeout(total=timeout)
-        self._tls = ssl.create_default_context(cafile=ca_file or None)
+        self._tls = tls or ssl.create_default_context()
         self._session: ClientSession | None = None
 
     async def __aenter__(self) -> Self:

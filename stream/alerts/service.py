@@ -124,7 +124,7 @@ class Following:
         while not self._stopping.is_set():
             try:
                 async with (
-                    Sender(self._target.timeout_seconds, self._target.ca_file) as sender,
+                    Sender(self._target.timeout_seconds, self._target.tls()) as sender,
                     self._follower.running(),
                 ):
                     await self._follow(sender)

@@ -67,6 +67,33 @@ def test_targets_are_read_with_what_is_usual(folder: Path) -> None:
         ({"url": "ftp://hooks.example.org/in-the-address"}, "targets.0.webhook.url"),
         ({"url": "https:///in-the-address"}, "targets.0.webhook.url"),
         ({"url": "https://hooks.example.org:99999999/in-the-address"}, "targets.0.webhook.url"),
+        (
+            {"url": "https://hooks.example.org/in-the-address\r\nX-Other: y"},
+            "webhook.url: Value error, has U+000D, which",
+        ),
+        (
+            {"url": "https://hooks example.org/in-the-address"},
+            "webhook.url: Value error, has U+0020, which no address",
+        ),
+        ({"url": "https://hooks.example.org/in-the-address\x00"}, "has U+0000"),
+        (
+            {"url": "https://hooks|example/in-the-address"},
+            "webhook.url: Value error, has a host of a name that none can",
+        ),
+        (
+            {"url": "https://hooks..example/in-the-address"},
+            "has a host of a name that none can have; give https://",
+        ),
+        (
+            {"url": "https://in-the-address:pw@hooks.example.org/", "bearer_file": "any"},
+            "bearer_file: an address has a name or password of its own; remove either",
+        ),
+        (
+            {"ca_file": "/nowhere/at-all"},
+            "target oncall: ca_file: /nowhere/at-all cannot be read (No such file or directory); give a PEM file",
+        ),
+        ({"ca_file": "/nowhere\x00"}, "ca_file"),
+        ({"bearer_file": "/nowhere\x00"}, "bearer_file"),
         ({"secret_files": []}, "secret_files"),
         ({"secret_files": ["a", "b", "c"]}, "secret_files"),
         ({"give_up": "soon"}, "give_up: "),
@@ -83,6 +110,38 @@ def test_what_is_wrong_is_told_by_its_field(folder: Path, change: dict[str, Any]
     assert told in str(error.value)
     assert "in-the-address" not in str(error.value)
     assert SECRET not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "is empty"),
+        ("in-the-file\nX: y", "has lines, spaces"),
+        ("in-the-file and", "has lines, spaces"),
+        ("é", "has"),
+    ],
+)
+def test_a_bearer_that_no_header_holds_is_refused(folder: Path, text: str, found: str) -> None:
+    token = put(folder / "token", text)
+    path = put(folder / "alerts.json", json.dumps({"targets": [webhook(folder, bearer_file=token)]}))
+    with pytest.raises(AlertsError, match=f"target oncall: bearer_file: {token} {found}") as error:
+        AlertsFile.read(path)
+    assert "in-the-file" not in str(error.value)
+
+
+def test_a_file_of_authorities_that_holds_none_is_refused(folder: Path) -> None:
+    authorities = put(folder / "ca.pem", "nothing of the kind")
+    path = put(folder / "alerts.json", json.dumps({"targets": [alertmanager(ca_file=authorities)]}))
+    with pytest.raises(
+        AlertsError, match=f"target am: ca_file: {authorities} holds no certificate; give a PEM file"
+    ):
+        AlertsFile.read(path)
+
+
+@pytest.mark.parametrize("host", ["höoks.example", "a_b.example", "[::1]:9093", "127.0.0.1", "u:p@hooks.example."])
+def test_every_host_that_there_can_be_is_taken(folder: Path, host: str) -> None:
+    path = put(folder / "alerts.json", json.dumps({"targets": [alertmanager(urls=[f"http://{host}/x%20y?z=1"])]}))
+    assert len(AlertsFile.read(path).targets) == 1
 
 
 @pytest.mark.parametrize(

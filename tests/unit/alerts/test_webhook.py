@@ -264,7 +264,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_not_trusted(tmp_path: Pa
     try:
         async with Sender(5.0) as sender:
             assert (await sender.post(url, b"{}", {})).failure == "connection"
-        async with Sender(5.0, str(ca)) as sender:
+        async with Sender(5.0, ssl.create_default_context(cafile=ca)) as sender:
             assert (await sender.post(url, b"{}", {})).failure is None
             other = url.replace("127.0.0.1", "localhost")  # the certificate is for the address
             assert (await sender.post(other, b"{}", {})).failure == "connection"
