@@ -147,6 +147,11 @@ def test_prometheus_asks_for_the_figures_of_alerts_where_they_are() -> None:
     assert str(found["port"]) == services["alerts"]["environment"]["SOTTO_METRICS_PORT"]
 
 
+def test_rules_about_jobs_are_about_those_that_are_scraped() -> None:
+    jobs = {job["job_name"] for job in yaml.safe_load(CONFIGURATION.read_text())["scrape_configs"]}
+    assert {job for rule in alerts() for job in re.findall(r'\bjob="([^"]*)"', rule["expr"])} == jobs
+
+
 def test_grafana_is_given_the_dashboard_and_the_prometheus_that_it_asks() -> None:
     services = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"]
     provisioning = DEPLOY / "grafana" / "provisioning"

@@ -17,8 +17,10 @@ from tests.unit.deployment.manifests import (
     container,
     environment,
     files,
+    of_kind,
     pod,
     read,
+    selects,
     settings,
     workloads,
 )
@@ -75,6 +77,20 @@ def test_the_service_is_the_command_with_its_settings(
     assert container(workload)["ports"] == [{"name": "metrics", "containerPort": taken.metrics_port}]
     probes = {name: container(workload)[name]["httpGet"]["path"] for name in ("livenessProbe", "readinessProbe")}
     assert probes == {"livenessProbe": "/livez", "readinessProbe": "/readyz"}
+
+
+def test_its_figures_are_found_by_name_whether_or_not_it_is_ready(component: Component) -> None:
+    (service,) = [
+        one["spec"]
+        for one in of_kind(component.manifests, "Service")
+        if selects({"matchLabels": one["spec"]["selector"]}, component.workload)
+    ]
+    assert service["clusterIP"] == "None"
+    assert service["publishNotReadyAddresses"] is True
+    (port,) = container(component.workload)["ports"]
+    assert [(one["port"], one["targetPort"]) for one in service["ports"]] == [
+        (port["containerPort"], port["name"])
+    ]
 
 
 def test_it_holds_no_noise_key(component: Component) -> None:
