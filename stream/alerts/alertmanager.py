@@ -97,9 +97,11 @@ class Alertmanager:
         """Send what has changed and what is due again, unless the target has just failed."""
         now = self._clock()
         self._tidy(now)
+        due = [alarm for alarm in self.firing.alarms.values() if self._is_due(alarm, now)]
+        if not due:  # also where those that were have gone to another process
+            self._metrics.waiting.set(0)
         if now < self._not_before:
             return
-        due = [alarm for alarm in self.firing.alarms.values() if self._is_due(alarm, now)]
         for start in range(0, len(due), BATCH):
             batch = due[start : start + BATCH]
             if not await self._post(batch, now):

@@ -148,6 +148,20 @@ async def test_what_was_not_taken_stays_due_and_is_sent_when_the_target_is_back(
     assert ground.figure("sotto_alerts_failures_total", reason="throttled") == 1
 
 
+async def test_nothing_waits_once_what_was_not_taken_goes_to_another_process(ground: Ground) -> None:
+    ground.receiver.behave = lambda _: web.Response(status=500)
+    ground.take(answer("above", 0), answer("above", 0, stream="early"))
+    ground.now += 400
+    await ground.sent()
+    ground.alertmanager.forget(lambda stream: stream == "late")
+    ground.now += 0.1  # while the target is left alone
+    await ground.sent()
+    assert ground.figure("sotto_alerts_waiting_seconds") == 400
+    ground.alertmanager.forget(lambda stream: stream == "early")
+    assert await ground.sent() == []
+    assert ground.figure("sotto_alerts_waiting_seconds") == 0
+
+
 async def test_one_member_of_a_cluster_is_enough(ground: Ground) -> None:
     dead = "http://127.0.0.1:1/"
     target = ground.target.model_copy(update={"urls": (dead, *ground.target.urls)})
