@@ -12,7 +12,7 @@ from schemas.windows import span_ms
 from stream.alerts.configuration import WebhookTarget
 from stream.alerts.messages import Alert
 from stream.alerts.metrics import Reason, TargetMetrics
-from stream.alerts.sending import Backoff, Outcome, Sender
+from stream.alerts.sending import LONGEST_RETRY_AFTER, Backoff, Outcome, Sender
 from stream.alerts.signing import signed_headers
 from stream.log import get_logger
 
@@ -41,15 +41,20 @@ class Webhook:
         self._stopping = stopping
         self._clock = clock
         self._backoff = backoff or Backoff()
+        self._not_before = float("-inf")
 
     async def deliver(self, alert: Alert, ours: Callable[[], bool]) -> bool:
         """Deliver one alert, or give it up; False if that is left to whoever has its partition next.
 
-        It is tried once however old it is, and then for as long as it is younger than the target's ``give_up``.
+        It is tried once however old it is, and then for as long as it is younger than the target's ``give_up``. What the target
+        has asked to wait for is waited for before the first try, too, if another alert was given up meanwhile.
         """
         refusals = 0
         body = alert.body
         try:
+            if (left := self._not_before - self._clock()) > 0:
+                self._metrics.waiting.set(max(self._clock() - alert.time, 0.0))
+                await self._rest(min(left, LONGEST_RETRY_AFTER))  # the clock may have been set back
             while ours() and not self._stopping.is_set():
                 outcome = await self._send(alert.key, body)
                 if outcome.failure is None:
@@ -77,6 +82,7 @@ class Webhook:
                     )
                     if reason == "refused":
                         self._backoff.reset()
+                    self._not_before = self._clock() + outcome.pause
                     return True
                 pause = self._backoff.next(outcome.pause)
                 log.warning(

@@ -220,6 +220,27 @@ async def test_an_alert_that_is_too_old_is_tried_once_counted_and_given_up(groun
     assert len(ground.receiver.requests) > 10
 
 
+async def test_a_target_that_asks_to_wait_is_left_alone_between_alerts_that_are_too_old(ground: Ground) -> None:
+    ground.receiver.behave = lambda number: (
+        web.Response(status=429, headers={"Retry-After": "7"}) if number < 3 else web.Response()
+    )
+    ground.now = NOW + 3601
+    assert await ground.deliver(alert(0), alert(1), alert(2), alert(3), give_up="1h") == [True] * 4
+    assert ground.pauses == [7.0, 7.0]
+    assert [key.rpartition("-")[2] for key in ground.receiver.keys] == ["0", "1", "2", "3"]
+    assert ground.figure("sotto_alerts_dropped_total", reason="old") == 2
+    assert ground.figure("sotto_alerts_delivered_total") == 2
+
+
+async def test_an_alert_that_waits_for_its_first_try_is_left_to_whoever_has_its_partition(ground: Ground) -> None:
+    ground.receiver.behave = lambda _: web.Response(status=503, headers={"Retry-After": "600"})
+    ground.now = NOW + 3601
+    ours = lambda: not ground.pauses  # noqa: E731
+    assert await ground.deliver(alert(0), alert(1), ours=ours, give_up="1h") == [True, False]
+    assert len(ground.receiver.requests) == 1
+    assert ground.pauses == [600.0]
+
+
 async def test_an_alert_that_is_refused_does_not_hold_up_those_behind_it(ground: Ground) -> None:
     ground.receiver.behave = lambda number: web.Response(status=422 if number <= 3 else 200)
     assert await ground.deliver(alert(0), alert(1)) == [True, True]
