@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Final
 
-MAX_LINKS = 40
+MAX_LINKS: Final = 40
 """Symbolic links followed from one to the next, as many as Linux follows."""
+MOUNTED = Path("/run/secrets")
+"""Where container engines mount secrets."""
 
 
 class SecretFileError(RuntimeError):
@@ -15,13 +18,21 @@ class SecretFileError(RuntimeError):
 
 
 def read_secret(path: Path) -> str:
-    """The text of an owner-only file in a folder that nobody else may write, without surrounding white space."""
+    """The text of an owner-only file in a folder that nobody else may write, without surrounding white space.
+
+    Both must be of this user or of root, whom no file is safe from.
+    """
     try:
-        mode = path.stat().st_mode
+        status = path.stat()
         if not _is_mounted_secret(path):
-            if stat.S_IMODE(mode) & 0o077:
+            if stat.S_IMODE(status.st_mode) & 0o077:
                 raise SecretFileError(f"file {path} is open to others; run 'chmod 600 {path}'")
             _refuse_open_folders(path)
+            if status.st_uid not in _trusted():
+                raise SecretFileError(
+                    f"file {path} belongs to another user (uid {status.st_uid}), who could change it; run "
+                    f"'chown {os.geteuid()} {path}', or this as that user"
+                )
         return path.read_bytes().decode("ascii", errors="replace").strip()
     except OSError as error:
         raise SecretFileError(f"cannot read file {path} ({error.strerror})") from None
@@ -75,25 +86,36 @@ def replace_secret(path: Path, text: str) -> None:
 def _refuse_open_folders(path: Path) -> None:
     """Refuse a file that others could put another one in the place of, by any folder on the way to it.
 
-    In a sticky folder such as /tmp nobody can replace what is ours or the administrator's.
+    In a sticky folder such as /tmp nobody but its owner can replace what is ours or the administrator's.
     """
+    trusted = _trusted()
     ways = [path.absolute()]
     while ways[-1].is_symlink() and len(ways) < MAX_LINKS:
         ways.append(ways[-1].parent / ways[-1].readlink())
     ways.append(path.resolve())
     for place in {place for way in ways for place in (way, *way.parents)}:
         folder = place.parent
-        mode = folder.stat().st_mode
-        if not stat.S_IMODE(mode) & 0o022:
+        status = folder.stat()
+        if status.st_uid not in trusted:
+            raise SecretFileError(
+                f"folder {folder} belongs to another user (uid {status.st_uid}), who could put another file in the place "
+                f"of {path}; use a folder of your own, or run this as that user"
+            )
+        if not stat.S_IMODE(status.st_mode) & 0o022:
             continue
         owner = place.lstat().st_uid if os.path.lexists(place) else os.geteuid()
-        if not mode & stat.S_ISVTX or owner not in {0, os.geteuid()}:
+        if not status.st_mode & stat.S_ISVTX or owner not in trusted:
             raise SecretFileError(
                 f"folder {folder} may be written by others, who could put another file in the place of {path}; run "
                 f"'chmod go-w {folder}', or use a folder of your own"
             )
 
 
+def _trusted() -> set[int]:
+    """This user and the administrator, who has another number where a user namespace shows root as nobody."""
+    return {0, os.geteuid(), Path("/").stat().st_uid}
+
+
 def _is_mounted_secret(path: Path) -> bool:
-    """Container engines mount secrets read-only for all users of the container, whatever the file's mode."""
-    return path.is_relative_to("/run/secrets")
+    """Container engines mount secrets read-only for all users of the container, whatever the file's mode and owner."""
+    return path.is_relative_to(MOUNTED)

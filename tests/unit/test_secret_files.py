@@ -11,6 +11,9 @@ import pytest
 from stream.noise import NoiseKey, NoiseKeyError
 from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret
 
+SOMEBODY = 12345
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+
 
 def own_folder(path: Path, mode: int = 0o700) -> Path:
     path.mkdir()
@@ -48,9 +51,74 @@ def test_a_sticky_folder_keeps_what_is_ours(tmp_path: Path) -> None:
     write_secret(folder / "kept", "secret")
     assert read_secret(folder / "kept") == "secret"
     if os.geteuid() == 0:
-        os.chown(folder / "kept", 12345, -1)
+        os.chown(folder / "kept", SOMEBODY, -1)
         with pytest.raises(SecretFileError, match="may be written by others"):
             read_secret(folder / "kept")
+
+
+@only_root
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o1777])
+def test_a_secret_in_a_folder_of_another_user_is_refused_even_to_root(tmp_path: Path, mode: int) -> None:
+    folder = own_folder(tmp_path / "theirs")
+    inner = own_folder(folder / "inner")
+    for kept in (folder / "kept", inner / "kept"):
+        write_secret(kept, "secret")
+    os.chown(folder, SOMEBODY, -1)
+    folder.chmod(mode)
+    for use in (
+        lambda: read_secret(folder / "kept"),
+        lambda: read_secret(inner / "kept"),
+        lambda: write_secret(folder / "new", "secret"),
+        lambda: replace_secret(folder / "kept", "other"),
+    ):
+        with pytest.raises(SecretFileError, match=f"folder {folder} belongs to another user"):
+            use()
+    assert not (folder / "new").exists()
+
+
+@only_root
+def test_so_is_another_users_file(tmp_path: Path) -> None:
+    write_secret(tmp_path / "kept", "secret")
+    os.chown(tmp_path / "kept", SOMEBODY, -1)
+    (tmp_path / "link").symlink_to("kept")
+    for path in (tmp_path / "kept", tmp_path / "link"):
+        with pytest.raises(SecretFileError, match=f"file {path} belongs to another user .*'chown 0 {path}'"):
+            read_secret(path)
+
+
+@only_root
+def test_what_is_roots_or_ones_own_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Kubernetes lays a Secret out: a sticky folder, with links to the version in force; and as one has it at home."""
+    version = own_folder(tmp_path / "..2026_11_24", 0o755)
+    write_secret(version / "noise.key", "secret")
+    (version / "noise.key").chmod(0o400)
+    (tmp_path / "..data").symlink_to(version.name)
+    (tmp_path / "noise.key").symlink_to("..data/noise.key")
+    home = own_folder(tmp_path / "home")
+    write_secret(home / "noise.key", "secret")
+    for path in (home, home / "noise.key"):
+        os.chown(path, SOMEBODY, -1)
+    tmp_path.chmod(0o1777)
+    assert read_secret(tmp_path / "noise.key") == "secret"
+    monkeypatch.setattr("stream.secret_files.os.geteuid", lambda: SOMEBODY)
+    assert read_secret(tmp_path / "noise.key") == "secret"
+    assert read_secret(home / "noise.key") == "secret"
+
+
+def test_what_a_container_engine_mounts_is_read_whosever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = own_folder(tmp_path / "secrets")
+    write_secret(folder / "noise_key", "secret")
+    (folder / "noise_key").chmod(0o440)
+    folder.chmod(0o777)
+    if os.geteuid() == 0:
+        for path in (folder, folder / "noise_key"):
+            os.chown(path, SOMEBODY, SOMEBODY)
+    with pytest.raises(SecretFileError):
+        read_secret(folder / "noise_key")
+    monkeypatch.setattr("stream.secret_files.MOUNTED", folder)
+    assert read_secret(folder / "noise_key") == "secret"
 
 
 def test_a_key_is_rotated_where_a_symbolic_link_leads_and_the_link_stays(tmp_path: Path) -> None:
