@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from stream.data.errors import DataError, PredicateError, UnreadableError
-    from stream.data.expressions import Predicate, attributes_of, cells
+    from stream.data.expressions import Predicate, attributes_of
     from stream.data.fingerprints import fingerprint
+    from stream.data.masks import cells
     from stream.data.neighbors import (
         count_sensitivity,
         groups_sensitivity,
@@ -53,8 +54,9 @@ __all__ = [
 
 _HOMES: Final = {
     "errors": ("DataError", "PredicateError", "UnreadableError"),
-    "expressions": ("Predicate", "attributes_of", "cells"),
+    "expressions": ("Predicate", "attributes_of"),
     "fingerprints": ("fingerprint",),
+    "masks": ("cells",),
     "neighbors": ("count_sensitivity", "groups_sensitivity", "rows_are_public", "total_sensitivity"),
     "predicates": ("PredicateParser", "parse"),
     "reading": ("GuardedReader", "ReadingLimits"),

@@ -15,8 +15,9 @@ from schemas import Domain, TableSource
 from stream.data.cache import BoundedCache
 from stream.data.encoding import CodeArray
 from stream.data.errors import DataError, shown
-from stream.data.expressions import Codes, Cuts, Predicate, evaluate, membership
+from stream.data.expressions import Codes, Cuts, Predicate, evaluate
 from stream.data.frames import Frame
+from stream.data.masks import membership
 from stream.data.people import People, choose, contribution_key
 from stream.data.rows import Rows
 from stream.data.sums import summable

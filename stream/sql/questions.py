@@ -9,9 +9,10 @@ from itertools import pairwise, product
 from math import prod
 from typing import Any, Final
 
-from schemas import MAX_PREDICATE_LENGTH, Bins, Categories, Domain, Integers, TableSource
+from schemas import Bins, Categories, Domain, GrantRecord, Integers, TableSource
 from stream.asking.labels import Group, groups_of
 from stream.sql.aggregates import DISTINCT, Measured
+from stream.sql.checks import Check
 from stream.sql.errors import StatementError
 from stream.sql.statements import Column, Grouped, Statement
 
@@ -37,13 +38,14 @@ class Plan:
     questions: tuple[Question, ...]
 
 
-def plan(statement: Statement, source: TableSource) -> Plan:
+def plan(statement: Statement, source: TableSource, grant: GrantRecord) -> Plan:
     """What to ask of a stream on the source.
 
     Counts by groups are one question for all groups. Sums, means and counts of people are one for each, of at most 256.
+    Whatever a worker would refuse is refused here: none is charged beside one that cannot be answered.
 
     Raises:
-        StatementError: the source has no such attribute, or too much is asked at once.
+        StatementError: the source has no such attribute, a condition is none, the stream does not answer such questions, or too much is asked at once.
     """
     named = _Attributes(source)
     columns = tuple(_resolved(column, named) for column in statement.columns)
@@ -51,6 +53,8 @@ def plan(statement: Statement, source: TableSource) -> Plan:
         if isinstance(column, Measured) and column.person is not None:
             _require_person(column.person, source)
     groups = tuple(named.find(attribute, "GROUP BY") for attribute in statement.groups)
+    check = Check(source, grant)
+    check.groups(groups)
     rows = groups_of(source, groups) or ()
     questions: list[Question] = []
     for place, column in enumerate(columns):
@@ -61,6 +65,8 @@ def plan(statement: Statement, source: TableSource) -> Plan:
             f"{len(questions):,} questions are asked, one for each sum, mean or count of people of each group; ask at most {MAX_QUESTIONS} at once: "
             "take fewer groups, or COUNT(*), which is one question for all groups"
         )
+    for question in questions:
+        check.question(columns[question.column].name, question.query)
     return Plan(columns, rows, tuple(questions))
 
 
@@ -122,8 +128,6 @@ def _questions(place: int, column: Measured, source: TableSource, groups: tuple[
 
 
 def _query(column: Measured, where: str | None) -> dict[str, Any]:
-    if where is not None and len(where) > MAX_PREDICATE_LENGTH:
-        raise StatementError(f"the condition has more than {MAX_PREDICATE_LENGTH} characters; shorten it")
     match column.form:
         case "count":
             return {"where": where or "TRUE"}

@@ -83,7 +83,7 @@ class Asking:
             Invalid: there are several, or it cannot be asked this.
         """
         aim = target(statement.table, sources, grants)
-        made = plan(statement, aim.source)
+        made = plan(statement, aim.source, aim.grant)
         stream = aim.grant.spec.stream
         queries = tuple(
             Query.model_validate({"stream": stream, "id": f"{new_id}-{number}", **question.query})

@@ -149,6 +149,19 @@ def test_a_command_that_needs_more_names_the_extra_in_one_line(arguments: list[s
     assert line.endswith(f"is not installed; run: pip install 'sotto-dp[{extra}]'")
 
 
+def test_a_client_alone_checks_a_statement_before_it_is_asked() -> None:
+    code = """
+from schemas import Integers
+from stream import sql
+from stream.data import PredicateParser
+
+sql.read("SELECT COUNT(*) FROM t WHERE age > 3")
+PredicateParser({"age": Integers(kind="integers", minimum=0, maximum=9)}).parse("age > 3")
+"""
+    done = run(WITHOUT.format(missing=set(EXTRAS), code=code))
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_driver_names_its_extra() -> None:
     done = run(WITHOUT.format(missing={"polars"}, code="from sotto import Driver"))
     told = "stream.errors.Missing: polars is not installed; run: pip install 'sotto-dp[worker]'"

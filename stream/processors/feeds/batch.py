@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from schemas.sources import Domain
 from stream.data.events import Events
-from stream.data.expressions import Codes, Predicate, evaluate, membership
+from stream.data.expressions import Codes, Predicate, evaluate
+from stream.data.masks import membership
 
 Column = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

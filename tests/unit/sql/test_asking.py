@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import polars as pl
 import pytest
 
-from sotto import Driver, Exhausted, Invalid, Rejected, Table, Unknown
+from sotto import Driver, Exhausted, Invalid, StatementError, Table, Unknown
 
 RNG = random.Random(7)
 ROWS = 400
@@ -166,19 +166,63 @@ def test_streams_without_numbers_and_sources_without_rows_are_told_apart() -> No
 
 
 @pytest.mark.parametrize(
-    ("statement", "error", "words"),
+    ("columns", "words"),
     [
-        ("SELECT COUNT(*) FROM few GROUP BY agee", Invalid, "age"),
-        ("SELECT AVG(bmi) FROM few", Invalid, "not declared as integers"),
-        ("SELECT COUNT(*) FROM few WHERE height > 3", Rejected, "no declared attribute"),
-        ("SELECT COUNT(*) FROM few WHERE age IS NULL", Rejected, "IS is not allowed"),
+        ("AVG(bmi)", "not declared as integers"),
+        ("COUNT(*) FILTER (WHERE height > 3) AS b", "column 'b', where \"height\" > 3: character 1: no declared"),
+        ("COUNT(*) FILTER (WHERE age IS NULL) AS b", "IS is not allowed"),
+        ("COUNT(*) FILTER (WHERE age LIKE 5) AS b", "LIKE is not allowed"),
+        ("COUNT(*) FILTER (WHERE \"Sex\" = 'X') AS b", "no declared value of 'Sex'"),
+        ("COUNT(*) FILTER (WHERE age > 2" + "0" * 5000 + ") AS b", "more than 2048 characters"),
     ],
 )
-def test_what_the_source_does_not_declare_is_refused(statement: str, error: type[Exception], words: str) -> None:
+def test_what_one_column_may_not_ask_is_refused_before_the_others_are_charged(columns: str, words: str) -> None:
     few = driver()
-    with pytest.raises(error, match=words):
-        few.sql(statement)
+    with pytest.raises(StatementError) as refused:
+        few.sql(f"SELECT COUNT(*) AS n, {columns} FROM few")  # noqa: S608
+    assert words in str(refused.value)
+    with pytest.raises(StatementError, match="there are age"):
+        few.sql("SELECT COUNT(*) FROM few GROUP BY agee")
+    with pytest.raises(StatementError, match="twice"):
+        few.sql("SELECT age, COUNT(*) FROM few GROUP BY age, AGE")
     assert few.grant("patients", "few").answered == 0
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "column", "words"),
+    [
+        (
+            {"attributes": ["age"]},
+            "COUNT(*) FILTER (WHERE \"Sex\" = 'F') AS b",
+            "'Sex' is none of the mechanism.attributes",
+        ),
+        ({"attributes": ["Sex"]}, "SUM(age) AS b", "'age' is none of the mechanism.attributes"),
+        ({"attributes": ["age"], "worst_case": True}, "SUM(age) AS b", "multiplicative weights"),
+        ({"attributes": ["age"]}, "COUNT(DISTINCT who) AS b", "counts rows and no people"),
+    ],
+)
+def test_what_a_stream_of_pmw_does_not_answer_is_refused_before_the_rest_is_charged(
+    mechanism: Mapping[str, object], column: str, words: str
+) -> None:
+    made = Driver(bytes(32))
+    people = FRAME.with_columns(who=pl.int_range(pl.len()).cast(pl.String))
+    made.register({**SOURCE, "person": "who", "contribution": 1}, people)
+    worst = {"rows": ROWS} if "worst_case" in mechanism else {}
+    made.open(
+        {"stream": "s", "source": "patients", "mechanism": {"kind": "pmw", **mechanism, **worst}, "epsilon": 50}
+    )
+    with pytest.raises(StatementError, match=f"column 'b': .*{words}"):
+        made.sql(f"SELECT COUNT(*) AS n, {column} FROM s")  # noqa: S608
+    assert made.grant("patients", "s").answered == 0
+
+
+def test_more_groups_than_any_stream_answers_are_refused_before_the_rest_is_charged() -> None:
+    ages = {"kind": "integers", "minimum": 0, "maximum": 99}
+    made = Driver(bytes(32))
+    made.register({**SOURCE, "attributes": {"age": ages, "bmi": {**ages, "maximum": 59}}}, FRAME)
+    made.open({"stream": "s", "source": "patients", "mechanism": LAPLACE, "epsilon": 1})
+    with pytest.raises(StatementError, match="6,000 groups"):
+        made.sql("SELECT age, bmi, COUNT(*) FROM s GROUP BY age, bmi")
 
 
 def test_letters_of_the_other_case_are_found_where_that_is_clear() -> None:

@@ -15,7 +15,8 @@ from schemas import MAX_CATEGORIES, MAX_UNIVERSE, TableSource, Term
 from schemas import Integers as IntegerDomain
 from stream.accounting.hypotheses import WEIGHT_STEPS
 from stream.data import Predicate, TableStore, attributes_of, cells, sum_sensitivity
-from stream.data.expressions import AllOf, Codes, membership
+from stream.data.expressions import AllOf, Codes
+from stream.data.masks import membership
 from stream.mechanisms.estimate_questions import Groups, Linear, Mean, Question, extent_of
 from stream.mechanisms.tensor_sums import (
     Corners,
