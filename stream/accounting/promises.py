@@ -33,6 +33,7 @@ from schemas import (
 from schemas.queries import MAX_CANDIDATES
 from stream.accounting.answers import promised_answers
 from stream.accounting.charged import charged_answers, extended_beta
+from stream.figures import bound
 
 VACUOUS = "vacuous: it says no more than the number of rows does"
 """What is said of a promise that a constant answer would keep."""
@@ -56,7 +57,7 @@ class Promise:
 
     def __str__(self) -> str:
         """The promise as a sentence, without its full stop."""
-        told = f"{self.before}{_figure(self.alpha)}{self.after} with probability {self.probability:g} {self.over}"
+        told = f"{self.before}{bound(self.alpha, grouped=True)}{self.after} with probability {self.probability:g} {self.over}"
         return "; ".join(part for part in (told, self.remark, self.warning) if part)
 
 
@@ -177,7 +178,3 @@ def _charged(calibration: Calibration) -> str:
 
 def _first(count: int, what: str) -> str:
     return f"over the first {count:,} {what}s" if count > 1 else f"over the first {what}"
-
-
-def _figure(alpha: float) -> str:
-    return f"{alpha:.4g}" if alpha < 1e4 else f"{alpha:,.0f}"

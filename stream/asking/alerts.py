@@ -12,6 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from schemas import Answer, registered_as
 from schemas.windows import moment_ms
+from stream.figures import bound, estimate
 
 ABOVE: Final = b'"above"'
 """What the bytes of every alert hold."""
@@ -70,7 +71,8 @@ def estimate_text(answer: Answer) -> str:
     """The number that an alert came with and its ±, or nothing."""
     if answer.estimate is None:
         return ""
-    return f"{answer.estimate:.6g}" + ("" if answer.alpha is None else f" ± {answer.alpha:.4g}")
+    told = estimate(answer.estimate, answer.alpha)
+    return told if answer.alpha is None else f"{told} ± {bound(answer.alpha)}"
 
 
 def window_text(answer: Answer) -> str:

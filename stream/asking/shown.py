@@ -7,6 +7,10 @@ from html import escape
 from typing import Any
 
 from schemas import Answer
+from stream.figures import bound, estimate
+
+ERROR = " ±"
+"""Behind a column's name: the column of what its numbers are off by at most, with the stream's probability 1 − β."""
 
 MAX_LINES = 10
 """Most results that are listed in a terminal."""
@@ -22,9 +26,9 @@ def line(answer: Answer) -> str:
     """One line: stream, what it says with its ± and its price, and the privacy loss of the stream so far."""
     parts = [f"{answer.stream}{about(answer)}:"]
     if answer.estimate is not None:
-        parts.append(f"{answer.estimate:.6g}")
+        parts.append(estimate(answer.estimate, answer.alpha))
     elif answer.estimates is not None:
-        shown = ", ".join(f"{number:.6g}" for number in answer.estimates[:MAX_LINES])
+        shown = ", ".join(estimate(number, answer.alpha) for number in answer.estimates[:MAX_LINES])
         more = len(answer.estimates) - MAX_LINES
         parts.append(f"[{shown}{f', … {more} more' if more > 0 else ''}]")
     elif answer.choice is not None:
@@ -32,7 +36,7 @@ def line(answer: Answer) -> str:
     else:
         parts.append(answer.outcome)
     if answer.alpha is not None:
-        parts.append(f"± {answer.alpha:.4g}")
+        parts.append(f"± {bound(answer.alpha)}")
     if answer.reason:
         parts.append(f"({answer.reason})")
     if answer.price is not None and answer.outcome != "rejected":
@@ -76,7 +80,7 @@ def table(rows: Sequence[Mapping[str, Any]], warnings: Sequence[str] = ()) -> st
     head = "".join(f"<th>{escape('±' if name == 'alpha' else name)}</th>" for name in names) + "<th></th>" * bars
     body = "".join(
         "<tr>"
-        + "".join(f"<td>{_cell(row.get(name))}</td>" for name in names)
+        + "".join(f"<td>{_cell(row, name)}</td>" for name in names)
         + (f"<td>{_bar(row, scale)}</td>" if scale is not None else "")
         + "</tr>"
         for row in shown
@@ -86,18 +90,26 @@ def table(rows: Sequence[Mapping[str, Any]], warnings: Sequence[str] = ()) -> st
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
 
-def _cell(value: Any) -> str:
+def _cell(row: Mapping[str, Any], name: str) -> str:
+    value = row.get(name)
     if isinstance(value, float):
-        return f"{value:.6g}"
+        is_bound = name == "alpha" or name.endswith(ERROR)
+        return bound(value) if is_bound else estimate(value, _alpha(row, name))
     return "" if value is None else escape(str(value))
 
 
+def _alpha(row: Mapping[str, Any], name: str) -> float | None:
+    """What the number of a column is off by; None where its row does not say."""
+    found: float | None = row.get("alpha" if name == "estimate" else name + ERROR)
+    return found
+
+
 def _ends(row: Mapping[str, Any]) -> tuple[float, float] | None:
-    estimate = row.get("estimate")
-    if estimate is None:
+    middle = row.get("estimate")
+    if middle is None:
         return None
     alpha = row.get("alpha") or 0.0
-    return estimate - alpha, estimate + alpha
+    return middle - alpha, middle + alpha
 
 
 def _scale(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
@@ -120,9 +132,10 @@ def _bar(row: Mapping[str, Any], scale: tuple[float, float]) -> str:
 
     left, right, middle = at(ends[0]), at(ends[1]), at(row["estimate"])
     half = _HEIGHT / 2
+    told = [estimate(end, _alpha(row, "estimate")) for end in ends]
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img" '
-        f'aria-label="{ends[0]:.6g} to {ends[1]:.6g}">'
+        f'aria-label="{told[0]} to {told[1]}">'
         f'<line x1="{left:.1f}" x2="{right:.1f}" y1="{half}" y2="{half}" stroke="currentColor"/>'
         f'<line x1="{left:.1f}" x2="{left:.1f}" y1="{half - 4}" y2="{half + 4}" stroke="currentColor"/>'
         f'<line x1="{right:.1f}" x2="{right:.1f}" y1="{half - 4}" y2="{half + 4}" stroke="currentColor"/>'

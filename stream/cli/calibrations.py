@@ -11,6 +11,7 @@ from schemas import (
     RunningCountCalibration,
     SparseVectorCalibration,
 )
+from stream.figures import bound
 
 
 def noise_in_words(calibration: Calibration) -> str:  # noqa: PLR0911 - one for each kind of calibration
@@ -68,5 +69,5 @@ def _sparse_vector_in_words(calibration: SparseVectorCalibration) -> str:
     if calibration.numbers == "fresh" and calibration.epsilon_answer:
         parts += f", ε₃ {calibration.epsilon_answer:.4g}"
     if calibration.numbers != "none":
-        parts += f", numbers within {calibration.answer_alpha:.4g}"
+        parts += f", numbers within {bound(calibration.answer_alpha, grouped=True)}"
     return f"{parts}, shift {calibration.shift * calibration.grid:.4g}"

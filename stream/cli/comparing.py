@@ -18,6 +18,7 @@ from stream.accounting.promises import VACUOUS
 from stream.accounting.setting import Movement, Setting
 from stream.cli.documents import read_as
 from stream.cli.output import CommandError, console, show_json, show_table
+from stream.figures import bound
 
 FormName = StrEnum("FormName", {form.upper(): form for form in FORMS})  # type: ignore[misc]
 
@@ -209,7 +210,7 @@ def _print(wanted: Wanted, found: tuple[Choice, ...]) -> None:
                 [
                     "→" if one is applying[0] else "",
                     one.kind,
-                    f"{one.alpha:.4g}{' (vacuous)' if one.vacuous else ''}",
+                    f"{_alpha(one)}{' (vacuous)' if one.vacuous else ''}",
                     *([_epsilon(one)] if needed else []),
                     one.why,
                 ]
@@ -224,8 +225,12 @@ def _print(wanted: Wanted, found: tuple[Choice, ...]) -> None:
     _print_choice(applying[0], wanted)
 
 
+def _alpha(choice: Choice) -> str:
+    return "none" if choice.alpha is None else bound(choice.alpha, grouped=True)
+
+
 def _epsilon(choice: Choice) -> str:
-    return "none" if choice.epsilon is None else f"{choice.epsilon:.4g}"
+    return "none" if choice.epsilon is None else bound(choice.epsilon)
 
 
 def _print_others(others: list[Choice]) -> None:
@@ -243,9 +248,9 @@ def _print_choice(best: Choice, wanted: Wanted) -> None:
     if wanted.epsilon is None:
         console.print(f"→ take {best.kind}: the least ε, {_epsilon(best)}, for an α of {wanted.alpha:g}")
     else:
-        console.print(f"→ take {best.kind}: the least α, {best.alpha:.4g}{what.get(wanted.form, '')}")
+        console.print(f"→ take {best.kind}: the least α, {_alpha(best)}{what.get(wanted.form, '')}")
     if not _keeps(best, wanted):
-        more = "no ε is enough" if best.epsilon is None else f"that takes ε {best.epsilon:.4g}"
+        more = "no ε is enough" if best.epsilon is None else f"that takes ε {bound(best.epsilon)}"
         console.print(f"  it does not keep to an α of {wanted.alpha:g}: {more}")
     if best.vacuous:
         console.print(f"  {VACUOUS}")

@@ -36,6 +36,7 @@ from stream.cli.output import AsJson, CommandError, console, say, show_json, sho
 from stream.cli.plotting import plot_error
 from stream.cli.question_charges import charge_of
 from stream.cli.standing_plans import show_standing
+from stream.figures import bound
 
 FINE_GRID = 1 / 1024
 """Fine enough that rounding to the grid does not show in α."""
@@ -290,7 +291,7 @@ def _lazy_alpha(spec: StreamSpec, setting: Setting) -> float:
 def _print_plainest(spec: StreamSpec, setting: Setting) -> None:
     if isinstance(spec.mechanism, SparsePmw | SparseProject):
         console.print(
-            f"a lazy_histogram of the same ε keeps such questions within ±{_lazy_alpha(spec, setting):.4g}"
+            f"a lazy_histogram of the same ε keeps such questions within ±{bound(_lazy_alpha(spec, setting), grouped=True)}"
         )
 
 
@@ -313,7 +314,7 @@ def _needs(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]:
     needs: dict[str, str] = {}
     for name, question in questions:
         try:
-            needs[name] = f"{question():.6g}"
+            needs[name] = bound(question())
         except PlanError as error:
             needs[name] = f"(none: {error})"
     return needs
@@ -330,8 +331,8 @@ def _print(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibratio
             [
                 "→" if one == chosen else "",
                 name_of(one),
-                f"{one.alpha:.4g}{' (vacuous)' if one.vacuous else ''}",
-                f"{rank(one):.4g}",
+                f"{bound(one.alpha, grouped=True)}{' (vacuous)' if one.vacuous else ''}",
+                bound(rank(one), grouped=True),
                 noise_in_words(one),
             ]
             for one in listed

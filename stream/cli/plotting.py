@@ -17,6 +17,7 @@ from stream.accounting.plans import name_of, rank
 from stream.accounting.promises import least_vacuous
 from stream.accounting.setting import Setting
 from stream.cli.output import CommandError
+from stream.figures import bound
 from stream.simulation import Measurement, Report
 
 # The colours of Okabe and Ito, which everybody can tell apart, and a mark for those who print without colours.
@@ -98,7 +99,7 @@ def _mark_chosen(axes: Any, spec: StreamSpec, chosen: Calibration, against: Agai
         markerfacecolor="none",
         markeredgecolor="black",
         linestyle="none",
-        label=f"chosen: {name_of(chosen)} at {what}, α {rank(chosen):.4g}",
+        label=f"chosen: {name_of(chosen)} at {what}, α {bound(rank(chosen), grouped=True)}",
     )
 
 

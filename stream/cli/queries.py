@@ -20,6 +20,7 @@ from stream.cli.documents import read_document
 from stream.cli.output import CommandError, say, show_json, show_table, visible
 from stream.client import AsyncClient
 from stream.errors import Timeout
+from stream.figures import bound, estimate
 from stream.processors.exhaustion import says_exhausted
 
 
@@ -137,7 +138,11 @@ def _show(answer: Answer, *, as_json: bool) -> None:
     if groups is not None:
         names = list(groups[0])
         cells = zip(groups, answer.estimates or (), strict=True)
-        show_table("", [*names, "count"], ([*(str(one[name]) for name in names), f"{n:,.6g}"] for one, n in cells))
+        show_table(
+            "",
+            [*names, "count"],
+            ([*(str(one[name]) for name in names), estimate(n, answer.alpha, grouped=True)] for one, n in cells),
+        )
 
 
 def _json_object(argument: str) -> dict[str, Any]:
@@ -180,13 +185,13 @@ async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_js
 def _line(answer: Answer, *, with_estimates: bool = True) -> str:
     parts = [f"{answer.stream}{about(answer)}", answer.id, answer.outcome]
     if answer.estimate is not None:
-        parts.append(f"{answer.estimate:.6g}")
+        parts.append(estimate(answer.estimate, answer.alpha))
     if answer.estimates is not None and with_estimates:
-        parts.append(", ".join(f"{number:.6g}" for number in answer.estimates))
+        parts.append(", ".join(estimate(number, answer.alpha) for number in answer.estimates))
     if answer.choice is not None:
         parts.append(f"'{answer.choice}'")
     if answer.alpha is not None:
-        parts.append(f"(±{answer.alpha:.4g}, {answer.basis})" if answer.basis else f"(±{answer.alpha:.4g})")
+        parts.append(f"(±{bound(answer.alpha)}, {answer.basis})" if answer.basis else f"(±{bound(answer.alpha)})")
     line = " ".join(parts)
     if answer.price is not None and answer.outcome != "rejected":
         line += f" for ε {answer.price:.4g}" if answer.price else " for nothing"

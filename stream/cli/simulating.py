@@ -15,6 +15,7 @@ from stream.cli.documents import read_as
 from stream.cli.output import AsJson, CommandError, amount, asked, say, show_json, show_table
 from stream.cli.plotting import new_figure, plot_simulation
 from stream.cli.public_data import RegisteredSources, public_data
+from stream.figures import bound
 from stream.simulation import Figures, Report, read_questions
 from stream.simulation import simulate as simulate_stream
 
@@ -233,8 +234,8 @@ def _promised(one: Figures) -> str:
     if one.alpha is None:
         return "nothing"
     least, largest = one.alpha
-    shown = _figure(largest)
-    return f"{_figure(least)} … {shown}" if least < 0.99 * largest else shown
+    shown = bound(largest, grouped=True)
+    return f"{bound(least, grouped=True)} … {shown}" if least < 0.99 * largest else shown
 
 
 def _broken(one: Figures) -> str:

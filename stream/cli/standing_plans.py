@@ -29,6 +29,7 @@ from stream.asking.standing import declared_topic, standing_words, windows_words
 from stream.cli.calibrations import noise_in_words
 from stream.cli.documents import read_as
 from stream.cli.output import CommandError, amount, say, show_json, show_table
+from stream.figures import bound
 from stream.processors.budget.openings import setting_of
 from stream.processors.budget.standing import completed, groups_of, promised_windows
 
@@ -149,7 +150,7 @@ def _print(plan: StandingPlan, other: StandingPlan | str, source: EventsSource) 
         f"{spec.stream}: {spec.mechanism.kind}, ε {spec.epsilon:g}, δ {spec.delta:g}, β {spec.beta:g}, {plan.groups:,} groups a window",
         ["", "calibration", "α", "noise"],
         [
-            ["→" if one == chosen else "", name_of(one), f"{one.alpha:.4g}", noise_in_words(one)]
+            ["→" if one == chosen else "", name_of(one), bound(one.alpha, grouped=True), noise_in_words(one)]
             for one in plan.calibrations
         ],
     )
@@ -170,7 +171,7 @@ def _compared(plan: StandingPlan, other: StandingPlan | str) -> str:
         return f"{name} for the same ε: none ({other})"
     what = "each window's numbers" if running else "the numbers so far"
     kind = "" if other.spec.mechanism.kind == "running_count" else f" ({other.spec.mechanism.kind})"
-    return f"{name} for the same ε{kind}: {what} within ±{other.chosen.alpha:.4g} over {other.windows:,} windows"
+    return f"{name} for the same ε{kind}: {what} within ±{bound(other.chosen.alpha, grouped=True)} over {other.windows:,} windows"
 
 
 def _days(days: float) -> str:

@@ -12,6 +12,7 @@ from stream.cli.output import say, show_json, show_table
 from stream.cli.queries import ExitStatus, exit_status, seconds, warn
 from stream.client import AsyncClient
 from stream.errors import Timeout
+from stream.figures import bound, estimate
 from stream.sql import ERROR, Table, cost_line
 
 
@@ -60,4 +61,5 @@ def _cell(row: dict[str, Any], name: str) -> str:
     number, error = row[name], row[name + ERROR]
     if number is None:
         return "–"
-    return f"{number:,.6g}" if error is None else f"{number:,.6g} ± {error:,.4g}"
+    told = estimate(number, error, grouped=True)
+    return told if error is None else f"{told} ± {bound(error, grouped=True)}"

@@ -22,6 +22,7 @@ from schemas import Amount, registered_as
 from stream.cli.monitor_address import monitor_of
 from stream.cli.output import CommandError, console, visible
 from stream.cli.periods import moment
+from stream.figures import bound
 from stream.monitor.models import (
     MemberRow,
     Overview,
@@ -220,7 +221,9 @@ def _stream_cells(line: StreamRow, *, wide: bool) -> list[Text]:
     dry = "–" if row.dry_in is None else _duration(row.dry_in)
     rest = [
         Text(f"{row.answered:,}"),
-        Text(f"{row.alpha:.4g}{' (vacuous)' if any(one.warning for one in row.promises) else ''}"),
+        Text(
+            f"{bound(row.alpha, grouped=True)}{' (vacuous)' if any(one.warning for one in row.promises) else ''}"
+        ),
         Text(dry),
     ]
     return [name, state, _text(row.mechanism), bar + Text(used), *rates, *rest]

@@ -18,6 +18,7 @@ from stream.demo import many
 from stream.demo.asking import answered
 from stream.demo.report import Check
 from stream.estimates import shares_of
+from stream.figures import bound
 
 CENSUS, SURVEY = "census", "survey"
 EPSILON, DELTA = 1.0, 1e-6
@@ -116,7 +117,9 @@ def _within(truths: Sequence[float]) -> Judge:
             for answer, truth in zip(told.answers, truths, strict=True)
         ]
         worst, alpha = max(errors)
-        return f"{len(errors)} numbers, worst off by {worst:.4g} of ±{alpha:.4g}", all(e <= a for e, a in errors)
+        return f"{len(errors)} numbers, worst off by {worst:.4g} of ±{bound(alpha)}", all(
+            e <= a for e, a in errors
+        )
 
     return judge
 
@@ -162,7 +165,7 @@ def _answers(people: _People) -> list[Stop]:
         [answer] = told.answers
         lost = max(decades.values()) - decades.get(answer.choice or "", -(10**9))
         alpha = answer.alpha or 0.0
-        return f"chose '{answer.choice}', {lost} below the best of ±{alpha:.4g}", lost <= alpha
+        return f"chose '{answer.choice}', {lost} below the best of ±{bound(alpha)}", lost <= alpha
 
     return [
         Stop(laplace, questions, _within(truths)),

@@ -11,12 +11,10 @@ from schemas import GrantRecord, Query, SourceRecord
 from stream.asking import Results, shown
 from stream.asking.costs import cost_of
 from stream.asking.frames import Framed
+from stream.asking.shown import ERROR
 from stream.sql.questions import Plan, plan
 from stream.sql.statements import Grouped, Statement
 from stream.sql.targets import Target, target
-
-ERROR = " ±"
-"""Behind a column's name: the column of what its numbers are off by at most, with the stream's probability 1 − β."""
 
 
 class Table(Framed, Sequence[dict[str, Any]]):

@@ -1,0 +1,84 @@
+"""What is printed of a number is as near to it as what is printed of its bound says."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import Answer
+from stream.accounting.promises import Promise
+from stream.asking import shown
+from stream.asking.alerts import estimate_text
+from stream.cli import queries, statements
+from stream.figures import bound, estimate
+
+
+@pytest.mark.parametrize(
+    ("number", "alpha", "expected"),
+    [
+        (12345678.0, 4.0, "12345678 ± 4"),
+        (12345678.4, 4.0, "12345678.4 ± 4"),
+        (31978.23456, 60.31421, "31978.23 ± 60.32"),
+        (0.331234567, 0.01234501, "0.33123 ± 0.01235"),
+        (23.456, 12345.2, "23 ± 12346"),
+        (1200000.0, 1200000.0, "1200000 ± 1200000"),
+        (-0.00001, 60.3, "0 ± 60.3"),
+        (5.0, 9.99999, "5 ± 10"),
+        (1e300, 1e290, "1e+300 ± 1e+290"),
+        (2e-9, 1.23456e-9, "2e-9 ± 1.235e-9"),
+        (1.23456789, 0.0, "1.23456789 ± 0"),
+        (0.1, 0.1, "0.1 ± 0.1"),
+    ],
+)
+def test_a_number_ends_where_its_bound_does(number: float, alpha: float, expected: str) -> None:
+    assert f"{estimate(number, alpha)} ± {bound(alpha)}" == expected
+
+
+def test_a_number_without_a_bound_keeps_its_whole_digits() -> None:
+    assert estimate(12345678.0, None) == "12345678"
+    assert estimate(1 / 3, None) == "0.333333"
+    assert estimate(12345678.0, 4.0, grouped=True) == "12,345,678"
+    assert bound(float("inf")) == "inf"
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(FINITE, st.floats(0.0, allow_infinity=False))
+def test_what_is_printed_is_within_what_is_printed(number: float, alpha: float) -> None:
+    told, promised = (
+        Fraction(text.replace(",", "")) for text in (estimate(number, alpha), bound(alpha, grouped=True))
+    )
+    assert promised >= Fraction(alpha) * (1 - Fraction(1, 10**12))
+    assert promised <= Fraction(alpha) * Fraction(1002, 1000) or promised - Fraction(alpha) < 1
+    assert abs(told - Fraction(number)) <= max(
+        Fraction(alpha) / 1000, abs(Fraction(number)) / 10**15, Fraction(1, 10**300)
+    )
+    assert estimate(number, alpha).count("e") <= 1
+
+
+def answer(**numbers: object) -> Answer:
+    return Answer.model_validate({"id": "q", "stream": "s", "outcome": "answer", "alpha": 4.00004, **numbers})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        shown.line(answer(estimate=12345678.0)),
+        shown.line(answer(estimates=(12345678.0, 1.0))),
+        shown.table([{"estimate": 12345678.0, "alpha": 4.00004}]),
+        shown.table([{"n": 12345678.0, "n ±": 4.00004}]),
+        estimate_text(answer(estimate=12345678.0)),
+        queries._line(answer(estimate=12345678.0)),
+        queries._line(answer(estimates=(12345678.0, 1.0))),
+        statements._cell({"n": 12345678.0, "n ±": 4.00004}, "n"),
+        f"12345678 {Promise('', 4.00004, '', '', 0.95, '', '')}",
+    ],
+)
+def test_numbers_and_bounds_are_written_alike_everywhere(text: str) -> None:
+    plain = text.replace(",", "")
+    assert "12345678" in plain
+    assert "4.001" in plain
