@@ -12,7 +12,8 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from schemas import EventsSource, RecordsSource, Source, TableSource, ValuesSource
-from stream.accounting.choices import FORMS, Choice, Form, Wanted, compare
+from stream.accounting.choices import FORMS, MODELS, Choice, Form, Wanted, compare
+from stream.accounting.cutoffs import cutoff_field
 from stream.accounting.planner import sensitivity_steps
 from stream.accounting.promises import VACUOUS
 from stream.accounting.setting import Movement, Setting
@@ -25,6 +26,9 @@ FormName = StrEnum("FormName", {form.upper(): form for form in FORMS})  # type: 
 _OF_VALUES = {"value", "values"}
 _OF_EITHER = {"alarm", "candidates"}
 _OF_WINDOWS: Final = "running"
+
+_OPTIONS: Final = ("numbers", "dimensions", "sparsity", "projections", "gap", "warm_start")
+"""Fields of mechanisms that have an option of their name."""
 
 _sources: TypeAdapter[Source] = TypeAdapter(Source)
 
@@ -79,7 +83,7 @@ def show_choices(form: Form | None, facts: Facts, goal: Goal, fields: Mapping[st
     if as_json:
         show_json(_document(wanted, found))
     else:
-        _print(wanted, found)
+        _print(wanted, found, source.sensitivity if isinstance(source, ValuesSource) else facts.sensitivity)
 
 
 def _form(given: Form | None, source: Source | None) -> Form:
@@ -195,7 +199,7 @@ def _keeps(choice: Choice, wanted: Wanted) -> bool:
     return wanted.alpha is None or (choice.alpha is not None and choice.alpha <= wanted.alpha)
 
 
-def _print(wanted: Wanted, found: tuple[Choice, ...]) -> None:
+def _print(wanted: Wanted, found: tuple[Choice, ...], sensitivity: float) -> None:
     applying = [one for one in found if one.applies]
     questions = f"{wanted.queries:,} questions" if wanted.queries > 1 else "1 question"
     at = [f"ε {wanted.epsilon:g}"] if wanted.epsilon is not None else []
@@ -222,7 +226,7 @@ def _print(wanted: Wanted, found: tuple[Choice, ...]) -> None:
     _print_others([one for one in found if not one.applies])
     if not applying:
         raise CommandError("no mechanism answers such questions about such a source; see the reasons above")
-    _print_choice(applying[0], wanted)
+    _print_choice(applying[0], wanted, sensitivity)
 
 
 def _alpha(choice: Choice) -> str:
@@ -243,7 +247,7 @@ def _print_others(others: list[Choice]) -> None:
         console.print(f"  {', '.join(kinds)}: {why}", highlight=False)
 
 
-def _print_choice(best: Choice, wanted: Wanted) -> None:
+def _print_choice(best: Choice, wanted: Wanted, sensitivity: float) -> None:
     what = {"sum": "; of a count: a sum's is larger", "mean": "; of a count: a mean carries its own"}
     if wanted.epsilon is None:
         console.print(f"→ take {best.kind}: the least ε, {_epsilon(best)}, for an α of {wanted.alpha:g}")
@@ -254,32 +258,51 @@ def _print_choice(best: Choice, wanted: Wanted) -> None:
         console.print(f"  it does not keep to an α of {wanted.alpha:g}: {more}")
     if best.vacuous:
         console.print(f"  {VACUOUS}")
-    if wanted.setting.contribution > 1:
-        return  # a plan by itself is about one row a person
+    by_window = wanted.setting.horizon is not None and best.kind != "running_count"
+    if wanted.setting.contribution > 1 or by_window:
+        return  # a plan by itself is about one row a person, and about windows only of a running count
     console.print("its calibrations:")
-    console.print(f"  {_command(best, wanted)}", highlight=False, soft_wrap=True)
+    console.print(f"  {_command(best, wanted, sensitivity)}", highlight=False, soft_wrap=True)
 
 
-def _command(best: Choice, wanted: Wanted) -> str:
-    """The command that plans the chosen mechanism by itself."""
+def _command(best: Choice, wanted: Wanted, sensitivity: float) -> str:
+    """The command that plans the chosen mechanism by itself, with the same α."""
     setting = wanted.setting
     spec = best.spec.model_dump() if best.spec is not None else {}
     mechanism: dict[str, Any] = spec.get("mechanism", {})
-    cutoff = mechanism.get("cutoff", mechanism.get("answers"))
-    cells = {"--sizes": ",".join(map(str, setting.sizes))} if setting.sizes else {"--universe": setting.universe}
+    cutoff = cutoff_field(best.kind, MODELS[best.kind], standing=False)
+    categories = mechanism.get("categories")
     options: dict[str, object] = {
         "--mechanism": best.kind,
-        "--epsilon": f"{spec.get('epsilon', 0.0):.6g}",
+        "--epsilon": spec.get("epsilon"),
         "--queries": wanted.queries,
-        "--cutoff": cutoff,
-        "--delta": f"{wanted.delta:g}" if wanted.delta else None,
-        "--beta": f"{wanted.beta:g}",
-        **(cells if setting.universe else {}),
-        "--rows": mechanism.get("rows"),
-        "--sparsity": mechanism.get("sparsity"),
-        "--dimensions": mechanism.get("dimensions"),
-        "--total": setting.horizon.each if setting.horizon is not None else None,
+        "--cutoff": None if cutoff is None else mechanism.get(cutoff),
+        "--delta": wanted.delta or None,
+        "--beta": wanted.beta,
+        **_cells(setting),
+        "--rows": mechanism.get("rows") or setting.rows,
+        **{f"--{name.replace('_', '-')}": mechanism.get(name) for name in _OPTIONS},
+        "--categories": None if categories is None else len(categories),
+        "--contributions": setting.contributions if setting.contributions > 1 else None,
         "--neighbors": setting.neighbors if setting.neighbors != "add-remove" else None,
     }
-    words = [f"{name} {value}" for name, value in options.items() if value is not None]
-    return " ".join(["sotto plan", *words, *(["--monotone"] if mechanism.get("monotone") else [])])
+    if setting.horizon is not None:
+        options |= {"--sensitivity": setting.sensitivity_steps, "--total": setting.horizon.each}
+    elif not setting.disjoint and categories is None:
+        options |= {"--sensitivity": sensitivity, "--grid": setting.grid}
+    words = [f"{name} {_word(value)}" for name, value in options.items() if value is not None]
+    flags = [f"--{name.replace('_', '-')}" for name in ("monotone", "worst_case") if mechanism.get(name)]
+    return " ".join(["sotto plan", *words, *flags])
+
+
+def _cells(setting: Setting) -> dict[str, object]:
+    """What says of how many cells a table is; without it a mechanism is planned over trusted values."""
+    if setting.sizes:
+        return {"--sizes": ",".join(map(str, setting.sizes))}
+    if setting.universe or setting.disjoint:
+        return {"--universe": setting.universe or 1}
+    return {}
+
+
+def _word(value: object) -> str:
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)

@@ -159,12 +159,54 @@ def test_people_see_the_choice_the_others_and_why_and_no_word_is_cut() -> None:
         assert set(one["why"].replace(",", " ").replace(":", " ").split()) <= words
 
 
-def test_the_command_that_is_told_plans_the_mechanism_that_is_taken() -> None:
-    printed = run("--epsilon", "1", "--queries", "2000", "--delta", "1e-6", *MANY)
-    [command] = [line for line in printed.splitlines() if line.startswith("  sotto plan")]
+VALUES = {"source": "a", "kind": "values", "neighbors": "replace", "epsilon": 1, "sensitivity": 0.3, "grid": 0.1}
+RECORDS = {"source": "a", "kind": "records", "epsilon": 1, "contributions": 3}
+TOPIC = {
+    "source": "a",
+    "kind": "events",
+    "neighbors": "replace",
+    "epsilon": 1,
+    "topic": "a",
+    "person": "p",
+    "time": "t",
+    "total": 6,
+    "contribution": 2,
+}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--epsilon", "1", "--queries", "2000", "--delta", "1e-6", *MANY],
+        ["--alpha", "300", "--queries", "7"],
+        *(
+            ["--epsilon", "0.7", "--queries", "7", "--form", form, "--sizes", "85,30"]
+            for form in FORMS
+            if form != "category"
+        ),
+        ["--epsilon", "1", "--form", "groups", "--queries", "2000", *SMALL, "--neighbors", "replace"],
+        ["--epsilon", "1", "--form", "alarm", "--cutoff", "3", "--rows", "500"],
+        ["--epsilon", "1", "--form", "alarm", "--cutoff", "3", "--monotone"],
+        ["--epsilon", "1", "--form", "value", "--sensitivity", "0.3", "--grid", "0.1"],
+        ["--epsilon", "1", "--form", "values", "--dimensions", "3"],
+        ["--epsilon", "1", "--form", "cells", "--universe", "1000000000", "--sparsity", "7"],
+        ["--epsilon", "1", "--form", "category", "--categories", "5", "--contributions", "2"],
+        ["--epsilon", "1", "--form", "running", "--total", "4", "--sensitivity", "2", "--universe", "3"],
+        ["--epsilon", "1", "--queries", "7", "--source", json.dumps(VALUES)],
+        ["--epsilon", "1", "--queries", "7", "--source", json.dumps(RECORDS), "--categories", "4"],
+        ["--epsilon", "1", "--queries", "7", "--source", json.dumps(TOPIC)],
+    ],
+)
+def test_the_command_that_is_told_plans_the_mechanism_that_is_taken(arguments: list[str]) -> None:
+    [command] = [line for line in run(*arguments).splitlines() if line.startswith("  sotto plan")]
     alone = json.loads(run(*command.split()[2:], "--json"))
-    taken = compared("--epsilon", "1", "--queries", "2000", "--delta", "1e-6", *MANY)
-    assert alone["alpha"] == taken["mechanisms"][0]["alpha"]
+    taken = compared(*arguments)["mechanisms"][0]
+    assert (alone["spec"]["mechanism"]["kind"], alone["choice"]) == (taken["mechanism"], taken["calibration"])
+    assert alone["alpha"] == taken["alpha"]
+
+
+def test_a_plan_by_itself_is_not_told_where_there_is_none() -> None:
+    assert "sotto plan" not in run("--epsilon", "1", "--queries", "1", "--form", "running")
 
 
 @pytest.mark.parametrize(
