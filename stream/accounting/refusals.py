@@ -27,3 +27,12 @@ def show(amount: Amount) -> str:
     if amount.rho is not None:
         return f"ρ = {amount.rho:.6g}" + ("" if amount.delta else f" (ε = {amount.epsilon:.6g} added up)")
     return f"ε = {amount.epsilon:.6g}" + (f", δ = {amount.delta:.3g}" if amount.delta else "")
+
+
+def require_monotone_counts(monotone: bool, neighbors: str, one: str = "row") -> None:
+    """Refuse counts that are called monotone where one stands in another's place, which raises one count and lowers another."""
+    if monotone and neighbors == "replace":
+        raise RefusedError(
+            f"mechanism.monotone: counts are not monotone when neighbours replace a {one}; leave it false, or register the source with "
+            "neighbors 'add-remove'"
+        )

@@ -16,6 +16,7 @@ from stream.accounting.choices import FORMS, MODELS, Choice, Form, Wanted, compa
 from stream.accounting.cutoffs import cutoff_field
 from stream.accounting.planner import sensitivity_steps
 from stream.accounting.promises import VACUOUS
+from stream.accounting.refusals import require_monotone_counts
 from stream.accounting.setting import Movement, Setting
 from stream.cli.documents import read_as
 from stream.cli.output import CommandError, console, show_json, show_table
@@ -65,8 +66,9 @@ def show_choices(form: Form | None, facts: Facts, goal: Goal, fields: Mapping[st
     source = None if facts.document is None else read_as(_sources, facts.document)
     form = _form(form, source)
     setting = _setting(form, source, facts)
-    if setting.disjoint and setting.neighbors == "add-remove":
-        fields = {**fields, "monotone": True}  # a row more lowers no count
+    if setting.disjoint:
+        require_monotone_counts(fields["monotone"], setting.neighbors)
+        fields = {**fields, "monotone": setting.neighbors == "add-remove"}  # a row more lowers no count
     wanted = Wanted(
         form=form,
         queries=goal.queries,

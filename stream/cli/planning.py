@@ -28,6 +28,7 @@ from stream.accounting.inverse import largest_cutoff, needed_epsilon, needed_row
 from stream.accounting.planner import PlanError, sensitivity_steps
 from stream.accounting.plans import candidates, choose, name_of, rank
 from stream.accounting.promises import promises
+from stream.accounting.refusals import require_monotone_counts
 from stream.accounting.releases import theorem_projections
 from stream.accounting.setting import Setting
 from stream.cli.calibrations import noise_in_words
@@ -204,6 +205,7 @@ def plan(
         beta=beta,
         calibration=calibration.value,
     )
+    require_monotone_counts(setting.disjoint and getattr(spec.mechanism, "monotone", False), setting.neighbors)
     listed, chosen = candidates(spec, setting), choose(spec, setting)
     needs = _needs(spec, setting, alpha) if alpha is not None else {}
     charge = None if alpha is None else charge_of(spec, chosen, _in_rows(spec, setting, alpha))

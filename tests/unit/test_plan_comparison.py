@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from sotto import Driver, Refused
 from stream.accounting.choices import FORMS, MODELS
 from stream.cli.app import app
 
@@ -203,6 +204,39 @@ def test_the_command_that_is_told_plans_the_mechanism_that_is_taken(arguments: l
     taken = compared(*arguments)["mechanisms"][0]
     assert (alone["spec"]["mechanism"]["kind"], alone["choice"]) == (taken["mechanism"], taken["calibration"])
     assert alone["alpha"] == taken["alpha"]
+
+
+REPLACED = {
+    "source": "a",
+    "kind": "table",
+    "neighbors": "replace",
+    "epsilon": 1,
+    "path": "a.csv",
+    "attributes": {"age": 85, "sex": ["F", "M"]},
+}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--form", "alarm", "--source", json.dumps(REPLACED)],
+        ["--form", "alarm", *SMALL, "--neighbors", "replace"],
+        ["--mechanism", "above_threshold", *SMALL, "--neighbors", "replace"],
+    ],
+)
+def test_what_is_not_monotone_is_not_planned_as_if_it_were_for_it_would_not_be_opened(
+    arguments: list[str],
+) -> None:
+    beside = ["--epsilon", "1", "--cutoff", "3", "--queries", "40"]
+    refused = CliRunner().invoke(app, ["plan", *arguments, *beside, "--monotone"])
+    assert refused.exit_code != 0
+    driver = Driver(bytes(32))
+    driver.register(REPLACED, {"age": [1, 2], "sex": ["F", "M"]})
+    mechanism = {"kind": "above_threshold", "threshold": 1, "cutoff": 3, "monotone": True}
+    with pytest.raises(Refused) as told:
+        driver.open({"stream": "s", "source": "a", "epsilon": 1.0, "mechanism": mechanism})
+    assert str(refused.exception) == str(told.value)
+    run(*arguments, *beside)
 
 
 def test_a_plan_by_itself_is_not_told_where_there_is_none() -> None:

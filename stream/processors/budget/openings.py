@@ -30,7 +30,7 @@ from stream.accounting.accounts import Account
 from stream.accounting.grants import Grant
 from stream.accounting.planner import sensitivity_steps
 from stream.accounting.plans import choose
-from stream.accounting.refusals import RefusedError
+from stream.accounting.refusals import RefusedError, require_monotone_counts
 from stream.accounting.setting import Setting
 from stream.data import count_sensitivity, rows_are_public, total_sensitivity
 from stream.mechanisms.ranges import LEAST_REACH, MAX_STEPS, range_of, reach_of, written
@@ -133,11 +133,7 @@ def _require_threshold_in_range(mechanism: Mechanism, source: ValuesSource) -> N
 
 def _setting_of_table(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> Setting:
     monotone, sums = getattr(mechanism, "monotone", False), getattr(mechanism, "sums", ())
-    if monotone and source.neighbors == "replace":
-        raise RefusedError(
-            "mechanism.monotone: counts are not monotone when neighbours replace a row; leave it false, or register "
-            "the source with neighbors 'add-remove'",
-        )
+    require_monotone_counts(monotone, source.neighbors)
     # A stream for people alone is moved by one person as such, and not by how many rows count.
     widths = [1 if getattr(mechanism, "people", False) else count_sensitivity(source)]
     for place, name in enumerate(sums):

@@ -24,7 +24,7 @@ from schemas import (
 from schemas.queries import MAX_CANDIDATES
 from schemas.sources import MAX_PARENT_NAME, named_from
 from stream.accounting.movement import ends_of, horizon, movement
-from stream.accounting.refusals import RefusedError
+from stream.accounting.refusals import RefusedError, require_monotone_counts
 from stream.accounting.setting import Movement, Setting
 from stream.data import PredicateError, PredicateParser
 from stream.mechanisms.ranges import LARGEST_NUMBER
@@ -255,11 +255,7 @@ def _require_fitting(mechanism: Mechanism, standing: StandingQuery) -> None:
 def _require_monotone(mechanism: Mechanism, standing: StandingQuery, source: EventsSource) -> None:
     if not getattr(mechanism, "monotone", False):
         return
-    if source.neighbors == "replace":
-        raise RefusedError(
-            "mechanism.monotone: counts are not monotone when neighbours replace a person; leave it false, or register "
-            "the source with neighbors 'add-remove'"
-        )
+    require_monotone_counts(True, source.neighbors, "person")
     if not isinstance(standing.count, str) and ends_of(source, standing.count)[0] < 0:
         raise RefusedError(
             f"mechanism.monotone: sums of '{standing.count.sum}' can fall when a person is added; leave it false, or declare the "
