@@ -31,9 +31,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A statement's columns, the group that each row is about (all of them, without a GROUP BY), and the questions."""
+    """A statement's columns, the attributes grouped by, the group that each row is about (all of them, without a GROUP BY), and the
+    questions.
+    """
 
     columns: tuple[Column, ...]
+    groups: tuple[str, ...]
     rows: tuple[Group, ...]
     questions: tuple[Question, ...]
 
@@ -67,7 +70,7 @@ def plan(statement: Statement, source: TableSource, grant: GrantRecord) -> Plan:
         )
     for question in questions:
         check.question(columns[question.column].name, question.query)
-    return Plan(columns, rows, tuple(questions))
+    return Plan(columns, groups, rows, tuple(questions))
 
 
 class _Attributes:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
+from math import prod
 from typing import Any
 
-from schemas import GrantRecord, Query, SourceRecord
+from schemas import GrantRecord, Query, SourceRecord, TableSource
 from stream.asking import Results, shown
 from stream.asking.costs import cost_of
 from stream.asking.frames import Framed
 from stream.asking.shown import ERROR
 from stream.sql.questions import Plan, plan
-from stream.sql.statements import Grouped, Statement
+from stream.sql.statements import Column, Grouped, Statement
 from stream.sql.targets import Target, target
 
 
@@ -104,10 +106,10 @@ def _table(statement: Statement, plan: Plan, target: Target, results: Results) -
             rows[place][name] = numbers[place] if result.estimates is not None else numbers[0]
             rows[place][name + ERROR] = result.alpha
     names = [name for column in plan.columns for name in _names(column.name, grouped=isinstance(column, Grouped))]
-    ordered = [{name: row.get(name) for name in names} for row in rows]
+    order = list(range(len(rows)))
     for place, falling in reversed(statement.order):
-        name = plan.columns[place].name
-        ordered.sort(key=lambda row: (row[name] is not None, row[name]), reverse=falling)
+        order.sort(key=partial(_rank, rows, plan, target.source, plan.columns[place]), reverse=falling)
+    ordered = [{name: rows[at].get(name) for name in names} for at in order]
     epsilon = float(sum((cost_of(target.grant, target.source, result) for result in results), Fraction(0)))
     return Table(target.grant.spec.stream, ordered[: statement.limit], results, epsilon)
 
@@ -116,6 +118,18 @@ def _grouped(plan: Plan, group: Any) -> Iterator[tuple[str, Any]]:
     for column in plan.columns:
         if isinstance(column, Grouped):
             yield column.name, group[column.attribute]
+
+
+def _rank(
+    rows: Sequence[Mapping[str, Any]], plan: Plan, source: TableSource, column: Column, at: int
+) -> tuple[bool, float]:
+    """Where a row belongs by a column: a group's value by its place in the declared domain, which text does not tell of a bin."""
+    if isinstance(column, Grouped):
+        axis = plan.groups.index(column.attribute)
+        domains = [source.attributes[name] for name in plan.groups[axis:]]
+        return True, at // prod(domain.size for domain in domains[1:]) % domains[0].size
+    number = rows[at].get(column.name)
+    return number is not None, number or 0.0
 
 
 def _names(name: str, *, grouped: bool) -> tuple[str, ...]:

@@ -86,6 +86,33 @@ def test_bins_are_grouped_by_their_edges(mechanism: Mapping[str, object]) -> Non
         assert abs(row["m"] - mean) <= row["m ±"] + 1e-9
 
 
+def test_groups_are_ordered_as_the_source_declares_their_values() -> None:
+    attributes = {
+        "bmi": {"kind": "bins", "edges": [0, 5, 10, 20, 100]},
+        "level": ["none", "little", "much"],
+        "age": {"kind": "integers", "minimum": 8, "maximum": 11},
+    }
+    rows = {"bmi": [1.0, 50.0], "level": ["none", "much"], "age": [8, 11]}
+    made = Driver(bytes(32))
+    made.register({**SOURCE, "attributes": attributes}, rows)
+    made.open({"stream": "s", "source": "patients", "mechanism": LAPLACE, "epsilon": 900})
+
+    def values(by: str, rest: str = "") -> list[object]:
+        return [
+            row[by] for row in made.sql(f"SELECT {by}, COUNT(*) AS n FROM s GROUP BY {by} ORDER BY {by} {rest}")
+        ]  # noqa: S608
+
+    assert values("bmi") == ["[0, 5)", "[5, 10)", "[10, 20)", "[20, 100]"]
+    assert values("bmi", "DESC LIMIT 1") == ["[20, 100]"]
+    assert values("level") == ["none", "little", "much"]
+    assert values("age", "DESC") == [11, 10, 9, 8]
+    both = made.sql("SELECT level, bmi, COUNT(*) FROM s GROUP BY bmi, level ORDER BY level DESC, bmi LIMIT 5")
+    assert [(row["level"], row["bmi"]) for row in both] == [
+        *(("much", label) for label in ("[0, 5)", "[5, 10)", "[10, 20)", "[20, 100]")),
+        ("little", "[0, 5)"),
+    ]
+
+
 def test_a_share_is_one_of_all_rows() -> None:
     for statement in (
         "SELECT AVG(CASE WHEN \"Sex\" = 'F' THEN 1 ELSE 0 END) AS f FROM patients",
