@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from sqlglot import exp
@@ -33,7 +33,7 @@ class Measured:
     """A column of answers: of which form, over which rows, and of which attribute if it adds one up.
 
     ``form`` ``fraction`` is a share of all rows, ``people`` a count of the people who have such rows; ``person`` is the column that they
-    are told apart by.
+    are told apart by. ``counted`` are columns whose values are counted, which are as many as the rows if there are such columns.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Measured:
     where: str | None = None
     attribute: str | None = None
     person: str | None = None
+    counted: tuple[str, ...] = ()
 
 
 def measured(name: str, node: exp.Expr, where: str | None, *, grouped: bool) -> Measured:
@@ -60,6 +61,8 @@ def measured(name: str, node: exp.Expr, where: str | None, *, grouped: bool) -> 
 
 
 def _count(name: str, node: exp.Count | exp.CountIf, where: str | None) -> Measured:
+    if node.expressions:
+        raise StatementError("COUNT of several columns cannot be asked; ask COUNT(*)")
     counted = bare(node.this)
     if isinstance(node, exp.CountIf):
         return Measured(name, "count", both(where, condition_of(counted)))
@@ -73,11 +76,17 @@ def _count(name: str, node: exp.Count | exp.CountIf, where: str | None) -> Measu
         condition, value = _case(counted)
         if counted.args.get("default") is not None or isinstance(value, exp.Null):
             raise StatementError("COUNT(CASE … ELSE …) counts every row; leave ELSE out")
-        return Measured(name, "count", both(where, condition))
-    # Tables hold no nulls.
-    if not isinstance(counted, exp.Star | exp.Literal | exp.Column):
-        raise StatementError(f"COUNT({called(counted)}) cannot be asked; ask COUNT(*)")
-    return Measured(name, "count", where)
+        return Measured(name, "count", both(where, condition), counted=_counted(value))
+    return Measured(name, "count", where, counted=_counted(counted))
+
+
+def _counted(node: exp.Expr) -> tuple[str, ...]:
+    """The column that a COUNT names, if it names one; tables hold no nulls."""
+    if isinstance(node, exp.Column):
+        return (attribute_of(node, "COUNT"),)
+    if not isinstance(node, exp.Star | exp.Literal | exp.Boolean):
+        raise StatementError(f"COUNT({called(node)}) cannot be asked; ask COUNT(*)")
+    return ()
 
 
 def _added(name: str, node: exp.Sum | exp.Avg, where: str | None, *, grouped: bool) -> Measured:
@@ -108,7 +117,7 @@ def _share(name: str, node: exp.Div, where: str | None, *, grouped: bool) -> Mea
         raise StatementError(
             "only COUNT(*) FILTER (WHERE …) / COUNT(*) can be divided; ask for both by themselves"
         )
-    return _fraction(name, above.where, where, grouped=grouped)
+    return replace(_fraction(name, above.where, where, grouped=grouped), counted=(*above.counted, *below.counted))
 
 
 def _fraction(name: str, condition: str, where: str | None, *, grouped: bool) -> Measured:

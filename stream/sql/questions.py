@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import pairwise, product
 from math import prod
@@ -53,8 +53,8 @@ def plan(statement: Statement, source: TableSource, grant: GrantRecord) -> Plan:
     named = _Attributes(source)
     columns = tuple(_resolved(column, named) for column in statement.columns)
     for column in columns:
-        if isinstance(column, Measured) and column.person is not None:
-            _require_person(column.person, source)
+        if isinstance(column, Measured):
+            _require_columns(column, named, source)
     groups = tuple(named.find(attribute, "GROUP BY") for attribute in statement.groups)
     check = Check(source, grant)
     check.groups(groups)
@@ -92,6 +92,15 @@ class _Attributes:
         raise StatementError(f"{where}: no attribute is called '{name}'; there are {', '.join(near)}")
 
 
+def _require_columns(column: Measured, named: _Attributes, source: TableSource) -> None:
+    """Refuse a count of columns that are not there."""
+    if column.person is not None:
+        _require_person(column.person, source)
+    for name in column.counted:
+        if source.person is None or name.casefold() != source.person.casefold():
+            named.find(name, "COUNT")
+
+
 def _require_person(column: str, source: TableSource) -> None:
     if source.person is None:
         raise StatementError(f"{DISTINCT}; this source declares none, and one row is one person")
@@ -104,7 +113,7 @@ def _resolved(column: Column, named: _Attributes) -> Column:
         return Grouped(column.name, named.find(column.attribute, "SELECT"))
     if column.attribute is None:
         return column
-    return Measured(column.name, column.form, column.where, named.find(column.attribute, column.form.upper()))
+    return replace(column, attribute=named.find(column.attribute, column.form.upper()))
 
 
 def _questions(place: int, column: Measured, source: TableSource, groups: tuple[str, ...]) -> Iterator[Question]:

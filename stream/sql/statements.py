@@ -14,6 +14,7 @@ from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 
+from stream.asking.shown import ERROR
 from stream.sql.aggregates import Measured, measured
 from stream.sql.errors import StatementError
 from stream.sql.nodes import USUAL, attribute_of, bare, condition_of
@@ -99,6 +100,8 @@ def _statement(select: exp.Select) -> Statement:
     if not any(isinstance(column, Measured) for column in columns):
         raise StatementError(f"no rows are told, only what they add up to; {USUAL}")
     names = [column.name for column in columns]
+    if reserved := next((name for name in names if name.endswith(ERROR)), None):
+        raise StatementError(f"'{reserved}' is what the bound of a column is called; give it another name with AS")
     if repeated := next((name for place, name in enumerate(names) if name in names[:place]), None):
         raise StatementError(f"two columns are called '{repeated}'; give one another name with AS")
     return Statement(table, columns, groups, _order(select, columns), _limit(select))
@@ -179,6 +182,9 @@ def _limit(select: exp.Select) -> int | None:
     limit = select.args.get("limit")
     if limit is None:
         return None
+    options = limit.args.get("limit_options")
+    if options is not None and (options.args.get("percent") or options.args.get("with_ties")):
+        raise StatementError("FETCH: give a whole number of rows, without PERCENT and WITH TIES, as LIMIT does")
     number = limit.expression if isinstance(limit, exp.Limit) else limit.args.get("count")
     if not isinstance(number, exp.Literal) or not number.this.isdigit():
         raise StatementError("LIMIT: give a whole number")

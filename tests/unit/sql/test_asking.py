@@ -98,9 +98,8 @@ def test_groups_are_ordered_as_the_source_declares_their_values() -> None:
     made.open({"stream": "s", "source": "patients", "mechanism": LAPLACE, "epsilon": 900})
 
     def values(by: str, rest: str = "") -> list[object]:
-        return [
-            row[by] for row in made.sql(f"SELECT {by}, COUNT(*) AS n FROM s GROUP BY {by} ORDER BY {by} {rest}")
-        ]  # noqa: S608
+        statement = f"SELECT {by}, COUNT(*) AS n FROM s GROUP BY {by} ORDER BY {by} {rest}"  # noqa: S608
+        return [row[by] for row in made.sql(statement)]
 
     assert values("bmi") == ["[0, 5)", "[5, 10)", "[10, 20)", "[20, 100]"]
     assert values("bmi", "DESC LIMIT 1") == ["[20, 100]"]
@@ -196,6 +195,10 @@ def test_streams_without_numbers_and_sources_without_rows_are_told_apart() -> No
     ("columns", "words"),
     [
         ("AVG(bmi)", "not declared as integers"),
+        ("COUNT(nosuch)", "COUNT: no attribute is called 'nosuch'"),
+        ("COUNT(CASE WHEN age > 3 THEN nosuch END)", "no attribute is called 'nosuch'"),
+        ("COUNT(nosuch) FILTER (WHERE age > 3) / COUNT(*)", "no attribute is called 'nosuch'"),
+        ("COUNT_IF(age > 3) / COUNT(nosuch)", "no attribute is called 'nosuch'"),
         ("COUNT(*) FILTER (WHERE height > 3) AS b", "column 'b', where \"height\" > 3: character 1: no declared"),
         ("COUNT(*) FILTER (WHERE age IS NULL) AS b", "IS is not allowed"),
         ("COUNT(*) FILTER (WHERE age LIKE 5) AS b", "LIKE is not allowed"),
