@@ -35,7 +35,7 @@ def printed(told: list[Any]) -> str:
 def numbers(pattern: str, text: str) -> list[float]:
     found = re.search(pattern, text)
     assert found, f"nothing like {pattern!r} in:\n{text}"
-    return [float(number) for number in found.groups()]
+    return [float(number.replace(",", "")) for number in found.groups()]
 
 
 def test_it_holds_no_outputs_that_could_grow_old() -> None:
@@ -44,14 +44,14 @@ def test_it_holds_no_outputs_that_could_grow_old() -> None:
 
 
 def test_noise_of_its_own_for_each_answer_would_be_several_times_as_far_off(printed: str) -> None:
-    [estimate] = numbers(r"each count is within ±([\d.]+)", printed)
-    [own_noise] = numbers(r"each number is within ±([\d.]+)", printed)
+    [estimate] = numbers(r"each count is within ±([\d.,]+)", printed)
+    [own_noise] = numbers(r"each number is within ±([\d.,]+)", printed)
     assert own_noise > 3 * estimate
 
 
 def test_all_500_questions_are_answered_within_what_was_planned_and_granted(printed: str) -> None:
     answered, spent = numbers(r"(\d+) answers for ε = ([\d.]+)", printed)
-    [planned] = numbers(r"each count is within ±([\d.]+)", printed)
+    [planned] = numbers(r"each count is within ±([\d.,]+)", printed)
     [promised] = numbers(r"each count within ± (\d+); ε = 3 left for other streams", printed)
     assert answered == 500
     assert 0 < spent <= 1

@@ -1,7 +1,7 @@
 // Answers as a chart: a dot for each number, and a bar from as low to as high as it may be.
 
 import { make, makeSvg } from "./dom.js";
-import { number } from "./format.js";
+import { number, within } from "./format.js";
 import { valueTicks } from "./scales.js";
 
 const ROW = 24;
@@ -11,7 +11,7 @@ const MOST_ROWS = 60;
 /** `rows` are `{ name, estimate, alpha }`; the chart is drawn anew as wide as it may be. */
 export function barChart(rows) {
   const shown = rows.filter(({ estimate }) => estimate !== null && estimate !== undefined).slice(0, MOST_ROWS);
-  const svg = makeSvg("svg", { role: "img", "aria-label": shown.map(({ name, estimate, alpha }) => `${name}: ${number(estimate)}${alpha === null ? "" : ` ± ${number(alpha)}`}`).join("; ") });
+  const svg = makeSvg("svg", { role: "img", "aria-label": shown.map(({ name, estimate, alpha }) => `${name}: ${within(estimate, alpha)}`).join("; ") });
   const note = rows.length > MOST_ROWS ? make("p", { class: "quiet" }, `The first ${MOST_ROWS} of ${rows.length}; the table has all of them.`) : null;
   const element = make("figure", { class: "chart bars" }, svg, note);
   const observer = new ResizeObserver(() => draw());

@@ -1,7 +1,7 @@
 // The error of a plan against ε or charged answers, on logarithmic axes; what is chosen marked, what is vacuous hatched.
 
 import { make, makeSvg, setText } from "./dom.js";
-import { number } from "./format.js";
+import { bound, number } from "./format.js";
 import { GAP, LETTER, apart, logTicks } from "./scales.js";
 
 const MARGIN = { top: 24, right: 16, bottom: 38, left: 56 };
@@ -101,7 +101,7 @@ export class CurveChart {
       this.svg.setAttribute("aria-label", `Error against ${word}`);
       return [];
     }
-    const told = `${word} ${number(chosen)}: α ${number(point.alpha)}${point.vacuous ? ", vacuous" : ""}`;
+    const told = `${word} ${number(chosen)}: α ${bound(point.alpha)}${point.vacuous ? ", vacuous" : ""}`;
     this.svg.setAttribute("aria-label", `Error against ${word}. Chosen: ${told}`);
     const at = x(chosen);
     const half = (told.length * LETTER) / 2;

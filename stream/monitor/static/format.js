@@ -68,6 +68,31 @@ export function number(value) {
   return significant.format(value);
 }
 
+/** The digits behind the point of a number of so many digits, all whole ones among them. */
+function places(value, digits) {
+  const power = value ? Number(value.toExponential().split("e")[1]) : -Infinity;
+  return Math.min(Math.max(digits - 1 - power, 0), 20);
+}
+
+function written(value, maximumFractionDigits, roundingMode) {
+  return new Intl.NumberFormat("en", { maximumFractionDigits, roundingMode }).format(value).replace(/^-0$/, "0");
+}
+
+/** What a number is off by at most, in four digits or all whole ones, and never less than it is. */
+export function bound(alpha) {
+  return written(alpha, places(alpha, 4), "ceil");
+}
+
+/** A number to the last digit that its bound is written with; six digits where it comes without. */
+export function estimate(value, alpha) {
+  return written(value, alpha === null || alpha === undefined ? places(value, 6) : places(alpha, 4), "halfEven");
+}
+
+/** A number and its bound, if it has one. */
+export function within(value, alpha) {
+  return `${estimate(value, alpha)}${alpha === null || alpha === undefined ? "" : ` ± ${bound(alpha)}`}`;
+}
+
 function superscript(power) {
   return String(power).replaceAll("-", "⁻").replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(digit)]);
 }

@@ -1,7 +1,7 @@
 // What is firing and since when, and the latest alerts; of all sources or of one.
 
 import { KeyedList, make, setAttribute, setText } from "../dom.js";
-import { ago, count, number, plural, time, windowText } from "../format.js";
+import { ago, count, plural, time, windowText, within } from "../format.js";
 import { afterPause, card, emptyState, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { choice, searchField } from "./filters.js";
@@ -12,7 +12,7 @@ const HISTORY = ["Time", "Stream", "Group", "Window (UTC)", "Estimate"];
 const SHOW_ALERTS = "SOTTO_MONITOR_ALERTS=true sotto serve monitor";
 
 const groupText = (group) => Object.entries(group).map(([name, value]) => `${name} ${value}`).join(", ");
-const estimateText = ({ estimate, alpha }) => (estimate === null ? "" : `${number(estimate)}${alpha === null ? "" : ` ± ${number(alpha)}`}`);
+const estimateText = ({ estimate, alpha }) => (estimate === null ? "" : within(estimate, alpha));
 const keyOf = ({ stream, group }) => JSON.stringify([stream, group]);
 
 /** A cell that is left out on a phone where there is nothing in it. */

@@ -2,7 +2,7 @@
 
 import { barChart } from "../bars.js";
 import { make } from "../dom.js";
-import { amount, count, number, plural } from "../format.js";
+import { amount, bound, count, estimate, plural } from "../format.js";
 import { BASES } from "../mechanisms.js";
 
 const OUTCOMES = { above: "Above the threshold", below: "Below the threshold", answer: "Answered", halted: "Halted", rejected: "Rejected" };
@@ -14,7 +14,7 @@ export function questionAnswered(title, { answer, rows, cost, charged, warnings 
   const labels = numbers.map((row) => ({ name: names.length ? names.map((name) => row[name]).join(", ") : title, estimate: row.estimate, alpha: row.alpha }));
   const head = answer.choice ? `${OUTCOMES.answer}: ${answer.choice}` : OUTCOMES[answer.outcome];
   const of = versionsOf([answer]);
-  const table = numbers.length ? tableOf([...names, "estimate", "±"], numbers.map((row) => [...names.map((name) => row[name]), number(row.estimate), row.alpha === null ? "–" : number(row.alpha)]), of) : null;
+  const table = numbers.length ? tableOf([...names, "estimate", "±"], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, row.alpha), row.alpha === null ? "–" : bound(row.alpha)]), of) : null;
   return card(head, answer, { cost, charged }, [...(answer.basis ? [`It rests on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...about(table ? [] : of)], warnings, labels, table);
 }
 
@@ -25,7 +25,8 @@ export function statementAnswered({ stream, columns, rows, cost, charged, questi
   const labels = measures.flatMap((measure) =>
     rows.map((row) => ({ name: [...names.map((name) => row[name]), measures.length > 1 || !names.length ? measure : null].filter((one) => one !== null).join(", "), estimate: row[measure], alpha: row[`${measure} ±`] })),
   );
-  const cell = (row, name) => (typeof row[name] === "number" && !names.includes(name) ? number(row[name]) : (row[name] ?? "–"));
+  const figure = (row, name) => (measures.includes(name) ? estimate(row[name], row[`${name} ±`]) : bound(row[name]));
+  const cell = (row, name) => (typeof row[name] === "number" && !names.includes(name) ? figure(row, name) : (row[name] ?? "–"));
   const of = versionsOf(answers);
   const table = tableOf(columns, rows.map((row) => columns.map((name) => cell(row, name))), of);
   const wrong = answers.find((one) => one.outcome === "rejected" || one.outcome === "halted");

@@ -4,7 +4,7 @@ import { send } from "../api.js";
 import { refusal, tokenOf, tokenWanted } from "../confirm.js";
 import { link, make, setText } from "../dom.js";
 import { jsonBlock, labelled, offer, select } from "../forms.js";
-import { mechanism as called, number } from "../format.js";
+import { bound, mechanism as called } from "../format.js";
 import { SPECS } from "../mechanisms.js";
 import { card, emptyState } from "../parts.js";
 import { route } from "../routes.js";
@@ -115,7 +115,7 @@ export function askView({ query, session }) {
       chosen = detail;
       const source = declaration.source;
       const kind = detail.spec.mechanism.kind;
-      about.replaceChildren(link(route("streams", [stream.value]), stream.value), ` is one of ${called(kind)} on `, link(route("sources", [source.source]), source.source), `; α ${number(detail.row.alpha)}.`);
+      about.replaceChildren(link(route("streams", [stream.value]), stream.value), ` is one of ${called(kind)} on `, link(route("sources", [source.source]), source.source), `; α ${bound(detail.row.alpha)}.`);
       if (source.kind === "events") {
         place.replaceChildren(emptyState("Nobody asks it", "The windows of its live topic do, by themselves. Its answers, as they come:", `sotto answers --stream ${stream.value}`));
         return;

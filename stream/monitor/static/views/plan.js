@@ -5,7 +5,7 @@ import { confirm, receiptLine } from "../confirm.js";
 import { CurveChart } from "../curve_chart.js";
 import { link, make, setText } from "../dom.js";
 import { given, jsonBlock, labelled, latest, numberInput, offer, select, textInput, typed } from "../forms.js";
-import { amount, count, mechanism as called, number } from "../format.js";
+import { amount, bound, count, mechanism as called } from "../format.js";
 import { SPECS } from "../mechanisms.js";
 import { afterPause, card, facts } from "../parts.js";
 import { route } from "../routes.js";
@@ -152,7 +152,7 @@ export function planView({ query, session }) {
       found.calibration.cutoff ? count(found.calibration.cutoff) : "one charge pays for all",
       found.calibration.method,
     ]);
-    setText(verdict, `${affordable ? "The source can pay for it" : "The source cannot pay for it"}; α ${number(found.calibration.alpha)}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`);
+    setText(verdict, `${affordable ? "The source can pay for it" : "The source cannot pay for it"}; α ${bound(found.calibration.alpha)}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`);
     verdict.dataset.level = affordable ? (vacuous ? "vacuous" : "good") : "bad";
     act.disabled = !affordable || !stream.value.trim();
   }

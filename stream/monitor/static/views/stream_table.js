@@ -1,7 +1,7 @@
 // Streams as a table, which turns into cards on a narrow screen.
 
 import { KeyedList, link, make, setAttribute, setText } from "../dom.js";
-import { ago, count, duration, mechanism, number, periodText, words } from "../format.js";
+import { ago, bound, count, duration, mechanism, number, periodText, words } from "../format.js";
 import { cutoffBar, periodsLink, rateCell, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 
@@ -69,7 +69,7 @@ function row(withSource, inPeriods) {
       below.update(stream.rates);
       setText(answered, count(stream.answered));
       setAttribute(answered, "title", stream.updated === null ? null : `last ${ago(stream.updated)}`);
-      setText(alpha, `${number(stream.alpha)}${stream.promises.some((one) => one.warning) ? " (vacuous)" : ""}`);
+      setText(alpha, `${bound(stream.alpha)}${stream.promises.some((one) => one.warning) ? " (vacuous)" : ""}`);
       setAttribute(alpha, "title", promise(stream));
       setText(dry, stream.dry_in === null ? "–" : duration(stream.dry_in));
       setAttribute(element, "data-state", stream.state);
@@ -82,7 +82,7 @@ export function promise({ promises }) {
   return promises
     .map(({ before, alpha, after, over, probability, remark, warning }) =>
       [
-        `${before}${number(alpha)}${after} with probability ${number(probability)} ${over}`,
+        `${before}${bound(alpha)}${after} with probability ${number(probability)} ${over}`,
         remark,
         warning,
       ]
