@@ -47,7 +47,7 @@ class Alerts:
         """Take in one committed answer; most are passed over unread."""
         value = record.value or b""
         stream = (record.key or b"").decode(errors="replace")
-        if ABOVE not in value and not (BELOW in value and self._firing.concerns(registered_as(stream))):
+        if ABOVE not in value and not (BELOW in value and self._may_end(stream)):
             return
         try:
             answer = _answers.decode_own(value)
@@ -64,6 +64,11 @@ class Alerts:
             self._tables.changes["alerts"] += 1
             if alarm.resolved is not None:
                 self._firing.drop(alarm.place)
+
+    def _may_end(self, stream: str) -> bool:
+        """Whether a quiet answer says something: an alarm is held, or another period's may be read after it."""
+        registered = registered_as(stream)
+        return registered != stream or self._firing.concerns(stream)
 
     def changed(self) -> None:
         """Everything may be shown otherwise now."""

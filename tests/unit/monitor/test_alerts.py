@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from itertools import permutations
 from typing import Any
 
 import pytest
 
+from schemas import Answer, registered_as
+from schemas.windows import written_moment
+from stream.asking.alerts import Place, place_of
+from stream.asking.firing import Firing
 from stream.monitor.alert_models import AlertQuery
 from stream.monitor.alerts import KEPT, Alerts
 from stream.monitor.models import Readiness
@@ -142,3 +148,45 @@ async def test_a_monitor_that_reads_no_answers_says_so() -> None:
     made.monitor.alerts = None
     async with made.web() as client:
         assert (await get(client, "/api/alerts"))["shown"] is False
+
+
+PERIODS = [f"late@{written_moment(day * 24 * HOUR * 1000)}" for day in range(3)]
+
+
+def hours(day: int, hour: int, outcome: str, group: str = "EWR") -> Record:
+    """An hour's answer of a stream with a period a day."""
+    at = (day * 24 + hour) * HOUR
+    window = {"start": written_moment(at * 1000), "end": written_moment((at + HOUR) * 1000)}
+    told = {"id": f"{at}", "stream": PERIODS[day], "outcome": outcome, "window": window, "group": {"zone": group}}
+    return Record("answers", day, hour, (at + HOUR) * 1000, PERIODS[day].encode(), json.dumps(told).encode())
+
+
+@pytest.mark.parametrize(
+    ("answers", "latest"),
+    [
+        ([hours(0, 23, "above"), hours(1, 0, "below")], None),
+        ([hours(0, 22, "above"), hours(0, 23, "below"), hours(1, 0, "above")], PERIODS[1]),
+        ([hours(0, 23, "below"), hours(1, 0, "above"), hours(1, 1, "below"), hours(2, 0, "above")], PERIODS[2]),
+        ([hours(0, 23, "above"), hours(1, 0, "above"), hours(2, 0, "below", "JFK")], PERIODS[1]),
+        ([hours(0, 23, "above"), hours(1, 0, "rejected")], PERIODS[0]),
+    ],
+)
+def test_what_fires_does_not_hang_on_which_period_is_read_first(answers: list[Record], latest: str | None) -> None:
+    for order in permutations({record.partition for record in answers}):
+        alerts = Alerts(Installation().tables)
+        for record in sorted(answers, key=lambda one: (order.index(one.partition), one.offset)):
+            alerts.take(record)
+        assert [row.latest.stream for row in alerts.view(ALL).firing] == ([] if latest is None else [latest])
+
+
+def test_where_periods_stand_is_remembered_within_bounds() -> None:
+    firing = Firing(limit=2, place=lambda answer: Place(registered_as(answer.stream), place_of(answer).group))
+
+    def take(record: Record) -> bool:
+        return (
+            firing.take(Answer.model_validate_json(record.value or b""), "", record.timestamp / 1000) is not None
+        )
+
+    quiet = [hours(1, 0, "below", group) for group in ("EWR", "JFK", "LGA")]
+    assert [take(one) for one in quiet] == [False] * 3
+    assert [take(hours(0, 23, "above", group)) for group in ("JFK", "LGA", "EWR")] == [False, False, True]
