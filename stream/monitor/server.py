@@ -25,7 +25,7 @@ from stream.monitor.pages import add_pages
 from stream.monitor.problems import ProblemError, malformed, refuse_repeated
 from stream.monitor.routes import ROUTES
 from stream.monitor.tokens import Bearer, TokenError, article
-from stream.monitor.trail_export import send_trail
+from stream.monitor.trail_export import TrailExports
 from stream.rate_limits import RateLimiter
 
 log = get_logger("monitor")
@@ -69,6 +69,7 @@ def build_application(monitor: Monitor) -> web.Application:
 def add_api(application: web.Application, monitor: Monitor) -> None:
     """Add all routes and what guards them to an application made with ``APPLICATION_OPTIONS``."""
     streams = EventStreams(monitor)
+    exports = TrailExports()
     application.middlewares.extend([_problems, _guard(monitor)])
     application.on_response_prepare.append(_harden)
     application.on_shutdown.append(streams.close)
@@ -85,7 +86,8 @@ def add_api(application: web.Application, monitor: Monitor) -> None:
         return await streams.serve(request, request[_BEARER])
 
     async def trail(request: web.Request) -> web.StreamResponse:
-        return await send_trail(request, monitor.tables.trail, checked(request, TrailFilter))
+        wanted = checked(request, TrailFilter)
+        return await exports.serve(request, request[_BEARER], monitor.tables.trail, wanted)
 
     application.router.add_get("/metrics", metrics)
     application.router.add_get("/api/trail.csv", trail)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,10 +16,21 @@ from schemas import Amount
 from stream.asking.spreadsheets import cell
 from stream.monitor.budget_models import TrailFilter, TrailRow
 from stream.monitor.connections import WRITE_SECONDS
+from stream.monitor.problems import ProblemError
+from stream.monitor.tokens import Bearer
 from stream.monitor.trail_listing import matches, trail_row
 from stream.monitor.trails import Held, Trail
 
-_ROWS_AT_ONCE: Final = 500
+MAX_EXPORTS: Final = 8
+"""Most exports that are sent at a time."""
+MAX_EXPORTS_EACH: Final = 2
+"""Most of them to one name: a reader may take its time over one."""
+_ROWS_AT_ONCE: Final = 50
+"""Rows are made in the event loop, some 40 µs each: others wait for no more of them."""
+_HEADERS: Final = {
+    "Content-Type": "text/csv; charset=utf-8",
+    "Content-Disposition": 'attachment; filename="trail.csv"',
+}
 _WORDS: Final = (
     *(
         "number",
@@ -43,19 +55,40 @@ COLUMNS: Final = (*_WORDS, *(f"{name}_{part}" for name in _AMOUNTS for part in _
 """Every figure has a column of its own; the last one is the entry byte for byte."""
 
 
-async def send_trail(request: web.Request, trail: Trail, wanted: TrailFilter) -> web.StreamResponse:
-    """Send the entries that match, a few hundred at a time."""
-    response = web.StreamResponse(
-        headers={
-            "Content-Type": "text/csv; charset=utf-8",
-            "Content-Disposition": 'attachment; filename="trail.csv"',
-        }
-    )
-    await response.prepare(request)
-    for text in trail_csv(list(trail)[::-1], wanted):
+class TrailExports:
+    """All exports that are being sent; there is a limit to them, and to those of each name."""
+
+    def __init__(self) -> None:
+        self._sending: Counter[str] = Counter()
+
+    async def serve(
+        self, request: web.Request, bearer: Bearer, trail: Trail, wanted: TrailFilter
+    ) -> web.StreamResponse:
+        """Send the entries that match, a few at a time."""
+        if self._sending.total() >= MAX_EXPORTS or self._sending[bearer.name] >= MAX_EXPORTS_EACH:
+            raise ProblemError(
+                429,
+                "too-many-requests",
+                f"at most {MAX_EXPORTS_EACH} exports of a name are sent at a time, and {MAX_EXPORTS} of all; "
+                "ask again when one is done",
+                headers={"Retry-After": "10"},
+            )
+        self._sending[bearer.name] += 1
+        try:
+            response = web.StreamResponse(headers=_HEADERS)
+            await response.prepare(request)
+            await _send(response, list(trail)[::-1], wanted)
+        finally:
+            self._sending[bearer.name] -= 1
+        return response
+
+
+async def _send(response: web.StreamResponse, entries: list[Held], wanted: TrailFilter) -> None:
+    for text in trail_csv(entries, wanted):
         async with asyncio.timeout(WRITE_SECONDS):
             await response.write(text.encode())
-    return response
+        # A reader that keeps up never makes a write wait: others have their turn here alone.
+        await asyncio.sleep(0)
 
 
 def trail_csv(entries: list[Held], wanted: TrailFilter) -> Iterator[str]:

@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from schemas import OpenStream, StreamSpec
 from stream.monitor.budget_models import Forecast, TrailQuery
 from stream.monitor.history import DAY, PACE_WINDOWS
 from stream.monitor.metrics import exposition
 from stream.monitor.tables import Tables
-from stream.monitor.trail_export import COLUMNS
 from stream.monitor.trail_listing import list_trail
 from stream.processors.base import Record
 from tests.unit.monitor.installation import FEED, HIGH, LOW, VIEWER, Installation, bearer, get, spec
@@ -228,33 +226,6 @@ def test_an_entry_of_a_later_version_is_read_past_what_is_not_known() -> None:
     later = {**value, "number": 0, "kind": "later", "more": [1]}
     tables.take(Record(installation.driver.topics.trail, 0, 0, 0, b"", json.dumps(later).encode()))
     assert [row.kind for row in list_trail(tables.trail, TrailQuery()).items] == ["later"]
-
-
-async def test_the_trail_is_exported_whole_or_filtered_and_no_cell_is_a_formula() -> None:
-    installation = lived()
-    installation.driver.request(
-        OpenStream(request="=cmd|' /C calc'!A0", stream=StreamSpec.model_validate(spec("late")))
-    )
-    installation.flow()
-    async with installation.web() as client:
-        for query, streams in (("", None), ("?stream=late", {"late"}), ("?stream=nobody", set())):
-            async with client.get(f"/api/trail.csv{query}", headers=bearer(VIEWER)) as response:
-                assert response.status == 200
-                assert response.content_type == "text/csv"
-                rows = list(csv.DictReader(io.StringIO(await response.text())))
-            assert tuple(rows[0]) == COLUMNS if rows else not streams
-            if streams is None:
-                held = list(installation.tables.trail)[::-1]
-                assert [row["record"].encode() for row in rows] == [one.raw for one in held]
-                assert [int(row["number"]) for row in rows] == [one.number for one in held]
-            else:
-                assert {row["stream"] for row in rows} == streams
-            assert not any(cell.startswith(("=", "+", "-", "@")) for row in rows for cell in row.values())
-        for path, status in (("/api/trail.csv?limit=3", 400), ("/api/trail.csv?since=soon", 400)):
-            async with client.get(path, headers=bearer(VIEWER)) as response:
-                assert response.status == status
-        async with client.get("/api/trail.csv") as response:
-            assert response.status == 401
 
 
 async def test_who_spent_what_adds_up_to_what_the_source_has_granted() -> None:

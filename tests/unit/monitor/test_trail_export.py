@@ -1,0 +1,108 @@
+"""The audit trail as CSV: whole, filtered, and at nobody else's cost."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from typing import Any
+
+import pytest
+from aiohttp import ClientResponse, web
+
+from schemas import OpenStream, StreamSpec
+from stream.monitor import trail_export
+from stream.monitor.tokens import Names, Token
+from stream.monitor.trail_export import COLUMNS, MAX_EXPORTS, MAX_EXPORTS_EACH
+from tests.unit.monitor.installation import NAMES, VIEWER, Installation, WebClient, bearer, spec
+from tests.unit.monitor.test_trail import lived
+
+WAIT = 20.0
+
+
+def long_trail(entries: int) -> Installation:
+    installation = Installation()
+    installation.open()
+    trail = installation.tables.trail
+    [first, *_] = trail
+    trail._latest.extend(first._replace(number=number) for number in range(entries))
+    return installation
+
+
+async def test_the_trail_is_exported_whole_or_filtered_and_no_cell_is_a_formula() -> None:
+    installation = lived()
+    installation.driver.request(
+        OpenStream(request="=cmd|' /C calc'!A0", stream=StreamSpec.model_validate(spec("late")))
+    )
+    installation.flow()
+    async with installation.web() as client:
+        for query, streams in (("", None), ("?stream=late", {"late"}), ("?stream=nobody", set())):
+            async with client.get(f"/api/trail.csv{query}", headers=bearer(VIEWER)) as response:
+                assert response.status == 200
+                assert response.content_type == "text/csv"
+                rows = list(csv.DictReader(io.StringIO(await response.text())))
+            assert tuple(rows[0]) == COLUMNS if rows else not streams
+            if streams is None:
+                held = list(installation.tables.trail)[::-1]
+                assert [row["record"].encode() for row in rows] == [one.raw for one in held]
+                assert [int(row["number"]) for row in rows] == [one.number for one in held]
+            else:
+                assert {row["stream"] for row in rows} == streams
+            assert not any(cell.startswith(("=", "+", "-", "@")) for row in rows for cell in row.values())
+        for path, status in (("/api/trail.csv?limit=3", 400), ("/api/trail.csv?since=soon", 400)):
+            async with client.get(path, headers=bearer(VIEWER)) as response:
+                assert response.status == status
+        async with client.get("/api/trail.csv") as response:
+            assert response.status == 401
+
+
+async def test_others_have_their_turn_between_any_two_parts_of_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, seen, rows = 0, [], []
+
+    async def taken(_: web.StreamResponse, text: bytes) -> None:
+        seen.append(turns)
+        rows.append(text.count(b"\n"))
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    installation = long_trail(1_000)
+    async with asyncio.timeout(WAIT), installation.web() as client:
+        monkeypatch.setattr(web.StreamResponse, "write", taken)
+        other = asyncio.create_task(others())
+        response = await client.get("/api/trail.csv", headers=bearer(VIEWER))
+        await response.read()
+        other.cancel()
+    assert sum(rows) > 1_000
+    assert max(rows) <= 51
+    assert len(set(seen)) == len(seen)
+
+
+async def test_a_few_exports_are_sent_at_a_time_and_fewer_to_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = asyncio.Event()
+
+    async def held_up(*_: Any) -> None:
+        await go_on.wait()
+
+    monkeypatch.setattr(trail_export, "_send", held_up)
+    installation = long_trail(1)
+    tokens = [f"sotto_{number:012x}_{'9' * 43}" for number in range(MAX_EXPORTS // MAX_EXPORTS_EACH)]
+    readers = [Token.of(one, f"reader-{one[6:18]}", "viewer", created=0) for one in tokens]
+    installation.names = Names(tokens=(*NAMES.tokens, *readers))
+
+    async def ask(client: WebClient, token: str) -> ClientResponse:
+        return await client.get("/api/trail.csv", headers=bearer(token))
+
+    async with asyncio.timeout(WAIT), installation.web() as client:
+        for token in tokens:
+            assert [(await ask(client, token)).status for _ in range(MAX_EXPORTS_EACH)] == [200] * MAX_EXPORTS_EACH
+            if token == tokens[0]:
+                refused = await ask(client, token)
+                assert (refused.status, refused.headers["Retry-After"]) == (429, "10")
+        assert (await ask(client, VIEWER)).status == 429
+        go_on.set()
+        while (await ask(client, VIEWER)).status != 200:
+            await asyncio.sleep(0.01)
