@@ -25,6 +25,8 @@ class Call:
     names: dict[str, str]
     query: Any = None
     body: Any = None
+    gone: Callable[[], bool] = lambda: False
+    """Whether the asker has hung up."""
 
     @property
     def who(self) -> Bearer:

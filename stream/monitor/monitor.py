@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from stream.monitor.models import Overview, Readiness, ViewName, WorkersView
 from stream.monitor.series import Series
 from stream.monitor.tables import ChangeTopic, Tables
 from stream.monitor.tokens import Bearer, Names, TokenError
+from stream.monitor.turns import Turns
 from stream.settings import Settings
 
 _CHANGED_BY: dict[ViewName, tuple[ChangeTopic, ...]] = {
@@ -59,7 +59,7 @@ class Monitor:
     asker: Asker | None = None
     alerts: Alerts | None = None
     """Alerts, where answers are read for them."""
-    planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    planning: Turns = field(default_factory=lambda: Turns(most=16, each=4))
     """One plan or curve at a time: the services on this machine keep their processors."""
     history: Series = field(default_factory=views.new_history)
     workers: WorkersView = field(default_factory=lambda: WorkersView(time=0.0, members=[], partitions=[]))

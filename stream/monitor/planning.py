@@ -45,12 +45,12 @@ async def plan(spec: StreamSpec, source: Source, entry: SourceEntry) -> Plan:
     )
 
 
-async def plan_curve(spec: StreamSpec, source: Source, against: Against) -> Curve:
-    """How a stream's error would run."""
-    return await _planned(lambda: _curve(spec, source, against))
+async def plan_curve(spec: StreamSpec, source: Source, against: Against, gone: Callable[[], bool]) -> Curve:
+    """How a stream's error would run; no further than whoever asked waits for."""
+    return await _planned(lambda: _curve(spec, source, against, gone))
 
 
-def _curve(spec: StreamSpec, source: Source, against: Against) -> Curve:
+def _curve(spec: StreamSpec, source: Source, against: Against, gone: Callable[[], bool]) -> Curve:
     setting = setting_of(spec, source)
     ends = time.monotonic() + CURVE_SECONDS
     lines: dict[str, list[CurvePoint]] = {}
@@ -59,7 +59,7 @@ def _curve(spec: StreamSpec, source: Source, against: Against) -> Curve:
         for one in place.calibrations:
             point = CurvePoint(value=place.value, alpha=one.alpha, vacuous=one.vacuous)
             lines.setdefault(name_of(one), []).append(point)
-        if time.monotonic() > ends:
+        if time.monotonic() > ends or gone():
             complete = False
             break
     return Curve(

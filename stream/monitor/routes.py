@@ -176,15 +176,15 @@ async def _plan(monitor: Monitor, call: Call) -> Plan:
     spec: StreamSpec = call.body
     entry = find_source(monitor, spec.source)
     source = _readable(lambda: views.definition(monitor.tables, entry))
-    async with monitor.planning:
+    async with monitor.planning.turn(call.who.name, call.gone):
         return await planning.plan(spec, source, entry)
 
 
 async def _curve(monitor: Monitor, call: Call) -> Curve:
     asked: CurveRequest = call.body
     source = _readable(lambda: views.definition(monitor.tables, find_source(monitor, asked.stream.source)))
-    async with monitor.planning:
-        return await planning.plan_curve(asked.stream, source, Against(asked.against))
+    async with monitor.planning.turn(call.who.name, call.gone):
+        return await planning.plan_curve(asked.stream, source, Against(asked.against), call.gone)
 
 
 async def _question(monitor: Monitor, call: Call) -> QuestionAnswered:

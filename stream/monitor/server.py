@@ -26,6 +26,7 @@ from stream.monitor.problems import ProblemError, malformed, refuse_repeated
 from stream.monitor.routes import ROUTES
 from stream.monitor.tokens import Bearer, TokenError, article
 from stream.monitor.trail_export import TrailExports
+from stream.monitor.turns import GoneError
 from stream.rate_limits import RateLimiter
 
 log = get_logger("monitor")
@@ -103,6 +104,8 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
         response = await handler(request)
     except ProblemError as error:
         response = _answer(error.problem, error.problem.status, error.headers)
+    except GoneError:
+        response = _failure(503, "unavailable", "whoever asked had gone before their turn came")
     except web.HTTPException as error:
         response = _failure(error.status, _CODES.get(error.status, "malformed"), error.reason)
     except Exception as error:  # noqa: BLE001  (whatever it is, the asker gets an answer that shows nothing of it)
@@ -172,6 +175,9 @@ def _token(request: web.Request) -> str:
 
 def _handler(monitor: Monitor, route: Route) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
+        def gone() -> bool:
+            return request.transport is None or request.transport.is_closing()
+
         bearer = request.get(_BEARER)
         if route.access is not None and (bearer is None or not may(bearer.role, route.access)):
             raise ProblemError(
@@ -179,7 +185,7 @@ def _handler(monitor: Monitor, route: Route) -> Handler:
             )
         query = _query(request, route)
         body = await _body(request, route) if route.body is not None else None
-        answer = await route.handle(monitor, Call(bearer, dict(request.match_info), query, body))
+        answer = await route.handle(monitor, Call(bearer, dict(request.match_info), query, body, gone))
         unready = isinstance(answer, Readiness) and not answer.ready
         return _answer(answer, 503 if unready else 200)
 

@@ -1,0 +1,155 @@
+"""Turns at what holds up everybody else: one at a time, fair between names, and nobody waits who has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from schemas import StreamSpec
+from stream.accounting.curves import Against
+from stream.errors import Refused
+from stream.monitor import planning, views
+from stream.monitor.problems import ProblemError
+from stream.monitor.turns import GoneError, Turns
+from tests.unit.monitor.installation import ANALYST, VIEWER, bearer, post, spec
+from tests.unit.monitor.test_workbench import surveyed
+
+WAIT = 20.0
+
+
+def here() -> bool:
+    return False
+
+
+class Queue:
+    """Waiters who note when their turn comes, and give it back when told."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self.had: list[str] = []
+
+    async def wait(self, name: str, note: str, gone: Callable[[], bool] = here) -> asyncio.Task[None]:
+        async def work() -> None:
+            async with self.turns.turn(name, gone):
+                self.had.append(note)
+
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        return task
+
+
+async def test_names_have_their_turns_one_after_the_other_however_many_wait_of_one() -> None:
+    queue = Queue(Turns(most=9, each=5))
+    async with queue.turns.turn("ana", here):
+        tasks = [await queue.wait("vera", f"v{number}") for number in range(5)]
+        tasks += [await queue.wait("ana", "a"), await queue.wait("olga", "o1"), await queue.wait("olga", "o2")]
+        assert queue.had == []
+    await asyncio.gather(*tasks)
+    assert queue.had == ["v0", "a", "o1", "v1", "o2", "v2", "v3", "v4"]
+
+
+async def test_no_more_wait_than_may_of_one_name_and_of_all() -> None:
+    queue = Queue(Turns(most=3, each=2))
+    async with queue.turns.turn("ana", here):
+        tasks = [await queue.wait("vera", "v") for _ in range(2)]
+        with pytest.raises(ProblemError) as refused:
+            await (await queue.wait("vera", "too many of one"))
+        assert (refused.value.problem.status, refused.value.headers) == (429, {"Retry-After": "10"})
+        tasks.append(await queue.wait("olga", "o"))
+        with pytest.raises(ProblemError, match="3 of all"):
+            await (await queue.wait("ana", "too many of all"))
+    await asyncio.gather(*tasks)
+    assert queue.had == ["v", "o", "v"]
+
+
+async def test_whoever_has_gone_or_is_stopped_has_no_turn_and_no_place() -> None:
+    queue = Queue(Turns(most=2, each=2))
+    left = asyncio.Event()
+    async with queue.turns.turn("ana", here):
+        gone = [await queue.wait("vera", "gone", left.is_set) for _ in range(2)]
+        left.set()
+        stays, stopped = await queue.wait("vera", "stays"), await queue.wait("vera", "stopped")
+        stopped.cancel()
+        after = await queue.wait("olga", "after")
+    for one in gone:
+        with pytest.raises(GoneError):
+            await one
+    await asyncio.gather(stays, after)
+    assert queue.had == ["stays", "after"]
+
+
+async def test_one_who_is_stopped_as_the_turn_comes_passes_it_on() -> None:
+    queue = Queue(Turns(most=2, each=2))
+    async with queue.turns.turn("ana", here):
+        stopped, after = await queue.wait("vera", "stopped"), await queue.wait("olga", "after")
+    stopped.cancel()
+    await after
+    assert queue.had == ["after"]
+
+
+async def test_after_a_turn_nobody_has_one_for_a_multiple_of_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([100.0, 100.25])
+    pauses: list[float] = []
+
+    def later(pause: float, _: Callable[[], None]) -> None:
+        pauses.append(pause)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", later)
+    async with Turns(most=1, each=1, rest=3.0, clock=lambda: next(times)).turn("ana", here):
+        assert pauses == []
+    assert pauses == [0.75]
+
+
+async def test_plans_wait_within_limits_and_those_of_askers_who_have_gone_are_not_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def plan_for(wanted: StreamSpec, _: object) -> None:
+        made.append(wanted.stream)
+        begun.set()
+        go_on.wait(WAIT)
+        raise Refused("as planned")
+
+    monkeypatch.setattr(planning, "plan_for", plan_for)
+    installation = surveyed()
+    async with asyncio.timeout(WAIT), installation.web() as client:
+
+        def ask(stream: str, token: str) -> asyncio.Task[object]:
+            body = spec(stream, source="people")
+            return asyncio.create_task(post(client, "/api/plan", body, token, status=409))
+
+        first = ask("first", ANALYST)
+        await asyncio.to_thread(begun.wait)
+        waiting = installation.monitor.planning._waiting
+        gone = [ask("gone", VIEWER) for _ in range(4)]
+        while len(waiting.get("vera", ())) < 4:
+            await asyncio.sleep(0.01)
+        headers = {**bearer(VIEWER), "Content-Type": "application/json"}
+        async with client.post("/api/plan", data=json.dumps(spec("x", source="people")), headers=headers) as one:
+            assert (one.status, one.headers["Retry-After"]) == (429, "10")
+        for task in gone:
+            task.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        while not all(waiter.gone() for waiter in waiting["vera"]):
+            await asyncio.sleep(0.01)
+        stays = ask("stays", VIEWER)
+        while len(waiting["vera"]) > 1:
+            await asyncio.sleep(0.01)
+        go_on.set()
+        await asyncio.gather(first, stays)
+    assert made == ["first", "stays"]
+
+
+async def test_a_curve_goes_no_further_than_somebody_waits_for() -> None:
+    installation = surveyed()
+    source = views.definition(installation.tables, installation.tables.sources["people"])
+    wanted = StreamSpec.model_validate(spec("new", source="people"))
+    found = await planning.plan_curve(wanted, source, Against.EPSILON, lambda: True)
+    assert not found.complete
+    assert {len(line.points) for line in found.lines} == {1}
