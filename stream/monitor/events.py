@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
+from stream.monitor import live_views
 from stream.monitor.alert_models import AlertQuery
 from stream.monitor.alerts import view_of
 from stream.monitor.budget_models import AllotmentQuery, SpendingQuery, TrailQuery
@@ -28,6 +29,7 @@ from stream.monitor.listing import (
     list_sources,
     list_streams,
 )
+from stream.monitor.live_views import LiveView, LiveViews
 from stream.monitor.models import FieldProblem, View, ViewName
 from stream.monitor.monitor import Monitor
 from stream.monitor.problems import ProblemError, malformed, refuse_repeated
@@ -37,10 +39,6 @@ from stream.monitor.spending import spending
 from stream.monitor.tokens import Bearer
 from stream.monitor.trail_listing import list_trail
 
-INTERVAL = 1.0
-"""Shortest time between two events of one view, in seconds."""
-REFRESH = 5.0
-"""Longest time that a view goes unchecked: rates change with time alone."""
 KEEPALIVE = 10.0
 """Longest silence on a connection, in seconds."""
 
@@ -58,11 +56,17 @@ class EventQuery(View):
 
 @dataclass
 class _Subscription:
-    name: ViewName
-    make: _Maker
-    version: int = -1
-    checked: float = float("-inf")
-    sent: str = field(default="", repr=False)
+    """A view, and which edition of it a connection was sent."""
+
+    view: LiveView
+    sent: int = 0
+
+    def news(self) -> str | None:
+        """The event to send, or None if there is nothing new."""
+        if self.sent == self.view.edition:
+            return None
+        self.sent = self.view.edition
+        return self.view.text
 
 
 class EventStreams:
@@ -70,16 +74,18 @@ class EventStreams:
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
+        self._live = LiveViews(monitor)
         self._closing = asyncio.Event()
         self._open: Counter[str] = Counter()
 
     async def close(self, _: web.Application) -> None:
         """End every connection, so that the server can stop."""
         self._closing.set()
+        self._live.close()
 
     async def serve(self, request: web.Request, bearer: Bearer) -> web.StreamResponse:
         """Send a connection its views until it ends, its token does, or the server stops; ``HEAD`` asks for the headers alone."""
-        subscriptions = self._subscribe(request.query)
+        wanted = self._wanted(request.query)
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":
             return web.Response(headers=headers)
@@ -91,6 +97,7 @@ class EventStreams:
                 headers={"Retry-After": "10"},
             )
         self._open[bearer.name] += 1
+        subscriptions = [_Subscription(self._live.watch(*one)) for one in wanted]
         try:
             response = web.StreamResponse(headers=headers)
             await response.prepare(request)
@@ -102,6 +109,8 @@ class EventStreams:
             pass  # the reader has gone
         finally:
             self._open[bearer.name] -= 1
+            for one in subscriptions:
+                self._live.leave(one.view)
         return response
 
     async def _send(
@@ -111,80 +120,69 @@ class EventStreams:
         number, spoken = 0, loop.time()
         readiness = ""
         while not self._closing.is_set() and self._monitor.still_knows(bearer):
-            news = []
             if (state := self._monitor.readiness().model_dump_json()) != readiness:
                 readiness = state
-                news.append(f"event: readiness\ndata: {state}")
+                number, spoken = number + 1, loop.time()
+                await _write(response, f"id: {number}\nevent: readiness\ndata: {state}\n\n")
             if self._monitor.complete():
-                news += [text for one in subscriptions if (text := self._news(one, loop.time())) is not None]
-            for text in news:
-                number += 1
-                await _write(response, f"id: {number}\n{text}\n\n")
-                spoken = loop.time()
+                await self._live.refresh([one.view for one in subscriptions], bearer.name)
+            for one in subscriptions:
+                if (text := one.news()) is not None:
+                    number, spoken = number + 1, loop.time()
+                    await _write(response, f"id: {number}\n{text}\n\n")
             if loop.time() - spoken >= KEEPALIVE:
                 await _write(response, ": alive\n\n")
                 spoken = loop.time()
             try:
-                async with asyncio.timeout(INTERVAL):
+                async with asyncio.timeout(live_views.INTERVAL):
                     await self._closing.wait()
             except TimeoutError:
                 continue
 
-    def _news(self, subscription: _Subscription, now: float) -> str | None:
-        """The event to send, or None if there is nothing new."""
-        version = self._monitor.version(subscription.name)
-        if version == subscription.version and now - subscription.checked < REFRESH:
-            return None
-        subscription.version, subscription.checked = version, now
-        try:
-            text = f"event: {subscription.name}\ndata: {subscription.make().model_dump_json()}"
-        except ProblemError as error:
-            text = f"event: problem\ndata: {error.problem.model_dump_json()}"
-        if text == subscription.sent:
-            return None
-        subscription.sent = text
-        return text
-
-    def _subscribe(self, given: Mapping[str, str]) -> list[_Subscription]:
+    def _wanted(self, given: Mapping[str, str]) -> list[tuple[ViewName, Hashable, _Maker]]:
+        """The views that are asked for, each by what it is asked with and how it is made."""
         refuse_repeated(given)
         rest = dict(given)
         parameters = _Parameters(rest)
         try:
             query = EventQuery.model_validate({"views": rest.pop("views", None)})
-            subscriptions = [
-                _Subscription(name, _MAKERS[name](self._monitor, parameters))
-                for name in dict.fromkeys(query.views)
-            ]
+            wanted = [self._view(name, parameters) for name in dict.fromkeys(query.views)]
         except ValidationError as error:
             raise malformed(error, "parameter") from None
-        if not subscriptions:
+        if not wanted:
             raise _wrong("views", f"name at least one of {', '.join(_MAKERS)}")
         for name in rest:
             if name not in parameters.taken:
                 raise _wrong(name, "none of the views takes this parameter; remove it")
-        return subscriptions
+        return wanted
+
+    def _view(self, name: ViewName, parameters: _Parameters) -> tuple[ViewName, Hashable, _Maker]:
+        own = _Parameters(parameters.given)
+        make = _MAKERS[name](self._monitor, own)
+        parameters.taken |= own.taken
+        return name, frozenset(one for one in own.given.items() if one[0] in own.taken), make
 
 
 class _Parameters:
     """The parameters of all views together, with a note of those that some view takes."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        self._given = given
+        self.given = given
         self.taken: set[str] = set()
 
     def pick(self, model: type[_Query]) -> _Query:
         """Those that a model has."""
         self.taken.update(model.model_fields)
         return model.model_validate(
-            {name: text for name, text in self._given.items() if name in model.model_fields}
+            {name: text for name, text in self.given.items() if name in model.model_fields}
         )
 
     def need(self, name: str) -> str:
         """One that must be given."""
         self.taken.add(name)
-        if name not in self._given:
+        if name not in self.given:
             raise _wrong(name, "one of the views needs it; give a name")
-        return self._given[name]
+        return self.given[name]
 
 
 def _sources(monitor: Monitor, parameters: _Parameters) -> _Maker:

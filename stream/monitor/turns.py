@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
@@ -25,7 +26,12 @@ class Turns:
     """Whose turn it is. At most ``most`` wait, ``each`` of one name; after a turn nobody has one for ``rest`` times its length."""
 
     def __init__(
-        self, *, most: int, each: int, rest: float = 0.0, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        most: float = math.inf,
+        each: float = math.inf,
+        rest: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most = most
         self._each = each
@@ -52,8 +58,9 @@ class Turns:
         if not self._taken:
             self._taken = True
             return
-        self._let_go()
-        if len(self._waiting.get(name, ())) >= self._each or self._count() >= self._most:
+        if self._is_full(name):
+            self._let_go()
+        if self._is_full(name):
             raise ProblemError(
                 429,
                 "too-many-requests",
@@ -90,5 +97,6 @@ class Turns:
             else:
                 del self._waiting[name]
 
-    def _count(self) -> int:
-        return sum(map(len, self._waiting.values()))
+    def _is_full(self, name: str) -> bool:
+        own = len(self._waiting.get(name, ()))
+        return own >= self._each or sum(map(len, self._waiting.values())) >= self._most

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestServer
 
-from stream.monitor import events
+from stream.monitor import events, live_views
 from stream.monitor.models import Readiness
 from stream.monitor.tokens import Names
 from stream.settings import Settings
@@ -33,7 +33,7 @@ WAIT = 20.0
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "INTERVAL", 0.02)
+    monkeypatch.setattr(live_views, "INTERVAL", 0.02)
     monkeypatch.setattr(events, "KEEPALIVE", 0.05)
 
 
@@ -73,7 +73,7 @@ async def test_every_view_is_sent_at_once_as_its_own_route_answers() -> None:
         names = "overview,sources,budget,streams,stream,rejected,workers"
         response = await listen(client, views=names, source="feed", stream="ward")
         sent = views_of(response)
-        found = dict([await anext(sent) for _ in names.split(",")])
+        found = dict([await named(sent) for _ in names.split(",")])
         assert set(found) == set(names.split(","))
         for name, path in (
             ("overview", "/api/overview"),

@@ -1,0 +1,155 @@
+"""Watched views: made once for all who watch the same, one at a time, and fairly between names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from stream.monitor import events, live_views
+from stream.monitor.budget_models import TrailPage, TrailQuery
+from stream.monitor.live_views import LiveView, LiveViews
+from stream.monitor.models import Health
+from stream.monitor.trail_listing import list_trail
+from stream.monitor.trails import Trail
+from tests.unit.monitor.installation import VIEWER, Installation, bearer
+
+WAIT = 20.0
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No view is made again for the time alone, however busy the machine is."""
+    monkeypatch.setattr(live_views, "INTERVAL", 3600.0)
+    monkeypatch.setattr(live_views, "REFRESH", 3600.0)
+
+
+class Watched:
+    """Views that note when they are made."""
+
+    def __init__(self) -> None:
+        self.installation = Installation()
+        self.live = LiveViews(self.installation.monitor)
+        self.made: list[str] = []
+        self.then: Callable[[], None] = lambda: None
+
+    def watch(self, query: str) -> LiveView:
+        def make() -> Health:
+            self.made.append(query)
+            self.then()
+            return Health()
+
+        return self.live.watch("trail", query, make)
+
+    def change(self) -> None:
+        self.installation.tables.changes["trail"] += 1
+
+
+async def test_a_view_is_made_once_for_all_who_watch_it_and_no_more_often_than_an_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched()
+    views = [watched.watch("a") for _ in range(64)]
+    assert len(set(map(id, views))) == 1
+    for _ in range(3):
+        await asyncio.gather(*(watched.live.refresh([view], "vera") for view in views))
+        watched.change()
+    assert watched.made == ["a"]
+    monkeypatch.setattr(live_views, "INTERVAL", 0.0)
+    view = views[0]
+    while len(watched.made) < 2:
+        await asyncio.gather(*(watched.live.refresh([view], who) for who in ("vera", "olga")))
+    while view.making:
+        await asyncio.sleep(0)
+    await watched.live.refresh([view], "vera")
+    assert watched.made == ["a", "a"]
+    assert view.edition == 1
+
+
+async def test_others_have_their_turn_between_any_two_views() -> None:
+    watched = Watched()
+    turns, seen = 0, []
+    watched.then = lambda: seen.append(turns)
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(others())
+    views = [watched.watch(f"{number}") for number in range(64)]
+    async with asyncio.timeout(WAIT):
+        while len(seen) < 64:
+            await watched.live.refresh(views, "vera")
+    other.cancel()
+    assert len(set(seen)) == 64
+
+
+async def test_nobody_waits_behind_what_another_name_watches_not_even_for_the_same_view() -> None:
+    watched = Watched()
+    many = [watched.watch(f"{number}") for number in range(8)]
+    async with asyncio.timeout(WAIT):
+        await asyncio.gather(
+            watched.live.refresh(many, "vera"), watched.live.refresh([watched.watch("7")], "olga")
+        )
+        while len(watched.made) < 8:
+            await watched.live.refresh(many, "vera")
+    assert watched.made == ["0", "1", "7", "2", "3", "4", "5", "6"]
+
+
+async def test_what_nobody_watches_any_more_is_not_made() -> None:
+    watched = Watched()
+    left, stays = watched.watch("left"), watched.watch("stays")
+    async with asyncio.timeout(WAIT):
+        async with watched.live._turns.turn("ana", lambda: False):
+            refreshing = asyncio.create_task(watched.live.refresh([left, stays], "vera"))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            watched.live.leave(left)
+        await refreshing
+        while not watched.made:
+            await watched.live.refresh([stays], "vera")
+    assert watched.made == ["stays"]
+
+
+async def test_a_fault_in_a_view_ends_those_who_watch_it_and_is_tried_again_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched()
+    view = watched.watch("a")
+
+    def fail() -> None:
+        raise LookupError("a fault of ours")
+
+    watched.then = fail
+    await watched.live.refresh([view], "vera")
+    with pytest.raises(LookupError):
+        await watched.live.refresh([view], "vera")
+    watched.then = lambda: None
+    watched.change()
+    monkeypatch.setattr(live_views, "INTERVAL", 0.0)
+    assert watched.watch("a") is view
+    async with asyncio.timeout(WAIT):
+        while not view.text:
+            await watched.live.refresh([view], "vera")
+
+
+async def test_connections_with_the_same_query_share_what_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def listed(trail: Trail, query: TrailQuery) -> TrailPage:
+        made.append(query.search)
+        return list_trail(trail, query)
+
+    monkeypatch.setattr(events, "list_trail", listed)
+    installation = Installation()
+    installation.open()
+    async with asyncio.timeout(WAIT), installation.web() as client:
+        for search in ("feed", "feed", "nobody", "feed"):
+            path = f"/api/events?views=trail&search={search}"
+            response = await client.get(path, headers=bearer(VIEWER))
+            while b"event: trail" not in await response.content.readuntil(b"\n\n"):
+                pass
+    assert made == ["feed", "nobody"]
