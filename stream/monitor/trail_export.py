@@ -64,7 +64,9 @@ class TrailExports:
     async def serve(
         self, request: web.Request, bearer: Bearer, trail: Trail, wanted: TrailFilter
     ) -> web.StreamResponse:
-        """Send the entries that match, a few at a time."""
+        """Send the entries that match, a few at a time; ``HEAD`` asks for the headers alone."""
+        if request.method == "HEAD":
+            return web.Response(headers=_HEADERS)
         if self._sending.total() >= MAX_EXPORTS or self._sending[bearer.name] >= MAX_EXPORTS_EACH:
             raise ProblemError(
                 429,

@@ -106,3 +106,16 @@ async def test_a_few_exports_are_sent_at_a_time_and_fewer_to_one_name(monkeypatc
         go_on.set()
         while (await ask(client, VIEWER)).status != 200:
             await asyncio.sleep(0.01)
+
+
+async def test_the_headers_alone_are_answered_without_a_body_and_the_connection_goes_on() -> None:
+    async with asyncio.timeout(WAIT), long_trail(10).web() as client:
+        reader, writer = await asyncio.open_connection(client.host, client.port or 0)
+        asked = f"HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {VIEWER}\r\n"
+        writer.write(f"HEAD /api/trail.csv {asked}\r\nGET /healthz {asked}Connection: close\r\n\r\n".encode())
+        head, _, rest = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert b"text/csv" in head
+    assert b"attachment" in head
+    assert rest.startswith(b"HTTP/1.1 200 OK")
