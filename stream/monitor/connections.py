@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from aiohttp import web
@@ -29,6 +31,29 @@ ERRORS_PER_SECOND, ERRORS_AT_ONCE = 1.0, 10
 """Unreadable requests of one address that get an answer; more are cut off without one."""
 
 log = get_logger("monitor")
+
+
+@contextmanager
+def sending(request: web.Request) -> Iterator[None]:
+    """Send an answer bit by bit: it ends with a reader who leaves, and one who leaves it unread is cut off."""
+    try:
+        yield
+    except TimeoutError:
+        cut_off(request)  # what it left unread would hold the connection open
+    except ConnectionError:
+        pass  # the reader has gone
+
+
+async def write(response: web.StreamResponse, text: str) -> None:
+    """Send the next bit of an answer; TimeoutError if the reader does not take it."""
+    async with asyncio.timeout(WRITE_SECONDS):
+        await response.write(text.encode())
+
+
+def cut_off(request: web.Request) -> None:
+    """End a request's connection at once, whatever is still to be sent."""
+    if request.transport is not None:
+        request.transport.abort()
 
 
 class Waiting:

@@ -20,7 +20,7 @@ from stream.monitor import live_views
 from stream.monitor.alert_models import AlertQuery
 from stream.monitor.alerts import view_of
 from stream.monitor.budget_models import AllotmentQuery, SpendingQuery, TrailQuery
-from stream.monitor.connections import WRITE_SECONDS
+from stream.monitor.connections import sending, write
 from stream.monitor.listing import (
     RejectedQuery,
     SourceQuery,
@@ -100,13 +100,9 @@ class EventStreams:
         subscriptions = [_Subscription(self._live.watch(*one)) for one in wanted]
         try:
             response = web.StreamResponse(headers=headers)
-            await response.prepare(request)
-            await self._send(response, subscriptions, bearer)
-        except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()  # what it left unread would hold the connection open
-        except ConnectionError:
-            pass  # the reader has gone
+            with sending(request):
+                await response.prepare(request)
+                await self._send(response, subscriptions, bearer)
         finally:
             self._open[bearer.name] -= 1
             for one in subscriptions:
@@ -123,15 +119,15 @@ class EventStreams:
             if (state := self._monitor.readiness().model_dump_json()) != readiness:
                 readiness = state
                 number, spoken = number + 1, loop.time()
-                await _write(response, f"id: {number}\nevent: readiness\ndata: {state}\n\n")
+                await write(response, f"id: {number}\nevent: readiness\ndata: {state}\n\n")
             if self._monitor.complete():
                 await self._live.refresh([one.view for one in subscriptions], bearer.name)
             for one in subscriptions:
                 if (text := one.news()) is not None:
                     number, spoken = number + 1, loop.time()
-                    await _write(response, f"id: {number}\n{text}\n\n")
+                    await write(response, f"id: {number}\n{text}\n\n")
             if loop.time() - spoken >= KEEPALIVE:
-                await _write(response, ": alive\n\n")
+                await write(response, ": alive\n\n")
                 spoken = loop.time()
             try:
                 async with asyncio.timeout(live_views.INTERVAL):
@@ -250,11 +246,6 @@ _MAKERS: dict[ViewName, Callable[[Monitor, _Parameters], _Maker]] = {
     "alerts": _alerts,
     "workers": lambda monitor, _: lambda: monitor.workers,
 }
-
-
-async def _write(response: web.StreamResponse, text: str) -> None:
-    async with asyncio.timeout(WRITE_SECONDS):
-        await response.write(text.encode())
 
 
 def _wrong(field: str, message: str) -> ProblemError:

@@ -15,7 +15,7 @@ from schemas.repeats import repeats_a_field
 from stream.log import get_logger
 from stream.monitor.budget_models import TrailFilter
 from stream.monitor.calls import Call, Route, may
-from stream.monitor.connections import IDLE_SECONDS
+from stream.monitor.connections import IDLE_SECONDS, cut_off
 from stream.monitor.events import EventStreams
 from stream.monitor.metrics import CONTENT_TYPE, exposition
 from stream.monitor.models import ProblemCode, Readiness, View
@@ -115,6 +115,8 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
         route = None if resource is None else resource.canonical
         log.error("request failed", route=route, error=type(error).__name__, detail=frames)  # noqa: TRY400
         response = _failure(500, "internal", "a fault on our side; see the monitor's log")
+        if request.writer.output_size > 0:
+            cut_off(request)  # an answer is under way, and another would be read as part of it
     return response
 
 

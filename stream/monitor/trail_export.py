@@ -15,7 +15,7 @@ from aiohttp import web
 from schemas import Amount
 from stream.asking.spreadsheets import cell
 from stream.monitor.budget_models import TrailFilter, TrailRow
-from stream.monitor.connections import WRITE_SECONDS
+from stream.monitor.connections import sending, write
 from stream.monitor.problems import ProblemError
 from stream.monitor.tokens import Bearer
 from stream.monitor.trail_listing import matches, trail_row
@@ -78,8 +78,9 @@ class TrailExports:
         self._sending[bearer.name] += 1
         try:
             response = web.StreamResponse(headers=_HEADERS)
-            await response.prepare(request)
-            await _send(response, list(trail)[::-1], wanted)
+            with sending(request):
+                await response.prepare(request)
+                await _send(response, list(trail)[::-1], wanted)
         finally:
             self._sending[bearer.name] -= 1
         return response
@@ -87,8 +88,7 @@ class TrailExports:
 
 async def _send(response: web.StreamResponse, entries: list[Held], wanted: TrailFilter) -> None:
     for text in trail_csv(entries, wanted):
-        async with asyncio.timeout(WRITE_SECONDS):
-            await response.write(text.encode())
+        await write(response, text)
         # A reader that keeps up never makes a write wait: others have their turn here alone.
         await asyncio.sleep(0)
 

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import ClientResponse, web
 
 from schemas import OpenStream, StreamSpec
-from stream.monitor import trail_export
+from stream.monitor import server, trail_export
 from stream.monitor.tokens import Names, Token
 from stream.monitor.trail_export import COLUMNS, MAX_EXPORTS, MAX_EXPORTS_EACH
 from tests.unit.monitor.installation import NAMES, VIEWER, Installation, WebClient, bearer, spec
@@ -119,3 +119,41 @@ async def test_the_headers_alone_are_answered_without_a_body_and_the_connection_
     assert b"text/csv" in head
     assert b"attachment" in head
     assert rest.startswith(b"HTTP/1.1 200 OK")
+
+
+class Log:
+    """What the server notes as a fault."""
+
+    def __init__(self) -> None:
+        self.errors: list[dict[str, Any]] = []
+
+    def error(self, _: str, **fields: Any) -> None:
+        self.errors.append(fields)
+
+
+@pytest.mark.parametrize(
+    ("error", "faults"), [(ConnectionResetError, []), (TimeoutError, []), (LookupError, ["LookupError"])]
+)
+async def test_an_answer_that_breaks_off_is_followed_by_no_other_and_a_reader_who_leaves_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception], faults: list[str]
+) -> None:
+    async def begin(response: web.StreamResponse, _: str) -> None:
+        await response.write(b"number")
+        raise error
+
+    log = Log()
+    monkeypatch.setattr(trail_export, "write", begin)
+    monkeypatch.setattr(server, "log", log)
+    read = b""
+    async with asyncio.timeout(WAIT), long_trail(10).web() as client:
+        reader, writer = await asyncio.open_connection(client.host, client.port or 0)
+        asked = f"HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {VIEWER}\r\n"
+        writer.write(f"GET /api/trail.csv {asked}\r\n".encode())
+        try:
+            while more := await reader.read(4096):
+                read += more
+        except ConnectionError:
+            pass  # cut off
+        writer.close()
+    assert b"HTTP/1.1 500" not in read
+    assert [one["error"] for one in log.errors] == faults
