@@ -38,12 +38,13 @@ class Forecast(View):
         Literal["never", "runs-out", "renews-first", "too-early", "gone"],
         Field(
             description="never: nothing was taken; renews-first: it lasts until it renews; too-early: less than an hour is "
-            "known; gone: nothing is left."
+            "known; gone: nothing is left, of ε or of δ."
         ),
     ]
     at: Annotated[Time | None, Field(description="When it runs out, or renews; null for other outcomes.")]
     part: Annotated[
-        Literal["epsilon", "delta", "rho"] | None, Field(description="What runs out first; null unless it does.")
+        Literal["epsilon", "delta", "rho"] | None,
+        Field(description="What runs out first, or is gone; null for other outcomes."),
     ]
 
 

@@ -21,6 +21,8 @@ HEADLINE_WINDOW: Final = 7 * DAY
 """The one that alerts go by."""
 EARLIEST: Final = 3600.0
 """Seconds of history without which nothing is forecast: one stream opened in a minute would be a stampede."""
+ROUNDING: Final = 1e-12
+"""A share of a budget that is so small that only rounding leaves it, and buys nothing."""
 HISTORY_POINTS: Final = 256
 _SLOTS: Final = 56
 
@@ -32,7 +34,7 @@ class Pace(NamedTuple):
     """What was taken of a budget in a window, and what that means for what is left.
 
     ``taken`` is what was granted less what came back since ``since``; ``at`` is when nothing is left of ``part`` if it goes
-    on like that.
+    on like that. Of a budget that is gone ``part`` is what nothing is left of.
     """
 
     window: int
@@ -78,8 +80,8 @@ class History:
         since = end.now if before is None else max(before[0], end.now - window)
         taken = [0.0] * 3 if before is None else [now - then for now, then in zip(net, before[1:], strict=True)]
         told = (window, since, amount_of(taken if total.rho is not None else [*taken[:2], math.nan]))
-        if _is_gone(left, total):
-            return Pace(*told, "gone")
+        if (gone := _gone(left, total)) is not None:
+            return Pace(*told, "gone", part=gone)
         seconds = end.now - since
         if seconds < min(EARLIEST, window):
             return Pace(*told, "too-early")
@@ -139,10 +141,19 @@ def _counts_epsilon(left: Amount) -> bool:
     return not left.delta
 
 
-def _is_gone(left: Amount, total: Amount) -> bool:
-    if total.rho is None or left.rho is None:
-        return left.epsilon <= 0.0
-    return left.rho <= 0.0 and not (_counts_epsilon(left) and left.epsilon > 0.0)
+def _gone(left: Amount, total: Amount) -> Part | None:
+    """What nothing is left of, so that the budget is gone: whichever of ε and δ was first, as ``_lasts`` has it."""
+    epsilon = _is_nothing(left.epsilon, total.epsilon)
+    if total.rho is None:
+        return "epsilon" if epsilon else "delta" if total.delta and _is_nothing(left.delta, total.delta) else None
+    if left.rho is None:
+        return "epsilon" if epsilon else None
+    return "rho" if _is_nothing(left.rho, total.rho) and (epsilon or not _counts_epsilon(left)) else None
+
+
+def _is_nothing(left: float, total: float) -> bool:
+    """Whether all that is left is what rounding leaves of a budget that was granted whole."""
+    return left <= total * ROUNDING
 
 
 def _lasts(taken: Sequence[float], seconds: float, left: Amount, total: Amount) -> tuple[float, Part]:

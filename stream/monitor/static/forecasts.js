@@ -14,7 +14,7 @@ export function sentence(forecast, now = Date.now() / 1000) {
     case "never":
       return "never at this pace";
     case "gone":
-      return "nothing is left";
+      return `no ${PARTS[forecast.part]} is left`;
     case "too-early":
       return "too early to tell: less than an hour is known";
     case "renews-first":

@@ -8,6 +8,7 @@ import json
 import math
 from typing import Any
 
+import polars as pl
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -18,6 +19,7 @@ from stream.monitor.tables import Tables
 from stream.monitor.trail_listing import list_trail
 from stream.processors.base import Record
 from tests.unit.monitor.installation import FEED, HIGH, LOW, VIEWER, Installation, bearer, get, spec
+from tests.unit.monitor.test_workbench import PEOPLE, ROWS
 
 DAYS = float(DAY)
 
@@ -260,3 +262,19 @@ def seconds(installation: Installation) -> float:
 
 def test_windows_are_those_that_the_documentation_names() -> None:
     assert PACE_WINDOWS == (DAY, 7 * DAY, 30 * DAY)
+
+
+async def test_a_budget_whose_delta_is_all_granted_is_gone_however_long_ago_that_was() -> None:
+    installation = Installation()
+    budget = {"source": "feed", "epsilon": 50.0, "delta": 1e-6}
+    installation.driver.register({**PEOPLE, **budget}, pl.DataFrame(ROWS))
+    installation.now += DAYS
+    for name in ("a", "b"):
+        mechanism = {"kind": "laplace", "answers": 100}
+        installation.driver.open({**spec(name), "mechanism": mechanism, "delta": 5e-7})
+    installation.flow()
+    for _ in range(2):
+        told = {(one.outcome, one.part) for one in (await forecasts_of(installation)).values()}
+        assert told == {("gone", "delta")}
+        assert seconds(installation) == 0.0
+        installation.now += 40 * DAYS
