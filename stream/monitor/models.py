@@ -390,7 +390,11 @@ class FieldProblem(View):
 
 
 class Problem(View):
-    """Why a request was not served; no message ever quotes a value."""
+    """Why a request was not served.
+
+    What is said of ``fields`` quotes none of their values; ``message`` may quote names, refused figures, and what cannot be asked
+    in a statement.
+    """
 
     status: int
     code: ProblemCode

@@ -300,3 +300,12 @@ async def test_a_fault_of_ours_shows_nothing_of_itself(capsys: pytest.CaptureFix
     captured = capsys.readouterr()
     assert "RuntimeError" in captured.out + captured.err
     assert SECRET not in captured.out + captured.err
+
+
+async def test_of_what_was_sent_a_message_may_quote_a_name_and_no_more_of_it_than_a_name_is_long() -> None:
+    async with opened().web() as client:
+        for name in ("nobody", SECRET * 100):
+            async with client.get(f"/api/budgets/{name}", headers=bearer(VIEWER)) as response:
+                assert (await response.json())["message"] == f"there is no source '{name[:128]}'"
+        described = (await get(client, "/openapi.json"))["components"]["schemas"]["Problem"]["description"]
+    assert "may quote names" in described
