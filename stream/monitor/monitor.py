@@ -61,6 +61,8 @@ class Monitor:
     """Alerts, where answers are read for them."""
     planning: Turns = field(default_factory=lambda: Turns(most=16, each=4))
     """One plan or curve at a time: the services on this machine keep their processors."""
+    showing: Turns = field(default_factory=lambda: Turns(most=1000, each=100, rest=1.0))
+    """One answer made of the tables at a time, half of the event loop's time at most: what reads the tables runs there too."""
     history: Series = field(default_factory=views.new_history)
     workers: WorkersView = field(default_factory=lambda: WorkersView(time=0.0, members=[], partitions=[]))
 

@@ -187,7 +187,12 @@ def _handler(monitor: Monitor, route: Route) -> Handler:
             )
         query = _query(request, route)
         body = await _body(request, route) if route.body is not None else None
-        answer = await route.handle(monitor, Call(bearer, dict(request.match_info), query, body, gone))
+        call = Call(bearer, dict(request.match_info), query, body, gone)
+        if bearer is not None and route.method == "GET":
+            async with monitor.showing.turn(bearer.name, gone):
+                answer = await route.handle(monitor, call)
+        else:
+            answer = await route.handle(monitor, call)
         unready = isinstance(answer, Readiness) and not answer.ready
         return _answer(answer, 503 if unready else 200)
 

@@ -1,0 +1,51 @@
+"""What is shown of the tables: one answer at a time, and others have their turn between them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from stream.monitor import routes
+from stream.monitor.budget_models import TrailPage, TrailQuery
+from stream.monitor.trail_listing import list_trail
+from stream.monitor.trails import Trail
+from tests.unit.monitor.installation import OPERATOR, Installation, get
+
+WAIT = 20.0
+
+
+async def test_a_burst_of_searches_lets_others_in_between_and_other_names_before_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns = 0
+    seen: list[tuple[str, int]] = []
+
+    def listed(trail: Trail, query: TrailQuery) -> TrailPage:
+        seen.append((query.search, turns))
+        return list_trail(trail, query)
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(routes, "list_trail", listed)
+    installation = Installation()
+    installation.open()
+    async with asyncio.timeout(WAIT), installation.web() as client:
+        waiting = installation.monitor.showing._waiting
+        async with installation.monitor.showing.turn("ana", lambda: False):
+            burst = [asyncio.create_task(get(client, "/api/trail", search="vera")) for _ in range(20)]
+            while len(waiting.get("vera", ())) < 20:
+                await asyncio.sleep(0.01)
+            burst.append(asyncio.create_task(get(client, "/api/trail", OPERATOR, search="olga")))
+            while "olga" not in waiting:
+                await asyncio.sleep(0.01)
+            assert seen == []
+        other = asyncio.create_task(others())
+        await asyncio.gather(*burst)
+        other.cancel()
+    assert [search for search, _ in seen[:3]] == ["vera", "olga", "vera"]
+    assert len({turn for _, turn in seen}) == len(seen) == 21
