@@ -22,12 +22,13 @@ import numpy.typing as npt
 
 from schemas import EstimateCalibration
 from stream.accounting.costs import PARTS
-from stream.accounting.estimate_laws import marginal_law
+from stream.accounting.estimate_laws import marginal_law, number_law
 from stream.accounting.hypotheses import WEIGHT_STEPS
 from stream.accounting.measured import Bounds
 from stream.accounting.prices import takes_alpha
 from stream.mechanisms.estimate_questions import (
     Box,
+    Linear,
     Numbers,
     Question,
     Single,
@@ -39,6 +40,7 @@ from stream.mechanisms.maximum_entropy import combined, fit
 from stream.mechanisms.measurements import Axes, Draws, Measurements, Memory
 from stream.mechanisms.own_measurements import own_price
 from stream.mechanisms.tensor_sums import Cells, values
+from stream.noise import NoiseScaleError
 
 Integers = npt.NDArray[np.int64]
 
@@ -164,9 +166,9 @@ class Estimator:
             cells = None if told else self._cells_on(index, question.axes)
             centres = self._measured.numbers(index) if cells is None else question.numbers(cells)
             return self._kept(question, self._look([question])[0].step.numbers, centres, reach, limit)
-        rows = limit / question.width
-        if self.left >= PARTS and rows >= max(self._promise, self._on_top(question)[1]):
-            return self._tested(question, math.floor((rows - Fraction(self._promise)) * WEIGHT_STEPS))
+        if self.left >= PARTS and self.is_tested(question, alpha):
+            slack = limit / question.width - Fraction(self._promise)
+            return self._tested(question, math.floor(slack * WEIGHT_STEPS))
         if not takes_alpha(self._calibration):
             return Step("refused", (), None)
         price, marginal = own_price(self._calibration, question, alpha)
@@ -189,6 +191,22 @@ class Estimator:
         return Step("below", estimate, (reach,) * len(estimate))
 
     # What follows is public.
+
+    def hides(self, question: Question) -> bool:
+        """Whether there is noise for the number that a ⊤ would tell of a question, if it would tell one."""
+        if not isinstance(question, Linear):
+            # Plans see to counts, and of several numbers a marginal's cells tell.
+            return True
+        try:
+            number_law(self._calibration, question.width)
+        except NoiseScaleError:
+            return not self._on_top(question)[0]
+        return True
+
+    def is_tested(self, question: Question, alpha: Fraction) -> bool:
+        """Whether an answer of the test keeps to ``alpha``, and what its ⊤ would tell as well."""
+        rows = alpha * question.unit / question.width
+        return rows >= max(self._promise, self._on_top(question)[1])
 
     def _look(self, questions: Sequence[Question]) -> list[_Look]:
         """What the measurements say of questions; known questions cost a look-up."""

@@ -219,6 +219,15 @@ def no_alpha_for(form: str) -> Rejection:
     return Rejection("malformed", f"alpha: {asked}, each with an alpha of its own")
 
 
+def too_wide(field: str, charged: str) -> Rejection:
+    """The refusal of a number that one person moves further than the noise of its stream can hide. That is public."""
+    return Rejection(
+        "malformed",
+        f"{field}: its noise would not fit 52 binary digits; ask of an attribute with a smaller range, nearer to 0, or open a "
+        f"stream with a larger epsilon or fewer {charged}",
+    )
+
+
 def too_dear(calibration: Calibration, parts: int, left: int, *, alpha: bool) -> Reply:
     """The refusal of a question that the rest of a grant does not pay for. Price and rest are public."""
     price = epsilon_of(calibration, parts)

@@ -45,7 +45,8 @@ _FEW_CORNERS = 4096
 class Read:
     """A resolved question, and what the changelog keeps of it if its numbers are told.
 
-    ``told`` is what was last made of it: a step of the estimator, and the reply that says it.
+    ``told`` is what was last made of it: a step of the estimator, and the reply that says it. ``hidden`` says whether its stream
+    has noise for the number that a ⊤ would tell.
     """
 
     question: Question
@@ -54,6 +55,7 @@ class Read:
     sum: str | None = None
     group_by: tuple[str, ...] = ()
     told: tuple[Any, Any] | None = None
+    hidden: bool = True
 
     @property
     def terms(self) -> tuple[Term, ...]:

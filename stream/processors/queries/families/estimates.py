@@ -31,6 +31,7 @@ from stream.processors.queries.families.base import (
     form_for,
     no_alpha_for,
     too_dear,
+    too_wide,
 )
 from stream.processors.queries.families.estimate_reader import QuestionReader, Read
 from stream.processors.rejections import PRICE, Rejection
@@ -92,8 +93,12 @@ class EstimateFamily:
             raise no_alpha_for(form)
         key = (self._streams.incarnations[slot], form, _asked(query))
         if (known := self._read.get(key)) is None:
-            known = self._run(slot).reader.read(form, query)
+            current = self._run(slot)
+            known = current.reader.read(form, query)
+            known.hidden = current.estimator.hides(known.question)
             self._read.put(key, known)
+        if not known.hidden and self._may_be_told(slot, known, query.alpha):
+            raise too_wide(form, "updates")
         return known, query.alpha
 
     def answer(self, questions: Sequence[Asked]) -> list[Reply | None]:
@@ -109,7 +114,7 @@ class EstimateFamily:
             [read.question for read, _ in asked],
             beyond=not self._streams.terms_at(slot).ends_at_cutoff,
             wanted={
-                place: Fraction(alpha) * (current.rows if read.form == "fraction" else 1)
+                place: _limit(current, read, alpha)
                 for place, (read, alpha) in enumerate(asked)
                 if alpha is not None
             },
@@ -137,6 +142,11 @@ class EstimateFamily:
         """Take a stream's measurements from the changelog, in order."""
         self._runs.pop(slot, None)
         self._updates[slot] = (self._streams.incarnations[slot], list(updates))
+
+    def _may_be_told(self, slot: int, read: Read, alpha: float | None) -> bool:
+        """Whether a ⊤ may tell the numbers of a question; one whose error no ⊤ keeps to has noise that fits that."""
+        current = self._run(slot)
+        return alpha is None or current.estimator.is_tested(read.question, _limit(current, read, alpha))
 
     def _run(self, slot: int) -> _Run:
         incarnation = self._streams.incarnations[slot]
@@ -263,6 +273,11 @@ def _asked(query: Any) -> tuple[Any, ...]:
     """What makes two questions of one form the same text, whatever error they want."""
     terms = None if query.terms is None else tuple((term.where, term.weight) for term in query.terms)
     return (query.where, terms, query.sum, query.mean, query.group_by)
+
+
+def _limit(current: _Run, read: Read, alpha: float) -> Fraction:
+    """The error that a question's numbers must keep to: a share's as a number of rows."""
+    return Fraction(alpha) * (current.rows if read.form == "fraction" else 1)
 
 
 def _reply(
