@@ -73,3 +73,13 @@ def test_a_sum_whose_error_no_measurement_keeps_to_has_noise_that_fits_it() -> N
     assert abs(answer.estimate - truth) <= alpha
     assert answer.price is not None
     assert answer.price > 0.0
+
+
+@pytest.mark.parametrize("wanted", [{}, {"alpha": 1e6}, {"alpha": 1e15}])
+def test_a_sum_that_gaussian_noise_cannot_hide_is_refused_with_an_alpha_and_without(
+    wanted: dict[str, Any],
+) -> None:
+    laplace = {"kind": "laplace", "answers": 2000}
+    driver = driver_of({"ms": [MS] * 100}, laplace, epsilon=0.5, delta=1e-6)
+    assert asked(driver, sum="ms", **wanted).reason == f"malformed: query: {NO_NOISE}answers"
+    assert asked(driver, where="TRUE").outcome == "answer"

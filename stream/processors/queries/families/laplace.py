@@ -30,6 +30,7 @@ from stream.processors.queries.families.base import (
     no_alpha_for,
     on_values,
     too_dear,
+    too_wide,
 )
 from stream.processors.rejections import Rejection
 from stream.processors.written import value_of, values_of
@@ -66,19 +67,14 @@ class LaplaceFamily(Stateless):
     def admit(self, slot: int, query: Any) -> _Question:
         """Resolve the question to private integers and their sensitivity."""
         question = self._question(slot, query)
-        if query.alpha is not None:
-            question = self._priced(slot, question, query.alpha)
-        if question.price is not None:
-            # Its noise fits, and laws of what the grant does not pay for need not be made.
-            return question
         try:
-            self._laws(slot, question)
+            if query.alpha is not None:
+                question = self._priced(slot, question, query.alpha)
+            # Where there is a price its noise fits, and laws of what the grant does not pay for need not be made.
+            if question.price is None:
+                self._laws(slot, question)
         except NoiseScaleError:
-            raise Rejection(
-                "malformed",
-                "query: its noise would not fit 52 binary digits; ask of an attribute with a smaller range, or open a "
-                "stream with a larger epsilon or fewer answers",
-            ) from None
+            raise too_wide("query", "answers") from None
         return question
 
     def _question(self, slot: int, query: Any) -> _Question:
