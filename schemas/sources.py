@@ -24,6 +24,8 @@ Category = Annotated[str, StringConstraints(max_length=256)]
 MAX_DOMAIN_SIZE = 1 << 20
 """Most values that one attribute's domain may have."""
 
+MAX_ROWS = 1 << 30
+"""Most rows that a table may have."""
 
 MAX_CONTRIBUTION = 1_000_000
 """Most rows, or events, of one person that may count."""

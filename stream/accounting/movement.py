@@ -61,10 +61,16 @@ def _one_event(source: EventsSource, standing: StandingQuery) -> tuple[int, int]
 
 
 def ends_of(source: EventsSource, count: SumOf) -> tuple[int, int]:
+    """The ends of the declared range of the attribute that is summed up; RefusedError if it has none."""
+    domain = integers_of(source, count)
+    return domain.minimum, domain.maximum
+
+
+def integers_of(source: EventsSource, count: SumOf) -> Integers:
     """The declared range of the attribute that is summed up; RefusedError if it has none."""
     domain = source.attributes.get(count.sum)
     if not isinstance(domain, Integers):
         raise RefusedError(
             "standing.count.sum: the source has no integer attribute of this name; name one that is, or count events"
         )
-    return domain.minimum, domain.maximum
+    return domain

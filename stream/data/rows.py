@@ -9,7 +9,9 @@ import numpy as np
 import polars as pl
 
 from schemas import Domain, TableSource
+from schemas.sources import MAX_ROWS
 from stream.data.encoding import CodeArray, Encoder, code_type
+from stream.data.errors import UnreadableError
 from stream.data.frames import Frame, in_memory, require
 from stream.data.growing import GrowingColumn
 from stream.data.people import Numbers, People, PeopleNumbers
@@ -112,13 +114,15 @@ class Gathered:
         self.file_row_count = 0
 
     def add(self, batch: Coded) -> None:
-        """Take a batch."""
+        """Take a batch; UnreadableError if there are more rows than totals are planned for."""
         for name, column in batch.private_codes.items():
             self._codes[name].extend(column)
         if batch.private_numbers is not None:
             self._numbers.extend(batch.private_numbers)
         self.private_row_count += len(next(iter(batch.private_codes.values())))
         self.file_row_count += batch.file_row_count
+        if self.private_row_count > MAX_ROWS:
+            raise UnreadableError(f"more than {MAX_ROWS} rows")
 
     def rows(self, names: Words | None) -> Rows:
         """The table of all batches, once; ``names`` are those of its people, where rows have persons."""

@@ -17,6 +17,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from stream.accounting.totals import LARGEST_TOTAL
 from stream.mechanisms.ranges import MAX_STEPS, range_of, written
 
 THRESHOLD_STEPS = 2 * MAX_STEPS
@@ -80,6 +81,11 @@ class Grid:
         low, high = (cls(gamma).step_of(end) for end in range_of(grid, minimum, maximum))
         return cls(gamma, low, high)
 
+    @classmethod
+    def whole(cls, grid: float) -> Grid:
+        """The grid of a table's counts and totals, which are whole numbers of it."""
+        return cls(written(grid), -LARGEST_TOTAL, LARGEST_TOTAL)
+
     def private(self, doubles: npt.ArrayLike, exactly: Written) -> Steps:
         """⌊v/γ + ½⌋, clamped, for the numbers v that ``exactly`` gives and ``doubles`` are nearest to.
 
@@ -100,7 +106,7 @@ class Grid:
 
     def _steps(self, doubles: npt.ArrayLike, exactly: Written, low: int, high: int) -> Steps:
         gamma = float(self.gamma)
-        end = 2.0 * THRESHOLD_STEPS * gamma
+        end = 2.0 * max(THRESHOLD_STEPS, -low, high) * gamma
         quotients = np.clip(np.asarray(doubles, dtype=np.float64), -end, end) / gamma
         raised = quotients + 0.5
         steps = np.floor(raised).astype(np.int64)
@@ -110,7 +116,7 @@ class Grid:
             beside &= (quotients > low - 16.0) & (quotients < high + 16.0)
             places = np.flatnonzero(beside)
             guesses = np.rint(raised[places])
-            # The error is below ½ for fewer than 2⁴⁸ steps, and below 2 for all.
+            # The error is below ½ for fewer than 2⁴⁸ steps, and below 2 for all; of whole numbers up to 2⁵³ it is 1 at most.
             guesses += np.where(np.abs(guesses) < _FEW, 0.0, 2.0)
             steps[places] = [
                 self._at_most(guess, exactly(place))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Context, Decimal, Inexact
 
 MAX_STEPS = 1 << 50
-"""Private numbers are clamped to ±2⁵⁰ steps at most; noise of 52 digits still fits beside them."""
+"""A feed's values, and numbers of windows, are clamped to ±2⁵⁰ steps at most; noise of 52 digits still fits beside them."""
 
 LARGEST_NUMBER = Decimal(10**15)
 """A feed without a declared range has values up to ±10¹⁵, or as far as its grid reaches if that is less."""

@@ -31,8 +31,8 @@ UNIFORM_BITS = 256
 
 UNIFORM_WORDS = UNIFORM_BITS // 64
 
-GAP_DIGITS = 13
-"""Hexadecimal digits of a distance between two scores, which are both within ±2⁵⁰ steps."""
+GAP_DIGITS = 14
+"""Hexadecimal digits of a distance between two scores, which are both within ±2⁵³ steps."""
 
 DELTA_PER_CHOICE = 2.0**-179
 """Total variation between a draw of the exponential mechanism among at most 256 candidates and the ideal law."""
@@ -76,7 +76,7 @@ class Weights:
             )
 
     def of(self, gap: int) -> int:
-        """The weight out of 2^192, fewer than 2·13 units below e^{−rate·gap}.
+        """The weight out of 2^192, fewer than 2·14 units below e^{−rate·gap}.
 
         Every digit takes one multiplication, a zero too: how long it takes does not tell the gap.
         """
@@ -96,7 +96,7 @@ def exponential(scores: Sequence[int], law: Weights, uniform: int) -> int:
     """The index of a candidate drawn with probability ∝ e^{rate·score}.
 
     ``uniform`` is a whole number below 2^256. Candidate i is drawn for exactly those with C_{i−1} ≤ ⌊uniform·W / 2^256⌋
-    < C_i, where C are the cumulated weights and W is their sum. Scores further apart than 2^52 − 1 steps count as that.
+    < C_i, where C are the cumulated weights and W is their sum. Scores further apart than 2^56 − 1 steps count as that.
     """
     best = max(scores)
     furthest = 16**GAP_DIGITS - 1

@@ -32,6 +32,7 @@ from stream.accounting.planner import sensitivity_steps
 from stream.accounting.plans import choose
 from stream.accounting.refusals import RefusedError, require_monotone_counts
 from stream.accounting.setting import Setting
+from stream.accounting.totals import require_total
 from stream.data import count_sensitivity, rows_are_public, total_sensitivity
 from stream.mechanisms.ranges import LEAST_REACH, MAX_STEPS, range_of, reach_of, written
 from stream.processors.budget.standing import completed, setting_of_events
@@ -147,6 +148,7 @@ def _setting_of_table(mechanism: Mechanism, source: TableSource, table_rows: Cal
                 f"mechanism.monotone: sums of '{name}' can fall when a row is added; leave it false, or declare the "
                 "attribute with a minimum of at least 0",
             )
+        require_total(domain, name, f"mechanism.sums.{place}")
         widths.append(total_sensitivity(source, domain))
     sizes = []
     for place, name in enumerate(getattr(mechanism, "attributes", ())):

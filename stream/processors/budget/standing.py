@@ -17,15 +17,17 @@ from schemas import (
     Source,
     StandingQuery,
     StreamSpec,
+    SumOf,
     moment_ms,
     span_ms,
     written_moment,
 )
 from schemas.queries import MAX_CANDIDATES
 from schemas.sources import MAX_PARENT_NAME, named_from
-from stream.accounting.movement import ends_of, horizon, movement
+from stream.accounting.movement import ends_of, horizon, integers_of, movement
 from stream.accounting.refusals import RefusedError, require_monotone_counts
 from stream.accounting.setting import Movement, Setting
+from stream.accounting.totals import require_total
 from stream.data import PredicateError, PredicateParser
 from stream.mechanisms.ranges import LARGEST_NUMBER
 
@@ -165,6 +167,7 @@ def setting_of_events(spec: StreamSpec, source: EventsSource) -> Setting:
         _require_periods(spec, source, standing)
     _require_predicate(standing, source)
     groups = _groups(standing, source)
+    _require_totals(standing, source)
     if isinstance(mechanism, RunningCount):
         return _setting_of_horizon(source, standing, groups)
     moved = movement(source, standing, groups)
@@ -216,6 +219,11 @@ def _require_predicate(standing: StandingQuery, source: EventsSource) -> None:
         PredicateParser(source.attributes).parse(standing.where)
     except PredicateError as error:
         raise RefusedError(f"standing.where: {error}") from None
+
+
+def _require_totals(standing: StandingQuery, source: EventsSource) -> None:
+    if isinstance(count := standing.count, SumOf):
+        require_total(integers_of(source, count), count.sum, "standing.count.sum")
 
 
 def _groups(standing: StandingQuery, source: EventsSource) -> int:

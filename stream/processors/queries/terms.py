@@ -24,6 +24,7 @@ from schemas import (
     Source,
     SparseVectorCalibration,
     StandingQuery,
+    TableSource,
     ValuesSource,
 )
 from schemas.wire import struct
@@ -158,7 +159,10 @@ class Terms:
 
 
 def _grid_of(source: Source, calibration: Calibration) -> Grid:
+    if isinstance(source, TableSource):
+        return Grid.whole(calibration.grid)
     if not isinstance(source, ValuesSource):
+        # Sums of a running count's nodes are told again and again beside the same noise: their range never changes.
         return Grid(written(calibration.grid))
     return Grid.of_feed(
         source.grid,

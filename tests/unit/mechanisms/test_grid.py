@@ -12,6 +12,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from stream.accounting.planner import sensitivity_steps
+from stream.accounting.totals import LARGEST_TOTAL
 from stream.mechanisms.grid import THRESHOLD_STEPS, Grid, shown
 from stream.mechanisms.ranges import MAX_STEPS, range_of, written
 
@@ -228,3 +229,22 @@ def test_what_is_shown_is_the_double_nearest_to_the_exact_product(steps: int, gr
     exactly = steps * Fraction(written(grid)) / parts
     off = abs(Fraction(number) - exactly)
     assert all(off <= abs(Fraction(math.nextafter(number, end)) - exactly) for end in (-math.inf, math.inf))
+
+
+totals = st.one_of(
+    st.integers(-(2**53) - 8, 2**53 + 8),
+    st.integers(48, 54).flatmap(lambda digits: st.integers(2**digits - 8, 2**digits + 8)),
+    st.integers(-(2**80), 2**80),
+)
+
+
+@given(one=totals, other=totals)
+@settings(deadline=None)
+def test_totals_of_tables_are_exact_as_far_as_they_reach_and_never_taken_further_apart(
+    one: int, other: int
+) -> None:
+    grid = Grid.whole(1.0)
+    doubles = [float(one), float(other)]
+    found = grid.private(doubles, lambda place: written(doubles[place])).tolist()
+    assert found == [min(max(total, -LARGEST_TOTAL), LARGEST_TOTAL) for total in (one, other)]
+    assert abs(found[0] - found[1]) <= abs(one - other)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import AnswersCalibration
-from stream.mechanisms.ranges import MAX_STEPS
+from stream.accounting.totals import LARGEST_TOTAL
 from stream.mechanisms.selection import (
     GAP_DIGITS,
     UNIFORM_BITS,
@@ -27,7 +27,7 @@ from stream.mechanisms.selection import (
 from stream.noise import Geometric, TwoSidedGeometric
 
 uniforms = st.integers(0, (1 << UNIFORM_BITS) - 1)
-score_lists = st.lists(st.integers(-MAX_STEPS, MAX_STEPS), min_size=1, max_size=12)
+score_lists = st.lists(st.integers(-LARGEST_TOTAL, LARGEST_TOTAL), min_size=1, max_size=12)
 
 
 def calibration(method: Literal["basic", "textbook"] = "basic", *, monotone: bool = False) -> AnswersCalibration:
@@ -64,12 +64,12 @@ def test_the_first_of_the_largest_noisy_scores_is_chosen(scores: list[int], data
 
 
 @given(gap=st.integers(0, 16**GAP_DIGITS - 1), rate=st.fractions(Fraction(1, 10**15), 50, max_denominator=10**15))
-def test_a_weight_is_the_exponential_to_26_units_and_never_above_it(gap: int, rate: Fraction) -> None:
+def test_a_weight_is_the_exponential_to_28_units_and_never_above_it(gap: int, rate: Fraction) -> None:
     if rate == 0:
         return
     with localcontext(prec=120):
         ideal = (-Decimal(rate.numerator) / Decimal(rate.denominator) * gap).exp() * 2**WEIGHT_BITS
-        assert 0 <= ideal - weights(rate).of(gap) < 26
+        assert 0 <= ideal - weights(rate).of(gap) < 28
 
 
 def test_the_best_candidates_weight_is_exact() -> None:

@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
-from schemas import Answer
-from sotto import Driver
+from schemas import Answer, TableSource
+from schemas.sources import MAX_ROWS
+from sotto import Driver, Refused
+from stream.accounting.totals import LARGEST_SUMMED, LARGEST_TOTAL
+from stream.data import DataError, Predicate, Rows, Table
+from stream.mechanisms.ranges import MAX_STEPS
 from tests.unit.processors.installation import KEY
+from tests.unit.processors.live import flights, standing
 
 MS = 1_500_000_000_000
 """A time in milliseconds: as far from 0 as an attribute of few values may well be."""
@@ -83,3 +88,107 @@ def test_a_sum_that_gaussian_noise_cannot_hide_is_refused_with_an_alpha_and_with
     driver = driver_of({"ms": [MS] * 100}, laplace, epsilon=0.5, delta=1e-6)
     assert asked(driver, sum="ms", **wanted).reason == f"malformed: query: {NO_NOISE}answers"
     assert asked(driver, where="TRUE").outcome == "answer"
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+@pytest.mark.parametrize("wanted", [{}, {"alpha": 1e15}])
+def test_a_sum_of_a_laplace_stream_is_cut_short_nowhere(neighbors: str, wanted: dict[str, Any]) -> None:
+    rows = [MS + number % 1001 for number in range(5000)]
+    driver = driver_of({"ms": rows}, {"kind": "laplace", "answers": 4}, epsilon=4.0, neighbors=neighbors)
+    answer = asked(driver, sum="ms", **wanted)
+    assert sum(rows) > 6 * MAX_STEPS
+    assert answer.estimate is not None
+    assert answer.alpha is not None
+    assert abs(answer.estimate - sum(rows)) <= answer.alpha < sum(rows) / 2
+    mean = asked(driver, mean="ms")
+    assert mean.estimate == pytest.approx(sum(rows) / len(rows), abs=mean.alpha)
+
+
+SUMS: list[dict[str, Any]] = [
+    {"kind": "above_threshold", "threshold": 0.0, "cutoff": 1},
+    {"kind": "numeric_sparse", "threshold": 0.0, "cutoff": 1},
+    {"kind": "noisy_max", "answers": 1},
+    {"kind": "exponential", "answers": 1},
+]
+
+
+def summing(mechanism: dict[str, Any], low: int, high: int, neighbors: str = "add-remove") -> Driver:
+    made = Driver(KEY, partitions=1)
+    domain = {"kind": "integers", "minimum": low, "maximum": high}
+    source = {"kind": "table", "source": "visits", "path": "visits.csv", "epsilon": 1000.0}
+    made.register({**source, "neighbors": neighbors, "attributes": {"v": domain}}, {"v": [low, low + 1, high]})
+    made.open({"stream": "s", "source": "visits", "mechanism": mechanism | {"sums": ["v"]}, "epsilon": 1000.0})
+    return made
+
+
+@pytest.mark.parametrize("mechanism", SUMS, ids=lambda one: str(one["kind"]))
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+def test_sums_that_might_be_cut_short_are_neither_compared_nor_chosen_by(
+    mechanism: dict[str, Any], neighbors: str
+) -> None:
+    summing(mechanism, LARGEST_SUMMED - 1000, LARGEST_SUMMED, neighbors)
+    summing(mechanism, -LARGEST_SUMMED, -LARGEST_SUMMED + 1000, neighbors)
+    for low, high in ((LARGEST_SUMMED - 1000, LARGEST_SUMMED + 1), (-LARGEST_SUMMED - 1, 0 - LARGEST_SUMMED)):
+        with pytest.raises(Refused, match=r"mechanism\.sums\.0: 'v' has values up to 8,388,609 from 0, and"):
+            summing(mechanism, low, high, neighbors)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        {"kind": "above_threshold", "threshold": 25.0, "cutoff": 3},
+        {"kind": "laplace", "answers": 3},
+        {"kind": "histogram", "attributes": ["origin"], "answers": 3},
+        {"kind": "running_count", "steps": 3},
+    ],
+    ids=lambda one: str(one["kind"]),
+)
+def test_nor_are_they_counted_in_windows(mechanism: dict[str, Any]) -> None:
+    driver = Driver(KEY, partitions=1)
+    source = flights(total=4)
+    far = {"kind": "integers", "minimum": LARGEST_SUMMED - 1000, "maximum": LARGEST_SUMMED + 1}
+    source["attributes"] |= {"far": far, "near": far | {"maximum": LARGEST_SUMMED}}
+    driver.register(source)
+    more = {"window": {"size": "1h"}, "epsilon": 500, "expected_queries": 3}
+    driver.open(standing("near", mechanism, count={"sum": "near"}, **more))
+    with pytest.raises(Refused, match=r"standing\.count\.sum: 'far' has values up to 8,388,609 from 0, and"):
+        driver.open(standing("far", mechanism, count={"sum": "far"}, **more))
+
+
+@pytest.mark.parametrize("least", [2**50 + 1, 2**52 + 1, 2**53 - 3])
+def test_totals_as_large_as_they_may_be_are_compared_and_told_exactly(
+    monkeypatch: pytest.MonkeyPatch, least: int
+) -> None:
+    def total(_: Table, attribute: str, predicate: Predicate, centre: int = 0) -> int:
+        return least + (repr(predicate) == repr(seen.setdefault(attribute, predicate))) * 3 + centre
+
+    seen: dict[str, Predicate] = {}
+    monkeypatch.setattr(Table, "total", total)
+    vector = {"kind": "numeric_sparse", "threshold": 1e15, "cutoff": 1}
+    answer = asked(summing(vector, 0, 1), sum="v")
+    assert answer.outcome == "above"
+    assert answer.estimate == least + 3
+    seen.clear()
+    candidates = [{"name": name, "sum": "v", "where": where} for name, where in (("a", "v = 0"), ("b", "TRUE"))]
+    for kind in ("noisy_max", "exponential"):
+        assert asked(summing({"kind": kind, "answers": 1}, 0, 1), candidates=candidates).choice == "a"
+
+
+def test_no_table_has_more_rows_than_totals_are_planned_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LARGEST_SUMMED * MAX_ROWS == LARGEST_TOTAL
+    assert LARGEST_SUMMED * (MAX_ROWS >> 3) == MAX_STEPS
+    monkeypatch.setattr("stream.data.rows.MAX_ROWS", 100)
+    source = TableSource.model_validate(
+        {
+            "kind": "table",
+            "source": "visits",
+            "path": "visits.csv",
+            "neighbors": "replace",
+            "epsilon": 1.0,
+            "attributes": {"ms": 2},
+        }
+    )
+    assert Rows.load(source, {"ms": [1] * 100}).private_row_count == 100
+    with pytest.raises(DataError, match="path: no table can be read there") as refused:
+        Rows.load(source, {"ms": [1] * 101})
+    assert getattr(refused.value, "cause", None) == "more than 100 rows"

@@ -19,7 +19,6 @@ from stream.accounting.costs import PARTS
 from stream.accounting.prices import Price, answer_price, epsilon_of, takes_alpha
 from stream.data import count_sensitivity, groups_sensitivity, rows_are_public, total_sensitivity
 from stream.mechanisms.grid import shown
-from stream.mechanisms.ranges import MAX_STEPS
 from stream.noise import NoiseScaleError, Role, Sampler, event_words, sampler
 from stream.processors.queries.families.base import (
     Asked,
@@ -91,7 +90,7 @@ class LaplaceFamily(Stateless):
             case "sum":
                 width = self._sum_width(slot, query.sum, 0, "sum")
                 total = self._context.total(slot, query.sum, query.where)
-                return _Question((_clamped(total),), (width,), "number")
+                return _Question((total,), (width,), "number")
             case "mean":
                 return self._mean(slot, query)
             case _:
@@ -180,7 +179,7 @@ class LaplaceFamily(Stateless):
         domain = self._context.integers(slot, query.mean, "mean")
         centre = (domain.minimum + domain.maximum) // 2
         width = self._sum_width(slot, query.mean, centre, "mean")
-        total = _clamped(self._context.total(slot, query.mean, query.where, centre=centre, field="mean"))
+        total = self._context.total(slot, query.mean, query.where, centre=centre, field="mean")
         low, high = float(domain.minimum), float(domain.maximum)
         count = self._context.count(slot, query.where)
         return _Question(
@@ -280,8 +279,3 @@ def _calibration(calibration: Any) -> AnswersCalibration:
     if not isinstance(calibration, AnswersCalibration):
         raise TypeError("a laplace stream has a calibration of kind 'answers'")
     return calibration
-
-
-def _clamped(total: int) -> int:
-    """Clamping brings no two sums further apart."""
-    return max(-MAX_STEPS, min(MAX_STEPS, total))
