@@ -16,7 +16,7 @@ from schemas import (
     SourceRecord,
 )
 from stream.accounting.budgets import Allotment, Budget
-from stream.accounting.costs import Cost, to_amount
+from stream.accounting.costs import Cost, spent_amount, to_amount
 from stream.accounting.grants import Claim, Grant
 
 
@@ -142,7 +142,7 @@ class Account:
             settled=grant.settled,
             reason=grant.reason,
             cost=to_amount(grant.cost, self.source),
-            spent=to_amount(grant.spent, self.source),
+            spent=spent_amount(grant.spent, grant.cost, self.source),
             refunded=to_amount(grant.refunded, self.source),
             answered=grant.answered,
             tops=grant.tops,

@@ -31,7 +31,8 @@ def rounded_down(value: Fraction) -> float:
 
 def rounded_up(value: Fraction) -> float:
     """The least double that is not below ``value``."""
-    return -rounded_down(-value)
+    # 0 less what is rounded down is never −0.
+    return 0.0 - rounded_down(-value)
 
 
 def basic_epsilon(epsilon_round: float, rounds: int) -> float:

@@ -281,3 +281,15 @@ def to_amount(cost: Cost, terms: Terms) -> Amount:
         delta=cost.delta / DELTA_UNITS,
         rho=cost.rho / EPSILON_UNITS if terms.accountant == "zcdp" else None,
     )
+
+
+def spent_amount(spent: Cost, granted: Cost, terms: Terms) -> Amount:
+    """What is spent of a grant as the contract shows it: no ε above that which is shown as granted.
+
+    Before any Gaussian noise is drawn the losses by themselves may add up to more than the ε that the grant's ρ implies at the budget's
+    δ. What holds of the whole grant then holds of what is spent of it.
+    """
+    shown, most = to_amount(spent, terms), to_amount(granted, terms)
+    if shown.epsilon <= most.epsilon:
+        return shown
+    return shown.model_copy(update={"epsilon": most.epsilon, "delta": most.delta})

@@ -31,7 +31,7 @@ from schemas import (
 )
 from schemas.trail import Since
 from stream.accounting.accounts import Account, People
-from stream.accounting.costs import to_amount
+from stream.accounting.costs import spent_amount, to_amount
 from stream.accounting.grants import Grant
 from stream.accounting.ledger import Ledger
 from stream.processors.base import Outputs
@@ -146,7 +146,7 @@ class Trail:
             source=account.source.source,
             stream=grant.spec.stream,
             reason=grant.reason,
-            spent=to_amount(grant.spent, account.source),
+            spent=spent_amount(grant.spent, grant.cost, account.source),
             refunded=to_amount(grant.refunded, account.source),
             totals=self._note(account),
         )

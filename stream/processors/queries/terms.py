@@ -28,7 +28,7 @@ from schemas import (
     ValuesSource,
 )
 from schemas.wire import struct
-from stream.accounting.costs import realised_cost, to_amount
+from stream.accounting.costs import grant_cost, realised_cost, spent_amount
 from stream.labels import cells_of
 from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.mechanisms.grid import Grid
@@ -151,8 +151,9 @@ class Terms:
         """The realised cost after so many answers and ⊤s, as the wire shows it."""
         key = (answered > 0, tops, surplus, extensions)
         if (amount := self._amounts.get(key)) is None:
-            cost = realised_cost(self.calibration, self.source.accountant, answered, tops, surplus, extensions)
-            shown = to_amount(cost, self.source)
+            of = (self.calibration, self.source.accountant)
+            cost = realised_cost(*of, answered, tops, surplus, extensions)
+            shown = spent_amount(cost, grant_cost(*of, extensions), self.source)
             amount = WireAmount(shown.epsilon, shown.delta, shown.rho)
             self._amounts[key] = amount
         return amount

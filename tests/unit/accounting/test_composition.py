@@ -184,6 +184,10 @@ def test_rounding_up_gives_the_nearest_double_above(value: Fraction) -> None:
     assert Fraction(math.nextafter(double, -math.inf)) < value <= Fraction(double)
 
 
+def test_nothing_is_rounded_up_to_nothing() -> None:
+    assert math.copysign(1.0, rounded_up(Fraction(0))) == 1.0
+
+
 @given(epsilon_round=epsilons, rounds=st.integers(1, 10**6))
 def test_adding_up_is_exact_and_rounded_up(epsilon_round: float, rounds: int) -> None:
     exact = Fraction(epsilon_round) * rounds

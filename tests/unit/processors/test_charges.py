@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from schemas import GrantRecord, SparseVectorCalibration
+from schemas import EstimateCalibration, GrantRecord, SparseVectorCalibration
 from sotto import Driver, Refused
 from stream.processors.base import PROGRESS_KEY
 from tests.unit.processors.budget_service import (
@@ -21,7 +21,7 @@ from tests.unit.processors.budget_service import (
     ready,
     receipts_in,
 )
-from tests.unit.processors.installation import HIGH, LOW, feed_driver, query, spec, written
+from tests.unit.processors.installation import HIGH, KEY, LOW, ROWS, TABLE, feed_driver, query, spec, written
 
 
 @pytest.mark.parametrize(
@@ -126,3 +126,21 @@ def test_a_charge_of_another_incarnation_is_no_news() -> None:
     assert [(topic, [key for key, *_ in messages]) for topic, _, messages in outputs] == [
         (TOPICS.ledger, [PROGRESS_KEY])
     ]
+
+
+def test_no_more_is_shown_as_spent_than_as_granted() -> None:
+    # The source's δ is so large that the ρ granted implies no ε at all, and comparisons have a loss of their own.
+    driver = Driver(KEY, partitions=1)
+    driver.register({**TABLE, "accountant": "zcdp", "delta": 0.1, "epsilon": 100.0}, ROWS)
+    pmw = {"kind": "pmw", "attributes": ["age", "sex"], "warm_start": 0, "updates": 5}
+    driver.open({"stream": "q", "source": TABLE["source"], "mechanism": pmw, "epsilon": 0.05, "delta": 1e-6})
+    answer = driver.ask_many([{"id": "1", "stream": "q", "where": "age < 40"}])[0]
+    grant = _grant(driver, "q")
+    assert isinstance(grant.calibration, EstimateCalibration)
+    assert grant.calibration.noise == "gaussian"
+    assert math.copysign(1.0, grant.cost.epsilon) == 1.0
+    assert answer.spent == grant.spent
+    assert grant.spent.epsilon <= grant.cost.epsilon
+    assert grant.spent.delta <= grant.cost.delta
+    assert (grant.spent.rho or 0.0) <= (grant.cost.rho or 0.0)
+    assert grant.spent.rho
