@@ -30,7 +30,7 @@ from schemas import (
 )
 from stream.data.cache import RecentCache
 from stream.mechanisms.estimator import WHOLE_CELLS
-from stream.processors.queries.families.base import Context
+from stream.processors.queries.families.base import Context, TableLetGoError
 from stream.processors.rejections import Rejection
 
 SECOND: Final = 1_000_000_000
@@ -160,8 +160,8 @@ class Workload:
         universe = math.prod(source.attributes[name].size for name in getattr(mechanism, "attributes", ()))
         try:
             rows = self._context.public_rows(slot)
-        except Rejection:
-            # This worker lacks the table and answers nothing for it; another that has it may.
+        except (Rejection, TableLetGoError):
+            # This worker lacks the table and answers nothing for it; another that has it may. Or nobody answers for it any more.
             return _Facts(PRIVATE_ROWS, named, universe)
         found = self._facts[number] = _Facts(PRIVATE_ROWS if rows is None else rows, named, universe)
         return found

@@ -8,6 +8,7 @@ from weakref import ref
 from schemas import TableSource
 from sotto import Driver
 from stream.data import Table
+from tests.unit.processors.installation import KEY
 from tests.unit.processors.test_refresh import GOING_ON, KEEPING, NEW, OLD, SOURCE, ask, service, spec
 
 
@@ -40,6 +41,19 @@ def test_a_version_whose_only_stream_has_run_dry_is_let_go_of_too() -> None:
     driver.refresh("people", NEW)
     gc.collect()
     assert version() is None
+
+
+def test_an_ended_stream_says_why_where_its_table_is_not_read_any_more() -> None:
+    driver = Driver(KEY)
+    for source in ("people", "others"):
+        driver.register({**SOURCE, "source": source, "neighbors": "replace"}, OLD)
+        driver.open({**spec("laplace"), "stream": f"of-{source}", "source": source})
+    driver.close("people", "of-people")
+    driver._put("people", NEW)
+    driver.restart(KEY)
+    told = driver.ask_many([{"stream": f"of-{source}", "where": "TRUE"} for source in ("people", "others")])
+    assert [answer.outcome for answer in told] == ["halted", "answer"]
+    assert told[0].reason == "closed on request"
 
 
 def _held(driver: Driver) -> Table:
