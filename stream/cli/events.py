@@ -9,12 +9,14 @@ from typing import Annotated, Final
 
 import typer
 
-from schemas import written_moment
+from schemas import EventsSource, written_moment
 from stream.asking.live import live_source, milliseconds_of
 from stream.asking.replays import Replay
 from stream.cli.documents import lines_of
 from stream.cli.output import CommandError, say
 from stream.client import AsyncClient
+from stream.kafka.live_topics import create_live_topic
+from stream.kafka.nearby import settings_here
 
 AT_ONCE: Final = 1000
 
@@ -47,6 +49,30 @@ def publish(
     last = None if until is None else milliseconds_of(until)
     with lines_of(file) as events:
         asyncio.run(_publish(source, events, marks, last))
+
+
+@app.command("topic")
+def topic(
+    source: Annotated[str, typer.Argument(help="The source of kind events, whose own topic is made.")],
+    partitions: Annotated[
+        int, typer.Option(help="Its partitions; fixed once a stream asks of it.", min=1, max=10_000)
+    ] = 4,
+) -> None:
+    """Make the topic of a source, with the broker's stamps where the source's windows close by them, if it is not there.
+
+    Exit status 1 if it is there with its writers' stamps, and these would not do.
+    """
+    declared, count, made = asyncio.run(_made(source, partitions))
+    if made:
+        say(f"created {declared.topic} with {count} partitions")
+    else:
+        say(f"{declared.topic} is there, with {count} partitions")
+
+
+async def _made(source: str, partitions: int) -> tuple[EventsSource, int, bool]:
+    async with AsyncClient() as client:
+        declared = live_source((await client.budget(source)).source)
+    return declared, *await create_live_topic(settings_here(), declared, partitions)
 
 
 async def _publish(source: str, events: Iterable[bytes], marks: str | None, until: int | None) -> None:

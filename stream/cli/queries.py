@@ -96,10 +96,16 @@ def ask(
         "alpha": alpha,
     }
     fields = {name: one for name, one in given.items() if one is not None}
-    fields |= {"id": uuid.uuid4().hex, "stream": stream, **({"fraction": True} if fraction else {})}
+    fields |= {"fraction": True} if fraction else {}
     document = _json_object(question) if question is not None else {}
+    for name in fields.keys() & document.keys():
+        raise CommandError(f"{_OPTIONS.get(name, name)}: --question has it too, as '{name}'; give it once")
+    if document.get("stream", stream) != stream:
+        raise CommandError(f"--question: is for another stream than '{stream}'; name one stream")
     try:
-        query = Query.model_validate_json(json.dumps({**document, **fields}))
+        query = Query.model_validate_json(
+            json.dumps({"id": uuid.uuid4().hex, **document, **fields, "stream": stream})
+        )
     except ValidationError as error:
         raise CommandError(
             describe(error, lambda name: _OPTIONS.get(name, name) if name in fields else name)

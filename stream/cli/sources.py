@@ -43,6 +43,7 @@ def add(
         )
         if isinstance(wanted, EventsSource):
             say(declared_topic(wanted), soft_wrap=True)
+            say(f"if {wanted.topic} is not there, 'sotto events topic {wanted.source}' makes it", soft_wrap=True)
         if receipt.meaning is not None:
             say(receipt.meaning, soft_wrap=True)
 

@@ -85,8 +85,8 @@ class Listener:
             value = await asyncio.wait_for(pending.value, left)
         except TimeoutError:
             raise Timeout(
-                f"no answer from stream '{pending.query.stream}' within {pending.timeout:g} s; "
-                "is 'sotto serve worker' running?",
+                f"no answer to '{pending.query.id}' from stream '{pending.query.stream}' within {pending.timeout:g} s: one may still come, and be "
+                "charged; look for it among the stream's answers before you ask again, and see whether 'sotto serve worker' runs",
                 [pending.query],
             ) from None
         except Unreachable as lost:

@@ -35,7 +35,9 @@ def cells(predicate: Predicate, sizes: Mapping[str, int]) -> npt.NDArray[np.bool
     def leaf(node: Codes) -> npt.NDArray[np.bool_]:
         size = sizes.get(node.attribute)
         if size is None:
-            raise PredicateError(f"the tensor has no axis for attribute {shown(node.attribute)}; name it as one")
+            raise PredicateError(
+                f"attribute {shown(node.attribute)} is none of those that the stream has; ask about those alone"
+            )
         if size != node.size:
             raise PredicateError(
                 f"the tensor declares {shown(node.attribute)} otherwise; parse the predicate for its attributes"

@@ -15,9 +15,10 @@ from stream.kafka.engine import Engine
 from stream.kafka.feed_figures import FeedFigures
 from stream.kafka.health import Health
 from stream.kafka.hearing import Hearing
+from stream.kafka.live_topics import find_live_topic
 from stream.kafka.names import feed_groups, merging_group
 from stream.kafka.roles import Role
-from stream.kafka.topics import TopicsError, find_live_topic
+from stream.kafka.topics import TopicsError
 from stream.log import get_logger
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.merging import MergeProcessor

@@ -51,9 +51,12 @@ class TopicLayout:
     partitions: int
     configuration: dict[str, str] = field(default_factory=dict)
 
+    stamped: bool = True
+    """Whether the broker's clock gives its records their time."""
+
     def configuration_with(self, replication: int) -> dict[str, str]:
         """All that is set of it when it is kept so many times."""
-        return {**self.configuration, **_AS_SENT, **STAMPED, **durability(replication)}
+        return {**self.configuration, **_AS_SENT, **(STAMPED if self.stamped else {}), **durability(replication)}
 
 
 @dataclass(frozen=True)
@@ -118,14 +121,14 @@ async def create_topics(settings: Settings) -> Created:
         TopicsError: they say another number of partitions than there are, and nothing was created; or as `find_topics`.
     """
     async with admin_client(settings) as admin:
-        brokers, replication = await _replication(admin, settings)
+        brokers, replication = await replication_of(admin, settings)
         listed = set(await from_any_broker(admin.list_topics))
         there = [one.name for one in layout(Topics(settings.prefix)) if one.name in listed]
-        described = await _describe(admin, there) if there else {}
+        described = await describe_topics(admin, there) if there else {}
         existing = {name: described[name] for name in there if described.get(name)}
         topics = Topics(settings.prefix, _partitions(settings, existing))
         missing = [wanted for wanted in layout(topics) if wanted.name not in listed]
-        await _create(admin, missing, replication)
+        await create_missing(admin, missing, replication)
     await find_topics(settings, attempts=20)
     otherwise = [
         Difference(name, "replication", str(settings.replication), str(min(replicas)))
@@ -158,46 +161,15 @@ def _shared(prefix: str, counts: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if name not in serial}
 
 
-async def find_live_topic(settings: Settings, topics: Topics, source: str, topic: str) -> int:
-    """How many partitions a source's topic has; the changelog of its tasks is made if it is missing.
-
-    Raises:
-        TopicsError: the topic is not there or hidden, or the changelog was made for another number of partitions.
-    """
-    async with admin_client(settings) as admin:
-        found = await _describe(admin, [topic])
-        if not found.get(topic):
-            raise TopicsError(
-                f"topic {topic} of source '{source}' does not exist; create it"
-                if topic in found
-                else f"Kafka hides topic {topic} of source '{source}'; see 'sotto topics acl --role feed --live {topic}'"
-            )
-        wanted = feed_layout(topics, source, len(found[topic]))
-        for attempt in range(20):
-            kept = (await _describe(admin, [wanted.name])).get(wanted.name)
-            if kept:
-                break
-            if attempt == 0:
-                await _create(admin, [wanted], (await _replication(admin, settings))[1])
-            await asyncio.sleep(0.2)
-        else:
-            raise TopicsError(f"topic {wanted.name} is not there; see 'sotto topics acl --role feed'")
-    if len(kept) != wanted.partitions:
-        raise TopicsError(
-            f"topic {topic} has {wanted.partitions} partitions, and had {len(kept)} when its first stream began; close the "
-            f"streams of source '{source}', and register another source for the topic as it is"
-        )
-    return wanted.partitions
-
-
-async def _replication(admin: AIOKafkaAdminClient, settings: Settings) -> tuple[int, int]:
+async def replication_of(admin: AIOKafkaAdminClient, settings: Settings) -> tuple[int, int]:
     """How many brokers there are, and how many replicas a new topic gets."""
     brokers = len((await from_any_broker(admin.describe_cluster))["brokers"])
     told = "replication" in settings.model_fields_set
     return brokers, settings.replication if told else replicas_among(brokers)
 
 
-async def _create(admin: AIOKafkaAdminClient, missing: list[TopicLayout], replication: int) -> None:
+async def create_missing(admin: AIOKafkaAdminClient, missing: list[TopicLayout], replication: int) -> None:
+    """Create topics; TopicsError if Kafka does not, unless somebody else just has."""
     if not missing:
         return
     response = await admin.create_topics(
@@ -223,7 +195,7 @@ async def find_topics(settings: Settings, *, attempts: int = 1, role: Role | Non
     touched = _touched(settings, role) if role is not None else {one.name for one in wanted}
     async with admin_client(settings) as admin:
         for attempt in range(attempts):
-            found = await _describe(admin, [one.name for one in wanted])
+            found = await describe_topics(admin, [one.name for one in wanted])
             missing = [one.name for one in wanted if one.name in touched and found.get(one.name) == []]
             if not missing:
                 break
@@ -267,20 +239,26 @@ async def check_topics(settings: Settings, *, role: Role | None = None) -> list[
     topics = await find_topics(settings)
     wanted = [one for one in layout(topics) if role is None or one.name in _touched(settings, role)]
     async with admin_client(settings) as admin:
-        replicas = await _describe(admin, [one.name for one in wanted])
-        asked = [ConfigResource(ConfigResourceType.TOPIC, one.name) for one in wanted]
-        responses = await from_any_broker(lambda: admin.describe_configs(asked))
-    actual: dict[str, dict[str, str]] = {}
-    for code, _, _, name, entries in (resource for response in responses for resource in response.resources):
-        if code:
-            raise TopicsError(f"cannot read the configuration of topic {name}: {for_code(code).__name__}")
-        actual[name] = {entry[0]: entry[1] for entry in entries}
+        replicas = await describe_topics(admin, [one.name for one in wanted])
+        actual = await configurations(admin, [one.name for one in wanted])
     return [
         Difference(one.name, setting, value, actual[one.name].get(setting, ""))
         for one in wanted
         for setting, value in one.configuration_with(min(replicas[one.name])).items()
         if actual[one.name].get(setting) != value
     ]
+
+
+async def configurations(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, dict[str, str]]:
+    """The settings of each topic; TopicsError where they may not be read."""
+    asked = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
+    responses = await from_any_broker(lambda: admin.describe_configs(asked))
+    actual: dict[str, dict[str, str]] = {}
+    for code, _, _, name, entries in (resource for response in responses for resource in response.resources):
+        if code:
+            raise TopicsError(f"cannot read the configuration of topic {name}: {for_code(code).__name__}")
+        actual[name] = {entry[0]: entry[1] for entry in entries}
+    return actual
 
 
 async def warn_of_topics(settings: Settings, role: Role) -> None:
@@ -301,7 +279,7 @@ async def delete_topics(settings: Settings) -> None:
         await admin.delete_topics([wanted.name for wanted in layout(Topics(settings.prefix))])
 
 
-async def _describe(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, list[int]]:
+async def describe_topics(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, list[int]]:
     """How many replicas each partition of each topic has: none for a missing topic, no entry for one not to be seen."""
     described = await from_any_broker(lambda: admin.describe_topics(names))
     return {

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from schemas import EventsSource
+from stream.kafka.live_topics import create_live_topic
 from stream.kafka.security import admin_client
-from stream.kafka.topics import TopicsError, create_topics, find_topics, layout
+from stream.kafka.topics import TopicsError, configurations, create_topics, find_topics, layout
 from stream.processors.topics import Topics
 from stream.settings import Settings
 from tests.unit.test_cli import sotto
+from tests.unit.test_driver_live import FLIGHTS
 
 pytestmark = pytest.mark.kafka
 
@@ -60,3 +63,23 @@ async def test_a_topic_that_is_missing_gets_the_partitions_of_the_others(made: d
     created = await create_topics(settings)
     assert (created.names, created.otherwise) == ([missing], [])
     assert (await find_topics(settings)).partitions == 3
+
+
+def test_a_sources_topic_has_the_brokers_stamps_where_its_windows_close_by_them(made: dict[str, Any]) -> None:
+    def source(clock: str) -> EventsSource:
+        name = f"{made['SOTTO_PREFIX']}-{clock}"
+        return EventsSource.model_validate({**FLIGHTS, "source": name, "topic": f"{name}.events", "clock": clock})
+
+    async def stamps(topic: str) -> str:
+        async with admin_client(settings) as admin:
+            return (await configurations(admin, [topic]))[topic]["message.timestamp.type"]
+
+    settings = settings_of(made)
+    broker, marks = source("broker"), source("marks")
+    for declared, wanted in ((broker, "LogAppendTime"), (marks, "CreateTime")):
+        for partitions, new in ((3, True), (5, False)):
+            assert asyncio.run(create_live_topic(settings, declared, partitions)) == (3, new)
+        assert asyncio.run(stamps(declared.topic)) == wanted
+    unstamped = broker.model_copy(update={"topic": marks.topic})
+    with pytest.raises(TopicsError, match=r"message\.timestamp\.type=CreateTime, and windows of source"):
+        asyncio.run(create_live_topic(settings, unstamped, 3))

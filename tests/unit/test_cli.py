@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from schemas import Answer
+from schemas import Answer, Query
 from schemas.answers import Outcome
+from sotto import Result, Timeout
+from stream.cli import queries
 from stream.cli.app import app
 from stream.cli.output import show_table
 from stream.cli.queries import _show, exit_status
@@ -171,9 +173,27 @@ def test_a_question_that_is_wrong_is_told_by_its_options() -> None:
         (["--group-by", ""], "--group-by.0: String should"),
         ([], "give exactly one question"),
         (["--question", '{"cells": []}'], "cells: Tuple should have at least 1 item"),
+        (["--question", '{"where": "x > 1"}', "--where", "x > 2"], "--where: --question has it too, as 'where'"),
+        (["--question", '{"stream": "t", "where": "x > 1"}'], "--question: is for another stream than 's'"),
     ):
         result = CliRunner().invoke(app, ["ask", "s", *given])
         assert str(result.exception).startswith(told)
+
+
+@pytest.mark.parametrize("given", ["fixed", None])
+def test_the_id_of_a_question_is_its_own(given: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Query] = []
+
+    async def note(query: Query, _: float) -> Result:
+        asked.append(query)
+        raise Timeout("too late", [query])
+
+    monkeypatch.setattr(queries, "_ask", note)
+    question = {"stream": "s", "where": "x > 1", **({} if given is None else {"id": given})}
+    result = CliRunner().invoke(app, ["ask", "s", "--question", json.dumps(question)])
+    assert result.exit_code == 6
+    [query] = asked
+    assert (query.id == given, query.stream, query.where) == (given is not None, "s", "x > 1")
 
 
 @pytest.mark.parametrize("command", [("ask", "s"), ("sql", "SELECT COUNT(*) FROM s")])

@@ -15,6 +15,8 @@ from stream.asking.replays import Replay
 from stream.cli import events
 from stream.cli.app import app
 from stream.cli.output import CommandError
+from stream.settings import Settings
+from tests.unit.processors.installation import VALUES
 from tests.unit.test_budget_commands import Connected, run
 from tests.unit.test_driver_live import FLIGHTS, LATE, event
 
@@ -79,6 +81,24 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver(bytes(32), partitions=2)
     monkeypatch.setattr(events, "AsyncClient", lambda: Connected(made))
     return made
+
+
+@pytest.mark.parametrize(
+    ("new", "said"), [(True, "created ops.departures with 3"), (False, "ops.departures is there, with 3")]
+)
+def test_the_topic_of_a_source_is_made_where_it_is_missing(
+    new: bool, said: str, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def make(_: Settings, declared: EventsSource, partitions: int) -> tuple[int, bool]:
+        assert declared.source == "flights"
+        return partitions, new
+
+    monkeypatch.setattr(events, "create_live_topic", make)
+    driver.register({**FLIGHTS, "clock": "marks"})
+    assert run("events", "topic", "flights", "--partitions", "3") == f"{said} partitions\n"
+    driver.register(VALUES)
+    with pytest.raises(Invalid, match="is no live topic"):
+        run("events", "topic", "feed")
 
 
 def test_a_file_is_replayed_and_its_windows_are_answered(driver: Driver, tmp_path: Path) -> None:

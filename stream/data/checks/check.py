@@ -32,7 +32,7 @@ def check_table(source: TableSource, path: Path | str | None = None, person: str
     if person is not None and person not in file.types:
         field = "person" if declared else "--person"
         raise DataError(f"{field}: the table has no column {shown(person)}; name one of {_listed(file)}")
-    columns = _columns(source, file)
+    columns = _columns(source, file, person)
     checks = [
         CellCheck(name, domain)
         for name, domain in source.attributes.items()
@@ -71,7 +71,7 @@ def check_table(source: TableSource, path: Path | str | None = None, person: str
     )
 
 
-def _columns(source: TableSource, file: TableScan) -> Columns:
+def _columns(source: TableSource, file: TableScan, person: str | None) -> Columns:
     unusable: dict[str, str] = {}
     for name, domain in source.attributes.items():
         try:
@@ -84,7 +84,7 @@ def _columns(source: TableSource, file: TableScan) -> Columns:
         found=tuple(file.types),
         missing=missing,
         unusable=unusable,
-        undeclared=tuple(name for name in file.types if name not in source.attributes),
+        undeclared=tuple(name for name in file.types if name not in source.attributes and name != person),
         separator=separator_of(list(file.types), source.attributes) if file.has_lines and missing else None,
     )
 

@@ -186,8 +186,10 @@ def test_rows_per_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     named = ["a", "b", "a", "", "c", "a", "b", " "]
     text = "age,who\n" + "".join(f"1,{name}\n" for name in named)
     monkeypatch.setattr(people, "_ROWS_A_PASS", 3)  # several passes
-    told = checked(tmp_path, text, {"age": AGE}, "who").people
+    report = checked(tmp_path, text, {"age": AGE}, "who")
+    told = report.people
     assert told is not None
+    assert report.columns.undeclared == ()
     assert (told.people, told.most_rows, told.with_several, told.rows_without) == (3, 3, 2, 2)
     assert not told.all_count
 

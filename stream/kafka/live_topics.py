@@ -1,0 +1,91 @@
+"""Topics of people's events, which are not an installation's own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from schemas import EventsSource
+from stream.kafka.security import admin_client
+from stream.kafka.topics import (
+    STAMPED,
+    TopicLayout,
+    TopicsError,
+    configurations,
+    create_missing,
+    describe_topics,
+    feed_layout,
+    replication_of,
+)
+from stream.processors.topics import Topics
+from stream.settings import Settings
+
+_ATTEMPTS: Final = 20
+_PAUSE: Final = 0.2
+"""How often, and how many seconds apart, it is looked whether a topic that was made is there."""
+
+
+async def create_live_topic(settings: Settings, source: EventsSource, partitions: int) -> tuple[int, bool]:
+    """Make the topic of a source's events if it is missing; give how many partitions it has, and whether it was made.
+
+    Where the source's clock is the broker's its records have the broker's time.
+
+    Raises:
+        TopicsError: it is there and its records have their writers' time, or it may not be seen or made.
+    """
+    by_broker = source.clock == "broker"
+    wanted = TopicLayout(source.topic, partitions, stamped=by_broker)
+    async with admin_client(settings) as admin:
+        for attempt in range(_ATTEMPTS):
+            there = await describe_topics(admin, [source.topic])
+            if not there:
+                raise TopicsError(
+                    f"Kafka hides topic {source.topic} from this principal; make it as an administrator"
+                )
+            if found := there[source.topic]:
+                break
+            if attempt == 0:
+                await create_missing(admin, [wanted], (await replication_of(admin, settings))[1])
+            await asyncio.sleep(_PAUSE)
+        else:
+            raise TopicsError(f"topic {source.topic} was made and is not there; see the broker's log")
+        [(setting, stamped)] = STAMPED.items()
+        actual = (await configurations(admin, [source.topic]))[source.topic].get(setting)
+    if by_broker and actual != stamped:
+        raise TopicsError(
+            f"topic {source.topic} is there with {setting}={actual}, and windows of source '{source.source}' close by the "
+            f"broker's stamps; set {stamped} with kafka-configs.sh before any event is written"
+        )
+    return len(found), attempt > 0
+
+
+async def find_live_topic(settings: Settings, topics: Topics, source: str, topic: str) -> int:
+    """How many partitions a source's topic has; the changelog of its tasks is made if it is missing.
+
+    Raises:
+        TopicsError: the topic is not there or hidden, or the changelog was made for another number of partitions.
+    """
+    async with admin_client(settings) as admin:
+        found = await describe_topics(admin, [topic])
+        if not found.get(topic):
+            raise TopicsError(
+                f"topic {topic} of source '{source}' does not exist; 'sotto events topic {source}' makes it"
+                if topic in found
+                else f"Kafka hides topic {topic} of source '{source}'; see 'sotto topics acl --role feed --live {topic}'"
+            )
+        wanted = feed_layout(topics, source, len(found[topic]))
+        for attempt in range(_ATTEMPTS):
+            kept = (await describe_topics(admin, [wanted.name])).get(wanted.name)
+            if kept:
+                break
+            if attempt == 0:
+                await create_missing(admin, [wanted], (await replication_of(admin, settings))[1])
+            await asyncio.sleep(_PAUSE)
+        else:
+            raise TopicsError(f"topic {wanted.name} is not there; see 'sotto topics acl --role feed'")
+    if len(kept) != wanted.partitions:
+        raise TopicsError(
+            f"topic {topic} has {wanted.partitions} partitions, and had {len(kept)} when its first stream began; close the "
+            f"streams of source '{source}', and register another source for the topic as it is"
+        )
+    return wanted.partitions
