@@ -137,7 +137,7 @@ async def test_a_source_without_a_topic_is_told_and_served_once_it_is_there(
     source, [spec, *_] = live_source(topic, "marks"), standing_specs("4s", "2s", BEGINS)
     await ground.client.register(source)
     await ground.client.open(spec)
-    await _ready(port, f"topic {topic} of source 'visits' does not exist; create it")
+    await _ready(port, f"topic {topic} of source 'visits' does not exist; 'sotto events topic visits' makes it")
     async with admin_client(ground.settings) as admin:
         await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
     await _ready(port, "")

@@ -148,7 +148,7 @@ def test_a_predicate_over_another_schema_is_refused() -> None:
         table.count(parse("y = 1", {"y": CLAMP}))
     with pytest.raises(DataError, match="declares 'x' otherwise"):
         table.count(parse("x = 1", {"x": Integers(minimum=0, maximum=99)}))
-    with pytest.raises(DataError, match="no axis for attribute 'x'"):
+    with pytest.raises(DataError, match="attribute 'x' is none of those"):
         cells(parse("x = 1", {"x": CLAMP}), {"y": 10})
 
 

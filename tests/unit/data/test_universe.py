@@ -242,7 +242,7 @@ def test_a_cell_has_one_value_for_each_attribute_and_no_other() -> None:
 
 
 def test_a_predicate_outside_a_tensors_axes_is_refused_by_name() -> None:
-    with pytest.raises(PredicateError, match="no axis for attribute 'sex'; name it"):
+    with pytest.raises(PredicateError, match="attribute 'sex' is none of those that the stream has; ask about"):
         cells(parse("age = 20 OR sex = 'F'", ATTRIBUTES), {"age": 10})
     with pytest.raises(PredicateError, match="declares 'age' otherwise"):
         cells(parse("age = 20", ATTRIBUTES), {"age": 11})
