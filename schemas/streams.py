@@ -20,7 +20,7 @@ from schemas.base import (
 from schemas.mechanisms import MAX_ANSWERS, Mechanism
 from schemas.queries import Where
 from schemas.sources import AttributeName
-from schemas.windows import Moment, Span, Windows
+from schemas.windows import Moment, Span, Windows, span_ms
 
 MAX_GROUPS = 10_000
 """Most groups of a standing stream."""
@@ -49,6 +49,11 @@ class StandingQuery(SparingEvent):
     by: Annotated[tuple[AttributeName, ...], Field(max_length=8, strict=False)] = ()
     lateness: Span = "0s"
     begins: Moment | None = None
+
+    @property
+    def open_ms(self) -> int:
+        """How long after its beginning a window closes."""
+        return self.window.size_ms + span_ms(self.lateness)
 
 
 class StreamSpec(SparingEvent):

@@ -7,9 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import repeat
 from pathlib import Path
 from typing import Annotated
 
@@ -22,9 +20,10 @@ from stream.cli.output import CommandError, say
 from stream.data import adult
 from stream.kafka.broker import DEFAULT_FOLDER, LocalBroker
 from stream.kafka.processes import RoleName, Service
+from stream.kafka.replicas import ReplicaError, metrics_ports
 from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
-from stream.settings import LAST_PORT, Settings, variable
+from stream.settings import LAST_PORT, Settings
 
 
 def up(
@@ -49,7 +48,10 @@ def up(
     or in the folders that SOTTO_TABLE_ROOTS names.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    ports = _metrics_ports(Settings().metrics_port, workers + 2 + (alerts is not None))
+    try:
+        ports = iter(metrics_ports(Settings().metrics_port, workers + 2 + (alerts is not None)))
+    except ReplicaError as error:
+        raise CommandError(str(error)) from None
     with held(folder) as holder, ExitStack() as stack:
         key_file = key_file or folder / "noise.key"
         if not key_file.exists():
@@ -107,12 +109,3 @@ def up(
             time.sleep(0.5)
         ended = next(service for service in services if service.exit_status is not None)
         raise CommandError(f"the {ended.role} service ended; see {ended.log}")
-
-
-def _metrics_ports(first: int, services: int) -> Iterator[int]:
-    """A port for each service's figures, counted on from the first; 0, for none, where that is 0."""
-    if first and first + services - 1 > LAST_PORT:
-        raise CommandError(
-            f"{variable('metrics_port')}: {services} services need the ports from {first} on; give {LAST_PORT - services + 1} at most"
-        )
-    return iter(range(first, first + services) if first else repeat(0))

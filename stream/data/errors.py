@@ -58,13 +58,13 @@ COLUMN_ERRORS: Final = {
 class ColumnError(DataError):
     """A declared column is missing, or of a type that it is not read from.
 
-    ``told`` is what is wrong, a key of ``COLUMN_ERRORS``, the column, and its type's name without what the type is made of: three words
+    ``told`` is what is wrong, a key of ``COLUMN_ERRORS``, the column, and the name of its type: three words
     from which the error can be made again, and each of which can be looked up.
     """
 
     def __init__(self, wrong: str, column: str, kind: str = "") -> None:
         super().__init__(COLUMN_ERRORS[wrong].format(column=shown(column), kind=kind))
-        self.told = (wrong, column, kind.partition("(")[0])
+        self.told = (wrong, column, kind)
 
 
 class PredicateError(DataError):

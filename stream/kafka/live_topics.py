@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from aiokafka.admin import AIOKafkaAdminClient
+
 from schemas import EventsSource
 from stream.kafka.security import admin_client
 from stream.kafka.topics import (
@@ -36,18 +38,10 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
     by_broker = source.clock == "broker"
     wanted = TopicLayout(source.topic, partitions, stamped=by_broker)
     async with admin_client(settings) as admin:
-        for attempt in range(_ATTEMPTS):
-            there = await describe_topics(admin, [source.topic])
-            if not there:
-                raise TopicsError(
-                    f"Kafka hides topic {source.topic} from this principal; make it as an administrator"
-                )
-            if found := there[source.topic]:
-                break
-            if attempt == 0:
-                await create_missing(admin, [wanted], (await replication_of(admin, settings))[1])
-            await asyncio.sleep(_PAUSE)
-        else:
+        if not await describe_topics(admin, [source.topic]):
+            raise TopicsError(f"Kafka hides topic {source.topic} from this principal; make it as an administrator")
+        found, made = await _made(admin, settings, wanted)
+        if not found:
             raise TopicsError(f"topic {source.topic} was made and is not there; see the broker's log")
         [(setting, stamped)] = STAMPED.items()
         actual = (await configurations(admin, [source.topic]))[source.topic].get(setting)
@@ -56,7 +50,7 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
             f"topic {source.topic} is there with {setting}={actual}, and windows of source '{source.source}' close by the "
             f"broker's stamps; set {stamped} with kafka-configs.sh before any event is written"
         )
-    return len(found), attempt > 0
+    return len(found), made
 
 
 async def find_live_topic(settings: Settings, topics: Topics, source: str, topic: str) -> int:
@@ -74,14 +68,8 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
                 else f"Kafka hides topic {topic} of source '{source}'; see 'sotto topics acl --role feed --live {topic}'"
             )
         wanted = feed_layout(topics, source, len(found[topic]))
-        for attempt in range(_ATTEMPTS):
-            kept = (await describe_topics(admin, [wanted.name])).get(wanted.name)
-            if kept:
-                break
-            if attempt == 0:
-                await create_missing(admin, [wanted], (await replication_of(admin, settings))[1])
-            await asyncio.sleep(_PAUSE)
-        else:
+        kept, _ = await _made(admin, settings, wanted)
+        if not kept:
             raise TopicsError(f"topic {wanted.name} is not there; see 'sotto topics acl --role feed'")
     if len(kept) != wanted.partitions:
         raise TopicsError(
@@ -89,3 +77,14 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
             f"streams of source '{source}', and register another source for the topic as it is"
         )
     return wanted.partitions
+
+
+async def _made(admin: AIOKafkaAdminClient, settings: Settings, wanted: TopicLayout) -> tuple[list[int], bool]:
+    """How many replicas each partition of a topic has, which is made if it is missing, and whether it was; none if it does not come."""
+    for attempt in range(_ATTEMPTS):
+        if found := (await describe_topics(admin, [wanted.name])).get(wanted.name):
+            return found, attempt > 0
+        if attempt == 0:
+            await create_missing(admin, [wanted], (await replication_of(admin, settings))[1])
+        await asyncio.sleep(_PAUSE)
+    return [], True

@@ -33,6 +33,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def metrics_ports(first: int, count: int) -> Sequence[int]:
+    """A port for each process's figures, counted on from the first; 0, for none, where that is 0. ReplicaError if they do not suffice."""
+    if first and first + count - 1 > LAST_PORT:
+        raise ReplicaError(
+            f"{variable('metrics_port')}: {count} processes need the ports from {first} on; give {LAST_PORT - count + 1} at most"
+        )
+    return range(first, first + count) if first else (0,) * count
+
+
 class Replicas:
     """Runs ``count`` workers or feeds, each ``sotto serve ROLE`` with this process's environment and some arguments.
 
@@ -45,11 +54,7 @@ class Replicas:
     """
 
     def __init__(self, settings: Settings, role: ServiceName, count: int, arguments: Sequence[str] = ()) -> None:
-        if settings.metrics_port and settings.metrics_port + count - 1 > LAST_PORT:
-            raise ReplicaError(
-                f"{variable('metrics_port')}: {count} processes need the ports from {settings.metrics_port} on; give "
-                f"{LAST_PORT - count + 1} at most"
-            )
+        self._ports = metrics_ports(settings.metrics_port, count)
         self._role = role
         self._settings = settings
         self._count = count
@@ -76,8 +81,8 @@ class Replicas:
         environment = without(self._needless)
         name = self._settings.instance or f"{socket.gethostname()}-{os.getpid()}"
         environment[variable("instance")] = f"{name}-{number}"
-        if self._settings.metrics_port:
-            environment[variable("metrics_port")] = str(self._settings.metrics_port + number)
+        if port := self._ports[number]:
+            environment[variable("metrics_port")] = str(port)
         return environment
 
     async def run(self) -> None:

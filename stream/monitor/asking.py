@@ -18,7 +18,7 @@ from schemas import Query
 from stream.asking import Result
 from stream.client import AsyncClient
 from stream.errors import SottoError, Timeout
-from stream.monitor.problems import ProblemError
+from stream.monitor.problems import ProblemError, too_many
 from stream.settings import Settings
 
 ANSWER_SECONDS: Final = 30.0
@@ -65,11 +65,9 @@ class Asker:
             refuse_private(query)
         new = [one for one in queries if self._known(one) is None]
         if new and sum(not one.answer.done() for one in self._asked.values()) + len(new) > MAX_WAITING:
-            raise ProblemError(
-                429,
-                "too-many-requests",
+            raise too_many(
                 f"at most {MAX_WAITING} questions wait for their answers at a time; ask again in a moment",
-                headers={"Retry-After": "5"},
+                5,
             )
         answers = [(self._known(one) or self._begin(one)).answer for one in queries]
         _, late = await asyncio.wait(answers, timeout=timeout)

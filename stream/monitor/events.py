@@ -32,7 +32,7 @@ from stream.monitor.listing import (
 from stream.monitor.live_views import LiveView, LiveViews
 from stream.monitor.models import FieldProblem, View, ViewName
 from stream.monitor.monitor import Monitor
-from stream.monitor.problems import ProblemError, malformed, refuse_repeated
+from stream.monitor.problems import ProblemError, malformed, refuse_repeated, too_many
 from stream.monitor.routes import burn_down, stream_detail
 from stream.monitor.shared_views import list_allotments, list_populations, population_detail
 from stream.monitor.spending import spending
@@ -90,11 +90,9 @@ class EventStreams:
         if request.method == "HEAD":
             return web.Response(headers=headers)
         if self._open[bearer.name] >= self._monitor.settings.monitor_event_streams:
-            raise ProblemError(
-                429,
-                "too-many-requests",
+            raise too_many(
                 "too many live connections of this name; close one, or raise SOTTO_MONITOR_EVENT_STREAMS",
-                headers={"Retry-After": "10"},
+                10,
             )
         self._open[bearer.name] += 1
         subscriptions = [_Subscription(self._live.watch(*one)) for one in wanted]

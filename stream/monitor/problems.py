@@ -36,6 +36,11 @@ class ProblemError(Exception):
         self.headers = headers or {}
 
 
+def too_many(message: str, seconds: int) -> ProblemError:
+    """So much is asked at once that it is refused; whoever asks again after these seconds may have better luck."""
+    return ProblemError(429, "too-many-requests", message, headers={"Retry-After": str(seconds)})
+
+
 def unknown(what: Literal["source", "stream", "population"], name: str) -> ProblemError:
     """The name in a path is not known (yet)."""
     return ProblemError(404, "not-found", f"there is no {what} '{name[:128]}'")

@@ -22,7 +22,7 @@ from stream.monitor.models import ProblemCode, Readiness, View
 from stream.monitor.monitor import Monitor
 from stream.monitor.openapi import document
 from stream.monitor.pages import add_pages
-from stream.monitor.problems import ProblemError, malformed, refuse_repeated
+from stream.monitor.problems import ProblemError, malformed, refuse_repeated, too_many
 from stream.monitor.routes import ROUTES
 from stream.monitor.tokens import Bearer, TokenError, article
 from stream.monitor.trail_export import TrailExports
@@ -137,11 +137,9 @@ def _guard(monitor: Monitor) -> Any:
         bearer, trouble = _bearer(monitor, request)
         # Whoever has no token shares the address's bucket, so that guesses are slow and cost nobody else anything.
         if wait := limiter.wait((bearer and bearer.name, request.remote)):
-            raise ProblemError(
-                429,
-                "too-many-requests",
+            raise too_many(
                 f"at most {settings.monitor_requests_per_second:g} requests a second; wait {wait:g} s",
-                headers={"Retry-After": str(max(1, round(wait)))},
+                max(1, round(wait)),
             )
         public = request.path in _PUBLIC or request.path.startswith(_PUBLIC_PREFIX)
         if bearer is not None:

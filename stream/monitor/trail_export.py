@@ -16,7 +16,7 @@ from schemas import Amount
 from stream.asking.spreadsheets import cell
 from stream.monitor.budget_models import TrailFilter, TrailRow
 from stream.monitor.connections import sending, write
-from stream.monitor.problems import ProblemError
+from stream.monitor.problems import too_many
 from stream.monitor.tokens import Bearer
 from stream.monitor.trail_listing import matches, trail_row
 from stream.monitor.trails import Held, Trail
@@ -68,12 +68,10 @@ class TrailExports:
         if request.method == "HEAD":
             return web.Response(headers=_HEADERS)
         if self._sending.total() >= MAX_EXPORTS or self._sending[bearer.name] >= MAX_EXPORTS_EACH:
-            raise ProblemError(
-                429,
-                "too-many-requests",
+            raise too_many(
                 f"at most {MAX_EXPORTS_EACH} exports of a name are sent at a time, and {MAX_EXPORTS} of all; "
                 "ask again when one is done",
-                headers={"Retry-After": "10"},
+                10,
             )
         self._sending[bearer.name] += 1
         try:

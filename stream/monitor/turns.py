@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from stream.monitor.problems import ProblemError
+from stream.monitor.problems import too_many
 
 
 class GoneError(ConnectionError):
@@ -61,11 +61,9 @@ class Turns:
         if self._is_full(name):
             self._let_go()
         if self._is_full(name):
-            raise ProblemError(
-                429,
-                "too-many-requests",
+            raise too_many(
                 f"one is worked on at a time; at most {self._each} of a name wait, and {self._most} of all: ask again later",
-                headers={"Retry-After": "10"},
+                10,
             )
         waiter = _Waiter(gone, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(name, deque()).append(waiter)

@@ -119,7 +119,7 @@ def require_bounded_past(spec: StreamSpec, source: Source, *, clock: int) -> Non
     if standing is None or standing.begins is None or not isinstance(source, EventsSource):
         return
     begins, window = moment_ms(standing.begins), standing.window
-    behind = max(PAST_BY_BROKER_MS, window.size_ms + span_ms(standing.lateness))
+    behind = max(PAST_BY_BROKER_MS, standing.open_ms)
     if source.clock == "broker" and begins < clock - behind:
         raise RefusedError(
             f"standing.begins: {standing.begins} is too long before the ledger's clock, {written_moment(clock)}: with clock 'broker' a day, or "

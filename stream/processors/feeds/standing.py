@@ -40,7 +40,7 @@ class Stream:
     @property
     def closes(self) -> int:
         """Where the clock must stand for its next window to be due."""
-        return self.next + self.told.standing.window.size_ms + span_ms(self.told.standing.lateness)
+        return self.next + self.told.standing.open_ms
 
     def is_due(self, clock: int) -> bool:
         """Whether its next window is closed."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
 
-from schemas import span_ms
 from stream.processors.feeds.merged import Merged
 from stream.processors.feeds.told import Told
 
@@ -47,5 +46,5 @@ class Waiting:
 
 def _closing(told: Told, starts: Sequence[int]) -> Iterator[tuple[int, str, int]]:
     """Windows of a stream behind the moments at which they close."""
-    open_for = told.standing.window.size_ms + span_ms(told.standing.lateness)
-    return ((start + open_for, told.spec.stream, start) for start in starts)
+    open_ms = told.standing.open_ms
+    return ((start + open_ms, told.spec.stream, start) for start in starts)

@@ -15,9 +15,10 @@ from stream.client import asynchronous, connection
 from stream.client.connection import Connection
 from stream.client.sending import Sender
 from stream.processors.base import Record
+from tests.unit.client.readers import Nothing
 
 
-class Reader:
+class Reader(Nothing):
     """A reader of answers, of which there are none but those that ``come``."""
 
     def __init__(self) -> None:
@@ -32,18 +33,9 @@ class Reader:
     async def topics(self) -> set[str]:
         return {Settings().prefix + ".answers"}
 
-    def assign(self, _partitions: Any) -> None:
-        return
-
-    async def seek_to_end(self, *_: Any) -> None:
-        return
-
-    async def position(self, _partition: Any) -> int:
-        return 0
-
     async def getmany(self, **_: Any) -> dict[Any, Any]:
         self.reading.set()
-        await asyncio.sleep(0.01)
+        await super().getmany()
         come, self.come = self.come, []
         return {0: come}
 

@@ -16,6 +16,7 @@ from sotto import AsyncClient, Settings, Timeout
 from stream.client import sending
 from stream.client.connection import Connection
 from tests.unit.client.broker import Broker
+from tests.unit.client.readers import Nothing
 
 LARGE = b"x" * 3000
 
@@ -89,23 +90,6 @@ async def test_a_connection_ends_without_kafka_and_what_was_not_taken_fails(
     gc.collect()
     await asyncio.sleep(0)
     assert said == []
-
-
-class Nothing:
-    """A reader of a topic to which nothing comes."""
-
-    def assign(self, _partitions: Any) -> None:
-        return
-
-    async def seek_to_end(self, *_: Any) -> None:
-        return
-
-    async def position(self, _partition: Any) -> int:
-        return 0
-
-    async def getmany(self, **_: Any) -> dict[Any, Any]:
-        await asyncio.sleep(0.01)
-        return {}
 
 
 @pytest.mark.parametrize("up", [True, False])
