@@ -6,9 +6,10 @@ import fcntl
 import gc
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from time import process_time
 
 import pytest
 from hypothesis import settings as property_settings
@@ -34,11 +35,23 @@ os.environ.setdefault("SOTTO_BROKER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 pytest_plugins = ["tests.scheduling"]
 
+HARD_WORK_SECONDS = 0.5
+
 
 def pytest_collection_finish() -> None:
     """Let alone what thousands of tests are made of."""
     gc.collect()
     look_rarely()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Clear up behind a test that worked hard: what it leaves in circles is hundreds of megabytes where garbage is looked for rarely."""
+    begun = process_time()
+    result = yield
+    if process_time() - begun > HARD_WORK_SECONDS:
+        gc.collect()
+    return result
 
 
 StartService = Callable[[RoleName], Service]
