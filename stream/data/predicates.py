@@ -77,7 +77,7 @@ _HINTS: Final[dict[TokenType, str]] = {
     TokenType.NULL: "tables hold no nulls",
     TokenType.IS: "compare with = or <>",
     TokenType.LIKE: "list the categories with IN",
-    TokenType.DCOLON: "literals need no cast",
+    TokenType.DCOLON: "neither attributes nor literals need a cast",
     TokenType.SELECT: "a predicate is a condition over attributes alone",
     TokenType.PARAMETER: "write the value itself",
     TokenType.PLACEHOLDER: "write the value itself",
@@ -220,10 +220,14 @@ class PredicateParser:
     def _attribute(self, node: exp.Expr) -> Attribute:
         column = _bare(node)
         if not isinstance(column, exp.Column):
-            raise PredicateError(f"{_described(column)} stands where an attribute's name belongs")
+            raise PredicateError(
+                f"{_described(column)} stands where an attribute's name belongs; name a declared one"
+            )
         identifier = _part(column, "this")
         if not isinstance(identifier, exp.Identifier):
-            raise PredicateError(f"{_described(identifier)} stands where an attribute's name belongs")
+            raise PredicateError(
+                f"{_described(identifier)} stands where an attribute's name belongs; name a declared one"
+            )
         name = str(identifier.this)
         attribute = self._find(name)
         if attribute is None:
@@ -317,7 +321,7 @@ def _literal(node: exp.Expr) -> Constant:
         inner = _part(bare, "this")
         if isinstance(inner, exp.Literal) and not inner.is_string:
             return number(str(inner.this)).copy_negate()
-    raise PredicateError(f"{_described(bare)} stands where a number or a string belongs")
+    raise PredicateError(f"{_described(bare)} stands where a number or a string belongs; write the value itself")
 
 
 def _described(node: exp.Expr) -> str:

@@ -74,7 +74,7 @@ def _count(name: str, node: exp.Count | exp.CountIf, where: str | None) -> Measu
         )
     if isinstance(counted, exp.Case):
         condition, value = _case(counted)
-        if counted.args.get("default") is not None or isinstance(value, exp.Null):
+        if not _is_none(counted.args.get("default")) or isinstance(value, exp.Null):
             raise StatementError("COUNT(CASE … ELSE …) counts every row; leave ELSE out")
         return Measured(name, "count", both(where, condition), counted=_counted(value))
     return Measured(name, "count", where, counted=_counted(counted))
@@ -96,7 +96,7 @@ def _added(name: str, node: exp.Sum | exp.Avg, where: str | None, *, grouped: bo
         return Measured(name, form, where, attribute_of(inner, node.key.upper()))
     condition, value = _case(inner)
     default = inner.args.get("default")
-    none = default is None or isinstance(default, exp.Null)
+    none = _is_none(default)
     zero = default is not None and is_number(default, 0)
     if is_number(value, 1) and (zero or (none and form == "sum")):
         if form == "sum":
@@ -126,6 +126,11 @@ def _fraction(name: str, condition: str, where: str | None, *, grouped: bool) ->
             "a share is one of all rows; ask COUNT(*) with the condition and COUNT(*) without it, and divide the two"
         )
     return Measured(name, "fraction", condition)
+
+
+def _is_none(default: exp.Expr | None) -> bool:
+    """Whether a CASE gives no value where its condition does not hold."""
+    return default is None or isinstance(default, exp.Null)
 
 
 def _without_factor(node: exp.Expr) -> exp.Expr:

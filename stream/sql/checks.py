@@ -20,7 +20,10 @@ _SUMMED: Final = ("sum", "mean")
 class Check:
     """What one stream answers, from public definitions alone."""
 
-    def __init__(self, source: TableSource, grant: GrantRecord) -> None:
+    def __init__(
+        self, source: TableSource, grant: GrantRecord, conditions: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        self._conditions = conditions
         self._attributes = source.attributes
         self._parser = PredicateParser(source.attributes)
         self._stream = grant.spec.stream
@@ -37,15 +40,25 @@ class Check:
             )
 
     def question(self, column: str, query: Mapping[str, Any]) -> None:
-        """Refuse a question; StatementError names the column that asks it."""
+        """Refuse a question; StatementError names the column that asks it, or quotes the condition that is none."""
         named = {*query.get("group_by", ()), *(query[form] for form in _SUMMED if form in query)}
         if (where := query.get("where")) is not None:
             try:
                 named |= attributes_of(self._parser.parse(where))
             except PredicateError as error:
-                raise StatementError(f"column '{column}', where {one_line(where)}: {error}") from None
+                told = self._told() or f"column '{one_line(column)}', where {one_line(where)}: {error}"
+                raise StatementError(told) from None
         if self._pmw is not None:
             self._on_pmw(column, query, named, self._pmw)
+
+    def _told(self) -> str | None:
+        """What is wrong with the first condition of the statement that is no predicate, as it is written there."""
+        for written, alone in self._conditions:
+            try:
+                self._parser.parse(alone)
+            except PredicateError as error:
+                return f"where {one_line(written)}: {error}"
+        return None
 
     def _on_pmw(self, column: str, query: Mapping[str, Any], named: set[str], mechanism: Pmw) -> None:
         if "people" in query:

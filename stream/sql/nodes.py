@@ -15,7 +15,7 @@ def condition_of(node: Any) -> str:
     """A condition as the text of a predicate; whether it is one of those that can be asked, its stream says."""
     if node.find(exp.Subquery, exp.Select):
         raise StatementError("a condition compares attributes with literals; write one SELECT from one table")
-    return str(node.sql(dialect="postgres", identify=True))
+    return str(node.sql(dialect="postgres", identify=True, comments=False))
 
 
 def both(first: str | None, second: str) -> str:
@@ -31,7 +31,10 @@ def attribute_of(node: Any, where: str) -> str:
         or column.args.get("table")
         or not isinstance(column.this, exp.Identifier)
     ):
-        raise StatementError(f"{where}: name an attribute by itself (in double quotes if it has signs)")
+        of_conditions = "; of a condition, write CASE WHEN … THEN 1 ELSE 0 END" if where in {"SUM", "AVG"} else ""
+        raise StatementError(
+            f"{where}: name an attribute by itself (in double quotes if it has signs){of_conditions}"
+        )
     return str(column.this.this)
 
 

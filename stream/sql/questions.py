@@ -56,7 +56,7 @@ def plan(statement: Statement, source: TableSource, grant: GrantRecord) -> Plan:
         if isinstance(column, Measured):
             _require_columns(column, named, source)
     groups = tuple(named.find(attribute, "GROUP BY") for attribute in statement.groups)
-    check = Check(source, grant)
+    check = Check(source, grant, statement.conditions)
     check.groups(groups)
     rows = groups_of(source, groups) or ()
     questions: list[Question] = []

@@ -7,7 +7,7 @@ and a `GROUP BY`. What comes back may be ordered and limited, which costs nothin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sqlglot import exp
@@ -18,6 +18,7 @@ from stream.asking.shown import ERROR
 from stream.sql.aggregates import Measured, measured
 from stream.sql.errors import StatementError
 from stream.sql.nodes import USUAL, attribute_of, bare, condition_of
+from stream.sql.written import columns_of, conditions_of, is_as_written
 
 MAX_STATEMENT_LENGTH: Final = 8192
 """Longest statement in characters."""
@@ -52,13 +53,17 @@ Column = Grouped | Measured
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One SELECT: from what, which columns, by which attributes; ``order`` has places of columns and whether they fall."""
+    """One SELECT: from what, which columns, by which attributes; ``order`` has places of columns and whether they fall.
+
+    ``conditions`` are those of the statement as they are written, each beside the same text with attributes alone.
+    """
 
     table: str
     columns: tuple[Column, ...]
     groups: tuple[str, ...] = ()
     order: tuple[tuple[int, bool], ...] = ()
     limit: int | None = None
+    conditions: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
 
 def read(text: str) -> Statement:
@@ -85,18 +90,23 @@ def _read(text: str) -> Statement:
     select = trees[0]
     if not isinstance(select, exp.Select):
         raise StatementError(f"{select.key.upper()} cannot be asked; write one SELECT over a source")
-    return _statement(select)
+    return _statement(select, text)
 
 
-def _statement(select: exp.Select) -> Statement:
+def _statement(select: exp.Select, text: str) -> Statement:
     for clause, found in select.args.items():
         if found and clause not in _CLAUSES:
             instead = _REFUSED.get(clause, "leave it out")
             raise StatementError(f"{clause.strip('_').removesuffix('s').upper()} cannot be asked; {instead}")
-    table = _table(select)
+    table, called = _table(select)
     where = condition_of(select.args["where"].this) if select.args.get("where") else None
     groups = _groups(select)
-    columns = tuple(_column(one, where, groups) for one in select.expressions)
+    written = columns_of(text)
+    if len(written) != len(select.expressions):
+        written = [_normal(one) for one in select.expressions]
+    columns = tuple(
+        _column(one, said, where, groups) for one, said in zip(select.expressions, written, strict=True)
+    )
     if not any(isinstance(column, Measured) for column in columns):
         raise StatementError(f"no rows are told, only what they add up to; {USUAL}")
     names = [column.name for column in columns]
@@ -104,11 +114,12 @@ def _statement(select: exp.Select) -> Statement:
         raise StatementError(f"'{reserved}' is what the bound of a column is called; give it another name with AS")
     if repeated := next((name for place, name in enumerate(names) if name in names[:place]), None):
         raise StatementError(f"two columns are called '{repeated}'; give one another name with AS")
-    return Statement(table, columns, groups, _order(select, columns), _limit(select))
+    conditions = tuple(conditions_of(text, called))
+    return Statement(table, columns, groups, _order(select, columns), _limit(select), conditions)
 
 
-def _table(select: exp.Select) -> str:
-    """What the statement is about; attributes that were named with it, or with its alias, are left with their own names."""
+def _table(select: exp.Select) -> tuple[str, set[str]]:
+    """What the statement is about, and what it is called there; attributes that were named with it are left with their own names."""
     clause = select.args.get("from_")
     table = clause.this if clause is not None else None
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
@@ -120,7 +131,7 @@ def _table(select: exp.Select) -> str:
     for column in select.find_all(exp.Column):
         if column.table in {table.name, table.alias} and not column.args.get("db"):
             column.set("table", None)
-    return table.name
+    return table.name, {table.name, table.alias}
 
 
 def _groups(select: exp.Select) -> tuple[str, ...]:
@@ -143,8 +154,10 @@ def _groups(select: exp.Select) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _column(node: exp.Expr, where: str | None, groups: Sequence[str]) -> Column:
-    name = node.alias if isinstance(node, exp.Alias) else node.sql(dialect="postgres", normalize_functions="lower")
+def _column(node: exp.Expr, written: str, where: str | None, groups: Sequence[str]) -> Column:
+    name = node.alias if isinstance(node, exp.Alias) else _normal(node)
+    if not isinstance(node, exp.Alias) and not is_as_written(written, name):
+        name = written
     node = bare(node.this if isinstance(node, exp.Alias) else node)
     if isinstance(node, exp.Star):
         raise StatementError(f"* would be the rows themselves; {USUAL}")
@@ -155,23 +168,28 @@ def _column(node: exp.Expr, where: str | None, groups: Sequence[str]) -> Column:
                 f"'{attribute}' is neither grouped by nor added up; GROUP BY it, or ask AVG of it"
             )
         return Grouped(node.name if name == node.sql(dialect="postgres") else name, attribute)
-    return measured(name, node, where, grouped=bool(groups))
+    try:
+        return measured(name, node, where, grouped=bool(groups))
+    except StatementError as error:
+        raise StatementError(f"column '{written}': {error}") from None
+
+
+def _normal(node: exp.Expr) -> str:
+    """A column as the parser writes it."""
+    return node.sql(dialect="postgres", normalize_functions="lower", comments=False)
 
 
 def _order(select: exp.Select, columns: Sequence[Column]) -> tuple[tuple[int, bool], ...]:
     order = select.args.get("order")
+    known = [{column.name, _normal(node)} for column, node in zip(columns, select.expressions, strict=True)]
     places = []
     for one in order.expressions if order is not None else ():
         key = bare(one.this)
         if isinstance(key, exp.Literal) and not key.is_string and key.this.isdigit():
             place = int(key.this) - 1
         else:
-            name = (
-                key.name
-                if isinstance(key, exp.Column)
-                else key.sql(dialect="postgres", normalize_functions="lower")
-            )
-            place = next((number for number, column in enumerate(columns) if name == column.name), -1)
+            name = key.name if isinstance(key, exp.Column) else _normal(key)
+            place = next((number for number, one in enumerate(known) if name in one), -1)
         if not 0 <= place < len(columns):
             raise StatementError("ORDER BY: name a column of the result, or its place")
         places.append((place, bool(one.args.get("desc"))))

@@ -199,7 +199,7 @@ def test_streams_without_numbers_and_sources_without_rows_are_told_apart() -> No
         ("COUNT(CASE WHEN age > 3 THEN nosuch END)", "no attribute is called 'nosuch'"),
         ("COUNT(nosuch) FILTER (WHERE age > 3) / COUNT(*)", "no attribute is called 'nosuch'"),
         ("COUNT_IF(age > 3) / COUNT(nosuch)", "no attribute is called 'nosuch'"),
-        ("COUNT(*) FILTER (WHERE height > 3) AS b", "column 'b', where \"height\" > 3: character 1: no declared"),
+        ("COUNT(*) FILTER (WHERE height > 3) AS b", "where height > 3: character 1: no declared"),
         ("COUNT(*) FILTER (WHERE age IS NULL) AS b", "IS is not allowed"),
         ("COUNT(*) FILTER (WHERE age LIKE 5) AS b", "LIKE is not allowed"),
         ("COUNT(*) FILTER (WHERE \"Sex\" = 'X') AS b", "no declared value of 'Sex'"),
@@ -277,3 +277,40 @@ def test_a_table_is_a_frame_and_a_page() -> None:
     assert len(frame) == 2
     assert "<table>" in table._repr_html_()
     assert "1 question for ε = 1" in repr(table)
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("SELECT COUNT(*) FROM s WHERE age::int > 4", "where age::int > 4: character 4: ::"),
+        ("SELECT COUNT(*) FROM s AS t WHERE t.age > NOW()", "where t.age > NOW(): a function call stands"),
+        ("SELECT COUNT(*) FROM s WHERE age > DATE '2020-01-01'", "character 7: DATE is not allowed"),
+        ("SELECT COUNT_IF(age > 'x') FROM s", "where age > 'x': character 7: "),
+        (
+            "SELECT SUM(age) FILTER (WHERE (age > 4) AND size > 3) FROM s WHERE age < 9 ORDER BY 1",
+            "where (age > 4) AND size > 3: character 15: no declared attribute has this name",
+        ),
+        ("SELECT COUNT(*)::float FROM s", "column 'COUNT(*)::float': CAST cannot be asked"),
+        ("SELECT age, COUNT(*) * 2 AS n FROM s GROUP BY age", "column 'COUNT(*) * 2 AS n': this expression"),
+        ("SELECT SUM((age > 4)::int) FROM s", "column 'SUM((age > 4)::int)': SUM: name an attribute by itself"),
+    ],
+)
+def test_a_refusal_quotes_what_was_written(statement: str, told: str) -> None:
+    with pytest.raises(StatementError) as refused:
+        asked(statement, LAPLACE)
+    assert told in str(refused.value)
+
+
+def test_a_column_is_called_as_it_was_written() -> None:
+    statement = "SELECT ALL COUNT_IF(age\n> 24), COUNT( * ), COUNT_IF(age<23)::float / COUNT(*) FROM s ORDER BY count_if(age > 24)"
+    [row] = asked(statement, LAPLACE)
+    assert [name for name in row if not name.endswith(" ±")] == [
+        "COUNT_IF(age > 24)",
+        "count(*)",
+        "COUNT_IF(age<23)::float / COUNT(*)",
+    ]
+
+
+def test_a_comment_is_no_part_of_a_condition() -> None:
+    [row] = asked("SELECT COUNT(*) AS n FROM s WHERE age < 27 /* the young */ -- and no others", LAPLACE)
+    assert abs(row["n"] - len(FRAME.filter(pl.col("age") < 27))) <= row["n ±"]

@@ -26,6 +26,7 @@ COUNT = Measured("n", "count", "\"sex\" = 'F'")
     [
         ("COUNT(*) FILTER (WHERE sex = 'F')", COUNT),
         ("COUNT(CASE WHEN sex = 'F' THEN 1 END)", COUNT),
+        ("COUNT(CASE WHEN sex = 'F' THEN 1 ELSE NULL END)", COUNT),
         ("SUM(CASE WHEN sex = 'F' THEN 1 ELSE 0 END)", COUNT),
         ("SUM(CASE WHEN sex = 'F' THEN 1 END)", COUNT),
         ("COUNT_IF(sex = 'F')", COUNT),
