@@ -56,6 +56,7 @@ def plan(statement: Statement, source: TableSource, grant: GrantRecord) -> Plan:
         if isinstance(column, Measured):
             _require_columns(column, named, source)
     groups = tuple(named.find(attribute, "GROUP BY") for attribute in statement.groups)
+    _require_groups(statement, columns, groups, named)
     check = Check(source, grant, statement.conditions)
     check.groups(groups)
     rows = groups_of(source, groups) or ()
@@ -82,6 +83,9 @@ class _Attributes:
         for name in self._names:
             self._folded.setdefault(name.casefold(), []).append(name)
 
+    def __contains__(self, name: str) -> bool:
+        return name.casefold() in self._folded
+
     def find(self, name: str, where: str) -> str:
         """The declared name; letters may be of the other case where that is clear."""
         if name in self._names:
@@ -99,6 +103,21 @@ def _require_columns(column: Measured, named: _Attributes, source: TableSource) 
     for name in column.counted:
         if source.person is None or name.casefold() != source.person.casefold():
             named.find(name, "COUNT")
+
+
+def _require_groups(
+    statement: Statement, columns: tuple[Column, ...], groups: tuple[str, ...], named: _Attributes
+) -> None:
+    """Refuse a group that might be two things, and a column of what is not grouped by."""
+    if both := next((name for name in statement.renamed if name in named), None):
+        raise StatementError(
+            f"GROUP BY: '{both}' is an attribute and what another one's column is called; give the column another name with AS"
+        )
+    for column in columns:
+        if isinstance(column, Grouped) and column.attribute not in groups:
+            raise StatementError(
+                f"'{column.attribute}' is neither grouped by nor added up; GROUP BY it, or ask AVG of it"
+            )
 
 
 def _require_person(column: str, source: TableSource) -> None:

@@ -55,7 +55,7 @@ Column = Grouped | Measured
 class Statement:
     """One SELECT: from what, which columns, by which attributes; ``order`` has places of columns and whether they fall.
 
-    ``conditions`` are those of the statement as they are written, each beside the same text with attributes alone.
+    ``renamed`` are the groups that are named by what their column is called. ``conditions`` are those of the statement as they are written, each beside the same text with attributes alone.
     """
 
     table: str
@@ -63,6 +63,7 @@ class Statement:
     groups: tuple[str, ...] = ()
     order: tuple[tuple[int, bool], ...] = ()
     limit: int | None = None
+    renamed: tuple[str, ...] = ()
     conditions: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
 
@@ -100,7 +101,7 @@ def _statement(select: exp.Select, text: str) -> Statement:
             raise StatementError(f"{clause.strip('_').removesuffix('s').upper()} cannot be asked; {instead}")
     table, called = _table(select)
     where = condition_of(select.args["where"].this) if select.args.get("where") else None
-    groups = _groups(select)
+    groups, renamed = _groups(select)
     written = columns_of(text)
     if len(written) != len(select.expressions):
         written = [_normal(one) for one in select.expressions]
@@ -115,7 +116,7 @@ def _statement(select: exp.Select, text: str) -> Statement:
     if repeated := next((name for place, name in enumerate(names) if name in names[:place]), None):
         raise StatementError(f"two columns are called '{repeated}'; give one another name with AS")
     conditions = tuple(conditions_of(text, called))
-    return Statement(table, columns, groups, _order(select, columns), _limit(select), conditions)
+    return Statement(table, columns, groups, _order(select, columns), _limit(select), renamed, conditions)
 
 
 def _table(select: exp.Select) -> tuple[str, set[str]]:
@@ -134,24 +135,34 @@ def _table(select: exp.Select) -> tuple[str, set[str]]:
     return table.name, {table.name, table.alias}
 
 
-def _groups(select: exp.Select) -> tuple[str, ...]:
+def _groups(select: exp.Select) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The attributes grouped by, and which of the names that were given are those of columns."""
     group = select.args.get("group")
     if group is None:
-        return ()
+        return (), ()
     if extra := [name for name, value in group.args.items() if value and name != "expressions"]:
         raise StatementError(
             f"GROUP BY {extra[0].upper()} cannot be asked; name the attributes, one statement for each grouping"
         )
-    found = []
+    renamed = {
+        one.alias.casefold(): attribute_of(one.this, "SELECT")
+        for one in select.expressions
+        if isinstance(one, exp.Alias) and isinstance(bare(one.this), exp.Column)
+    }
+    found, aliases = [], []
     for one in group.expressions:
         if isinstance(one, exp.Literal) and not one.is_string and one.this.isdigit():
             place = int(one.this) - 1
             chosen = select.expressions[place] if 0 <= place < len(select.expressions) else None
             one = chosen.this if isinstance(chosen, exp.Alias) else chosen  # noqa: PLW2901
-        found.append(attribute_of(one, "GROUP BY"))
+        name = attribute_of(one, "GROUP BY")
+        attribute = renamed.get(name.casefold(), name)
+        if attribute.casefold() != name.casefold():
+            aliases.append(name)
+        found.append(attribute)
     if len(set(found)) < len(found):
         raise StatementError("GROUP BY: an attribute stands there twice; name it once")
-    return tuple(found)
+    return tuple(found), tuple(aliases)
 
 
 def _column(node: exp.Expr, written: str, where: str | None, groups: Sequence[str]) -> Column:
@@ -163,7 +174,7 @@ def _column(node: exp.Expr, written: str, where: str | None, groups: Sequence[st
         raise StatementError(f"* would be the rows themselves; {USUAL}")
     if isinstance(node, exp.Column):
         attribute = attribute_of(node, "SELECT")
-        if attribute not in groups:
+        if attribute.casefold() not in {name.casefold() for name in groups}:
             raise StatementError(
                 f"'{attribute}' is neither grouped by nor added up; GROUP BY it, or ask AVG of it"
             )
@@ -189,11 +200,19 @@ def _order(select: exp.Select, columns: Sequence[Column]) -> tuple[tuple[int, bo
             place = int(key.this) - 1
         else:
             name = key.name if isinstance(key, exp.Column) else _normal(key)
-            place = next((number for number, one in enumerate(known) if name in one), -1)
+            place = _place_of(name, known)
         if not 0 <= place < len(columns):
             raise StatementError("ORDER BY: name a column of the result, or its place")
         places.append((place, bool(one.args.get("desc"))))
     return tuple(places)
+
+
+def _place_of(name: str, known: Sequence[set[str]]) -> int:
+    """The column of this name; letters may be of the other case where that is clear. -1 if there is none."""
+    if (exact := next((place for place, names in enumerate(known) if name in names), -1)) >= 0:
+        return exact
+    alike = [place for place, names in enumerate(known) if name.casefold() in {one.casefold() for one in names}]
+    return alike[0] if len(alike) == 1 else -1
 
 
 def _limit(select: exp.Select) -> int | None:

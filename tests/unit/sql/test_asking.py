@@ -314,3 +314,30 @@ def test_a_column_is_called_as_it_was_written() -> None:
 def test_a_comment_is_no_part_of_a_condition() -> None:
     [row] = asked("SELECT COUNT(*) AS n FROM s WHERE age < 27 /* the young */ -- and no others", LAPLACE)
     assert abs(row["n"] - len(FRAME.filter(pl.col("age") < 27))) <= row["n ±"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "name"),
+    [
+        ("SELECT SEX, COUNT(*) AS n FROM s GROUP BY Sex ORDER BY sex", "SEX"),
+        ('SELECT "Sex" AS who, COUNT(*) AS n FROM s GROUP BY who ORDER BY WHO', "who"),
+        ("SELECT sex AS sex, COUNT(*) AS N FROM s GROUP BY sex ORDER BY 1, n", "sex"),
+    ],
+)
+def test_groups_are_named_as_sql_names_them(statement: str, name: str) -> None:
+    """By the attribute in letters of either case, or by what its column is called."""
+    assert [row[name] for row in asked(statement, LAPLACE)] == ["F", "M", "it's"]
+
+
+def test_a_group_that_may_be_two_things_is_refused() -> None:
+    with pytest.raises(StatementError, match=r"'age' is an attribute and what another one's column is called"):
+        asked('SELECT "Sex" AS age, COUNT(*) FROM s GROUP BY age', LAPLACE)
+
+
+def test_attributes_that_differ_in_case_alone_are_two() -> None:
+    made = Driver(bytes(32))
+    made.register({**SOURCE, "attributes": {"Sex": ["F", "M"], "sex": ["f", "m"]}}, {"Sex": ["F"], "sex": ["m"]})
+    made.open({"stream": "s", "source": "patients", "mechanism": LAPLACE, "epsilon": 900})
+    with pytest.raises(StatementError, match="'Sex' is neither grouped by"):
+        made.sql('SELECT "Sex", COUNT(*) FROM s GROUP BY sex')
+    assert [row["sex"] for row in made.sql("SELECT sex, COUNT(*) FROM s GROUP BY sex ORDER BY sex")] == ["f", "m"]
