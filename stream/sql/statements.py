@@ -225,6 +225,8 @@ def _limit(select: exp.Select) -> int | None:
     number = limit.expression if isinstance(limit, exp.Limit) else limit.args.get("count")
     if not isinstance(number, exp.Literal) or not number.this.isdigit():
         raise StatementError("LIMIT: give a whole number")
+    if not int(number.this):
+        raise StatementError("LIMIT: no row would be told, at the cost of all; give 1 or more")
     return int(number.this)
 
 

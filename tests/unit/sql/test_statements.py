@@ -93,6 +93,8 @@ def test_the_result_can_be_ordered_and_limited() -> None:
         ("SELECT COUNT(*) FROM a FOR UPDATE", "LOCK"),
         ("SELECT COUNT(*) FROM a OFFSET 3", "drop rows from the result"),
         ("SELECT COUNT(*) FROM a LIMIT 1 + 1", "whole number"),
+        ("SELECT COUNT(*) FROM a LIMIT 0", "no row would be told, at the cost of all"),
+        ("SELECT COUNT(*) FROM a FETCH FIRST 0 ROWS ONLY", "no row would be told"),
         ("SELECT sex, COUNT(*) FROM a GROUP BY sex FETCH FIRST 20 PERCENT ROWS ONLY", "without PERCENT"),
         ("SELECT sex, COUNT(*) FROM a GROUP BY sex FETCH FIRST 2 ROWS WITH TIES", "WITH TIES"),
         ("SELECT COUNT(age, sex) FROM a", "several columns"),
