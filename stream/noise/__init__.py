@@ -1,7 +1,7 @@
 """Keyed, exact, vectorised noise on the integers."""
 
 from stream.noise.discrete_gaussian import Gaussian
-from stream.noise.geometric import DELTA_PER_DRAW, MAX_DIGITS, Geometric, NoiseScaleError, TwoSidedGeometric
+from stream.noise.geometric import DELTA_PER_DRAW, Geometric, NoiseScaleError, TwoSidedGeometric
 from stream.noise.keys import NoiseKey, NoiseKeyError
 from stream.noise.samplers import Sampler, Symmetric, cell_noise, gaussian, sampler
 from stream.noise.words import (
@@ -14,6 +14,7 @@ from stream.noise.words import (
     stream_subkey,
     stream_subkeys,
 )
+from stream.scales import MAX_DIGITS
 
 __all__ = [
     "DELTA_PER_DRAW",

@@ -19,14 +19,13 @@ from typing import Final
 
 import numpy as np
 
-from stream.noise.geometric import MAX_DIGITS, WORD_BITS, Integers, LowWords, NoiseScaleError, Words
+from stream.noise.geometric import WORD_BITS, Integers, LowWords, NoiseScaleError, Words
+from stream.scales import LARGEST_VARIANCE, MAX_DIGITS
 
 LARGEST_TABLE_VARIANCE: Final = 3 << 20
 """Noise of at most this variance is a single draw."""
 STRETCH: Final = 512
 """The second of two draws counts so many times."""
-LARGEST_VARIANCE: Final = 1 << (2 * (MAX_DIGITS - 4) + 1)
-"""Noise of a larger variance does not fit 52 binary digits."""
 CUT_BITS: Final = 66
 """Each table leaves out a tail of probability at most 2⁻⁶⁶."""
 TABLE_BITS: Final = 127

@@ -18,13 +18,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from stream.scales import MAX_DIGITS, geometric_digits
+
 Words = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
 
 WORD_BITS = 64
 FIXED_POINT_BITS = 128
-TAIL_BITS = 62
-MAX_DIGITS = 52
 DELTA_PER_DRAW = 2.0**-60
 """Total variation between a draw and the ideal law: ≤ 2⁻⁶² of cut tail and ≤ 2⁻¹²⁰ of rounding, twice if two-sided; no more
 for Gaussian noise.
@@ -60,10 +60,7 @@ class Geometric:
     @cached_property
     def digits(self) -> int:
         """How many binary digits are drawn: the tail beyond them has probability at most 2⁻⁶²."""
-        with localcontext(prec=60):
-            reach = Decimal(TAIL_BITS) * Decimal(2).ln() * Decimal(self.rate.denominator)
-            steps = int(reach / Decimal(self.rate.numerator)) + 1
-        return max(1, (steps - 1).bit_length())
+        return geometric_digits(self.rate)
 
     @property
     def words(self) -> int:

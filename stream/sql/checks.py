@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
-from schemas import MAX_CATEGORIES, MAX_UNIVERSE, GrantRecord, Pmw, TableSource
-from stream.data import PredicateError, PredicateParser, attributes_of
+from schemas import MAX_CATEGORIES, MAX_UNIVERSE, AnswersCalibration, GrantRecord, Integers, Pmw, TableSource
+from stream.accounting import hiding
+from stream.data import PredicateError, PredicateParser, attributes_of, total_sensitivity
 from stream.data.errors import one_line
 from stream.sql.errors import StatementError
 
@@ -24,7 +25,9 @@ class Check:
         self, source: TableSource, grant: GrantRecord, conditions: Sequence[tuple[str, str]] = ()
     ) -> None:
         self._conditions = conditions
+        self._source = source
         self._attributes = source.attributes
+        self._calibration = grant.calibration
         self._parser = PredicateParser(source.attributes)
         self._stream = grant.spec.stream
         self._pmw = grant.spec.mechanism if isinstance(grant.spec.mechanism, Pmw) else None
@@ -48,6 +51,8 @@ class Check:
             except PredicateError as error:
                 told = self._told() or f"column '{one_line(column)}', where {one_line(where)}: {error}"
                 raise StatementError(told) from None
+        if not self._is_hidden(query):
+            raise StatementError(f"column '{one_line(column)}': {hiding.too_wide('answers')}")
         if self._pmw is not None:
             self._on_pmw(column, query, named, self._pmw)
 
@@ -59,6 +64,16 @@ class Check:
             except PredicateError as error:
                 return f"where {one_line(written)}: {error}"
         return None
+
+    def _is_hidden(self, query: Mapping[str, Any]) -> bool:
+        """Whether a stream of laplace has noise for a sum, or for the sum within a mean, whose ε is shared with its count."""
+        form = next((form for form in _SUMMED if form in query), None)
+        domain = None if form is None else self._attributes[query[form]]
+        if not isinstance(domain, Integers) or not isinstance(self._calibration, AnswersCalibration):
+            return True
+        numbers, centre = (1, 0) if form == "sum" else (2, (domain.minimum + domain.maximum) // 2)
+        width = numbers * max(1, total_sensitivity(self._source, domain, centre))
+        return hiding.hides(self._calibration, width, numbers)
 
     def _on_pmw(self, column: str, query: Mapping[str, Any], named: set[str], mechanism: Pmw) -> None:
         if "people" in query:

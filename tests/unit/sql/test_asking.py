@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import polars as pl
 import pytest
 
+from schemas import AnswersCalibration
 from sotto import Driver, Exhausted, Invalid, StatementError, Table, Unknown
 
 RNG = random.Random(7)
@@ -341,3 +342,23 @@ def test_attributes_that_differ_in_case_alone_are_two() -> None:
     with pytest.raises(StatementError, match="'Sex' is neither grouped by"):
         made.sql('SELECT "Sex", COUNT(*) FROM s GROUP BY sex')
     assert [row["sex"] for row in made.sql("SELECT sex, COUNT(*) FROM s GROUP BY sex ORDER BY sex")] == ["f", "m"]
+
+
+@pytest.mark.parametrize(("delta", "method"), [(0.0, "basic"), (1e-9, "gaussian")])
+def test_a_sum_that_no_noise_hides_is_refused_before_the_count_beside_it_is_charged(
+    delta: float, method: str
+) -> None:
+    """The range decides it, which is public; the mean moves by less, and is answered."""
+    made = Driver(bytes(32))
+    stamps = {"kind": "integers", "minimum": 10**13, "maximum": 10**13 + 9}
+    source = {**SOURCE, "epsilon": 9, "delta": 2e-9, "accountant": "zcdp", "attributes": {"at": stamps}}
+    made.register(source, {"at": [10**13 + 3] * 100})
+    stream = {"stream": "s", "source": "patients", "epsilon": 0.01, "delta": delta}
+    made.open({**stream, "mechanism": {"kind": "laplace", "answers": 1000}})
+    calibration = made.grant("patients", "s").calibration
+    assert isinstance(calibration, AnswersCalibration)
+    assert calibration.method == method
+    with pytest.raises(StatementError, match=r"column 't': its noise would not fit 52 binary digits; ask of an"):
+        made.sql("SELECT COUNT(*) AS n, SUM(at) AS t FROM s")
+    assert made.grant("patients", "s").spent.epsilon == 0
+    assert made.sql("SELECT AVG(at) AS m FROM s").results[0].outcome == "answer"

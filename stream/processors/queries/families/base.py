@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from schemas import Calibration, Integers, TableSource, form_of
+from stream.accounting import hiding
 from stream.accounting.costs import PARTS
 from stream.accounting.prices import epsilon_left, epsilon_of
 from stream.data import Predicate, Table, TableStore, rows_are_public
@@ -221,11 +222,7 @@ def no_alpha_for(form: str) -> Rejection:
 
 def too_wide(field: str, charged: str) -> Rejection:
     """The refusal of a number that one person moves further than the noise of its stream can hide. That is public."""
-    return Rejection(
-        "malformed",
-        f"{field}: its noise would not fit 52 binary digits; ask of an attribute with a smaller range, nearer to 0, or open a "
-        f"stream with a larger epsilon or fewer {charged}",
-    )
+    return Rejection("malformed", f"{field}: {hiding.too_wide(charged)}")
 
 
 def too_dear(calibration: Calibration, parts: int, left: int, *, alpha: bool) -> Reply:

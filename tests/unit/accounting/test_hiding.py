@@ -1,0 +1,45 @@
+"""What is told of noise before any is drawn is what its sampler says."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Literal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from schemas import AnswersCalibration
+from stream.accounting.answers import answer_law
+from stream.accounting.hiding import hides
+from stream.noise import NoiseScaleError
+
+
+def calibration(method: Literal["basic", "gaussian"], scale: float) -> AnswersCalibration:
+    return AnswersCalibration(
+        method=method,
+        epsilon_answer=1 / scale,
+        deviation=scale,
+        epsilon=1.0,
+        delta=1e-9,
+        grid=1.0,
+        sensitivity_steps=1,
+        cutoff=1,
+        expected_queries=1,
+        beta=0.05,
+        alpha=1.0,
+    )
+
+
+@pytest.mark.parametrize("method", ["basic", "gaussian"])
+@given(width=st.integers(1, 2**50), moved=st.integers(1, 4), scale=st.floats(0.01, 1e6))
+@example(width=2**46, moved=1, scale=1.0)
+@example(width=2**48, moved=2, scale=1.0)
+@example(width=2**48 + 2**47, moved=2, scale=1.0)
+def test_what_hides_has_a_law(method: Literal["basic", "gaussian"], width: int, moved: int, scale: float) -> None:
+    made = calibration(method, scale)
+    found = False
+    with suppress(NoiseScaleError):
+        answer_law(made, width, moved)
+        found = True
+    assert hides(made, width, moved) == found
