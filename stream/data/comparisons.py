@@ -8,11 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
-from itertools import islice
 from typing import Literal, TypeGuard
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.data.errors import PredicateError, shown
+from stream.data.errors import PredicateError, listed, shown
 from stream.data.expressions import FALSE, TRUE, Predicate, codes, conjunction, disjunction, negation
 
 Operator = Literal["=", "<>", "<", "<=", ">", ">="]
@@ -20,7 +19,6 @@ Constant = str | Decimal
 """A literal of a predicate: a string, or a number as it was written."""
 
 MAX_DECIMAL_EXPONENT = 30
-_LISTED_VALUES = 4
 
 
 def number(text: str) -> Decimal:
@@ -107,10 +105,9 @@ class Attribute:
     def _category_code(self, category: str) -> int:
         code = self._code_of.get(category)
         if code is None:
-            listed = ", ".join(shown(value) for value in islice(self._code_of, _LISTED_VALUES))
-            more = ", …" if self.domain.size > _LISTED_VALUES else ""
             raise PredicateError(
-                f"what is given is no declared value of {shown(self.name)}; declared are {listed}{more}", category
+                f"what is given is no declared value of {shown(self.name)}; declared are {listed(self._code_of)}",
+                category,
             )
         return code
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 MAX_MESSAGE_LENGTH = 300
 _SHOWN_LENGTH = 60
+_LISTED_LENGTH = 120
 
 
 def one_line(text: str, length: int = MAX_MESSAGE_LENGTH) -> str:
@@ -17,6 +19,17 @@ def one_line(text: str, length: int = MAX_MESSAGE_LENGTH) -> str:
 def shown(text: str) -> str:
     """A name or a literal in quotes, cut to a length that fits a message."""
     return f"'{one_line(text, _SHOWN_LENGTH)}'"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Declared names in quotes, as many as fit a message, and a sign that there are more."""
+    found, room = "", _LISTED_LENGTH
+    for name in names:
+        room -= len(shown(name)) + 2
+        if found and room < 0:
+            return f"{found}, …"
+        found += f"{', ' if found else ''}{shown(name)}"
+    return found
 
 
 class DataError(ValueError):

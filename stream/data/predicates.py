@@ -16,7 +16,7 @@ from sqlglot.errors import ParseError
 
 from schemas import MAX_PREDICATE_LENGTH, Domain
 from stream.data.comparisons import Attribute, Constant, Operator, number
-from stream.data.errors import PredicateError, shown
+from stream.data.errors import PredicateError, listed, shown
 from stream.data.expressions import FALSE, TRUE, Predicate, conjunction, disjunction, negation
 from stream.data.shapes import Ranges, Shapes
 
@@ -231,7 +231,9 @@ class PredicateParser:
         name = str(identifier.this)
         attribute = self._find(name)
         if attribute is None:
-            raise PredicateError("no declared attribute has this name; check its spelling and case", name)
+            raise PredicateError(
+                f"no declared attribute has this name; declared are {listed(self._attributes)}", name
+            )
         return attribute
 
     def _literal(self, node: exp.Expr) -> Constant:

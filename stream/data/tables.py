@@ -14,7 +14,7 @@ import numpy.typing as npt
 from schemas import Domain, TableSource
 from stream.data.cache import BoundedCache
 from stream.data.encoding import CodeArray
-from stream.data.errors import DataError, shown
+from stream.data.errors import DataError, listed, shown
 from stream.data.expressions import Codes, Cuts, Predicate, evaluate
 from stream.data.frames import Frame
 from stream.data.masks import membership
@@ -232,7 +232,9 @@ class Table:
             raise DataError("no attribute is named; name at least one")
         for place, name in enumerate(attributes):
             if name not in self.attributes:
-                raise DataError(f"name {place + 1} is no attribute of the table; name a declared one")
+                raise DataError(
+                    f"name {place + 1} is no attribute of the table, which has {listed(self.attributes)}"
+                )
             if name in attributes[:place]:
                 raise DataError(f"attribute {shown(name)} is named twice; name it once")
         return {name: self.attributes[name] for name in attributes}

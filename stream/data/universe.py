@@ -6,7 +6,6 @@ A cell is a tuple of codes, one an attribute in a fixed order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -15,9 +14,7 @@ import numpy.typing as npt
 from schemas import Domain
 from stream.data.comparisons import Attribute
 from stream.data.encoding import CodeArray, code_type
-from stream.data.errors import DataError, PredicateError, shown
-
-_LISTED_NAMES = 4
+from stream.data.errors import DataError, PredicateError, listed, shown
 
 Cell = tuple[int, ...]
 
@@ -36,9 +33,9 @@ class CellReader:
         """
         for place, name in enumerate(cell):
             if name not in self._attributes:
-                listed = ", ".join(shown(known) for known in islice(self._attributes, _LISTED_NAMES))
-                more = ", …" if len(self._attributes) > _LISTED_NAMES else ""
-                raise PredicateError(f"name {place + 1} is no attribute of these cells, which have {listed}{more}")
+                raise PredicateError(
+                    f"name {place + 1} is no attribute of these cells, which have {listed(self._attributes)}"
+                )
         for name in self._attributes:
             if name not in cell:
                 raise PredicateError(f"the cell has no value for {shown(name)}; give it one")

@@ -92,13 +92,19 @@ SHARED = installation()
     ("event", "words"),
     [
         ({"value": 1.0, MARKER: 1}, "malformed: field 4: unknown field; remove it"),
-        ({"where": f'"{MARKER}" = 1'}, "predicate: where: character 1: no declared attribute has this name"),
+        (
+            {"where": f'"{MARKER}" = 1'},
+            "character 1: no declared attribute has this name; declared are 'age', 'sex'",
+        ),
         ({"where": f"sex = '{MARKER}'"}, "character 7: what is given is no declared value of 'sex'"),
         ({"where": "age >= '30'"}, "character 8: 'age' is numeric; write numbers without quotes"),
         ({"where": f"sex LIKE '{MARKER}'"}, "character 5: LIKE is not allowed in a predicate"),
         ({"where": "age = 1 AND (sex = 'F'"}, "line 1, column"),
         ({"terms": [{"where": "TRUE", MARKER: 2}]}, "malformed: terms.0.field 2: unknown field; remove it"),
-        ({"group_by": ["sex", MARKER]}, "malformed: group_by: name 2 is no attribute of the table"),
+        (
+            {"group_by": ["sex", MARKER]},
+            "malformed: group_by: name 2 is no attribute of the table, which has 'age', 'sex'",
+        ),
     ],
 )
 def test_who_asks_is_told_where_and_what_to_mend(event: dict[str, Any], words: str) -> None:

@@ -346,8 +346,11 @@ def test_terms_that_come_to_the_same_question_share_its_noise() -> None:
             {"terms": [{"where": "age > 3", "weight": -0.5}]},
             "malformed: terms: some row's weights add up to less than 0",
         ),
-        ({"sum": "sex"}, "malformed: sum: this attribute is none of integers; name one that is"),
-        ({"mean": "height"}, "malformed: mean: the stream's mechanism.attributes lack this one; name one of them"),
+        ({"sum": "sex"}, "malformed: sum: attribute 'sex' is none of integers; declared are 'age'"),
+        (
+            {"mean": "height"},
+            "malformed: mean: what is named is none of the stream's mechanism.attributes, which are 'age'",
+        ),
         ({"group_by": ["sex", "sex"]}, "malformed: group_by: an attribute is named twice; name it once"),
     ],
 )

@@ -267,7 +267,11 @@ REJECTED: list[tuple[str, Mapping[str, Any], str]] = [
     ("histogram", {"where": "height < 3"}, "where: "),
     ("histogram", {"where": "age <"}, "where: "),
     ("histogram", {"where": "age < 3", "threshold": 4.0}, "threshold: "),
-    ("histogram", {"group_by": ["height"]}, "group_by: the histogram lacks an attribute"),
+    (
+        "histogram",
+        {"group_by": ["height"]},
+        "group_by: name 1 is no attribute of the stream's histogram, which has 'age', 'sex'",
+    ),
     ("histogram", {"group_by": ["age", "age"]}, "group_by: an attribute is named twice"),
     ("histogram", {"where": "age < 3", "fraction": True}, "fraction: the number of rows is private here"),
     ("histogram", {"cells": [{"at": {"age": 3}}]}, "cells: the cell has no value for 'sex'"),

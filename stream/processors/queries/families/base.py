@@ -6,7 +6,7 @@ Everything else is the processor's: positions, indices, charges, cutoffs, checkp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -15,6 +15,8 @@ from stream.accounting import hiding
 from stream.accounting.costs import PARTS
 from stream.accounting.prices import epsilon_left, epsilon_of
 from stream.data import Predicate, Table, TableStore, rows_are_public
+from stream.data.errors import listed
+from stream.data.errors import shown as described
 from stream.processors.queries.hosted import HostedStreams
 from stream.processors.queries.updates import Update
 from stream.processors.queries.windows import About
@@ -174,9 +176,14 @@ class Context:
 
     def integers(self, slot: int, attribute: str, field: str) -> Integers:
         """The declared range of an attribute that can be summed up."""
-        domain = self.source_table(slot).attributes.get(attribute)
+        attributes = self.source_table(slot).attributes
+        domain = attributes.get(attribute)
         if not isinstance(domain, Integers):
-            raise Rejection("malformed", f"{field}: the source has no integer attribute of that name; name one")
+            integers = [name for name, one in attributes.items() if isinstance(one, Integers)]
+            raise Rejection(
+                "malformed",
+                f"{field}: {named(attribute, attributes)} is no attribute of integers; {declared(integers)}",
+            )
         return domain
 
     def public_rows(self, slot: int) -> int | None:
@@ -187,6 +194,16 @@ class Context:
         """
         source = self.source_table(slot)
         return self.table(slot).public_size if rows_are_public(source) else None
+
+
+def named(attribute: str, attributes: Container[str]) -> str:
+    """What a question's attribute is called in a refusal, which is public: by its name if it is declared."""
+    return f"attribute {described(attribute)}" if attribute in attributes else "what is named"
+
+
+def declared(names: Collection[str]) -> str:
+    """What can be named instead, of declared names."""
+    return f"declared are {listed(names)}" if names else "none is declared"
 
 
 def form_for(query: Any, *allowed: str, takes_alpha: bool = False) -> str:

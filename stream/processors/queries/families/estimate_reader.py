@@ -15,6 +15,7 @@ from schemas import MAX_CATEGORIES, MAX_UNIVERSE, TableSource, Term
 from schemas import Integers as IntegerDomain
 from stream.accounting.hypotheses import WEIGHT_STEPS
 from stream.data import Predicate, TableStore, attributes_of, cells, sum_sensitivity
+from stream.data.errors import listed, shown
 from stream.data.expressions import AllOf, Codes
 from stream.data.masks import membership
 from stream.mechanisms.estimate_questions import Groups, Linear, Mean, Question, extent_of
@@ -26,6 +27,7 @@ from stream.mechanisms.tensor_sums import (
     product_corners,
     weighting,
 )
+from stream.processors.queries.families.base import declared, named
 from stream.processors.queries.families.estimate_boxes import BoxReader
 from stream.processors.queries.families.tensors import (
     WeightedPredicates,
@@ -195,14 +197,17 @@ class QuestionReader:
         if name not in self.sizes:
             raise Rejection(
                 "malformed",
-                f"{field}: the stream's mechanism.attributes lack this one; name one of them",
+                f"{field}: {named(name, self._source.attributes)} is none of the stream's mechanism.attributes, which are {listed(self.sizes)}",
             )
 
     def _summable(self, name: str, field: str) -> IntegerDomain:
         self._known(name, field)
         domain = self._source.attributes[name]
         if not isinstance(domain, IntegerDomain):
-            raise Rejection("malformed", f"{field}: this attribute is none of integers; name one that is")
+            integers = [one for one in self.sizes if isinstance(self._source.attributes[one], IntegerDomain)]
+            raise Rejection(
+                "malformed", f"{field}: attribute {shown(name)} is none of integers; {declared(integers)}"
+            )
         return domain
 
     def _predicate(self, where: str, field: str) -> Predicate:
