@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Annotated, Any, Final
 
@@ -66,7 +67,9 @@ def ask(
         str | None, typer.Option(help="The attribute whose mean over those rows is asked for.")
     ] = None,
     fraction: Annotated[bool, typer.Option(help="Ask for the share of all rows.")] = False,
-    group_by: Annotated[list[str] | None, typer.Option(help="Count by this attribute; may be repeated.")] = None,
+    group_by: Annotated[
+        list[str] | None, typer.Option(help="Count by this attribute; repeat it for each.")
+    ] = None,
     category: Annotated[str | None, typer.Option(help="One person's category, for randomized response.")] = None,
     question: Annotated[
         str | None,
@@ -116,9 +119,19 @@ def ask(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(ExitStatus.NO_ANSWER) from None
     warn(answer.warnings)
+    if answer.outcome == "rejected":
+        warn(_perhaps_several(group_by or ()))
     _show(answer, as_json=as_json)
     if status := exit_status(answer):
         raise typer.Exit(status)
+
+
+def _perhaps_several(group_by: Iterable[str]) -> Iterator[str]:
+    """What may be several attributes in one option; a name may hold a comma as well."""
+    for name in group_by:
+        if len(parts := [part.strip() for part in name.split(",") if part.strip()]) > 1:
+            repeated = " ".join(f"--group-by {shlex.quote(part)}" for part in parts)
+            yield f"--group-by: {shlex.quote(name)} is one name; repeat the option for each attribute: {repeated}"
 
 
 def exit_status(answer: Answer) -> int:

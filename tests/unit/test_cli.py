@@ -18,7 +18,7 @@ from sotto import Result, Timeout
 from stream.cli import queries
 from stream.cli.app import app
 from stream.cli.output import show_table
-from stream.cli.queries import _show, exit_status
+from stream.cli.queries import ExitStatus, _show, exit_status
 from tests.preloaded import command
 
 
@@ -194,6 +194,24 @@ def test_the_id_of_a_question_is_its_own(given: str | None, monkeypatch: pytest.
     assert result.exit_code == 6
     [query] = asked
     assert (query.id == given, query.stream, query.where) == (given is not None, "s", "x > 1")
+
+
+def test_several_attributes_in_one_option_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only once they are refused: an attribute's name may hold a comma."""
+    outcomes: list[Outcome] = ["rejected", "answer"]
+
+    async def reject(query: Query, _: float) -> Result:
+        return Result(id=query.id, stream=query.stream, outcome=outcomes.pop(0), reason="malformed: group_by: …")
+
+    monkeypatch.setattr(queries, "_ask", reject)
+    given = ["ask", "s", "--group-by", "sex, hours per week"]
+    refused = CliRunner().invoke(app, given)
+    assert refused.exit_code == ExitStatus.REJECTED
+    assert (
+        "warning: --group-by: 'sex, hours per week' is one name; repeat the option for each attribute: "
+        "--group-by sex --group-by 'hours per week'\n"
+    ) in refused.stderr
+    assert CliRunner().invoke(app, given).stderr == ""
 
 
 @pytest.mark.parametrize("command", [("ask", "s"), ("sql", "SELECT COUNT(*) FROM s")])
