@@ -11,24 +11,24 @@ const MOST_CANDIDATES = 256;
 export function questionForm(spec, source, onChange) {
   const attributes = source.attributes;
   const kind = spec.mechanism.kind;
-  const integers = Object.keys(attributes).filter((name) => attributes[name].kind === "integers");
+  const mine = spec.mechanism.attributes ?? Object.keys(attributes);
+  const own = Object.fromEntries(mine.map((name) => [name, attributes[name]]));
+  const integers = mine.filter((name) => own[name].kind === "integers");
   const summable = spec.mechanism.sums?.length ? spec.mechanism.sums : kind.endsWith("threshold") || kind === "numeric_sparse" ? [] : integers;
   const peopleAlone = spec.mechanism.people === true;
   const offered = SPECS[kind].forms.filter((form) => (peopleAlone ? ["people", "choice"].includes(form) : form !== "people" || Boolean(source.person)) && (!["sum", "mean"].includes(form) || summable.length));
-  const mine = spec.mechanism.attributes ?? Object.keys(attributes);
-  const own = Object.fromEntries(mine.map((name) => [name, attributes[name]]));
   const form = select(offered.map((name) => [name, FORMS[name]]));
   const added = select(summable.map((name) => [name, name]));
   const alpha = numberInput({ placeholder: "what the stream promises" });
   const threshold = numberInput({ placeholder: String(spec.mechanism.threshold ?? "") });
   const groups = ticks("Groups of", mine.map((name) => [name, name]), mine.slice(0, 1));
-  const choices = select(Object.keys(attributes).filter((name) => named(attributes[name]).length > 1).map((name) => [name, name]));
-  const cell = Object.entries(own).map(([name, domain]) => [name, select(named(domain).map((one) => [String(one), String(one)]), "", { "aria-label": name }), domain]);
+  const choices = select(mine.filter((name) => size(own[name]) > 1 && size(own[name]) <= MOST_CANDIDATES).map((name) => [name, name]));
+  const cell = Object.entries(own).map(([name, domain]) => [name, valueOf(name, domain), domain]);
   const where = whereBuilder(own, onChange);
   const parts = {
     added: labelled("Attribute", added),
     groups: groups.element,
-    choices: labelled("Values of", choices, "each a candidate: how many rows have it"),
+    choices: labelled("Values of", choices, `each a candidate: how many rows have it; of attributes with 2 to ${MOST_CANDIDATES} values`),
     cell: make("fieldset", { class: "ticks" }, make("legend", {}, "In the cell"), cell.map(([name, control]) => labelled(name, control))),
     where: where.element,
     alpha: labelled("Error at most", alpha, "optional; it is charged the least that keeps to it"),
@@ -68,11 +68,24 @@ export function questionForm(spec, source, onChange) {
       case "groups":
         return given({ group_by: groups.values(), ...filtered, alpha: wanted });
       case "choice":
-        return { candidates: named(attributes[choices.value]).slice(0, MOST_CANDIDATES).map((one) => ({ name: String(one), ...(peopleAlone ? { people: true } : {}), where: `${quoted(choices.value)} = ${typeof one === "number" ? one : literal(one)}` })) };
+        return { candidates: choices.value ? candidates(choices.value, own[choices.value]).map((one) => ({ ...one, ...(peopleAlone ? { people: true } : {}) })) : [] };
       case "cell":
-        return { cells: [{ at: Object.fromEntries(cell.map(([name, control, domain]) => [name, domain.kind === "categories" ? control.value : Number(control.value)])) }] };
+        return { cells: [{ at: Object.fromEntries(cell.map(([name, control, domain]) => [name, domain.kind === "categories" ? control.value : (typed(control) ?? "")])) }] };
       default:
         return given({ [form.value]: added.value, ...filtered, ...(form.value === "sum" ? extra : {}) });
+    }
+  }
+
+  function problem() {
+    switch (form.value) {
+      case "groups":
+        return groups.values().length ? where.problem() : "Tick at least one attribute to group by.";
+      case "choice":
+        return choices.value ? "" : `No attribute of this stream has 2 to ${MOST_CANDIDATES} values to choose from; send candidates of your own to Kafka.`;
+      case "cell":
+        return "";
+      default:
+        return where.problem();
     }
   }
 
@@ -82,18 +95,58 @@ export function questionForm(spec, source, onChange) {
     element,
     value,
     title: () => FORMS[form.value],
-    problem: () => (form.value === "groups" && !groups.values().length ? "Tick at least one attribute to group by." : ""),
+    problem,
   };
 }
 
-/** The values of a domain that can be named; of bins their lower edges. */
+/** How many values, or bins, a domain has. */
+function size(domain) {
+  switch (domain.kind) {
+    case "categories":
+      return domain.values.length;
+    case "integers":
+      return domain.maximum - domain.minimum + 1;
+    default:
+      return domain.edges.length - 1;
+  }
+}
+
+/** The values of a domain of which there are few enough; of bins their lower edges. */
 function named(domain) {
   switch (domain.kind) {
     case "categories":
       return domain.values;
     case "integers":
-      return Array.from({ length: Math.min(domain.maximum - domain.minimum + 1, MOST_CANDIDATES) }, (_, index) => domain.minimum + index);
+      return Array.from({ length: size(domain) }, (_, index) => domain.minimum + index);
     default:
       return domain.edges.slice(0, -1);
   }
+}
+
+/** A control for one value of an attribute: a list, or a number where a list would be long. */
+function valueOf(name, domain) {
+  if (domain.kind === "integers" && size(domain) > MOST_CANDIDATES) {
+    return numberInput({ value: String(domain.minimum), "aria-label": name, title: `${domain.minimum} to ${domain.maximum}` });
+  }
+  return select(named(domain).map((one) => [String(one), String(one)]), "", { "aria-label": name });
+}
+
+const MOST_NAME = 128; // characters of a candidate's name
+
+function candidateName(text, place) {
+  return text && text.length <= MOST_NAME ? text : `value ${place + 1}: ${text ? `${text.slice(0, MOST_NAME - 20)}…` : "empty"}`;
+}
+
+/** A candidate for each value of an attribute, or for each bin; what lies outside the edges counts in the bins at the ends. */
+function candidates(attribute, domain) {
+  const name = quoted(attribute);
+  const last = size(domain) - 1;
+  return named(domain).map((one, place) => {
+    if (domain.kind !== "bins") {
+      return { name: candidateName(String(one), place), where: `${name} = ${typeof one === "number" ? one : literal(one)}` };
+    }
+    const above = domain.edges[place + 1];
+    const sides = [...(place > 0 ? [`${name} >= ${one}`] : []), ...(place < last ? [`${name} < ${above}`] : [])];
+    return { name: `[${one}, ${above}${place < last ? ")" : "]"}`, where: sides.join(" AND ") };
+  });
 }

@@ -8,15 +8,17 @@ const SIGNS = [["=", "is"], ["<>", "is not"], ["<", "below"], ["<=", "at most"],
 const FOR_CATEGORIES = [["=", "is"], ["<>", "is not"], ["IN", "is one of"], ["NOT IN", "is none of"]];
 const FOR_BINS = [["<", "below"], [">=", "at least"]];
 
+const RESERVED = new Set(["and", "or", "not", "in", "between", "true", "false"]);
+
 export function quoted(name) {
-  return /^[a-z_][a-z0-9_]*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`;
+  return /^[a-z_][a-z0-9_]*$/.test(name) && !RESERVED.has(name) ? name : `"${name.replaceAll('"', '""')}"`;
 }
 
 export function literal(text) {
   return `'${text.replaceAll("'", "''")}'`;
 }
 
-/** `text()` is the predicate, empty without a condition; `onChange()` is called when conditions come or go. */
+/** `text()` is the predicate, empty without a condition; `problem()` says what one lacks; `onChange()` is called when conditions come or go. */
 export function whereBuilder(attributes, onChange, { required = false } = {}) {
   const rows = [];
   const list = make("div", { class: "conditions" });
@@ -62,6 +64,7 @@ export function whereBuilder(attributes, onChange, { required = false } = {}) {
       write();
       return text();
     },
+    problem: () => rows.map((row) => row.problem()).find(Boolean) ?? "",
   };
 }
 
@@ -70,6 +73,7 @@ function conditionRow(attributes, onRemove) {
   const place = make("div", { class: "condition-value" });
   let operator = null;
   let read = () => "";
+  let wrong = () => "";
   const remove = make("button", { type: "button", class: "plain-button", onclick: onRemove }, "Remove");
   const element = make("div", { class: "condition", role: "group", "aria-label": "Condition" }, labelled("Attribute", attribute), place, remove);
 
@@ -86,12 +90,14 @@ function conditionRow(attributes, onRemove) {
     const holder = place.lastElementChild;
     const name = quoted(attribute.value);
     const sign = operator.value;
+    wrong = () => "";
     if (domain.kind === "categories") {
       const several = sign === "IN" || sign === "NOT IN";
       const offered = domain.values.slice(0, MOST_LISTED).map((one) => [one, one]);
       const control = select(offered, several ? "" : offered[0][0], several ? { multiple: true, size: Math.min(offered.length, 6) } : {});
       holder.replaceChildren(labelled(several ? "Values" : "Value", control, domain.values.length > MOST_LISTED ? `the first ${MOST_LISTED} of them; others in SQL` : ""));
       const chosen = () => [...control.selectedOptions].map((one) => literal(one.value));
+      wrong = () => (chosen().length ? "" : `Condition on '${attribute.value}': no value is chosen; choose one or more, or remove the condition.`);
       read = () => (several ? (chosen().length ? `${name} ${sign} (${chosen().join(", ")})` : "") : `${name} ${sign} ${chosen()[0]}`);
       return;
     }
@@ -105,11 +111,16 @@ function conditionRow(attributes, onRemove) {
     const first = numberInput({ value: String(domain.minimum) });
     const second = numberInput({ value: String(domain.maximum) });
     const between = sign === "BETWEEN";
+    wrong = () =>
+      (between ? [first, second] : [first])
+        .map((control) => control.value.trim())
+        .filter((text) => text === "" || !Number.isFinite(Number(text)))
+        .map((text) => `Condition on '${attribute.value}': ${text ? `'${text}' is no number` : "a number is missing"}; give one, as from ${range}.`)[0] ?? "";
     holder.replaceChildren(labelled(between ? "From" : "Value", first, range), ...(between ? [labelled("To", second)] : []));
     read = () => (between ? `${name} BETWEEN ${first.value.trim()} AND ${second.value.trim()}` : `${name} ${sign} ${first.value.trim()}`);
   }
 
   attribute.addEventListener("change", show);
   show();
-  return { element, focus: () => attribute.focus(), text: () => read() };
+  return { element, focus: () => attribute.focus(), text: () => read(), problem: () => wrong() };
 }

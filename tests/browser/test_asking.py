@@ -1,0 +1,115 @@
+"""What the page asks is what is chosen there: of every value, of the stream that is shown, with every condition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.browser.conftest import OpenPage
+from tests.browser.scene import CENSUS, OPERATOR, Scene
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+PEOPLE: dict[str, Any] = {
+    **CENSUS,
+    "source": "people",
+    "neighbors": "add-remove",
+    "accountant": "pure",
+    "delta": 0.0,
+    "epsilon": 90.0,
+    "attributes": {
+        "days": {"kind": "integers", "minimum": 0, "maximum": 999},
+        "sex": ["F", "M"],
+        "bmi": {"kind": "bins", "edges": [0, 18.5, 30, 60]},
+        "in": ["yes", ""],
+    },
+}
+ROWS: dict[str, Any] = {
+    "days": [900] * 40,
+    "sex": ["F", "M"] * 20,
+    "bmi": [25.0] * 30 + [70.0] * 10,
+    "in": ["yes"] * 40,
+}
+
+
+def people(**streams: dict[str, Any]) -> Scene:
+    scene = Scene()
+    scene.driver.register(PEOPLE, ROWS)
+    for stream, mechanism in streams.items():
+        scene.driver.open({"stream": stream, "source": "people", "epsilon": 8.0, "mechanism": mechanism})
+    scene.flow()
+    return scene
+
+
+async def ask(page: Page) -> None:
+    await page.get_by_role("button", name="Ask", exact=True).first.click()
+
+
+async def test_a_choice_is_one_among_all_values_of_an_attribute_or_not_offered(open_page: OpenPage) -> None:
+    scene = people(most={"kind": "noisy_max", "answers": 3})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=most", OPERATOR)
+        values = page.get_by_label("Values of")
+        # A thousand days are more than a question's candidates: the first of them would have won, unasked about the others.
+        await expect(values.locator("option")).to_have_text(["sex", "bmi", "in"])
+        await values.select_option("bmi")
+        await ask(page)
+        await expect(page.get_by_role("region", name="Answer").first).to_contain_text("[18.5, 30)")
+        await values.select_option("in")
+        await ask(page)
+        await expect(page.get_by_role("region", name="Answer").first).to_contain_text("Answered: yes")
+    bins, words = ([(one.name, one.where) for one in asked.candidates or ()] for asked in scene.asks)
+    assert bins == [
+        ("[0, 18.5)", "bmi < 18.5"),
+        ("[18.5, 30)", "bmi >= 18.5 AND bmi < 30"),
+        ("[30, 60]", "bmi >= 30"),
+    ]
+    assert words == [("yes", "\"in\" = 'yes'"), ("value 2: empty", "\"in\" = ''")]
+
+
+async def test_any_value_of_a_large_attribute_makes_a_cell(open_page: OpenPage) -> None:
+    scene = people(cells={"kind": "lazy_histogram", "attributes": ["days", "sex"]})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=cells", OPERATOR)
+        await page.get_by_role("textbox", name="days").fill("900")
+        await ask(page)
+        await expect(page.get_by_role("region", name="Answer").first.locator(".estimate")).to_have_count(1)
+    assert [one.at for one in scene.asks[0].cells or ()] == [{"days": 900, "sex": "F"}]
+
+
+async def test_sums_are_offered_of_the_streams_own_attributes(open_page: OpenPage) -> None:
+    scene = people(model={"kind": "pmw", "attributes": ["sex", "bmi"]}, every={"kind": "laplace", "answers": 3})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=every", OPERATOR)
+        offered = page.get_by_label("Ask", exact=True)
+        await expect(offered).to_contain_text("the sum of an attribute")
+        await page.get_by_label("Stream").select_option("model")
+        await expect(offered).not_to_contain_text("the sum of an attribute")
+
+
+async def test_a_condition_that_says_nothing_is_not_left_out(open_page: OpenPage) -> None:
+    scene = people(counts={"kind": "laplace", "answers": 3})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        await page.get_by_role("button", name="Add condition").click()
+        told = page.locator(".outcome:visible")
+        value = page.get_by_label("Value", exact=True)
+        await value.fill("")
+        await ask(page)
+        await expect(told).to_have_text("Condition on 'days': a number is missing; give one, as from 0 to 999.")
+        await value.fill("many")
+        await ask(page)
+        await expect(told).to_contain_text("'many' is no number")
+        await page.get_by_role("group", name="Condition").get_by_label("Attribute").select_option("sex")
+        await page.get_by_label("Comparison").select_option("IN")
+        await ask(page)
+        await expect(told).to_have_text(
+            "Condition on 'sex': no value is chosen; choose one or more, or remove the condition."
+        )
+        assert scene.asks == []
+        await page.get_by_label("Values", exact=True).select_option(["F"])
+        await ask(page)
+        await expect(page.get_by_role("region", name="Answer").first.locator(".estimate")).to_have_count(1)
+    assert [one.where for one in scene.asks] == ["sex IN ('F')"]
