@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import CENSUS, OPERATOR, Scene
@@ -113,3 +114,53 @@ async def test_a_condition_that_says_nothing_is_not_left_out(open_page: OpenPage
         await ask(page)
         await expect(page.get_by_role("region", name="Answer").first.locator(".estimate")).to_have_count(1)
     assert [one.where for one in scene.asks] == ["sex IN ('F')"]
+
+
+async def test_the_stream_that_is_shown_is_asked_though_another_ones_form_comes_late(open_page: OpenPage) -> None:
+    scene = people(first={"kind": "laplace", "answers": 3}, second={"kind": "noisy_max", "answers": 3})
+    late = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await late.wait()
+        await route.continue_()
+
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=second", OPERATOR)
+        await page.get_by_label("SELECT").fill("SELECT COUNT(*) FROM first WHERE sex = 'F'")
+        await page.route("**/api/streams/first", hold)
+        await page.get_by_label("Stream").select_option("first")
+        await page.get_by_label("Stream").select_option("second")
+        await expect(page.get_by_label("Values of")).to_be_visible()
+        async with page.expect_response("**/api/sources/people"):
+            late.set()
+        await page.wait_for_timeout(100)
+        await expect(page.get_by_label("Values of")).to_be_visible()
+        await expect(page.get_by_label("SELECT")).to_have_value("SELECT COUNT(*) FROM first WHERE sex = 'F'")
+
+
+async def test_a_select_that_nobody_wrote_is_about_the_stream_that_is_chosen(open_page: OpenPage) -> None:
+    scene = people(first={"kind": "laplace", "answers": 3}, second={"kind": "laplace", "answers": 3})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=first", OPERATOR)
+        await expect(page.get_by_label("SELECT")).to_have_value('SELECT COUNT(*) FROM "first"')
+        await page.get_by_label("Stream").select_option("second")
+        await expect(page.get_by_label("SELECT")).to_have_value('SELECT COUNT(*) FROM "second"')
+
+
+async def test_a_stream_that_answers_nothing_says_so_before_it_is_asked(open_page: OpenPage) -> None:
+    scene = people(gone={"kind": "laplace", "answers": 3})
+    scene.driver.halt("people", "gone", "under review")
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=gone", OPERATOR)
+        await expect(page.get_by_text("It is halted, and answers nothing: under review.")).to_be_visible()
+
+
+async def test_more_streams_than_are_listed_are_not_passed_over_in_silence(open_page: OpenPage) -> None:
+    scene = Scene()
+    scene.with_streams(600)
+    async with scene.served() as address:
+        page = await open_page(address, "ask", OPERATOR)
+        await expect(
+            page.get_by_text("The first 500 of 600 open streams; ask any other from its own page.")
+        ).to_be_visible()

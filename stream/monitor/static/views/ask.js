@@ -3,8 +3,8 @@
 import { send } from "../api.js";
 import { refusal, tokenOf, tokenWanted } from "../confirm.js";
 import { link, make, setText } from "../dom.js";
-import { jsonBlock, labelled, offer, select } from "../forms.js";
-import { bound, mechanism as called } from "../format.js";
+import { jsonBlock, labelled, latest, offer, select } from "../forms.js";
+import { bound, count, mechanism as called } from "../format.js";
 import { SPECS } from "../mechanisms.js";
 import { card, emptyState } from "../parts.js";
 import { route } from "../routes.js";
@@ -17,11 +17,12 @@ const KEPT = 8;
 
 export function askView({ query, session }) {
   let question = null;
-  let chosen = null;
+  let suggested = ""; // what the SELECT says as long as nobody has written one
   let pending = null; // what was sent and has no answer yet: sent again it keeps its id
   const answers = [];
   const stream = select([]);
   const about = make("p", { class: "quiet" });
+  const more = make("p", { class: "quiet", hidden: true });
   const place = make("div", { class: "wide" });
   const json = jsonBlock("What is sent");
   const token = make("input", { type: "password", autocomplete: "off", spellcheck: "false" });
@@ -50,7 +51,8 @@ export function askView({ query, session }) {
     event.preventDefault();
     ask("/api/statements", { statement: sql.value.trim() }, actSql, statementAnswered);
   });
-  stream.addEventListener("change", choose);
+  const choose = latest(chosenStream);
+  stream.addEventListener("change", () => choose());
 
   const body = () => ({ stream: stream.value, ...question.value() });
 
@@ -105,17 +107,21 @@ export function askView({ query, session }) {
     }
   }
 
-  async function choose() {
+  async function chosenStream(isLatest) {
     act.disabled = true;
     question = null;
+    place.replaceChildren();
     tell("", "");
     try {
       const detail = await send(`/api/streams/${encodeURIComponent(stream.value)}`, session.token);
       const { declaration } = await send(`/api/sources/${encodeURIComponent(detail.spec.source)}`, session.token);
-      chosen = detail;
+      if (!isLatest()) {
+        return; // another stream has been chosen meanwhile, and the form would ask that one
+      }
       const source = declaration.source;
       const kind = detail.spec.mechanism.kind;
-      about.replaceChildren(link(route("streams", [stream.value]), stream.value), ` is one of ${called(kind)} on `, link(route("sources", [source.source]), source.source), `; α ${bound(detail.row.alpha)}.`);
+      const { state, reason } = detail.row;
+      about.replaceChildren(link(route("streams", [stream.value]), stream.value), ` is one of ${called(kind)} on `, link(route("sources", [source.source]), source.source), `; α ${bound(detail.row.alpha)}.`, state === "open" ? "" : ` It is ${state}, and answers nothing${reason && !reason.startsWith(state) ? `: ${reason}` : ""}.`);
       if (source.kind === "events") {
         place.replaceChildren(emptyState("Nobody asks it", "The windows of its live topic do, by themselves. Its answers, as they come:", `sotto answers --stream ${stream.value}`));
         return;
@@ -126,11 +132,15 @@ export function askView({ query, session }) {
       }
       question = questionForm(detail.spec, source, preview);
       place.replaceChildren(question.element);
-      sql.value ||= `SELECT COUNT(*) FROM "${stream.value.replaceAll('"', '""')}"`;
+      if (sql.value === suggested) {
+        sql.value = suggested = `SELECT COUNT(*) FROM "${stream.value.replaceAll('"', '""')}"`;
+      }
       act.disabled = !session.asks;
       preview();
     } catch (error) {
-      tell(refusal(error, "analyst"), "refused");
+      if (isLatest()) {
+        tell(refusal(error, "analyst"), "refused");
+      }
     }
   }
 
@@ -138,6 +148,8 @@ export function askView({ query, session }) {
     actSql.disabled = !session.asks;
     try {
       const page = await send(`/api/streams?state=open&limit=${MOST_STREAMS}`, session.token);
+      more.hidden = page.total <= page.items.length;
+      setText(more, `The first ${count(page.items.length)} of ${count(page.total)} open streams; ask any other from its own page.`);
       const names = page.items.filter(({ mechanism }) => SPECS[mechanism]?.forms.length).map((one) => one.stream);
       if (query.stream && !names.includes(query.stream)) {
         names.unshift(query.stream);
@@ -166,14 +178,14 @@ export function askView({ query, session }) {
         make(
           "div",
           { class: "stack" },
-          card("Question", labelled("Stream", stream), about, build, !allowed && labelled(tokenOf("analyst"), token, "used for what is asked here, not kept")),
+          card("Question", labelled("Stream", stream), more, about, build, !allowed && labelled(tokenOf("analyst"), token, "used for what is asked here, not kept")),
           card("SQL", write),
           card("What is sent", json.element),
         ),
         make("div", { class: "stack" }, outcome, nothing, shown),
       ),
     ),
-    title: chosen ? `Ask ${chosen.row.stream}` : "Ask",
+    title: "Ask",
     connections: [{ views: ["overview"] }],
     show() {},
     close() {
