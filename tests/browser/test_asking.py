@@ -164,3 +164,18 @@ async def test_more_streams_than_are_listed_are_not_passed_over_in_silence(open_
         await expect(
             page.get_by_text("The first 500 of 600 open streams; ask any other from its own page.")
         ).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_long_names_stay_within_their_card(open_page: OpenPage, width: int) -> None:
+    scene = Scene()
+    scene.driver.register({**PEOPLE, "source": "s" * 128}, ROWS)
+    spec = {"stream": "t" * 128, "source": "s" * 128, "epsilon": 8.0}
+    scene.driver.open({**spec, "mechanism": {"kind": "laplace", "answers": 3}})
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "ask", OPERATOR, viewport={"width": width, "height": 800})
+        link = page.get_by_role("link", name="s" * 128)
+        await expect(link).to_be_visible()
+        right = "node => node.getBoundingClientRect().right"
+        assert await link.evaluate(right) <= await page.get_by_role("region", name="Question").evaluate(right)
