@@ -109,6 +109,8 @@ class StandingStreams:
         """Go on with a stream as the changelog has it."""
         shape, key = self._shape(told)
         tally = self.tallies.get(kept.tally) or self._new(shape, number=kept.tally)
+        # The changelog may still have pieces of windows before: who begins there later must not share it.
+        tally.reached = max(tally.reached, kept.next - shape.every)
         self._shared[key] = tally
         own = None
         if kept.own is not None and kept.until is not None:

@@ -247,6 +247,28 @@ def test_streams_that_count_the_same_share_it_and_one_that_comes_later_joins_wit
     assert found == {(name, at): [1] for name in "abc" for at in (0, HOUR)}
 
 
+def test_a_stream_that_begins_in_the_past_counts_nothing_of_what_others_had_counted_wherever_a_feed_starts_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(telling, "PARTIALS_AT_ONCE", 1)
+    about = source()
+    definitions = Known(hours(about, "a"))
+    kafka, feed = changelog(about), start(about, definitions)
+    kafka.commit(feed.process([Arrived(0, 5, event("p", 5)), Arrived(1, HOUR, event("q", HOUR))]))
+    feed.reached_end(3 * 3600 + 5)
+    drain(feed, kafka)
+    # The changelog still has what windows held that are told of.
+    feed = start(about, definitions, kafka)
+    definitions.tell(hours(about, "b"))
+    kafka.commit(feed.idle(0.0))
+    feed = start(about, definitions, kafka)
+    drain(feed, kafka)
+    found = {(one["stream"], one["start"] // HOUR): one["counts"] for one in kafka.partials()}
+    assert found == {
+        (name, at): [1] if (name, at) in {("a", 0), ("a", 1)} else [] for name in "ab" for at in range(3)
+    }
+
+
 def conditions(about: Any, count: int) -> list[Any]:
     """Streams of the same windows with conditions that differ: of delays from −5 on, each with one more."""
     wheres = [f"delay >= {least} AND delay <= {most}" for least in range(-5, 11) for most in range(least, 11)]
