@@ -47,7 +47,9 @@ class _Figures(Collector):
         tables, readiness = self._monitor.tables, self._monitor.readiness()
         yield _gauge("ready", "Whether the tables are up to date.", readiness.ready)
         yield CounterMetricFamily(
-            "sotto_monitor_records", "Records read from the installation's topics.", value=tables.records
+            "sotto_monitor_records",
+            "Records read from the installation's topics, but for refused events of live topics.",
+            value=tables.records - tables.passed_over,
         )
         yield CounterMetricFamily(
             "sotto_monitor_unreadable_records", "Records that this version cannot read.", value=tables.unreadable

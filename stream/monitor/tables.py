@@ -73,6 +73,8 @@ class Tables:
         )
         self.unreadable = 0
         self.records = 0
+        self.passed_over = 0
+        """Of these, refused events of live topics: not to be shown."""
         self.changes: dict[ChangeTopic, int] = {
             "sources": 0,
             "streams": 0,
@@ -91,6 +93,10 @@ class Tables:
             topics.rejected: self._take_rejected,
             topics.trail: self._take_trail,
         }
+        self._public = frozenset(
+            (topics.queries, topics.requests, topics.charges, topics.control, topics.partials)
+        )
+        """The topics whose refused events are shown: of a live topic it is about people what they say, how many they are and where."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -237,6 +243,9 @@ class Tables:
 
     def _take_rejected(self, record: RecordLike) -> None:
         letter = dead_letter(record.headers, record.value)
+        if letter.topic not in self._public:
+            self.passed_over += 1
+            return
         code = letter.code if letter.code in self.rejected or len(self.rejected) < MAX_CODES else "other"
         time = record.timestamp / 1000
         self.rejected[code] += 1

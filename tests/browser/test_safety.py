@@ -30,7 +30,9 @@ def hostile_scene() -> Scene:
     model = scene.a_grant
     for name in HOSTILE:
         scene.add_grant(model, name, state="halted", reason=name)
-        scene.add_dead_letter(RejectedHeaders(topic=name, partition=0, offset=1, code=name, message=name))
+        scene.add_dead_letter(
+            RejectedHeaders(topic=scene.driver.topics.queries, partition=0, offset=1, code=name, message=name)
+        )
     scene.driver.halt("feed", "ward", HOSTILE[0])
     scene.flow()
     return scene

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from schemas import MemberStatus, PartitionStatus, Position, StreamStatus
 from stream.monitor import views
 from stream.monitor.listing import RejectedQuery, list_rejected
+from stream.monitor.metrics import exposition
 from stream.monitor.tables import MAX_CODES, RECENT_REJECTED, Tables
 from stream.processors.base import Record
 from stream.processors.letters import dead_letter
@@ -267,6 +268,21 @@ def test_refused_events_are_counted_by_our_reason_and_never_shown() -> None:
     text = view.model_dump_json()
     assert "private" not in text
     assert "forged" not in text
+
+
+def test_of_refused_events_of_live_topics_nothing_is_shown_nor_how_many_they_are() -> None:
+    installation = Installation()
+    event = b'{"id": "visit-77", "stream": "ann", "at": "2013-03-08T05:15:00Z", "ward": "nowhere"}'
+    original = Record("ops.visits", 1, 12_345, 0, b"ann", event, ())
+    topic = installation.driver.topics.rejected
+    before = exposition(installation.monitor), dict(installation.tables.changes)
+    for offset in range(3):
+        key, value, headers = dead_letter(original, Rejection("unknown category", "ward: not in its domain"))
+        installation.tables.take(Record(topic, 1, offset, 7_000, key, value, headers))
+    view = list_rejected(installation.tables, RejectedQuery())
+    assert (view.total, view.reasons, view.recent) == (0, [], [])
+    assert (exposition(installation.monitor), dict(installation.tables.changes)) == before
+    assert installation.tables.position(topic, 1) == 3
 
 
 def test_refused_questions_are_named_by_stream_and_id_and_can_be_searched() -> None:

@@ -69,7 +69,7 @@ export function rejectedView({ query, remember }) {
   const eventList = new KeyedList(events, eventRow);
   const total = make("span", { class: "quiet" });
   const matching = make("p", { class: "quiet", role: "status" });
-  const none = emptyState("Nothing was refused", "Every event so far was well-formed and named a stream that is open.");
+  const none = emptyState("Nothing was refused", "Every event so far was well-formed and named a stream that is open. Those of live topics are not shown here.");
   none.hidden = true;
   const filters = make("div", { class: "filters", role: "search" }, search.element, reason);
   const byReason = card("By reason", make("table", { class: "plain reasons", "aria-label": "By reason" }, reasons));
