@@ -93,9 +93,11 @@ class FeedFigures:
 
 
 def seconds_behind(source: EventsSource, processors: Sequence[FeedProcessor], now: float) -> float:
-    """How far the slowest clock is behind; where nothing has come for a while that is about the source's ``idle``."""
+    """How far the slowest clock is behind; where nothing has come for a while that is about the source's ``idle``.
+
+    A clock that has not begun holds up its first window, for as long as the foremost is beyond that.
+    """
     moments = [one.moment for one in processors if one.moment >= 0]
-    if not moments:
-        return 0.0
-    foremost = now * 1000 if source.clock == "broker" else max(moments)
-    return max(0.0, foremost - min(moments)) / 1000
+    foremost = now * 1000 if source.clock == "broker" else max(moments, default=0)
+    held_up = [reading for one in processors if one.moment < 0 and (reading := one.next_close) is not None]
+    return max(0.0, foremost - min([*moments, *held_up], default=foremost)) / 1000

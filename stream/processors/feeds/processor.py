@@ -85,15 +85,20 @@ class FeedProcessor:
         return any(stream.is_due(self._clock.now) for stream in self._streams)
 
     @property
+    def next_close(self) -> int | None:
+        """Where the clock must stand for the next window to close, in milliseconds since 1970; None if none is to come."""
+        return self._streams.next_close()
+
+    @property
     def due_at(self) -> float | None:
         """The moment from which on a silent partition has a window to tell of, in seconds since 1970."""
-        reading = self._streams.next_close()
+        reading = self.next_close
         return None if reading is None else self._clock.told_at(reading)
 
     @property
     def closes_at(self) -> float | None:
         """The moment from which on an event closes a window, in seconds since 1970; None where only marks do."""
-        reading = self._streams.next_close()
+        reading = self.next_close
         return None if reading is None else self._clock.stamped_at(reading)
 
     def restore(self, records: Iterable[RecordLike]) -> None:

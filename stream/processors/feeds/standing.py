@@ -150,7 +150,7 @@ class StandingStreams:
 
     def next_close(self) -> int | None:
         """Where the clock must stand for the next window to be due; None if none is to come."""
-        return min((stream.closes for stream in self.streams.values() if stream.next <= stream.last), default=None)
+        return min((stream.closes for stream in self if stream.next <= stream.last), default=None)
 
     @property
     def early(self) -> int:

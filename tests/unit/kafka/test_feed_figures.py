@@ -5,10 +5,11 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from stream.data.events import flaws
-from stream.kafka.feed_figures import CODES, FeedFigures
+from stream.kafka.feed_figures import CODES, FeedFigures, seconds_behind
 from stream.processors import rejections, unread
 from stream.processors.feeds import clocks, intake
 from stream.processors.rejections import Rejection
+from tests.unit.processors.feeds.topic import HOUR, Arrived, Known, source, start, told
 
 
 def test_every_reason_to_set_an_event_aside_has_a_figure_from_the_start() -> None:
@@ -20,3 +21,16 @@ def test_every_reason_to_set_an_event_aside_has_a_figure_from_the_start() -> Non
     FeedFigures(registry)
     for code in codes:
         assert registry.get_sample_value("sotto_feed_dead_letters_total", {"code": code}) == 0
+
+
+def test_a_partition_without_a_mark_is_as_far_behind_as_it_holds_up_windows() -> None:
+    about = source(clock="marks")
+    feeds = [start(about, Known(told(about))) for _ in range(2)]
+    for feed in feeds:
+        feed.idle(0.0)
+    assert seconds_behind(about, feeds, 0.0) == 0.0
+    for hour, behind in ((1, 0), (3, 7200)):
+        feeds[0].process([Arrived(hour, 0, None, headers=[("sotto-mark", b"%d" % (hour * HOUR))])])
+        assert seconds_behind(about, feeds, 0.0) == behind
+    feeds[1].process([Arrived(0, 0, None, headers=[("sotto-mark", b"%d" % (2 * HOUR))])])
+    assert seconds_behind(about, feeds, 0.0) == 3600
