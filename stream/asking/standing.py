@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schemas import EventsSource, StandingQuery
+from schemas import EventsSource, Source, StandingQuery
 
 
 def declared_topic(source: EventsSource) -> str:
@@ -36,6 +36,12 @@ def standing_words(standing: StandingQuery) -> str:
     return f"asks {counted}{where}{by} in windows of {window.size}{every}{begins}; each is asked {after}"
 
 
-def windows_words(windows: int) -> str:
-    """Over how many windows a promise holds."""
-    return f"this promise lasts for {windows:,} window{'s' * (windows != 1)}, all groups of each"
+def windows_words(windows: int, period: str | None) -> str:
+    """Over how many windows a promise holds, of a source with such periods or none."""
+    anew = "" if period is None else f", in each period of {period} anew"
+    return f"this promise lasts for {windows:,} window{'s' * (windows != 1)}, all groups of each{anew}"
+
+
+def period_of(source: Source) -> str | None:
+    """The length of a source's periods, if it has some."""
+    return source.period if isinstance(source, EventsSource) else None

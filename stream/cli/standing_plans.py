@@ -18,6 +18,7 @@ from schemas import (
     Source,
     StandingQuery,
     StreamSpec,
+    span_ms,
 )
 from stream.accounting.costs import stream_cost, to_amount
 from stream.accounting.planner import PlanError
@@ -42,7 +43,7 @@ _sources: TypeAdapter[Source] = TypeAdapter(Source)
 class StandingPlan:
     """What a standing stream gives: ``windows`` is over how many its α holds, which take ``days``.
 
-    ``asked`` is the standing query as it was given: the ledger fills in when the first window begins.
+    ``asked`` is the standing query as it was given: the ledger fills in when the first window begins. With a ``period`` all is of one.
     """
 
     spec: StreamSpec
@@ -53,11 +54,12 @@ class StandingPlan:
     groups: int
     windows: int
     days: float
+    period: str | None
 
     @property
     def cost_per_day(self) -> float:
-        """The stream's ε for each day that its windows last."""
-        return self.cost.epsilon / self.days
+        """The stream's ε for each day that its windows last, or the ε of all periods in a day."""
+        return self.cost.epsilon / (self.days if self.period is None else span_ms(self.period) / _DAY_MS)
 
 
 def show_standing(stream: str, source: str | None, *, as_json: bool) -> None:
@@ -100,7 +102,7 @@ def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
         raise TypeError("a completed stream of a live topic is standing")
     cost = to_amount(stream_cost(chosen, source.accountant), source)
     days = windows * spec.standing.window.every_ms / _DAY_MS
-    return StandingPlan(spec, asked, candidates(spec, setting), chosen, cost, groups, windows, days)
+    return StandingPlan(spec, asked, candidates(spec, setting), chosen, cost, groups, windows, days, source.period)
 
 
 def _instead(plan: StandingPlan, source: EventsSource) -> StandingPlan | str:
@@ -139,6 +141,7 @@ def _figures(plan: StandingPlan) -> dict[str, Any]:
         "groups": plan.groups,
         "windows": plan.windows,
         "days": plan.days,
+        "period": plan.period,
         "cost": plan.cost,
         "cost_per_day": plan.cost_per_day,
     }
@@ -159,8 +162,9 @@ def _print(plan: StandingPlan, other: StandingPlan | str, source: EventsSource) 
     say(declared_topic(source), soft_wrap=True)
     for promise in promises(spec, chosen):
         say(f"{promise}", soft_wrap=True)
-    say(f"{windows_words(plan.windows)}: {_days(plan.days)}", soft_wrap=True)
-    say(f"cost {amount(plan.cost)} in all, ε {plan.cost_per_day:.4g} a day", soft_wrap=True)
+    say(f"{windows_words(plan.windows, plan.period)}: {_days(plan.days)}", soft_wrap=True)
+    cost = "in all" if plan.period is None else f"in each period of {plan.period}"
+    say(f"cost {amount(plan.cost)} {cost}, ε {plan.cost_per_day:.4g} a day", soft_wrap=True)
     say(_compared(plan, other), soft_wrap=True)
 
 

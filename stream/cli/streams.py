@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from schemas import GrantRecord, Receipt, StreamSpec, registered_as
 from stream.accounting.charged import charged_answers
-from stream.asking.standing import standing_words, windows_words
+from stream.asking.standing import period_of, standing_words, windows_words
 from stream.cli.documents import read_as
 from stream.cli.grants import ShownGrant, shown_grants
 from stream.cli.output import AsJson, amount, asked, say, show_json, show_table
@@ -33,7 +33,7 @@ def open_stream(
 ) -> None:
     """Reserve a stream's cost and open it."""
     spec = read_as(TypeAdapter(StreamSpec), stream)
-    receipt, grant = asyncio.run(_open(spec, analyst))
+    receipt, grant, period = asyncio.run(_open(spec, analyst))
     if as_json:
         show_json(grant)
         return
@@ -42,7 +42,7 @@ def open_stream(
         say(standing_words(grant.spec.standing), soft_wrap=True)
     _print_promises(grant)
     if receipt.windows is not None:
-        say(windows_words(receipt.windows), soft_wrap=True)
+        say(windows_words(receipt.windows, period), soft_wrap=True)
 
 
 @app.command("list")
@@ -169,10 +169,13 @@ def _end(how: Literal["close", "halt"], source: str, stream: str, *, as_json: bo
         say(f"stream {stream}: {'closed' if receipt.state == 'closed' else receipt.outcome}")
 
 
-async def _open(spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord]:
+async def _open(spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord, str | None]:
+    """Also the length of the periods that a standing stream has."""
     async with AsyncClient() as client:
         receipt = await client.open(spec, analyst=analyst)
-        return receipt, await client.grant(spec.source, spec.stream)
+        grant = await client.grant(spec.source, spec.stream)
+        standing = receipt.windows is not None
+        return receipt, grant, period_of((await client.budget(spec.source)).source) if standing else None
 
 
 async def _extended(

@@ -286,6 +286,10 @@ class StreamDetail(View):
     windows: Annotated[
         int | None, Field(description="Over how many windows its promise holds; null where no windows ask it.")
     ]
+    period: Annotated[
+        str | None,
+        Field(description="The length of the periods in each of which that holds anew; null without periods."),
+    ]
 
 
 class RejectedReason(View):
@@ -379,6 +383,10 @@ class Plan(View):
     ]
     windows: Annotated[
         int | None, Field(description="Over how many windows that would hold; null where no windows ask it.")
+    ]
+    period: Annotated[
+        str | None,
+        Field(description="The length of the periods in each of which that holds anew; null without periods."),
     ]
 
 

@@ -15,6 +15,7 @@ from stream.accounting.cutoffs import cutoff_field
 from stream.accounting.planner import PlanError
 from stream.accounting.plans import name_of
 from stream.accounting.promises import promises
+from stream.asking.standing import period_of
 from stream.errors import Refused
 from stream.monitor.entries import SourceEntry
 from stream.monitor.models import Plan, PromiseParts
@@ -42,6 +43,7 @@ async def plan(spec: StreamSpec, source: Source, entry: SourceEntry) -> Plan:
         affordable=_pays(left, cost) and entry.record.state == "open",
         promises=[PromiseParts(**asdict(one)) for one in promises(spec, calibration)],
         windows=promised_windows(completed(spec, source, clock=0), source),
+        period=period_of(source),
     )
 
 

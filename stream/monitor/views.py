@@ -22,7 +22,7 @@ from schemas.wire import Codec, MalformedEventError
 from stream.accounting.promises import promises
 from stream.accounting.renewal import meaning_in_periods
 from stream.accounting.versions import KEPT_OF_A_VERSION
-from stream.asking.standing import standing_words
+from stream.asking.standing import period_of, standing_words
 from stream.monitor.budget_models import BurnDown, BurnPoint, Forecast
 from stream.monitor.digests import SourceRecordShape
 from stream.monitor.entries import RATE_WINDOWS, SourceEntry, StreamEntry
@@ -327,6 +327,7 @@ def stream_detail(tables: Tables, entry: StreamEntry, now: float) -> StreamDetai
     standing = record.spec.standing
     position = entry.position
     timeline = entry.activity.timeline if entry.activity is not None else ()
+    declared = None if standing is None or of is None else definition(tables, of)
     return StreamDetail(
         row=stream_line(tables, entry, now),
         spec=record.spec,
@@ -335,7 +336,8 @@ def stream_detail(tables: Tables, entry: StreamEntry, now: float) -> StreamDetai
         position=position and Position(topic=position.topic, partition=position.partition, offset=position.offset),
         timeline=[TimelinePoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in timeline],
         standing=None if standing is None else standing_words(standing),
-        windows=None if standing is None or of is None else promised_windows(record.spec, definition(tables, of)),
+        windows=None if declared is None else promised_windows(record.spec, declared),
+        period=None if declared is None else period_of(declared),
     )
 
 

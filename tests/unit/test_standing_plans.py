@@ -76,6 +76,18 @@ def test_people_read_windows_days_cost_and_the_other_way(tmp_path: Path, kind: s
     assert len([line for line in result.stdout.splitlines() if line.startswith("│ →")]) == 1
 
 
+def test_with_periods_people_read_what_each_has_and_costs(tmp_path: Path) -> None:
+    source = {**SOURCE, "unit": "person-period", "period": "6h"}
+    mechanism, fields = KINDS["above_threshold"]
+    found = " ".join(planned(tmp_path, standing("s", mechanism, **fields), source=source).stdout.split())
+    assert "for 24 windows, all groups of each, in each period of 6h anew: 6 hours" in found
+    assert "cost ε 1 in each period of 6h, ε 4 a day" in found
+    assert "over 24 windows" in found
+    as_json = json.loads(planned(tmp_path, standing("s", mechanism, **fields), "--json", source=source).stdout)
+    assert (as_json["windows"], as_json["days"], as_json["period"]) == (24, 0.25, "6h")
+    assert as_json["cost_per_day"] == pytest.approx(4.0)
+
+
 def test_what_has_no_other_way_says_why(tmp_path: Path) -> None:
     mechanism, fields = KINDS["histogram"]
     hopping = {**fields, "window": {"size": "1h", "every": "15m"}}

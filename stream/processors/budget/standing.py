@@ -147,14 +147,26 @@ def groups_of(spec: StreamSpec, source: Source) -> int | None:
 
 
 def promised_windows(spec: StreamSpec, source: Source) -> int | None:
-    """Over how many windows a standing stream's α holds, if none of its grant is used up before; None of any other stream."""
+    """Over how many windows a standing stream's α holds, if none of its grant is used up before; None of any other stream.
+
+    Where the source has periods they are those of one: in each it holds anew, as for a stream of its own.
+    """
     groups = groups_of(spec, source)
     if groups is None:
         return None
     if isinstance(spec.mechanism, RunningCount):
         return spec.mechanism.steps
     promised = min(spec.expected_queries, getattr(spec.mechanism, "answers", spec.expected_queries))
-    return promised if isinstance(spec.mechanism, Histogram) else promised // groups
+    windows = promised if isinstance(spec.mechanism, Histogram) else promised // groups
+    return min(windows, _windows_in_period(spec, source) or windows)
+
+
+def _windows_in_period(spec: StreamSpec, source: Source) -> int:
+    """How many windows lie in one period of a source; 0 where it has none."""
+    if spec.standing is None or not isinstance(source, EventsSource) or source.period is None:
+        return 0
+    window = spec.standing.window
+    return (source.period_ms - window.size_ms) // window.every_ms + 1
 
 
 def setting_of_events(spec: StreamSpec, source: EventsSource) -> Setting:

@@ -185,6 +185,14 @@ def test_a_receipt_tells_over_how_many_windows_alpha_holds(
     assert receipt.windows == windows
 
 
+@pytest.mark.parametrize(("expected", "windows"), [(3 * 1_000, 93), (3 * 10, 10)])
+def test_of_a_source_with_periods_it_tells_over_how_many_of_each(expected: int, windows: int) -> None:
+    driver = Driver(KEY)
+    driver.register(flights(unit="person-period", period="1d"))
+    hopping = {"size": "1h", "every": "15m"}
+    assert driver.open(standing(window=hopping, expected_queries=expected)).windows == windows
+
+
 def test_a_histogram_fills_in_what_its_windows_are_grouped_by(driver: Driver) -> None:
     driver.open(standing(mechanism={"kind": "histogram", "attributes": ["speed", "origin"]}, by=[]))
     query = definition_of(driver, "late").spec.standing

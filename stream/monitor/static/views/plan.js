@@ -18,8 +18,9 @@ const FACTS = ["Cost", "Left of the source", "Accuracy promised", "Charged answe
 const AGAINST = [["epsilon", "against ε"], ["cutoff", "against charged answers"]];
 
 /** Over how many windows a standing stream's promise holds. */
-function lasting({ windows }) {
-  return windows === null ? "" : `, which is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups`;
+function lasting({ windows, period }) {
+  const anew = period === null ? "" : `, in each period of ${period} anew`;
+  return windows === null ? "" : `, which is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${anew}`;
 }
 
 export function planView({ query, session }) {

@@ -75,7 +75,7 @@ export function streamView({ names: [name], session }) {
     hidden.hidden = true;
   }
 
-  function show({ row, spec, calibration, incarnation, position, timeline: points, standing, windows }) {
+  function show({ row, spec, calibration, incarnation, position, timeline: points, standing, windows, period: length }) {
     source = row.source;
     state.update(row);
     kinds.forEach((kind, index) => {
@@ -103,7 +103,7 @@ export function streamView({ names: [name], session }) {
       home,
       mechanism(row.mechanism),
       standing === null ? "none: it is asked" : `It ${standing}.`,
-      `${promise(row)}${windows === null ? "" : `; that is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups`}.`,
+      `${promise(row)}${windows === null ? "" : `; that is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${length === null ? "" : `, in each period of ${length} anew`}`}.`,
       amount(row.asked),
       row.added ? `${count(row.added)} charged answers` : "nothing",
       amount(row.cost),
