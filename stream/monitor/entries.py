@@ -78,6 +78,7 @@ class StreamEntry:
     refused: str | None = None
     opened: float | None = None
     updated: float | None = None
+    last_answered: float | None = None
     activity: Activity | None = None
 
     @property

@@ -245,6 +245,9 @@ class StreamRow(View):
     ]
     opened: Time | None
     updated: Annotated[Time | None, Field(description="When the last answer, charge or digest was written.")]
+    last_answered: Annotated[
+        Time | None, Field(description="When its last answer was first heard of; null if there is none.")
+    ]
     period_of: Annotated[str | None, Field(description="Which stream it stands for in one period.")] = None
     starts: Annotated[str | None, Field(description="When that period begins.")] = None
     periods: Annotated[Periods | None, Field(description="The streams that stand for it in periods.")] = None
@@ -275,6 +278,7 @@ class StreamDetail(View):
     """One stream with its definition and the timeline of its charged answers, oldest first."""
 
     row: StreamRow
+    source_kind: Annotated[str | None, Field(description="Of which kind its source is, as registered.")]
     spec: StreamSpec
     calibration: Calibration
     incarnation: str

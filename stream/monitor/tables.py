@@ -273,6 +273,10 @@ class Tables:
         ):
             state = "open"
         rank, known = STATES.index(state), STATES.index(entry.state)
+        if told.answered > entry.answered:
+            entry.last_answered = time
+        elif told.answered == entry.answered and entry.last_answered is not None:
+            entry.last_answered = min(entry.last_answered, time)  # topics are read in no order
         # An open stream's loss includes the round under way: of equal totals the later state's are the final ones.
         if entry.spent is None or (told.answered, told.tops, rank) >= (entry.answered, entry.tops, known):
             entry.answered, entry.tops, entry.surplus, entry.spent = (

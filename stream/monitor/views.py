@@ -291,6 +291,7 @@ def stream_row(entry: StreamEntry, now: float) -> StreamRow:
         dry_in=dry_in(entry, now),
         opened=entry.opened,
         updated=entry.updated,
+        last_answered=entry.last_answered,
         period_of=named[0] if named else None,
         starts=named[1] if named else None,
     )
@@ -325,11 +326,12 @@ def stream_detail(tables: Tables, entry: StreamEntry, now: float) -> StreamDetai
     record = grant_record(entry)
     of = tables.sources.get(record.spec.source)
     standing = record.spec.standing
-    position = entry.position
+    position = entry.position if entry.position is not None and entry.position.offset >= 0 else None
     timeline = entry.activity.timeline if entry.activity is not None else ()
     declared = None if standing is None or of is None else definition(tables, of)
     return StreamDetail(
         row=stream_line(tables, entry, now),
+        source_kind=None if of is None else of.record.source.kind,
         spec=record.spec,
         calibration=record.calibration,
         incarnation=entry.incarnation,

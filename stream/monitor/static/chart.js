@@ -7,14 +7,15 @@ import { GAP, LETTER, apart, day, tickLabel, timeTicks, valueTicks } from "./sca
 const MARGIN = { top: 10, right: 12, bottom: 22, left: 48 };
 
 /**
- * A chart. `format` turns a value into text.
+ * A chart. `format` turns a value into text; of `whole` values so are the ticks.
  *
  * `update({ series, limit, until })`: `series` is a list of `{ name, kind, points, area }`, `points` of `[time, value]`,
  * oldest first; `limit` is null or `{ value, text }`; `until` is the time at the right edge.
  */
 export class Chart {
-  constructor({ title, format, stepped = false, height = 170 }) {
+  constructor({ title, format, whole = false, stepped = false, height = 170 }) {
     this.format = format;
+    this.whole = whole;
     this.stepped = stepped;
     this.height = height;
     this.title = title;
@@ -67,7 +68,7 @@ export class Chart {
     const points = series.flatMap((one) => one.points);
     const from = Math.min(...points.map(([at]) => at), until - 60);
     const most = Math.max(...points.map(([, value]) => value), limit?.value ?? 0);
-    const ticks = valueTicks(most, this.height > 140 ? 4 : 2);
+    const ticks = valueTicks(most, this.height > 140 ? 4 : 2, this.whole);
     const top = ticks[ticks.length - 1];
     const inner = { width: width - MARGIN.left - MARGIN.right, height: this.height - MARGIN.top - MARGIN.bottom };
     this.scale = {

@@ -2,11 +2,12 @@
 
 const STEPS_SECONDS = [1, 5, 10, 30, 60, 300, 600, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 2419200];
 
-/** Round numbers from 0 to at least `most`, about `wanted` of them. */
-export function valueTicks(most, wanted = 4) {
+/** Round numbers from 0 to at least `most`, about `wanted` of them; with `whole` none of them between two whole ones. */
+export function valueTicks(most, wanted = 4, whole = false) {
   const rough = (most || 1) / wanted;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= rough * 0.999);
+  const round = [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= rough * 0.999);
+  const step = whole ? Math.max(round, 1) : round;
   const ticks = [];
   for (let index = 0; index * step < (most || 1) * 0.999 + step; index += 1) {
     ticks.push(index * step);

@@ -4,6 +4,7 @@ import { actionButton, applies } from "../actions.js";
 import { Chart, ratesOf } from "../chart.js";
 import { make, setText } from "../dom.js";
 import { ago, amount, count, duration, mechanism, percent, periodText, plural, rate, rateOver, time, words } from "../format.js";
+import { SPECS } from "../mechanisms.js";
 import { card, cutoffBar, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { promise } from "./stream_table.js";
@@ -25,9 +26,11 @@ export function streamView({ names: [name], session }) {
   const home = make("a", { class: "name" });
   const cells = WINDOWS.map(() => [make("td"), make("td")]);
   const heads = ["charged/s", "free/s"].map((text) => make("th", { scope: "col" }, text));
-  const timeline = new Chart({ title: "Charged answers so far", format: (value) => count(value), stepped: true, height: 200 });
+  const timeline = new Chart({ title: "Charged answers so far", format: (value) => count(value), whole: true, stepped: true, height: 200 });
   const answers = new Chart({ title: "Free answers per second", format: (value) => rate(value), height: 150 });
-  const silent = emptyState("No answer yet", "Ask it something:", `sotto ask ${name} --value 12`);
+  const command = make("pre", { tabindex: "0" }, make("code"));
+  const silent = emptyState("No answer yet", "Ask it something:");
+  silent.append(command);
   const waiting = emptyState("No answer yet", "Windows of its source ask it, by themselves. Its answers, as they come:", `sotto answers --stream ${name}`);
   const charts = make("div", {}, timeline.element, answers.element);
   const definition = make("pre", { tabindex: "0" }, make("code"));
@@ -75,7 +78,7 @@ export function streamView({ names: [name], session }) {
     hidden.hidden = true;
   }
 
-  function show({ row, spec, calibration, incarnation, position, timeline: points, standing, windows, period: length }) {
+  function show({ row, source_kind: of, spec, calibration, incarnation, position, timeline: points, standing, windows, period: length }) {
     source = row.source;
     state.update(row);
     kinds.forEach((kind, index) => {
@@ -121,12 +124,13 @@ export function streamView({ names: [name], session }) {
     });
     const quiet = row.answered === 0 && row.state === "open";
     silent.hidden = !quiet || standing !== null;
+    setText(command.firstChild, `sotto ask ${name} ${example(of, spec.mechanism)}`);
     waiting.hidden = !quiet || standing === null;
     charts.hidden = quiet;
     const until = Math.max(row.state === "open" ? Date.now() / 1000 : 0, row.updated ?? 0);
     timeline.update({
       series: [{ name: called.charged, kind: "charged", area: true, points: points.map((point) => [point.time, point.tops]) }],
-      limit: row.cutoff === null ? null : { value: row.cutoff, text: `${count(row.cutoff)} are paid for` },
+      limit: row.cutoff === null ? null : { value: row.cutoff, text: `${count(row.cutoff)} ${row.cutoff === 1 ? "is" : "are"} paid for` },
       until,
     });
     answers.update({
@@ -157,6 +161,18 @@ export function streamView({ names: [name], session }) {
   };
 }
 
+/** A question that such a stream takes, as an option of the command. */
+function example(kind, mechanism) {
+  const forms = SPECS[mechanism.kind]?.forms ?? [];
+  if (kind === "records") {
+    return `--category '${mechanism.categories[0].replaceAll("'", "'\\''")}'`;
+  }
+  if (forms.includes("choice") || (kind === "table" && !forms.includes("count"))) {
+    return "--question question.json";
+  }
+  return kind === "table" ? "--where TRUE" : "--value 12";
+}
+
 /** Why a stream ends, has ended or does not answer; a reason may begin with the state itself. */
 function because({ state, reason, refused, updated }) {
   if (refused !== null) {
@@ -175,8 +191,8 @@ function runsDry({ state, dry_in: left }) {
   return left === null ? "no end in sight" : `${duration(left)}, if it goes on as in the last ten minutes`;
 }
 
-function answeredLast({ updated }) {
-  return updated === null ? "none yet" : `${time(updated)}, ${ago(updated)}`;
+function answeredLast({ last_answered: last }) {
+  return last === null ? "none yet" : `${time(last)}, ${ago(last)}`;
 }
 
 function capital(text) {

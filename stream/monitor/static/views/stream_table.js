@@ -68,7 +68,7 @@ function row(withSource, inPeriods) {
       above.update(stream.rates);
       below.update(stream.rates);
       setText(answered, count(stream.answered));
-      setAttribute(answered, "title", stream.updated === null ? null : `last ${ago(stream.updated)}`);
+      setAttribute(answered, "title", stream.last_answered === null ? null : `last ${ago(stream.last_answered)}`);
       setText(alpha, `${bound(stream.alpha)}${stream.promises.some((one) => one.warning) ? " (vacuous)" : ""}`);
       setAttribute(alpha, "title", promise(stream));
       setText(dry, stream.dry_in === null ? "–" : duration(stream.dry_in));
@@ -124,4 +124,4 @@ export function streamTable({ withSource = true, inPeriods = false, onSort = nul
 }
 
 /** What streams can be sorted by, with what to call it. */
-export const sortings = [...COLUMNS.map(([, text, sort]) => [sort, text]), ["source", "Source"], ["updated", "Last answer"]];
+export const sortings = [...COLUMNS.map(([, text, sort]) => [sort, text]), ["source", "Source"], ["updated", "Last change"]];
