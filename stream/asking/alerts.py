@@ -90,15 +90,10 @@ def window_text(answer: Answer) -> str:
 
 def window_end(answer: Answer, stamp: float) -> float:
     """When an answer's window ended, in seconds since the epoch; never after Kafka's stamp of the answer."""
-    return min(standing_of(answer, stamp), stamp)
-
-
-def standing_of(answer: Answer, stamp: float) -> float:
-    """Where an answer stands among those of other periods: at its window's end, by the topic's own clock, else at its stamp."""
     if answer.window is None:
         return stamp
     try:
-        return moment_ms(answer.window.end) / 1000
+        return min(moment_ms(answer.window.end) / 1000, stamp)
     except ValueError:
         return stamp
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from schemas import Answer
-from stream.asking.alerts import Place, place_of, standing_of, window_end
+from schemas import Answer, registered_as
+from stream.asking.alerts import Place, place_of, window_end
+from stream.asking.runs import Run, Runs
 
 MAX_PLACES: Final = 20_000
-"""Most streams and groups that are held at a time, of alarms as of latest answers; beyond it the one that has been quiet for longest is forgotten."""
+"""Most streams and groups that are held at a time, and most of their periods; beyond it the one that has been quiet for longest is forgotten."""
 
 
 @dataclass(slots=True)
@@ -34,16 +33,15 @@ class Alarm:
 class Firing:
     """All alarms, those that were told of last at the end."""
 
-    def __init__(self, limit: int = MAX_PLACES, *, place: Callable[[Answer], Place] = place_of) -> None:
-        """Take what an answer is about, where that is not its stream and group."""
-        self._place_of = place
+    def __init__(self, limit: int = MAX_PLACES, *, over_periods: bool = False) -> None:
+        """Take whether an alarm goes on from one period of a stream to the next, under the name that it was opened by."""
         self.alarms: dict[Place, Alarm] = {}
         self.forgotten = 0
         """Alarms that there was no room for."""
         self._limit = limit
+        self._over_periods = over_periods
+        self._runs = Runs(limit)
         self._streams: dict[str, int] = {}
-        self._latest: OrderedDict[Place, tuple[str, float]] = OrderedDict()
-        """Of a place that goes from stream to stream, whose answer is the latest, and where that stands."""
 
     def concerns(self, stream: str) -> bool:
         """Whether an alarm of a stream is held: to others a quiet answer is nothing new."""
@@ -52,27 +50,31 @@ class Firing:
     def take(self, answer: Answer, source: str, time: float) -> Alarm | None:
         """Take in an answer, each of one stream in its order; gives the alarm that it begins, goes on with or ends.
 
-        Streams of one place may come in any order: what another one's answer has overtaken says nothing of what is.
+        Periods of a stream may come in any order: what is held depends on what was read, and not on which of them was first.
         """
         if answer.outcome not in {"above", "below"}:
             return None
-        place = self._place_of(answer)
-        if answer.stream != place.stream and self._is_overtaken(place, answer, time):
+        own = place_of(answer)
+        place = own._replace(stream=registered_as(own.stream)) if self._over_periods else own
+        held = self.alarms.get(place)
+        alarm = None if held is None or held.resolved is not None else held
+        if place == own:
+            run = _next(alarm, answer, time)
+        elif self._runs.take(place, answer, time):
+            run = self._runs.of(place)
+        else:
             return None
-        alarm = self.alarms.get(place)
-        if answer.outcome == "above":
-            if alarm is not None and alarm.resolved is None:
-                alarm.answer, alarm.time, alarm.alerts = answer, time, alarm.alerts + 1
-            else:
-                self.drop(place)
-                alarm = Alarm(place, source, window_end(answer, time), answer, time)
-                self._add(alarm)
-            self.alarms[place] = self.alarms.pop(place)
+        if run is None:
+            if alarm is not None:
+                alarm.resolved = max(time, alarm.since)
             return alarm
-        if alarm is not None and alarm.resolved is None:
-            alarm.resolved = max(time, alarm.since)
-            return alarm
-        return None
+        if alarm is None:
+            self.drop(place)
+            alarm = Alarm(place, source, run.since, run.answer, run.time, run.alerts)
+            self._add(alarm)
+        alarm.since, alarm.answer, alarm.time, alarm.alerts = run.since, run.answer, run.time, run.alerts
+        self.alarms[place] = self.alarms.pop(place)
+        return alarm
 
     def drop(self, place: Place) -> None:
         """Hold an alarm no longer."""
@@ -81,19 +83,18 @@ class Firing:
             if not self._streams[place.stream]:
                 del self._streams[place.stream]
 
-    def _is_overtaken(self, place: Place, answer: Answer, time: float) -> bool:
-        """Whether a later answer of another stream of the place was taken, quiet or not."""
-        own = (answer.stream, standing_of(answer, time))
-        latest = self._latest.pop(place, own)
-        overtaken = latest[0] != own[0] and own[1] < latest[1]
-        self._latest[place] = latest if overtaken else own
-        if len(self._latest) > self._limit:
-            self._latest.popitem(last=False)
-        return overtaken
-
     def _add(self, alarm: Alarm) -> None:
         if len(self.alarms) >= self._limit:
             self.drop(next(iter(self.alarms)))
             self.forgotten += 1
         self.alarms[alarm.place] = alarm
         self._streams[alarm.place.stream] = self._streams.get(alarm.place.stream, 0) + 1
+
+
+def _next(alarm: Alarm | None, answer: Answer, time: float) -> Run | None:
+    """The run of a stream without periods after its next answer."""
+    if answer.outcome == "below":
+        return None
+    if alarm is None:
+        return Run(window_end(answer, time), answer, time)
+    return Run(alarm.since, answer, time, alarm.alerts + 1)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from schemas import MAX_ANSWER_BYTES, Answer, StreamState, registered_as
 from schemas.wire import Codec, MalformedEventError
-from stream.asking.alerts import ABOVE, BELOW, Place, place_of
+from stream.asking.alerts import ABOVE, BELOW, group_text
 from stream.asking.firing import Firing
 from stream.monitor.alert_models import AlertingSource, AlertQuery, AlertRow, AlertsView, FiringRow
 from stream.monitor.entries import StreamEntry
@@ -24,9 +24,11 @@ _answers: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
 
 
 class Past(NamedTuple):
-    """An alert and when it was committed; of several at one time, in which place it was read."""
+    """An alert and when it was committed; of several at one time, in the order of their streams and answers."""
 
     time: float
+    stream: str
+    nth: int
     number: int
     answer: Answer
 
@@ -38,7 +40,7 @@ class Alerts:
         self.complete = False
         self.unreadable = 0
         self._tables = tables
-        self._firing = Firing(place=_over_periods)
+        self._firing = Firing(over_periods=True)
         self._past: list[Past] = []
         """A heap: partitions are read one after the other, and the earliest alert is the first to be forgotten."""
         self._number = 0
@@ -59,7 +61,7 @@ class Alerts:
         if answer.outcome == "above":
             self._number += 1
             keep = heapq.heappush if len(self._past) < KEPT else heapq.heappushpop
-            keep(self._past, Past(time, self._number, answer))
+            keep(self._past, Past(time, stream, answer.index or 0, self._number, answer))
         if alarm is not None:
             self._tables.changes["alerts"] += 1
             if alarm.resolved is not None:
@@ -77,7 +79,9 @@ class Alerts:
     def view(self, query: AlertQuery) -> AlertsView:
         """What fires, the longest first, and the latest alerts, of those that match."""
         wanted = _matching(query)
-        alarms = sorted(self._firing.alarms.values(), key=lambda alarm: (alarm.since, alarm.place.stream))
+        alarms = sorted(
+            self._firing.alarms.values(), key=lambda one: (one.since, one.place.stream, group_text(one.place))
+        )
         rows = [(alarm, self._source(alarm.place.stream)) for alarm in alarms]
         chosen = [(alarm, source) for alarm, source in rows if wanted(alarm.answer, source)]
         past = [(one, self._source(one.answer.stream)) for one in sorted(self._past, reverse=True)]
@@ -117,12 +121,6 @@ class Alerts:
     def _state(self, stream: str) -> StreamState | None:
         entry = self._entry(stream)
         return None if entry is None else entry.ending or entry.state
-
-
-def _over_periods(answer: Answer) -> Place:
-    """What an answer is about: an alarm goes on from one period to the next, and is over when an answer of that says so."""
-    place = place_of(answer)
-    return place._replace(stream=registered_as(place.stream))
 
 
 def view_of(alerts: Alerts | None, query: AlertQuery, *, known: bool) -> AlertsView:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from itertools import permutations
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from schemas import Answer, registered_as
+from schemas import Answer
 from schemas.windows import written_moment
-from stream.asking.alerts import Place, place_of
-from stream.asking.firing import Firing
+from stream.asking.firing import Alarm, Firing
 from stream.monitor.alert_models import AlertQuery
 from stream.monitor.alerts import KEPT, Alerts
 from stream.monitor.models import Readiness
@@ -179,14 +181,73 @@ def test_what_fires_does_not_hang_on_which_period_is_read_first(answers: list[Re
         assert [row.latest.stream for row in alerts.view(ALL).firing] == ([] if latest is None else [latest])
 
 
+@st.composite
+def days(draw: st.DrawFn) -> list[Record]:
+    """Hours of three days and two groups, in the order in which they were asked; each is answered, or not."""
+    outcome = st.sampled_from(("above", "above", "above", "below", "halted"))
+    return [
+        hours(day, hour, draw(outcome), group)
+        for day in range(3)
+        for hour in range(draw(st.integers(0, 3)))
+        for group in ("EWR", "JFK")
+    ]
+
+
+@given(days(), st.permutations(range(3)), st.randoms())
+def test_a_restart_between_any_two_answers_changes_nothing_that_is_shown(
+    answers: list[Record], order: list[int], chance: Random
+) -> None:
+    tables = Installation().tables
+    lived = Alerts(tables)
+    waiting = {day: [one for one in answers if one.partition == day] for day in range(3)}
+    read: list[Record] = []
+    while any(waiting.values()):
+        # Workers of other partitions may be behind: each partition has its order, and no two have one.
+        read.append(waiting[chance.choice([day for day, left in waiting.items() if left])].pop(0))
+        lived.take(read[-1])
+        restarted = Alerts(tables)
+        for record in sorted(read, key=lambda one: order.index(one.partition)):
+            restarted.take(record)
+        assert lived.view(ALL) == restarted.view(ALL)
+        assert told(lived) == by_definition(read)
+
+
+def told(alerts: Alerts) -> list[tuple[float, str, int, float]]:
+    return [
+        (row.since, str(row.latest.group["zone"]), row.alerts, row.latest.time) for row in alerts.view(ALL).firing
+    ]
+
+
+def by_definition(read: list[Record]) -> list[tuple[float, str, int, float]]:
+    """The runs: of each group's windows in their order, the alerts behind the last quiet one."""
+    runs: dict[str, list[float]] = {"EWR": [], "JFK": []}
+    for record in sorted(read, key=lambda one: one.timestamp):
+        answer = Answer.model_validate_json(record.value or b"")
+        if answer.outcome in {"above", "below"}:
+            run = runs[str((answer.group or {})["zone"])]
+            run[:] = [*run, record.timestamp / 1000] if answer.outcome == "above" else []
+    return sorted((run[0], group, len(run), run[-1]) for group, run in runs.items() if run)
+
+
+def take(firing: Firing, record: Record) -> Alarm | None:
+    return firing.take(Answer.model_validate_json(record.value or b""), "", record.timestamp / 1000)
+
+
 def test_where_periods_stand_is_remembered_within_bounds() -> None:
-    firing = Firing(limit=2, place=lambda answer: Place(registered_as(answer.stream), place_of(answer).group))
-
-    def take(record: Record) -> bool:
-        return (
-            firing.take(Answer.model_validate_json(record.value or b""), "", record.timestamp / 1000) is not None
-        )
-
+    firing = Firing(limit=2, over_periods=True)
     quiet = [hours(1, 0, "below", group) for group in ("EWR", "JFK", "LGA")]
-    assert [take(one) for one in quiet] == [False] * 3
-    assert [take(hours(0, 23, "above", group)) for group in ("JFK", "LGA", "EWR")] == [False, False, True]
+    assert [take(firing, one) for one in quiet] == [None] * 3
+    late = [hours(0, 23, "above", group) for group in ("JFK", "LGA", "EWR")]
+    assert [take(firing, one) is not None for one in late] == [False, False, True]
+
+
+def test_a_run_over_more_periods_than_there_is_room_for_keeps_its_beginning() -> None:
+    firing = Firing(limit=2, over_periods=True)
+    alarms = [take(firing, hours(day, 0, "above")) for day in range(3)]
+    assert alarms[-1] is not None
+    assert (alarms[-1].since, alarms[-1].alerts) == (HOUR, 3)
+    # What was before it is not told apart any more, and nothing goes before it.
+    assert take(firing, hours(0, 1, "below")) is None
+    ended = take(firing, hours(2, 1, "below"))
+    assert ended is not None
+    assert ended.resolved == (2 * 24 + 2) * HOUR
