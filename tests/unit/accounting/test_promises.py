@@ -137,10 +137,10 @@ def test_every_surface_says_the_same(kind: str, monkeypatch: pytest.MonkeyPatch)
     _, grant = opened(kind)
     sentences = [str(one) for one in promises(grant.spec, grant.calibration)]
 
-    async def granted(spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord]:
+    async def granted(spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord, None]:
         del spec, analyst
         told = {"request": "r", "digest": "0" * 64, "sequence": 0, "outcome": "opened"}
-        return Receipt.model_validate({**told, "source": grant.spec.source, "stream": kind}), grant
+        return Receipt.model_validate({**told, "source": grant.spec.source, "stream": kind}), grant, None
 
     monkeypatch.setattr(stream_commands, "_open", granted)
     receipt = CliRunner().invoke(app, ["stream", "open", grant.spec.model_dump_json()], catch_exceptions=False)
