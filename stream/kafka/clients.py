@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
-from aiokafka.producer import sender
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 
 from stream.kafka import batches, instances
 from stream.kafka.observers import GroupObserver
+from stream.kafka.transactional import TransactionalProducer
 
 Offsets = Mapping[TopicPartition, int]
 Fetched = Mapping[TopicPartition, Sequence[ConsumerRecord]]
@@ -53,17 +52,14 @@ class Batch(Protocol):
 
 
 class Producer(Protocol):
-    """What a transactional ``aiokafka.AIOKafkaProducer`` offers and the writer uses; documented there."""
+    """What ``TransactionalProducer`` offers and the writer uses; documented there."""
 
-    @property
-    def client(self) -> Any: ...  # noqa: D102
     async def start(self) -> None: ...  # noqa: D102
     async def stop(self) -> None: ...  # noqa: D102
-    async def begin_transaction(self) -> None: ...  # noqa: D102
     def create_batch(self) -> Batch: ...  # noqa: D102
-    async def send_batch(self, batch: Batch, topic: str, *, partition: int) -> asyncio.Future[Any]: ...  # noqa: D102
-    async def send_offsets_to_transaction(self, offsets: Offsets, group_id: str) -> None: ...  # noqa: D102
-    async def commit_transaction(self) -> None: ...  # noqa: D102
+    async def write(self, batches: Mapping[TopicPartition, Sequence[Any]]) -> None: ...  # noqa: D102
+    async def add_offsets(self, offsets: Offsets, group: str) -> None: ...  # noqa: D102
+    async def commit(self) -> None: ...  # noqa: D102
 
 
 class Observer(Protocol):
@@ -96,14 +92,8 @@ class _Consumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka is not type
         return bool(getattr(self._coordinator, "displaced", False))
 
 
-sender.BACKOFF_OVERRIDE = 0.002
-"""Seconds before aiokafka asks again to begin a transaction while the markers of the last one are being written.
-
-Its own 20 ms are longer than a whole transaction takes, and with small batches most of an answer's latency.
-"""
-
 batches.install()
 instances.install()
 
-KAFKA = Clients(_Consumer, AIOKafkaProducer, GroupObserver)
+KAFKA = Clients(_Consumer, TransactionalProducer, GroupObserver)
 """The real ones."""

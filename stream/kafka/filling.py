@@ -6,10 +6,10 @@ import struct
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from aiokafka import AIOKafkaProducer
 from aiokafka.record.util import calc_crc32c
 
 from stream.kafka.clients import Batch, Producer
+from stream.kafka.transactional import TransactionalProducer
 from stream.kernel import RecordWriter, Spans, compiled, spans_of
 from stream.processors.base import Message, Messages
 from stream.processors.columns import MessageColumns
@@ -29,7 +29,7 @@ _NO_HEADERS: Final[list[tuple[str, bytes]]] = []
 
 def batches_of(producer: Producer, messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[Batch]:
     """Messages in batches that every reader of ours takes, and of at most so many bytes unless one message is longer."""
-    if isinstance(producer, AIOKafkaProducer) and compiled() is not None and not _any_headers(messages):
+    if isinstance(producer, TransactionalProducer) and compiled() is not None and not _any_headers(messages):
         yield from framed(messages, timestamp, batch_bytes)
     else:
         yield from _appended(producer, messages, timestamp)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, KafkaTimeoutError, UnknownMemberIdError
 
-from stream.kafka.clients import Batch, Clients, Offsets
+from stream.kafka.clients import Clients, Offsets
 from stream.processors.base import Message, Record
 from tests.simulation.broker import Broker, FencedInstanceError, Group, Member
 from tests.simulation.faults import Process
@@ -271,13 +271,6 @@ class SimulatedProducer:
         self.in_transaction = False
         """Whether a transaction is in hand, though nothing of it may have reached the broker yet."""
 
-    @property
-    def client(self) -> Self:
-        return self
-
-    async def close(self) -> None:
-        """Cut the connections."""
-
     async def start(self) -> None:
         while True:
             epoch = await self._process.call(lambda: self._broker.initialise(self._id))
@@ -289,33 +282,39 @@ class SimulatedProducer:
     async def stop(self) -> None:
         """Let go; what is open stays open."""
 
-    async def begin_transaction(self) -> None:
-        self._transaction = None
-        self.in_transaction = True
-
     def create_batch(self) -> SimulatedBatch:
         return SimulatedBatch(self._chance.choice((1, 3, 1000, 1000)))
 
-    async def send_batch(self, batch: Batch, topic: str, *, partition: int) -> asyncio.Future[Any]:
-        if not isinstance(batch, SimulatedBatch):
-            raise TypeError("not a batch of this producer")
-        messages, place, timestamp = batch.messages, TopicPartition(topic, partition), batch.timestamp
+    async def write(self, batches: Mapping[TopicPartition, Sequence[Any]]) -> None:
+        """Partitions are written to side by side; each one's batches come one after another."""
+        self.in_transaction = True
+        results = await asyncio.gather(
+            *(self._write_to(place, some) for place, some in batches.items()), return_exceptions=True
+        )
+        for result in results:
+            if result is not None:
+                raise result
+
+    async def add_offsets(self, offsets: Offsets, group: str) -> None:
+        self.in_transaction = True
+        await self._with_transaction(lambda transaction: transaction.offsets.setdefault(group, {}).update(offsets))
+
+    async def commit(self) -> None:
+        if self.in_transaction:
+            await self._process.call(lambda: self._broker.commit(self._id, self._epoch))
+        self._transaction = None
+        self.in_transaction = False
+
+    async def _write_to(self, place: TopicPartition, batches: Sequence[SimulatedBatch]) -> None:
+        for batch in batches:
+            await self.deliver(place, batch)
+
+    async def deliver(self, place: TopicPartition, batch: SimulatedBatch) -> None:
+        """Write one batch."""
+        messages, timestamp = batch.messages, batch.timestamp
         await self._with_transaction(
             lambda transaction: self._broker.produce(transaction, place, messages, timestamp)
         )
-        delivery: asyncio.Future[Any] = self._broker.loop.create_future()
-        delivery.set_result(None)
-        return delivery
-
-    async def send_offsets_to_transaction(self, offsets: Offsets, group_id: str) -> None:
-        await self._with_transaction(
-            lambda transaction: transaction.offsets.setdefault(group_id, {}).update(offsets)
-        )
-
-    async def commit_transaction(self) -> None:
-        await self._process.call(lambda: self._broker.commit(self._id, self._epoch))
-        self._transaction = None
-        self.in_transaction = False
 
     async def _with_transaction(self, act: Any) -> None:
         """Do something in the transaction, once the one before it has ended everywhere."""

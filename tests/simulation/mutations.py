@@ -246,19 +246,17 @@ def restore_stops_at_the_first_gap() -> Iterator[None]:
 @contextmanager
 def answers_outside_the_transaction() -> Iterator[None]:
     """Answers go out at once; the rest follows in a transaction."""
-    send = SimulatedProducer.send_batch
+    deliver = SimulatedProducer.deliver
 
-    async def at_once(self: SimulatedProducer, batch: Any, topic: str, *, partition: int) -> Any:
-        if not topic.endswith(".answers"):
-            return await send(self, batch, topic, partition=partition)
+    async def at_once(self: SimulatedProducer, place: TopicPartition, batch: Any) -> None:
+        if not place.topic.endswith(".answers"):
+            await deliver(self, place, batch)
+            return
         await self._process.step()
         for key, value, _ in batch.messages:
-            self._broker.append(topic, partition, key, value)
-        delivery = self._broker.loop.create_future()
-        delivery.set_result(None)
-        return delivery
+            self._broker.append(place.topic, place.partition, key, value)
 
-    with patch.object(SimulatedProducer, "send_batch", at_once):
+    with patch.object(SimulatedProducer, "deliver", at_once):
         yield
 
 

@@ -49,15 +49,13 @@ async def observe(settings: Settings, clients: Clients) -> dict[str, Any]:
         second = await Writer.fence(settings, f"{group}-0", group, clients)
         await note("one committed")
         producer = second._producer
-        await producer.begin_transaction()
-        ((_, _, messages),) = _outputs(place, b"two")
-        await second._send(place.topic, place.partition, messages)
-        await producer.send_offsets_to_transaction({source: 6}, group)
+        await second._write(_outputs(place, b"two"))
+        await producer.add_offsets({source: 6}, group)
         await note("two open")
         third = await Writer.fence(settings, f"{group}-0", group, clients)
         await note("two aborted by the successor's fence")
         with pytest.raises(ProducerFenced):
-            await producer.commit_transaction()
+            await producer.commit()
         with pytest.raises(ProducerFenced):
             await first.commit(_outputs(place, b"never"), {})
         await third.commit(_outputs(place, b"three"), {source: 7})

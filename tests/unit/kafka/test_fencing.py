@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import pytest
 
@@ -20,19 +20,13 @@ class Producer:
         self.begun = asyncio.Event()
         self.cut = False
 
-    @property
-    def client(self) -> Self:
-        return self
-
     async def start(self) -> None:
         self.begun.set()
         await asyncio.Event().wait()
 
     async def stop(self) -> None:
-        await asyncio.Event().wait()
-
-    async def close(self) -> None:
         self.cut = True
+        await asyncio.Event().wait()
 
 
 async def test_a_fence_that_is_given_up_cuts_its_connections_though_its_producer_hangs(

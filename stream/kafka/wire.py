@@ -1,0 +1,274 @@
+"""Requests of Kafka's second transaction protocol (KIP-890), as bytes: aiokafka has none of them.
+
+Layouts are those of Apache Kafka's message definitions (``clients/src/main/resources/common/message``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Iterable, Mapping
+from io import BytesIO
+from typing import Any, Final, NamedTuple
+
+from aiokafka import TopicPartition
+
+API_VERSIONS: Final = (18, 3)
+PRODUCE: Final = (0, 12)
+END: Final = (26, 5)
+COMMIT_OFFSETS: Final = (28, 5)
+SECOND: Final = (PRODUCE, END, COMMIT_OFFSETS)
+"""What a broker of the second protocol speaks: its APIs, each with the version that belongs to it."""
+
+TRANSACTION_VERSION: Final = "transaction.version"
+"""The feature of a cluster that says which protocol it follows."""
+
+_ALL_IN_SYNC: Final = -1
+_NO_TAGS: Final = b"\0"
+
+_head = struct.Struct(">hhih").pack
+_producing = struct.Struct(">hi").pack
+_producer = struct.Struct(">qh").pack
+_ending = struct.Struct(">qh?").pack
+_int16 = struct.Struct(">h").unpack_from
+_int32 = struct.Struct(">i").unpack_from
+_packed32 = struct.Struct(">i").pack
+_offset = struct.Struct(">iqi").pack
+_ended = struct.Struct(">ihqh").unpack_from
+_told = struct.Struct(">ihqqq").unpack_from
+
+
+class Ended(NamedTuple):
+    """What the coordinator says at a transaction's end: an error's code, and the identity for the next one."""
+
+    error: int
+    producer_id: int
+    epoch: int
+
+
+class Header(NamedTuple):
+    """A request's or a response's header."""
+
+    correlation_id: int
+    encoded: bytes = b""
+
+    def encode(self) -> bytes:
+        """Its bytes."""
+        return self.encoded
+
+
+class Request:
+    """A request as aiokafka's connections take one: its bytes, and how to read the response."""
+
+    def __init__(
+        self, api: tuple[int, int], body: bytes, read: Callable[[bytes], Any], *, tagged: bool = True
+    ) -> None:
+        """Take whether the response's header can have tags; that of ``API_VERSIONS`` cannot, whatever the version."""
+        self._api = api
+        self._body = body
+        self._read = read
+        self._tagged = tagged
+
+    @property
+    def RESPONSE_TYPE(self) -> Request:  # noqa: N802  (aiokafka's name for what decodes)
+        """What decodes the response."""
+        return self
+
+    def prepare(self, versions: object) -> Request:
+        """It is of one version."""
+        del versions
+        return self
+
+    def build_request_header(self, *, correlation_id: int, client_id: str) -> Header:
+        """The header in the second version, with no tags."""
+        name = client_id.encode()
+        return Header(correlation_id, _head(*self._api, correlation_id, len(name)) + name + _NO_TAGS)
+
+    def encode(self) -> bytes:
+        """All that follows the header."""
+        return self._body
+
+    def parse_response_header(self, response: BytesIO) -> Header:
+        """Read the header."""
+        (correlation_id,) = _int32(response.read(4))
+        if self._tagged:
+            response.seek(Cursor(response.getbuffer(), 4).skip_tags())
+        return Header(correlation_id)
+
+    def decode(self, response: BytesIO) -> Any:
+        """Read the rest of the response."""
+        return self._read(response.read())
+
+
+def ask_features() -> Request:
+    """Ask a broker for the features of its cluster: their names, each with its version."""
+    return Request(API_VERSIONS, _text("sotto") + _text("1") + _NO_TAGS, _features, tagged=False)
+
+
+def produce(
+    transactional_id: str, timeout_ms: int, batches: Mapping[TopicPartition, bytes | bytearray]
+) -> Request:
+    """Write a batch to each of some partitions; they become part of the transaction. The response is each one's error code."""
+    topics: dict[str, list[bytes | bytearray]] = {}
+    for (topic, partition), batch in batches.items():
+        topics.setdefault(topic, []).extend((_packed32(partition), _varint(len(batch) + 1), batch, _NO_TAGS))
+    parts: list[bytes | bytearray] = [
+        _text(transactional_id),
+        _producing(_ALL_IN_SYNC, timeout_ms),
+        _varint(len(topics) + 1),
+    ]
+    for topic, written in topics.items():
+        parts += (_text(topic), _varint(len(written) // 4 + 1), *written, _NO_TAGS)
+    return Request(PRODUCE, b"".join((*parts, _NO_TAGS)), _produced)
+
+
+def commit_offsets(
+    transactional_id: str, group: str, identity: tuple[int, int], offsets: Mapping[TopicPartition, int]
+) -> Request:
+    """Commit a group's offsets with the transaction. The response is each one's error code."""
+    topics: dict[str, list[bytes]] = {}
+    for (topic, partition), offset in offsets.items():
+        topics.setdefault(topic, []).append(_offset(partition, offset, -1) + _text("") + _NO_TAGS)
+    no_member = _packed32(-1) + _text("") + _varint(0)
+    parts = [_text(transactional_id), _text(group), _producer(*identity), no_member, _varint(len(topics) + 1)]
+    for topic, committed in topics.items():
+        parts += (_text(topic), _varint(len(committed) + 1), *committed, _NO_TAGS)
+    return Request(COMMIT_OFFSETS, b"".join((*parts, _NO_TAGS)), _offsets_committed)
+
+
+def end(transactional_id: str, identity: tuple[int, int]) -> Request:
+    """Commit a transaction. The response is an ``Ended``."""
+    return Request(END, _text(transactional_id) + _ending(*identity, True) + _NO_TAGS, _read_end)
+
+
+class Cursor:
+    """Reads one field behind the other."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes | memoryview, at: int = 0) -> None:
+        self._data = data
+        self._at = at
+
+    def int16(self) -> int:
+        """A whole number of two bytes."""
+        self._at += 2
+        return int(_int16(self._data, self._at - 2)[0])
+
+    def int32(self) -> int:
+        """A whole number of four bytes."""
+        self._at += 4
+        return int(_int32(self._data, self._at - 4)[0])
+
+    def varint(self) -> int:
+        """A number of seven bits a byte."""
+        value = shift = 0
+        while True:
+            byte = self._data[self._at]
+            self._at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    def count(self) -> int:
+        """How many there are of what follows; none where it is missing."""
+        return max(0, self.varint() - 1)
+
+    def text(self) -> str:
+        """A text; empty where it is missing."""
+        return str(self.data(self.count()), "utf-8")
+
+    def data(self, size: int) -> bytes | memoryview:
+        """So many bytes.
+
+        Raises:
+            ValueError: there are fewer.
+        """
+        self._at += size
+        if self._at > len(self._data):
+            raise ValueError("a response of Kafka is cut short")
+        return self._data[self._at - size : self._at]
+
+    def partition(self) -> tuple[int, int]:
+        """What is told of a partition that was written to: its number and an error's code."""
+        number, error, *_ = _told(self._data, self._at)
+        self._at += 30
+        for _ in range(self.count()):
+            self.int32()
+            self.text()
+            self.skip_tags()
+        self.text()
+        self.skip_tags()
+        return number, error
+
+    def skip_tags(self) -> int:
+        """Pass over tagged fields, and give the place behind them."""
+        for _ in range(self.varint()):
+            self.varint()
+            self.data(self.varint())
+        return self._at
+
+    def tags(self) -> Mapping[int, bytes | memoryview]:
+        """Tagged fields."""
+        return {self.varint(): self.data(self.varint()) for _ in range(self.varint())}
+
+
+def _features(body: bytes) -> Mapping[str, int]:
+    cursor = Cursor(body)
+    cursor.int16()
+    for _ in range(cursor.count()):
+        cursor.data(6)
+        cursor.skip_tags()
+    cursor.int32()
+    finalized = cursor.tags().get(2, b"\0")
+    cursor = Cursor(finalized)
+    found = {}
+    for _ in range(cursor.count()):
+        name, found_version, _ = cursor.text(), cursor.int16(), cursor.int16()
+        cursor.skip_tags()
+        found[name] = found_version
+    return found
+
+
+def _produced(body: bytes) -> Iterable[tuple[TopicPartition, int]]:
+    cursor = Cursor(body)
+    found = []
+    for _ in range(cursor.count()):
+        topic = cursor.text()
+        for _ in range(cursor.count()):
+            number, error = cursor.partition()
+            found.append((TopicPartition(topic, number), error))
+        cursor.skip_tags()
+    return found
+
+
+def _offsets_committed(body: bytes) -> Collection[tuple[TopicPartition, int]]:
+    cursor = Cursor(body)
+    cursor.int32()
+    found = []
+    for _ in range(cursor.count()):
+        topic = cursor.text()
+        for _ in range(cursor.count()):
+            found.append((TopicPartition(topic, cursor.int32()), cursor.int16()))
+            cursor.skip_tags()
+        cursor.skip_tags()
+    return found
+
+
+def _read_end(body: bytes) -> Ended:
+    _, error, producer_id, epoch = _ended(body)
+    return Ended(error, producer_id, epoch)
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return _varint(len(encoded) + 1) + encoded
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value >= 0x80:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

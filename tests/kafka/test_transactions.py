@@ -1,0 +1,176 @@
+"""Transactions on a real broker, by both of Kafka's protocols, and where one follows the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaConnectionError, KafkaError, ProducerFenced
+
+from stream.kafka import transactional
+from stream.kafka.clients import KAFKA
+from stream.kafka.protocols import First, Second
+from stream.kafka.restore import read_to_end, reader
+from stream.kafka.security import connection
+from stream.kafka.transactional import TransactionalProducer
+from stream.settings import Settings
+
+pytestmark = pytest.mark.kafka
+
+SECOND = [False, True]
+
+
+@pytest.fixture
+def speak(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Has producers that are started from now on take the broker for one of the first protocol, or see what it is."""
+
+    def speak(*, second: bool) -> None:
+        monkeypatch.undo()
+        if not second:
+            monkeypatch.setattr(transactional, "follows_second", lambda _: False)
+
+    return speak
+
+
+def producer_of(settings: Settings, name: str = "w-0", batch_bytes: int = 100_000) -> TransactionalProducer:
+    return TransactionalProducer(
+        **connection(settings),
+        transactional_id=f"{settings.prefix}-{name}",
+        transaction_timeout_ms=30_000,
+        max_batch_size=batch_bytes,
+    )
+
+
+def batches(producer: TransactionalProducer, *values: bytes) -> list[Any]:
+    """A batch for each value."""
+    filled = []
+    for value in values:
+        filled.append(producer.create_batch())
+        filled[-1].append(timestamp=1, key=b"k", value=value, headers=[("h", b"v")])
+    return filled
+
+
+async def committed(settings: Settings, *places: TopicPartition) -> list[list[bytes | None]]:
+    """What a reader of committed records finds in some partitions."""
+    async with reader(settings) as consumer:
+        return [[r.value async for some in read_to_end(consumer, place, 100) for r in some] for place in places]
+
+
+def places(settings: Settings) -> Sequence[TopicPartition]:
+    return [TopicPartition(f"{settings.prefix}.{topic}", 0) for topic in ("answers", "state")]
+
+
+@pytest.mark.parametrize("second", SECOND)
+async def test_all_of_a_transaction_is_there_at_its_end_and_nothing_before(
+    settings: Settings, speak: Any, *, second: bool
+) -> None:
+    speak(second=second)
+    answers, state = places(settings)
+    group, source = f"{settings.prefix}-group", TopicPartition(f"{settings.prefix}.queries", 0)
+    producer = producer_of(settings)
+    await producer.start()
+    assert isinstance(producer._protocol, Second if second else First)
+    for turn in range(3):
+        before = [b"%d" % number for number in range(3 * turn)]
+        values = [b"%d" % number for number in range(3 * turn, 3 * turn + 3)]
+        await producer.write({answers: batches(producer, *values), state: batches(producer, values[0])})
+        await producer.write({state: batches(producer, values[2])})
+        await producer.add_offsets({source: turn + 1}, group)
+        assert (await committed(settings, answers))[0] == before
+        await producer.commit()
+        found, kept = await committed(settings, answers, state)
+        assert found == [*before, *values]
+        assert kept[-2:] == [values[0], values[2]]
+        async with KAFKA.consumer(**connection(settings), group_id=group) as consumer:
+            assert await consumer.committed(source) == turn + 1
+    await producer.stop()
+
+
+@pytest.mark.parametrize("before", SECOND)
+@pytest.mark.parametrize("after", SECOND)
+async def test_a_successor_ends_what_was_open_and_its_predecessor_writes_no_more(
+    settings: Settings, speak: Any, *, before: bool, after: bool
+) -> None:
+    answers, _ = places(settings)
+    speak(second=before)
+    late, idle = producer_of(settings), producer_of(settings, "w-1")
+    await late.start()
+    await late.write({answers: batches(late, b"kept")})
+    await late.commit()
+    await late.write({answers: batches(late, b"aborted")})
+    await idle.start()
+    speak(second=after)
+    successor, other = producer_of(settings), producer_of(settings, "w-1")
+    await successor.start()
+    await other.start()
+    with pytest.raises(ProducerFenced):
+        await late.commit()
+    with pytest.raises(
+        KafkaError
+    ):  # whoever asks the partition's leader alone hears only that it is in no transaction
+        await idle.write({answers: batches(idle, b"never")})
+    await successor.write({answers: batches(successor, b"new")})
+    await successor.commit()
+    assert await committed(settings, answers) == [[b"kept", b"new"]]
+    for one in (late, idle, successor, other):
+        await one.stop()
+
+
+@pytest.mark.parametrize("second", SECOND)
+async def test_the_last_release_s_client_and_this_one_fence_each_other(
+    settings: Settings, speak: Any, *, second: bool
+) -> None:
+    """Workers of both share a group during an upgrade: the one before has aiokafka's own producer."""
+    speak(second=second)
+    answers, _ = places(settings)
+    name = f"{settings.prefix}-w-0"
+    older = AIOKafkaProducer(**connection(settings), transactional_id=name)
+    await older.start()
+    await older.begin_transaction()
+    await older.send_and_wait(answers.topic, b"aborted", partition=0)
+    producer = producer_of(settings)
+    await producer.start()
+    await producer.write({answers: batches(producer, b"one")})
+    await producer.commit()
+    with pytest.raises(KafkaError):
+        await older.commit_transaction()
+    await older.stop()
+    again = AIOKafkaProducer(**connection(settings), transactional_id=name)
+    await again.start()
+    async with again.transaction():
+        await again.send_and_wait(answers.topic, b"two", partition=0)
+    with pytest.raises(KafkaError):
+        await producer.write({answers: batches(producer, b"never")})
+    await again.stop()
+    await producer.stop()
+    assert await committed(settings, answers) == [[b"one", b"two"]]
+
+
+@pytest.mark.parametrize("second", SECOND)
+async def test_a_batch_that_is_sent_twice_is_there_once(
+    settings: Settings, speak: Any, monkeypatch: pytest.MonkeyPatch, *, second: bool
+) -> None:
+    speak(second=second)
+    answers, state = places(settings)
+    producer = producer_of(settings)
+    await producer.start()
+    send, lost = producer._client.send, [True, False]
+
+    async def losing(node: int, request: Any, **options: Any) -> Any:
+        answer = await send(node, request, **options)
+        if lost and lost.pop(0):
+            raise KafkaConnectionError("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(producer._client, "send", losing)
+    if not second:
+        lost.insert(0, False)  # joining comes first
+    await producer.write({answers: batches(producer, b"a", b"b"), state: batches(producer, b"s")})
+    lost[:] = [True]
+    await producer.commit()
+    await producer.write({answers: batches(producer, b"c")})
+    await producer.commit()
+    assert await committed(settings, answers, state) == [[b"a", b"b", b"c"], [b"s"]]
+    await producer.stop()

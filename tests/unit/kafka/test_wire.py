@@ -1,0 +1,167 @@
+"""Requests of the second transaction protocol, read back by another reader, and answers of every form that Kafka may give."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from io import BytesIO
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.protocol.types import CompactString, Int16, Int32, Int64, TaggedFields, UnsignedVarInt32
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.kafka import wire
+
+names = st.text(min_size=1, max_size=200)
+places = st.builds(TopicPartition, names, st.integers(0, 2**31 - 1))
+codes = st.integers(-1, 120)
+tags = st.dictionaries(st.integers(3, 300), st.binary(max_size=300), max_size=3)
+
+
+def tagged(fields: Mapping[int, bytes]) -> bytes:
+    parts = [UnsignedVarInt32.encode(len(fields))]
+    for number in sorted(fields):
+        parts += [UnsignedVarInt32.encode(number), UnsignedVarInt32.encode(len(fields[number])), fields[number]]
+    return b"".join(parts)
+
+
+def text(value: str | None) -> bytes:
+    return bytes(CompactString("utf-8").encode(value))
+
+
+def several(entries: list[bytes]) -> bytes:
+    return bytes(UnsignedVarInt32.encode(len(entries) + 1)) + b"".join(entries)
+
+
+def topics_of(body: BytesIO) -> int:
+    return int(UnsignedVarInt32.decode(body)) - 1
+
+
+@given(names, st.integers(0, 2**31 - 1), st.dictionaries(places, st.binary(min_size=1, max_size=300), min_size=1))
+def test_a_request_to_write_says_what_goes_where(
+    transactional_id: str, timeout: int, batches: dict[TopicPartition, bytes]
+) -> None:
+    body = BytesIO(wire.produce(transactional_id, timeout, batches).encode())
+    assert CompactString("utf-8").decode(body) == transactional_id
+    assert Int16.decode(body) == -1, "not from all replicas in sync"
+    assert Int32.decode(body) == timeout
+    found = {}
+    for _ in range(topics_of(body)):
+        topic = CompactString("utf-8").decode(body)
+        for _ in range(topics_of(body)):
+            partition, size = Int32.decode(body), UnsignedVarInt32.decode(body) - 1
+            found[TopicPartition(topic, partition)] = body.read(size)
+            assert TaggedFields.decode(body) == {}
+        assert TaggedFields.decode(body) == {}
+    assert TaggedFields.decode(body) == {}
+    assert found == batches
+    assert not body.read()
+
+
+@given(names, names, st.dictionaries(places, st.integers(0, 2**62), min_size=1))
+def test_a_request_to_commit_offsets_says_whose_and_which(
+    transactional_id: str, group: str, offsets: dict[TopicPartition, int]
+) -> None:
+    body = BytesIO(wire.commit_offsets(transactional_id, group, (2**40, 7), offsets).encode())
+    string = CompactString("utf-8")
+    assert (string.decode(body), string.decode(body)) == (transactional_id, group)
+    assert (Int64.decode(body), Int16.decode(body)) == (2**40, 7)
+    assert (Int32.decode(body), string.decode(body), string.decode(body)) == (-1, "", None), "it names a member"
+    found = {}
+    for _ in range(topics_of(body)):
+        topic = string.decode(body)
+        for _ in range(topics_of(body)):
+            place = TopicPartition(topic, Int32.decode(body))
+            found[place] = Int64.decode(body)
+            assert (Int32.decode(body), string.decode(body), TaggedFields.decode(body)) == (-1, "", {})
+        assert TaggedFields.decode(body) == {}
+    assert TaggedFields.decode(body) == {}
+    assert found == offsets
+    assert not body.read()
+
+
+def test_a_request_to_end_commits() -> None:
+    body = BytesIO(wire.end("worker-0", (2**40, 32_000)).encode())
+    assert CompactString("utf-8").decode(body) == "worker-0"
+    assert (Int64.decode(body), Int16.decode(body)) == (2**40, 32_000)
+    assert body.read() == b"\1\0"
+
+
+@given(st.dictionaries(places, codes), tags, st.lists(st.tuples(st.integers(0, 9), st.none() | names), max_size=2))
+def test_what_became_of_each_batch_is_read_whatever_else_is_told(
+    told: dict[TopicPartition, int], extra: dict[int, bytes], records: list[tuple[int, str | None]]
+) -> None:
+    reasons = several([Int32.encode(number) + text(reason) + tagged(extra) for number, reason in records])
+    leader = {0: struct.pack(">iib", 2, 9, 0), **extra}
+    topics = [
+        text(place.topic)
+        + several(
+            [struct.pack(">ihqqq", place.partition, code, 5, -1, 0) + reasons + text("why") + tagged(leader)]
+        )
+        + tagged(extra)
+        for place, code in told.items()
+    ]
+    body = several(topics) + Int32.encode(0) + tagged(extra)
+    request = wire.produce("worker-0", 1, {})
+    assert dict(request.decode(BytesIO(body))) == told
+
+
+@given(st.dictionaries(places, codes), tags)
+def test_what_became_of_each_offset_is_read(told: dict[TopicPartition, int], extra: dict[int, bytes]) -> None:
+    topics = [
+        text(place.topic) + several([struct.pack(">ih", place.partition, code) + tagged(extra)]) + tagged(extra)
+        for place, code in told.items()
+    ]
+    body = Int32.encode(0) + several(topics) + tagged(extra)
+    request = wire.commit_offsets("worker-0", "workers", (1, 1), {})
+    assert dict(request.decode(BytesIO(body))) == told
+
+
+def test_the_next_transaction_s_identity_is_read() -> None:
+    body = struct.pack(">ihqh", 0, 51, 2**40, 3) + b"\0"
+    assert wire.end("worker-0", (1, 1)).decode(BytesIO(body)) == wire.Ended(51, 2**40, 3)
+
+
+@given(st.dictionaries(names, st.integers(0, 30)), tags)
+def test_features_are_read_among_all_that_a_broker_tells(
+    features: dict[str, int], extra: dict[int, bytes]
+) -> None:
+    supported = several([text(name) + struct.pack(">hh", 0, 99) + b"\0" for name in features])
+    finalized = several(
+        [text(name) + struct.pack(">hh", version, 0) + b"\0" for name, version in features.items()]
+    )
+    apis = several([struct.pack(">hhh", 0, 0, 12) + tagged(extra)])
+    fields = {0: supported, 1: struct.pack(">q", 7), 2: finalized, **extra}
+    body = Int16.encode(0) + apis + Int32.encode(0) + tagged(fields)
+    assert wire.ask_features().decode(BytesIO(body)) == features
+
+
+def test_a_cluster_that_tells_no_features_has_none() -> None:
+    body = Int16.encode(0) + several([]) + Int32.encode(0) + b"\0"
+    assert wire.ask_features().decode(BytesIO(body)) == {}
+
+
+@given(tags)
+def test_headers_are_as_kafka_lays_them_out(extra: dict[int, bytes]) -> None:
+    header = wire.end("worker-0", (1, 1)).build_request_header(correlation_id=77, client_id="sotto")
+    assert header.encode() == struct.pack(">hhih", 26, 5, 77, 5) + b"sotto\0"
+    answered = BytesIO(Int32.encode(77) + tagged(extra) + b"rest")
+    assert wire.end("worker-0", (1, 1)).parse_response_header(answered).correlation_id == 77
+    assert answered.read() == b"rest"
+
+
+def test_the_answer_about_features_has_the_oldest_header() -> None:
+    answered = BytesIO(Int32.encode(77) + b"rest")
+    assert wire.ask_features().parse_response_header(answered).correlation_id == 77
+    assert answered.read() == b"rest"
+
+
+def test_an_answer_that_is_cut_short_is_no_answer() -> None:
+    body = several(
+        [text("answers") + several([struct.pack(">ihqqq", 0, 0, 5, -1, 0) + several([]) + text("why")])]
+    )
+    for end in range(len(body)):
+        with pytest.raises((ValueError, IndexError, struct.error)):
+            wire.produce("worker-0", 1, {}).decode(BytesIO(body[:end]))
