@@ -13,7 +13,7 @@ from stream.kernel.library import compiled, use
 from stream.kernel.names import Names, Scanned
 from stream.kernel.packing import Part, pack
 from stream.kernel.records import RecordReader, RecordWriter
-from stream.kernel.rows import LINE_BYTES, empty_rows, gather, place_of, scatter
+from stream.kernel.rows import LINE_BYTES, Layout, empty_rows
 
 __all__ = [
     "LINE_BYTES",
@@ -23,6 +23,7 @@ __all__ = [
     "Fields",
     "Groups",
     "Keys",
+    "Layout",
     "Names",
     "Part",
     "RecordReader",
@@ -36,15 +37,12 @@ __all__ = [
     "compiled",
     "digests",
     "empty_rows",
-    "gather",
     "grouped",
     "joined",
     "keyed_output",
     "keyed_words",
     "pack",
-    "place_of",
     "rows_of",
-    "scatter",
     "spans_of",
     "use",
     "with_room",

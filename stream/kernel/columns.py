@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import ctypes
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, overload
 
 import numpy as np
@@ -16,10 +18,30 @@ _FIRST_TEXTS: Final = 64
 _FIRST_BYTES: Final = 1024
 
 
-def address(array: npt.NDArray[Any]) -> int:
-    """Where an array's first entry is."""
+_HEAD_BYTES: Final = object.__basicsize__
+"""What CPython puts before an object's own members."""
+
+
+def _told(array: npt.NDArray[Any]) -> int:
     place: int = array.__array_interface__["data"][0]
     return place
+
+
+def _looked_up(array: npt.NDArray[Any]) -> int:
+    return _word_at(id(array) + _HEAD_BYTES).value
+
+
+_word_at: Final = ctypes.c_size_t.from_address
+_samples: Final = [np.arange(9, dtype=kind)[start:] for kind in (np.uint8, np.int32, np.int64) for start in (0, 2)]
+
+# An array's first member is where its entries are (NumPy's C API: PyArrayObject_fields). To look there takes a fifth of the time that
+# it takes to be told, and a small batch asks for a hundred addresses. Where arrays are laid out otherwise, they are asked.
+address: Final[Callable[[npt.NDArray[Any]], int]] = (
+    _looked_up
+    if sys.implementation.name == "cpython" and all(_looked_up(sample) == _told(sample) for sample in _samples)
+    else _told
+)
+"""Where an array's first entry is."""
 
 
 class Spans(Sequence[bytes]):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin, 
 import numpy as np
 import numpy.typing as npt
 
-from stream.kernel import LINE_BYTES, Spans, empty_rows, gather, place_of, scatter
+from stream.kernel import LINE_BYTES, Layout, Spans, empty_rows
 
 UNLIMITED: Final = 1 << 62
 """Stands for the cutoff where one charge pays for all."""
@@ -32,6 +32,7 @@ class Columns:
         kinds = _entries(type(self))  # type: ignore[arg-type]  # classes are hashable
         self._apart = {name: kind for name, kind in kinds.items() if name in self.APART}
         self._record = _side_by_side(type(self))  # type: ignore[arg-type]
+        self._layout = Layout(self._record)
         self._figures = [name for name in self._record.names or () if not kinds[name].shape]
         self._room = 0
         self.rows: npt.NDArray[np.uint8] = np.zeros((0, self._record.itemsize), dtype=np.uint8)
@@ -57,14 +58,14 @@ class Columns:
     def picked(self, slots: npt.NDArray[np.intp]) -> Self:
         """The entries of some slots, one behind another; those that are ``APART`` or bytes are left out."""
         found = object.__new__(type(self))
-        arrays = gather(self.rows, self._record, self._figures, np.ascontiguousarray(slots, dtype=np.int64))
+        arrays = self._layout.gather(self.rows, self._figures, np.ascontiguousarray(slots, dtype=np.int64))
         for name, array in zip(self._figures, arrays, strict=True):
             setattr(found, name, array)
         return found
 
     def moved_on(self, slots: npt.NDArray[np.intp], picked: Self, figures: Mapping[str, npt.NDArray[Any]]) -> Self:
         """Write figures of some slots, each of which comes once, and give what was ``picked`` of them as it is now."""
-        scatter(self.rows, self._record, figures, np.ascontiguousarray(slots, dtype=np.int64))
+        self._layout.scatter(self.rows, figures, np.ascontiguousarray(slots, dtype=np.int64))
         found = copy(picked)
         for name, array in figures.items():
             setattr(found, name, array)
@@ -72,8 +73,8 @@ class Columns:
 
     def texts(self, name: str, slots: npt.NDArray[np.intp]) -> Spans:
         """Entries that are bytes."""
-        kind, offset = place_of(self._record, name)
-        at = slots * self._record.itemsize + offset
+        kind, offset = self._layout.place_of(name)
+        at = slots * self._layout.size + offset
         return Spans(self.rows.reshape(-1), at, np.full(len(slots), kind.itemsize, dtype=np.int32))
 
 
@@ -138,7 +139,8 @@ def _side_by_side(kind: type[Columns]) -> np.dtype[Any]:
     kinds = {name: entry for name, entry in entries.items() if name not in kind.APART}
     names = sorted(kinds, key=lambda name: -kinds[name].alignment)
     packed = np.dtype([(name, kinds[name]) for name in names])
-    offsets = [place_of(packed, name)[1] for name in names]
+    layout = Layout(packed)
+    offsets = [layout.place_of(name)[1] for name in names]
     size = -(-packed.itemsize // LINE_BYTES) * LINE_BYTES
     formats = [kinds[name] for name in names]
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.kernel import LINE_BYTES, empty_rows, gather, scatter, use
+from stream.kernel import LINE_BYTES, Layout, empty_rows, use
 from stream.kernel.library import compiled
 from stream.noise import NoiseKey
 from stream.processors.queries.columns import StreamColumns
@@ -27,6 +27,9 @@ RECORD = np.dtype(
 )
 
 
+LAYOUT = Layout(RECORD)
+
+
 @given(
     content=st.binary(min_size=LINE_BYTES, max_size=40 * LINE_BYTES),
     picks=st.lists(st.integers(0, 2**30), max_size=90),
@@ -39,9 +42,9 @@ def test_fields_of_rows(content: bytes, picks: list[int]) -> None:
     rows[:, 31] &= 1
     slots = np.array([pick % count for pick in picks], dtype=np.int64)
     with use(kernel()):
-        ours = gather(rows, RECORD, RECORD.names or (), slots)
+        ours = LAYOUT.gather(rows, RECORD.names or (), slots)
     with use(None):
-        theirs = gather(rows, RECORD, RECORD.names or (), slots)
+        theirs = LAYOUT.gather(rows, RECORD.names or (), slots)
     for one, other in zip(ours, theirs, strict=True):
         assert (one.dtype, one.tobytes()) == (other.dtype, other.tobytes())
 
@@ -59,8 +62,8 @@ def test_fields_of_rows_are_written(count: int, data: st.DataObject) -> None:
         rows = empty_rows(count, LINE_BYTES)
         rows[:] = np.arange(count * LINE_BYTES, dtype=np.uint64).astype(np.uint8).reshape(count, -1) & 1
         with use(library):
-            scatter(rows, RECORD, columns, slots)
-            for name, found in zip(names, gather(rows, RECORD, names, slots), strict=True):
+            LAYOUT.scatter(rows, columns, slots)
+            for name, found in zip(names, LAYOUT.gather(rows, names, slots), strict=True):
                 assert (found == columns[name].astype(found.dtype)).all()
         written.append(rows.tobytes())
     assert written[0] == written[1]
