@@ -6,8 +6,9 @@ import asyncio
 import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from aiokafka import ConsumerRecord, TopicPartition
 
@@ -87,6 +88,7 @@ class Arrivals:
         self._taken = asyncio.Event()
         self._wanted = asyncio.Event()
         self._filling: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[Any] | None = None
         self._asked = math.inf
         """When the client was asked for what is not there yet."""
 
@@ -94,14 +96,17 @@ class Arrivals:
         self._held.clear()
         self._asked = math.inf
         self._filling = asyncio.create_task(self._fill())
-        self._filling.add_done_callback(lambda _: self._arrived.set())
+        self._watching = asyncio.create_task(self._stopping.wait())
+        for task in (self._filling, self._watching):
+            task.add_done_callback(lambda _: self._arrived.set())
         return self
 
     async def __aexit__(self, *error: object) -> None:
         """Forget what was not taken: it is fetched again after the next seek."""
-        if self._filling is not None:
-            self._filling.cancel()
-            await asyncio.gather(self._filling, return_exceptions=True)
+        tasks = [task for task in (self._filling, self._watching) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def take(self, sources: Sequence[TopicPartition], wait_ms: int) -> Fetched:
         """What has come of some topics, or what comes next within a wait.
@@ -157,10 +162,6 @@ class Arrivals:
 
     async def _arrival(self, seconds: float) -> None:
         """Wait until something has come, or there is an order to stop."""
-        waits = {asyncio.create_task(self._arrived.wait()), asyncio.create_task(self._stopping.wait())}
-        try:
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for waiting in waits:
-                waiting.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._arrived.wait()

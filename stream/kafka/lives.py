@@ -20,6 +20,7 @@ from stream.kafka.roles import Role
 from stream.kafka.stamps import Stamps
 from stream.kafka.starting import unless_stopped
 from stream.kafka.steps import Step
+from stream.kafka.turns import Turns
 from stream.kafka.writer import Writer
 from stream.log import get_logger
 from stream.processors.base import Processor, Timed
@@ -73,6 +74,7 @@ class Equipment:
     stamps: Stamps = field(default_factory=Stamps)
     clock: Callable[[], float] = time.time
     """Seconds since 1970, as this process has them."""
+    turns: Turns = field(default_factory=Turns)
 
 
 class Lives:

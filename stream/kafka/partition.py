@@ -67,6 +67,7 @@ class PartitionTask:
         self._offsets = equipment.offsets
         self._metrics = equipment.metrics
         self._clock = equipment.clock
+        self._turns = equipment.turns
         self._life: Life | None = None
         self._stopping = asyncio.Event()
         self._lives = Lives(partition, equipment, self._stopping, self.step)
@@ -167,26 +168,31 @@ class PartitionTask:
         processor = life.processor
         inputs = [TopicPartition(topic, self.partition) for topic in processor.inputs]
         tables = [TopicPartition(topic, self.partition) for topic in processor.tables]
+        timed = processor if isinstance(processor, Timed) else None
         while not self._stopping.is_set():
-            fetched = await self._answering.take(life, [*tables, *inputs], self._wait_ms(life))
+            if timed is None and (pause := self._turns.wait(self.partition, time.monotonic())):
+                await asyncio.sleep(pause)
+            fetched = await self._answering.take(life, [*tables, *inputs], self._wait_ms(life, timed))
+            if fetched:
+                self._turns.begin(self.partition, time.monotonic())
             for table in tables:
                 await self._answering.follow(life, table, fetched.get(table, ()))
             for source in inputs:
                 await self._answering.answer(life, source, fetched.get(source, ()))
-            if isinstance(processor, Timed):
-                await self._keep_time(life, processor, inputs, idle=not fetched)
-                await self._let_gather(processor, fetched)
+            if timed is not None:
+                await self._keep_time(life, timed, inputs, idle=not fetched)
+                await self._let_gather(timed, fetched)
             else:
                 await self._answering.commit(life, processor.idle(time.monotonic()), idle=not fetched)
             self._failures = 0
             if time.monotonic() - self._failed > CALM_SECONDS:
                 self.standing.failing_since = None
 
-    def _wait_ms(self, life: Life) -> int:
+    def _wait_ms(self, life: Life, timed: Timed | None) -> int:
         """How long to wait for input: until something is due by the clock, or what waits for its transaction."""
         left = life.gathering.seconds_left(time.monotonic())
         wait = IDLE_MS if left is None else min(IDLE_MS, math.ceil(1000 * left))
-        if isinstance(life.processor, Timed) and (due := life.processor.due_at) is not None and due > life.told:
+        if timed is not None and (due := timed.due_at) is not None and due > life.told:
             wait = min(wait, max(0, math.ceil(1000 * (due - self._clock()))))
         return wait
 
