@@ -16,7 +16,7 @@ GATHERED_BYTES: Final = 1_000_000
 class Gathering:
     """Outputs of one life that are not committed yet.
 
-    A transaction costs three requests, and whoever comes behind it waits. So what is for nobody but the changelog may wait for
+    A transaction costs requests and a marker in each topic, and whoever comes behind it waits. So what is for nobody but the changelog may wait for
     ``patience`` seconds; whatever is committed is committed with all that came before it. The changelog is compacted: of each of
     its keys the latest is written. A crash takes back what waits, with the positions that belong to it.
     """
@@ -36,8 +36,8 @@ class Gathering:
     def due(self, outputs: Outputs, now: float, *, idle: bool) -> tuple[Outputs, dict[TopicPartition, int]] | None:
         """Take outputs, and give what to commit now with the offsets that are due.
 
-        Offsets get a transaction of their own only if the partition is ``idle``: right after another one aiokafka would wait
-        100 ms before it asks again to add them.
+        Offsets get a transaction of their own only if the partition is ``idle``: right behind another one it would wait for the
+        markers of that, and what comes next for its own.
         """
         waited_for = bool(outputs)
         if self._patience > 0:
