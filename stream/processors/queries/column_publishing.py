@@ -28,6 +28,7 @@ _END: Final = b"}"
 _About: Any = struct(Answer, only=frozenset({"window", "group"}))
 """What an answer is about, which is the last that it tells."""
 _FIRST_INDEX: Final = b'"index":0'
+_MOST_TOLD: Final = 4096
 
 
 class ColumnPublisher:
@@ -36,6 +37,8 @@ class ColumnPublisher:
     def __init__(self, streams: HostedStreams, replies: Replies) -> None:
         self._streams = streams
         self._replies = replies
+        self._told: dict[tuple[int, ...], tuple[bytes, bytes]] = {}
+        """What answers of a code, ⊤s given, ⊤s left and terms say, where nothing more is told."""
 
     def publish(self, rows: Rows, verdicts: Verdicts, outputs: Outputs) -> MessageColumns:
         """The answers to rows, in order; ``outputs`` gets what must outlive this worker.
@@ -97,8 +100,11 @@ class ColumnPublisher:
 
     def _text(self, figures: tuple[int, ...], number: Number | None) -> tuple[bytes, bytes]:
         """What stands between stream and index of an answer, and what up to its end; all of it is the first if it has none."""
-        code, tops, left, terms_of, slot, index = figures
+        alike, (code, tops, left, terms_of, slot, index) = figures[:4], figures
         terms, extensions = self._streams.terms[terms_of], self._streams.extensions.get(slot, ())
+        is_plain = code != HALTED and number is None and not extensions
+        if is_plain and (told := self._told.get(alike)) is not None:
+            return told
         if code == HALTED:
             spent = terms.spent(index, tops, 0, extensions)
             reason = self._streams.reason(slot)
@@ -116,6 +122,10 @@ class ColumnPublisher:
         if number is not None:
             answer = replace(answer, estimate=number.estimate, basis=number.basis, alpha=number.alpha)
         head, sign, tail = encode(answer)[len(_HEAD) : -len(_END)].partition(_FIRST_INDEX)
+        if is_plain:
+            if len(self._told) >= _MOST_TOLD:
+                self._told.clear()
+            self._told[alike] = head + sign[:-1], tail
         return head + sign[:-1], tail
 
     def _count(self, rows: Rows, verdicts: Verdicts, outputs: Outputs) -> None:
