@@ -72,7 +72,7 @@ class Corners:
 def values(weightings: Sequence[Corners], cells: Cells) -> Integers:
     """Each weighting's sum, exactly."""
     lengths = [len(one.places) for one in weightings]
-    if not lengths or 0 in lengths or not all(one.is_cumulated for one in weightings):
+    if len(lengths) < 2 or 0 in lengths or not all(one.is_cumulated for one in weightings):
         return np.array([one.value(cells) for one in weightings], dtype=np.int64)
     taken = cells.cumulated[np.concatenate([one.places for one in weightings])]
     taken *= np.concatenate([one.weights for one in weightings])

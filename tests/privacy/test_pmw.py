@@ -27,6 +27,8 @@ from stream.mechanisms.measurements import Axes
 from stream.mechanisms.tensor_sums import Cells, corners
 from stream.noise import Gaussian, Symmetric, TwoSidedGeometric
 
+pytestmark = pytest.mark.usefixtures("fitted_once")
+
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Rows = tuple[int, ...]

@@ -49,6 +49,8 @@ from tests.privacy.test_pmw import (
     two_sided,
 )
 
+pytestmark = pytest.mark.usefixtures("fitted_once")
+
 Integers = npt.NDArray[np.int64]
 
 CELL, REST, ALL = question(1, 0, 0), question(0, 1, 1), question(1, 1, 1)
