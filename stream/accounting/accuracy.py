@@ -9,9 +9,10 @@ by more than promised. The bounds hold for every adaptive asker, even one who se
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from stream.accounting.numeric import answer_rate, answers_failure
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Values = TypeVar("Values", Floats, Integers)
 
 LARGEST_STEPS = 2**60
 """Largest error, shift or noise in steps that 64-bit integers are trusted with."""
@@ -167,10 +169,10 @@ def failure_bound(
         total = _fresh_failure(layout, nodes, log_low, log_high)
     else:
         if len(crossing := _crossing(nodes, log_low, log_high)):
-            at = np.searchsorted(nodes, crossing)
-            nodes = np.insert(nodes, at, crossing)
-            log_low = np.insert(log_low, at, _log_below(layout, crossing + (alpha + shift)))
-            log_high = np.insert(log_high, at, _log_above(layout, alpha, shift, crossing))
+            at = nodes.searchsorted(crossing).tolist()
+            nodes = _inserted(nodes, at, crossing)
+            log_low = _inserted(log_low, at, _log_below(layout, crossing + (alpha + shift)))
+            log_high = _inserted(log_high, at, _log_above(layout, alpha, shift, crossing))
         worst = (layout.queries - layout.tops) * log_low + layout.tops * np.minimum(log_low, log_high)
         _, failures = _block_failures(layout, nodes, worst)
         total = sum(_tails(layout, nodes)) + float(np.sum(failures))
@@ -230,7 +232,17 @@ def _nodes(layout: Layout, alpha: int, shift: int, blocks: int, tail: float) -> 
     kinks = np.array(sorted({z for z in (0, 1 - alpha - shift, alpha - shift) if low < z < reach}), dtype=np.int64)
     places = even.searchsorted(kinks)
     new = even[places] != kinks
-    return np.insert(even, places[new], kinks[new])
+    return _inserted(even, places[new].tolist(), kinks[new])
+
+
+def _inserted(values: Values, places: Sequence[int], new: Values) -> Values:
+    """What numpy's ``insert`` gives for a few sorted places, in a fraction of its time."""
+    pieces: list[Values] = []
+    begin = 0
+    for number, place in enumerate(places):
+        pieces += [values[begin:place], new[number : number + 1]]
+        begin = place
+    return np.concatenate([*pieces, values[begin:]])
 
 
 @lru_cache(maxsize=16)

@@ -272,14 +272,20 @@ def total_budget(terms: Terms) -> Cost:
 
 def to_amount(cost: Cost, terms: Terms) -> Amount:
     """A cost as the contract shows it; where Gaussian noise leaves ρ alone, with the ε that ρ implies at the budget's δ."""
+    return _amount(cost, terms.delta, terms.accountant)
+
+
+@lru_cache(maxsize=1024)
+def _amount(cost: Cost, delta: float, accountant: str) -> Amount:
+    """Alike for streams of the same plan that have answered as much: most of what is written down of many streams is."""
     if cost.unbounded:
         rho = Fraction(cost.rho, EPSILON_UNITS)
-        epsilon = rounded_up(least_epsilon(rho, told(terms.delta)))
-        return Amount(epsilon=epsilon, delta=terms.delta, rho=cost.rho / EPSILON_UNITS)
+        epsilon = rounded_up(least_epsilon(rho, told(delta)))
+        return Amount(epsilon=epsilon, delta=delta, rho=cost.rho / EPSILON_UNITS)
     return Amount(
         epsilon=cost.loss / EPSILON_UNITS,
         delta=cost.delta / DELTA_UNITS,
-        rho=cost.rho / EPSILON_UNITS if terms.accountant == "zcdp" else None,
+        rho=cost.rho / EPSILON_UNITS if accountant == "zcdp" else None,
     )
 
 

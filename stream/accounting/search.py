@@ -122,7 +122,7 @@ def _least_failure(
     tail = negligible(layout_for(_split_at(logits)), beta)
 
     def log_failure(point: NDArray[np.float64]) -> float:
-        lean, layout = float(point[1]), layout_for(_split_at(np.delete(point, 1)))
+        lean, layout = float(point[1]), layout_for(_split_at([point[0], *point[2:]]))
         failure = failure_bound(layout, alpha, round(lean * alpha), blocks=_BLOCKS, tail=tail)
         return math.log(max(failure, 1e-300))
 

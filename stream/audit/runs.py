@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from schemas import Answer, OpenStream
-from stream.asking.questions import as_spec
+from schemas import Answer, OpenStream, Source
+from stream.asking.questions import as_source, as_spec
 from stream.audit.cases import HALTED, Case, Seen, Transcript
-from stream.errors import Refused
 from stream.testing import Driver
+from stream.testing.requesting import require_taken
 
 RUNS_AT_A_TIME = 2500
 """Runs per data set in one installation, so that memory does not grow with the number of runs."""
@@ -100,27 +100,29 @@ class _Installation:
         table = case.sides[side].table
         per_source = 1 if case.streams > 1 else math.floor(capacity)
         opened: list[_Run] = []
+        sources: list[Source] = []
         for first in range(0, runs, per_source):
             source = f"source-{side}-{first // per_source}"
             topic = {"topic": source} if case.source["kind"] == "events" else {}
-            self._driver.register({**case.source, **topic, **budget, "source": source}, table)
+            sources.append(as_source({**case.source, **topic, **budget, "source": source}))
             opened += [
                 _Run(side, source, [f"stream-{side}-{number}-{own}" for own in range(case.streams)])
                 for number in range(first, min(first + per_source, runs))
             ]
+        self._driver.register_all(sources, table)
         self._open(opened)
         return opened
 
     def _open(self, runs: Sequence[_Run]) -> None:
-        spec = {"epsilon": 1.0, **self._case.stream, "mechanism": dict(self._case.mechanism)}
+        told = {"epsilon": 1.0, **self._case.stream, "mechanism": dict(self._case.mechanism)}
+        spec = as_spec({**told, "stream": runs[0].streams[0], "source": runs[0].source})
         requests = [
-            OpenStream(request=name, stream=as_spec({**spec, "stream": name, "source": run.source}))
+            OpenStream(request=name, stream=spec.model_copy(update={"stream": name, "source": run.source}))
             for run in runs
             for name in run.streams
         ]
         for receipt in self._driver.requests(requests):
-            if receipt.outcome == "refused":
-                raise Refused(receipt.reason or "refused", receipt.asked, receipt.left)
+            require_taken(receipt)
 
     def _send(self, runs: list[_Run]) -> None:
         """Send each side's events to its sources; all streams of a source are asked about the same ones."""

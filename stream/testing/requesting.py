@@ -52,6 +52,16 @@ class Requesting(Recorded, BudgetCalls):
         self._put(source.source, table)
         return self.request(RegisterSource(request=self._new_id(), source=source))
 
+    def register_all(self, sources: Iterable[Source], table: Any = None) -> None:
+        """Register many sources at once, of equal tables if of any; Refused says what is wrong with the first that is refused."""
+        frame = None if table is None else as_frame(table)
+        requests = []
+        for source in sources:
+            self._put(source.source, frame)
+            requests.append(RegisterSource(request=self._new_id(), source=source))
+        for receipt in self.requests(requests):
+            require_taken(receipt)
+
     def refresh(self, source: str, table: Any = None, *, close: bool = False) -> Receipt:
         """Take the data that a source has now for its next version; ``table`` stands in for its path, as in ``register``.
 
@@ -62,7 +72,7 @@ class Requesting(Recorded, BudgetCalls):
 
     def _put(self, source: str, table: Any) -> None:
         if table is not None:
-            frame = table if isinstance(table, pl.DataFrame) else pl.DataFrame(table)
+            frame = as_frame(table)
             self._frames[source] = frame
             self._tables.put(source, frame)
 
@@ -90,8 +100,7 @@ class Requesting(Recorded, BudgetCalls):
     def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:
         """Send a request, which may be of one's own making, and give its receipt."""
         [receipt] = self.requests([request], timeout)
-        if receipt.outcome == "refused":
-            raise Refused(receipt.reason or "refused", receipt.asked, receipt.left)
+        require_taken(receipt)
         return receipt
 
     def requests(self, requests: Iterable[Request], timeout: float = REQUEST_TIMEOUT) -> list[Receipt]:  # noqa: ARG002
@@ -113,3 +122,14 @@ class Requesting(Recorded, BudgetCalls):
     def _new_id(self) -> str:
         self._made += 1
         return f"made-{self._made}"
+
+
+def as_frame(table: Any) -> pl.DataFrame:
+    """A table as a frame: it is one, or a mapping of columns."""
+    return table if isinstance(table, pl.DataFrame) else pl.DataFrame(table)
+
+
+def require_taken(receipt: Receipt) -> None:
+    """Raise Refused where a receipt says so."""
+    if receipt.outcome == "refused":
+        raise Refused(receipt.reason or "refused", receipt.asked, receipt.left)

@@ -28,7 +28,6 @@ from stream.accounting.hypotheses import WEIGHT_STEPS
 from stream.accounting.losses import losses
 from stream.accounting.prices import rate_of
 from stream.accounting.release_accuracy import release_law
-from stream.audit import Finding, audit_all, cases_of
 from stream.data import Table, parse
 from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
 from stream.mechanisms.projection import matrix_seed, project
@@ -349,28 +348,3 @@ def test_every_wrong_bound_loses_more_than_epsilon(variant: Variant, name: str) 
     with broken(variant):
         found = _added()
     assert worst(law, found[name]) > 1.4
-
-
-AUDITED: list[tuple[Variant, str]] = [
-    (variants.no_bound, "one person with 5 rows more"),
-    (variants.chosen_by_order_across_people, "one person more; whose rows count"),
-    (variants.bound_after_the_filter, "one person in both groups more"),
-]
-"""A hash without the person is not among them: each run of an audit has a key of its own, whose chance hides what one key shows."""
-
-
-def audited(pair: str, runs: int) -> Finding:
-    [case] = [case for case in cases_of(["laplace"]) if case.pair == pair]
-    return next(audit_all([case], runs=runs, seed=20))
-
-
-@pytest.mark.parametrize(("variant", "pair"), AUDITED, ids=[variant.__name__ for variant, _ in AUDITED])
-def test_the_audit_flags_every_wrong_bound(variant: Variant, pair: str) -> None:
-    with broken(variant):
-        found = audited(pair, 2000)
-    assert found.flagged, found
-
-
-@pytest.mark.parametrize("pair", sorted({pair for _, pair in AUDITED}))
-def test_the_audit_flags_nothing_of_the_shipped_bound(pair: str) -> None:
-    assert not audited(pair, 2000).flagged
