@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,6 +12,7 @@ from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
 from schemas import Calibration, Mechanism
+from stream.accounting.curves import curve
 from stream.accounting.plans import name_of
 from stream.cli import plotting
 from stream.cli.app import app
@@ -97,6 +99,8 @@ def test_a_plot_marks_what_is_chosen_names_its_parameters_and_hatches_vacuous_er
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_calibration_has_one_colour_in_every_plot(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What colour a line has is not a matter of how many points it has.
+    monkeypatch.setattr(plotting, "curve", partial(curve, points=5))
     axes = drawn(monkeypatch, "--mechanism", kind, "--delta", "1e-6", *MORE.get(kind, []))
     colours = {
         line.get_label(): line.get_color()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left
 from fractions import Fraction
 from typing import Any
 
@@ -209,15 +210,24 @@ def test_the_norm_is_above_its_bound_hardly_more_often_than_beta(
     trials, beta = 400, 0.1
     generator = np.random.default_rng(projections + len(counts))
     norm = math.hypot(*counts)
-    failed = 0
+    squares = []
     for _ in range(trials):
         signs = generator.integers(0, 2, size=(projections, len(counts))) * 2 - 1
         q = math.exp(-rate)
         noise = generator.geometric(1 - q, projections) - generator.geometric(1 - q, projections)
         rows = (signs @ np.array(counts) + noise).astype(np.float64)
-        failed += norm > norm_bound(rate, projections, float(rows @ rows), beta)
+        squares.append(float(rows @ rows))
+    # The bound grows with the squares: those that it fails for are the least.
+    failed = bisect_left(sorted(squares), 1, key=lambda one: norm <= norm_bound(rate, projections, one, beta))
     # A bound that fails with 0.1 passes but once in a million, one that fails with 0.2 is found out 98 times in 100.
     assert failed <= binom.isf(1e-6, trials, beta)
+
+
+@pytest.mark.parametrize(("projections", "rate"), [(64, 0.01), (256, 0.5), (1024, 20.0)])
+def test_the_norms_bound_grows_with_the_squares(projections: int, rate: float) -> None:
+    bounds = [norm_bound(rate, projections, projections * 1.1**step, 0.1) for step in range(150)]
+    assert bounds == sorted(bounds)
+    assert math.isfinite(bounds[-1])
 
 
 def test_the_norms_bound_is_within_a_tenth_at_the_default_size_and_infinite_where_nothing_is_known() -> None:
