@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from schemas import (
@@ -56,6 +57,7 @@ Person = Sequence[tuple[int, int]]
 """The windows and groups, by place, that a person's events lie in."""
 
 
+@cache
 def calibration_of(spec: StreamSpec, method: str = "basic", **setting: Any) -> RunningCountCalibration:
     """One of the plans of a stream."""
     return next(one for one in candidates(spec, Setting(**setting)) if one.method == method)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import polars as pl
@@ -76,8 +77,10 @@ def only(made: Driver, question: dict[str, Any]) -> Answer:
     return answer
 
 
+@cache
 def count(of: str) -> int:
-    return sum(eval(of, {}, row) for row in TABLE)  # noqa: S307 - a test's own text
+    compiled = compile(of, "", "eval")
+    return sum(eval(compiled, {}, row) for row in TABLE)  # noqa: S307 - a test's own text
 
 
 def plan(made: Driver) -> Any:
