@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from functools import cached_property, lru_cache, reduce
-from itertools import accumulate
+from functools import cache, cached_property, lru_cache, reduce
+from itertools import accumulate, product
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -231,26 +231,41 @@ class Outcomes:
 def outcomes(machine: Machine, margins: Iterable[int], queries: int) -> Outcomes:
     """Run a machine on every stream of so many queries whose margins are among those given."""
     choices = tuple(sorted(set(margins)))
-    likelihoods = {
-        o: np.array([machine.likelihood(o, m) for m in choices], dtype=object) for o in machine.alphabet
-    }
+    alphabet = tuple(machine.alphabet)
+    # Of each outcome to each margin, by one number for both.
+    likelihoods = [machine.likelihood(outcome, margin) for outcome in alphabet for margin in choices]
     prior = machine.prior()
     found: dict[Transcript, Exact] = {}
 
-    def walk(transcript: Transcript, weights: Exact) -> None:
-        for outcome, likelihood in likelihoods.items():
-            longer = (*transcript, outcome)
-            ended = len(longer) == queries or machine.ends(longer)
-            if ended or machine.renews(outcome):
-                total = ((weights @ likelihood.T) >> BITS).reshape(-1)
-                if ended:
-                    found[longer] = total.reshape((len(choices),) * len(longer))
-                else:
-                    walk(longer, (total[:, None] * prior) >> BITS)
-            else:
-                walk(longer, ((weights[:, None, :] * likelihood) >> BITS).reshape(-1, len(prior)))
+    @cache
+    def given(seen: tuple[int, ...]) -> Exact:
+        """P(all of these, and each ρ): in whatever order they come, it is the same."""
+        return (given(seen[:-1]) * likelihoods[seen[-1]]) >> BITS if seen else prior
 
-    walk((), prior[None, :])
+    @cache
+    def chance(seen: tuple[int, ...]) -> int:
+        return int(given(seen).sum())
+
+    def table(transcript: Transcript) -> Exact:
+        """P(transcript | margins): each ρ has a stretch of the queries, and the stretches are independent."""
+        ends = [place + 1 for place, outcome in enumerate(transcript) if machine.renews(outcome)]
+        stretches = [slice(*two) for two in itertools.pairwise(sorted({0, *ends, len(transcript)}))]
+        firsts = [len(choices) * alphabet.index(outcome) for outcome in transcript]
+        filled = np.empty(len(choices) ** len(transcript), dtype=object)
+        for number, seen in enumerate(product(*(range(first, first + len(choices)) for first in firsts))):
+            chances = [chance(tuple(sorted(seen[stretch]))) for stretch in stretches]
+            filled[number] = reduce(lambda one, other: (one * other) >> BITS, chances)
+        return filled.reshape((len(choices),) * len(transcript))
+
+    def walk(transcript: Transcript) -> None:
+        for outcome in alphabet:
+            longer = (*transcript, outcome)
+            if len(longer) == queries or machine.ends(longer):
+                found[longer] = table(longer)
+            else:
+                walk(longer)
+
+    walk(())
     # Each query rounds at most four times per value of ρ: the factor, that of a fresh number, the product, and the
     # prior where ρ is renewed.
     return Outcomes(of=found, margins=choices, slack=4 * len(prior) * (queries + 1))
