@@ -1,7 +1,7 @@
 """Services and commands forked from a process that has imported most of what they need already.
 
-They run the command as others do, in processes of their own that can be signalled and killed, and with the environment and
-the log that they are given; only Python and its modules are not loaded once more for each. Run as a program this is that process.
+They run the command as others do, in processes of their own that can be signalled and killed, and with the environment, the
+folder and the log that they are given; only Python and its modules are not loaded once more for each. Run as a program this is that process.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 from unittest.mock import patch
@@ -45,7 +46,6 @@ COMMANDS = (
     "scipy.special",
 )
 MESSAGE_BYTES = 128 * 1024
-PYTHONPATH = os.environ.get("PYTHONPATH")
 PAUSE = 0.005
 
 
@@ -93,21 +93,15 @@ def preloaded_services() -> Iterator[None]:
         return
     from stream.kafka import processes  # noqa: PLC0415  (the process that is forked imports only what it should)
 
-    started = processes.started
-
-    def forked(
-        arguments: Sequence[str], environment: Mapping[str, str], log: BinaryIO
-    ) -> subprocess.Popen[bytes] | Forked:
-        if environment.get("PYTHONPATH") != PYTHONPATH:
-            return started(arguments, environment, log)
-        return _parent(SERVICES).fork(arguments, environment, log)
+    def forked(arguments: Sequence[str], environment: Mapping[str, str], log: BinaryIO) -> Forked:
+        return _parent(SERVICES, _from_the_start(environment)).fork(arguments, environment, log)
 
     with patch.object(processes, "started", forked):
         yield
 
 
 def command(
-    arguments: Sequence[str], environment: Mapping[str, str], timeout: float
+    arguments: Sequence[str], environment: Mapping[str, str], timeout: float, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the command to its end in a process of its own, with an empty standard input; forked where the system can."""
     if not hasattr(socket, "SOCK_SEQPACKET"):
@@ -119,9 +113,12 @@ def command(
             check=False,
             env=environment,
             timeout=timeout,
+            cwd=folder,
         )
     with TemporaryFile() as out, TemporaryFile() as errors:
-        forked = _parent(COMMANDS).fork(arguments, environment, out, errors)
+        forked = _parent(COMMANDS, _from_the_start(environment)).fork(
+            arguments, environment, out, errors, folder=folder
+        )
         forked.stdin.close()
         try:
             status = forked.wait(timeout)
@@ -138,7 +135,7 @@ def command(
 class _Parent:
     """The process that others are forked from; it ends with this one."""
 
-    def __init__(self, modules: tuple[str, ...]) -> None:
+    def __init__(self, modules: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> None:
         self._one_at_a_time = threading.Lock()
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
@@ -146,15 +143,26 @@ class _Parent:
                 [sys.executable, "-P", __file__, str(other.fileno()), *modules],
                 pass_fds=[other.fileno()],
                 # numpy's threads would be left behind, too.
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                env={
+                    **{name: value for name, value in os.environ.items() if not _counts_from_the_start(name)},
+                    **dict(environment),
+                    "OPENBLAS_NUM_THREADS": "1",
+                },
                 start_new_session=True,
             )
 
-    def fork(self, arguments: Sequence[str], environment: Mapping[str, str], *logs: BinaryIO) -> Forked:
-        """Start one that writes to a log, or what is said and the errors to two."""
+    def fork(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        *logs: BinaryIO,
+        folder: Path | None = None,
+    ) -> Forked:
+        """Start one in a folder that writes to a log, or what is said and the errors to two."""
         reading, writing = os.pipe()
         try:
-            pid = self._asked([list(arguments), dict(environment)], [reading, logs[0].fileno(), logs[-1].fileno()])
+            message = [list(arguments), dict(environment), str(folder or Path.cwd())]
+            pid = self._asked(message, [reading, logs[0].fileno(), logs[-1].fileno()])
         finally:
             os.close(reading)
         return Forked(self, pid, os.fdopen(writing, "wb"))
@@ -171,8 +179,17 @@ class _Parent:
 
 
 @cache
-def _parent(modules: tuple[str, ...]) -> _Parent:
-    return _Parent(modules)
+def _parent(modules: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> _Parent:
+    return _Parent(modules, environment)
+
+
+def _from_the_start(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """What a process must be started with, since it takes effect before or while modules are imported."""
+    return tuple(sorted(one for one in environment.items() if _counts_from_the_start(one[0])))
+
+
+def _counts_from_the_start(name: str) -> bool:
+    return name == "PYTHONPATH" or name.startswith("CRIPPLED_")
 
 
 def _serve(asked: socket.socket) -> list[str] | None:
@@ -185,10 +202,11 @@ def _serve(asked: socket.socket) -> list[str] | None:
             case [int(pid)]:
                 found, status = os.waitpid(pid, os.WNOHANG)
                 asked.send(json.dumps(os.waitstatus_to_exitcode(status) if found else None).encode())
-            case [arguments, environment]:
+            case [arguments, environment, folder]:
                 pid = os.fork()
                 if pid == 0:
                     asked.close()
+                    os.chdir(folder)
                     _become(environment, *descriptors)
                     return list(arguments)
                 for descriptor in descriptors:

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from stream.kafka.broker_state import read_state
 from stream.kafka.nearby import local_address
 from stream.kafka.topics import check_topics
 from stream.settings import Settings
+from tests.preloaded import command
 
 pytestmark = pytest.mark.kafka
 
@@ -33,15 +33,7 @@ def sotto(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith("SOTTO_") or name in OF_BROKERS
     }
-    return subprocess.run(
-        [sys.executable, "-m", "stream.cli", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env={**kept, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "80"},
-        timeout=300,
-    )
+    return command(arguments, {**kept, "COLUMNS": "80"}, 300, folder)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from stream.kafka.broker_config import free_port
+from tests.preloaded import command
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
@@ -31,15 +32,7 @@ STREAM = {
 def sotto(
     *arguments: str, environment: dict[str, str], timeout: float = 120, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "stream.cli", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environment},
-        timeout=timeout,
-        cwd=folder,
-    )
+    return command(arguments, {**os.environ, **environment}, timeout, folder)
 
 
 def test_demo_holds_every_claim_it_prints_and_keeps_its_page_up(bootstrap: str, tmp_path: Path) -> None:

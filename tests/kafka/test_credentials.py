@@ -6,8 +6,6 @@ import asyncio
 import base64
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from stream.noise import NoiseKey
 from stream.secret_files import replace_secret, write_secret
 from stream.settings import Settings
 from tests.kafka.secured import MATRIX, WRONG, Authority, SecuredKafka, variables, writable
+from tests.preloaded import command
 
 pytestmark = pytest.mark.kafka
 
@@ -29,14 +28,7 @@ pytestmark = pytest.mark.kafka
 def test_a_wrong_password_is_one_clear_line_without_the_password(matrix: SecuredKafka) -> None:
     operator = matrix.role(Role.OPERATOR, MATRIX)
     wrong = operator.model_copy(update={"sasl_password": SecretStr(WRONG), "sasl_password_file": ""})
-    result = subprocess.run(
-        [sys.executable, "-m", "stream.cli", "source", "show", "vitals"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **variables(wrong)},
-        timeout=120,
-    )
+    result = command(["source", "show", "vitals"], {**os.environ, **variables(wrong)}, timeout=120)
     assert (result.returncode, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()
     assert (

@@ -8,7 +8,6 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -25,6 +24,7 @@ from stream.kafka.processes import Service
 from stream.kafka.topics import create_topics, delete_topics
 from stream.noise import NoiseKey
 from stream.settings import Settings
+from tests.preloaded import command
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
@@ -54,14 +54,7 @@ class Site:
     def sotto(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
         here = {"SOTTO_BOOTSTRAP": self.settings.bootstrap, "SOTTO_PREFIX": self.settings.prefix}
-        return subprocess.run(
-            [sys.executable, "-m", "stream.cli", *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**kept, **here, "COLUMNS": "200"},
-            timeout=180,
-        )
+        return command(arguments, {**kept, **here, "COLUMNS": "200"}, timeout=180)
 
     def done(self, *arguments: str) -> str:
         result = self.sotto(*arguments)

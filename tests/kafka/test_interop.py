@@ -203,7 +203,16 @@ def consume_by_jvm(settings: Settings, topic: str) -> list[str]:
 
 
 def run_jvm(tool: str, settings: Settings, *options: str, given: str = "") -> str:
-    command = [str(java()), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF", "-cp", tools(), tool]
+    command = [
+        str(java()),
+        "-Xmx128m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-Dlog4j2.level=OFF",
+        "-cp",
+        tools(),
+        tool,
+    ]
     result = subprocess.run(
         [*command, "--bootstrap-server", settings.bootstrap, *options],
         input=given,

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from sotto import AsyncClient
 from stream.settings import Settings
 from tests.conftest import StartService
+from tests.preloaded import command
 
 pytestmark = pytest.mark.kafka
 
@@ -30,22 +30,9 @@ def simulate(settings: Settings, folder: Path, *arguments: str) -> subprocess.Co
     # The shell of whoever simulates knows where Kafka is, and not which folders the services read.
     environment = {name: text for name, text in os.environ.items() if not name.startswith("SOTTO_")}
     (folder / "questions.txt").write_text("age < 30\n")
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "stream.cli",
-            "simulate",
-            json.dumps(STREAM),
-            str(folder / "questions.txt"),
-            *arguments,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env={**environment, "SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix},
-    )
+    here = {"SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
+    asked = ["simulate", json.dumps(STREAM), str(folder / "questions.txt"), *arguments]
+    return command(asked, {**environment, **here}, timeout=120)
 
 
 async def test_registered_tables_are_refused_whatever_definition_is_given(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from sotto import AsyncClient
 from stream.settings import Settings
 from tests.conftest import StartService
+from tests.preloaded import command
 
 pytestmark = pytest.mark.kafka
 
@@ -23,14 +23,8 @@ def sql(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def sotto(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "stream.cli", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env={**os.environ, "SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix},
-    )
+    here = {"SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
+    return command(arguments, {**os.environ, **here}, timeout=120)
 
 
 async def test_a_statement_is_answered_with_its_errors_and_its_cost(
