@@ -7,7 +7,7 @@ import ssl
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,8 +93,8 @@ def java_classpath(*coordinates: str) -> str:
     jars = sorted(folder.glob("*.jar"))
     known = {jar.name for jar in jars}
     for coordinate in coordinates:
-        extras = _resolve(coordinate, folder.parent / "maven")
-        jars += [jar for jar in extras if jar.name not in known]
+        extras = _resolve(coordinate, folder.parent / "maven", known)
+        jars += extras
         known.update(jar.name for jar in extras)
     return os.pathsep.join(str(jar) for jar in jars)
 
@@ -198,15 +198,16 @@ def _download(artifact: Artifact) -> Path:
     raise AssertionError
 
 
-def _resolve(coordinate: str, repository: Path) -> list[Path]:
+def _resolve(coordinate: str, repository: Path, known: Collection[str]) -> list[Path]:
     with file_lock(repository.with_suffix(".lock"), _PREPARE_LOCK_SECONDS), _system_certificates():
         try:
             context = _context(repository)
             wanted = context.create_dependency(Coordinate.parse(coordinate))
             inputs, others = context.resolver.resolve([wanted])
             dependencies = [*inputs, *(other for other in others if other.scope in {"compile", "runtime"})]
+            artifacts = [dependency.artifact for dependency in dependencies]
             with ThreadPoolExecutor(_PARALLEL_DOWNLOADS) as pool:
-                return list(pool.map(_download, [dependency.artifact for dependency in dependencies]))
+                return list(pool.map(_download, [one for one in artifacts if one.filename not in known]))
         except (OSError, RuntimeError, ValueError) as error:
             raise BrokerError(_offline(coordinate, error)) from error
 

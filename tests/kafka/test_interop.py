@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,8 @@ from confluent_kafka import Consumer, Message, Producer
 from schemas import Answer
 from schemas.wire import Codec
 from sotto import AsyncClient
-from stream.kafka.broker import java, java_classpath
+from stream.kafka import broker_java
+from stream.kafka.broker import java, java_classpath, prepare
 from stream.kafka.broker_jars import KAFKA_VERSION
 from stream.processors.queries.headers import ANSWER_TYPE
 from stream.processors.topics import partition_of
@@ -227,4 +229,8 @@ def run_jvm(tool: str, settings: Settings, *options: str, given: str = "") -> st
 
 @cache
 def tools() -> str:
-    return java_classpath(f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}")
+    """Kafka's console programs alone: what they need of what they depend on comes with the broker."""
+    with broker_java._system_certificates():
+        repository = broker_java._context(prepare().parent / "maven")
+        programs = repository.project("org.apache.kafka", "kafka-tools").at_version(KAFKA_VERSION)
+        return os.pathsep.join([str(broker_java._download(programs.artifact())), java_classpath()])
