@@ -15,11 +15,12 @@ from typing import Final, Self
 
 from stream.kafka.broker_config import HOST, LOG4J, Member, Ports, choose_ports, server_properties
 from stream.kafka.broker_errors import BrokerError, PortTakenError
+from stream.kafka.broker_format import Kind, copied, keep
 from stream.kafka.broker_java import java, java_classpath, prepare
 from stream.kafka.broker_probe import cluster_at
 from stream.kafka.broker_process import Process, end, file_lock, is_alive, launch, start_mark
 from stream.kafka.broker_security import BrokerSecurity
-from stream.kafka.broker_server import cluster_id, error_lines, format_data, server_command
+from stream.kafka.broker_server import cluster_id, error_lines, format_data, new_cluster_id, server_command
 from stream.kafka.broker_state import CLUSTER_FILE, STATE_FILE, BrokerState, forget_state, read_state, write_state
 
 __all__ = [
@@ -257,6 +258,15 @@ class LocalBroker:
         # Into a folder that is renamed when complete: an interrupted format leaves nothing that looks like data.
         fresh = self.folder / "formatting"
         shutil.rmtree(fresh, ignore_errors=True)
+        kind: Kind = "single" if self._member is None else "member"
+        cluster, node = (
+            (new_cluster_id(), 1) if self._member is None else (self._member.cluster, self._member.node)
+        )
+        # Kafka has to judge what it is told beyond that.
+        usual = not self._properties and self._security is None
+        if usual and copied(jars, fresh, kind, cluster=cluster, node=node):
+            fresh.rename(self.folder / "data")
+            return
         self._write_properties("format.properties", ports, fresh.name)
         format_data(
             jars,
@@ -266,6 +276,8 @@ class LocalBroker:
             timeout_seconds=max(1.0, deadline - time.monotonic()),
             cluster=None if self._member is None else self._member.cluster,
         )
+        if usual:
+            keep(jars, fresh, kind)
         fresh.rename(self.folder / "data")
 
     def _write_properties(self, name: str, ports: Ports, data_folder: str) -> None:

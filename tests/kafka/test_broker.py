@@ -1,6 +1,7 @@
 """The local broker is a real Kafka that starts, stops, dies and comes back as told."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,8 +17,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from stream.kafka import broker_java, broker_server
 from stream.kafka.broker import BrokerError, LocalBroker, java, java_classpath, prepare
 from stream.kafka.broker_config import Ports, choose_ports
+from stream.kafka.broker_format import Kind, copied, keep
 from stream.kafka.broker_process import Process, is_alive, start_mark
-from stream.kafka.broker_server import server_command
+from stream.kafka.broker_server import cluster_id, server_command
 from stream.kafka.broker_warm import warm_up
 
 pytestmark = pytest.mark.kafka
@@ -137,13 +139,17 @@ def test_a_stale_state_file_is_taken_for_no_broker_and_ends_no_process(tmp_path:
     assert not (tmp_path / "broker.json").exists()
 
 
-async def test_two_brokers_live_side_by_side_and_a_stale_state_file_hinders_no_start(
-    broker: LocalBroker, tmp_path: Path
+async def test_two_brokers_live_side_by_side_and_neither_a_stale_state_file_nor_what_java_remembers_hinders_a_start(
+    broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    spoilt = tmp_path / "start.aot"
+    spoilt.write_bytes(b"of another version")
+    monkeypatch.setattr(broker_server, "start_cache", lambda _: spoilt)
     (tmp_path / "broker.json").write_text(f'{{"pid": {os.getpid()}, "mark": "other/1", "port": 9092}}')
     with LocalBroker(tmp_path, heap_megabytes=256) as other:
         here, there = broker.start(), other.start()
         assert here.port != there.port
+        assert cluster_id(here.folder / "data") != cluster_id(there.folder / "data")
         await write(there.bootstrap, "theirs", b"there")
         assert await read(there.bootstrap, "theirs", 1) == [b"there"]
         await write(here.bootstrap, "theirs", b"here")
@@ -152,24 +158,48 @@ async def test_two_brokers_live_side_by_side_and_a_stale_state_file_hinders_no_s
     assert broker.status() == here
 
 
-def test_the_usual_port_gives_way_to_a_free_one_when_taken(
-    shared: LocalBroker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken = listener.getsockname()[1]
-    monkeypatch.setattr("stream.kafka.broker_config.USUAL_PORT", taken)
-    shared.stop()
-    assert shared.start().port != taken
-
-
-def test_losing_the_race_for_a_port_is_followed_by_another_try(
+def test_losing_the_race_for_a_port_is_followed_by_another_try_in_which_a_taken_usual_port_gives_way(
     shared: LocalBroker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = listener.getsockname()[1]
     answers = iter([Ports(choose_ports(None).clients, controller=taken)])
     monkeypatch.setattr("stream.kafka.broker.choose_ports", lambda port: next(answers, None) or choose_ports(port))
+    monkeypatch.setattr("stream.kafka.broker_config.USUAL_PORT", taken)
     shared.stop()
-    assert shared.start() == shared.status()
+    running = shared.start()
+    assert running == shared.status()
     assert next(answers, None) is None
+    assert running.port != taken
+
+
+@pytest.mark.parametrize("kind", ["single", "member"])
+def test_a_folder_that_kafka_made_is_kept_and_copies_have_ids_of_their_own(tmp_path: Path, kind: Kind) -> None:
+    made = tmp_path / "made"
+    (made / "log").mkdir(parents=True)
+    (made / "log" / "voters").write_bytes(b"\x00 of DIRECTORY")
+    (made / "meta.properties").write_text(
+        "#\n#Tue\ncluster.id=CLUSTER\ndirectory.id=DIRECTORY\nnode.id=1\nversion=1\n"
+    )
+    assert not copied(tmp_path, tmp_path / "none", kind, cluster="a", node=1)
+    keep(tmp_path, made, kind)
+    shutil.rmtree(made)
+    ids = []
+    for node, cluster in enumerate(("first", "second"), start=1):
+        assert copied(tmp_path, tmp_path / cluster, kind, cluster=cluster, node=node)
+        assert cluster_id(tmp_path / cluster) == cluster
+        assert (tmp_path / cluster / "log" / "voters").read_bytes() == b"\x00 of DIRECTORY"
+        told = dict(line.split("=") for line in (tmp_path / cluster / "meta.properties").read_text().splitlines())
+        assert (told["node.id"], told["version"]) == (str(node), "1")
+        ids.append(told["directory.id"])
+    assert (ids == ["DIRECTORY"] * 2) if kind == "single" else len({*ids, "DIRECTORY"}) == 3
+
+
+def test_a_kept_folder_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+    kept = tmp_path / "formatted-single"
+    kept.mkdir()
+    (kept / "meta.properties").write_text("of another kind\n")
+    assert not copied(tmp_path, tmp_path / "data", "single", cluster="a", node=1)
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("port", [-1, 0, 70_000, None])
@@ -270,16 +300,6 @@ def test_what_java_remembers_of_a_start_fits_and_brokers_are_started_with_it() -
     assert f"-XX:AOTCache={cache}" in command
     # With that mode Java refuses to run unless all that it remembers is of use to it.
     subprocess.run([*command[:-1], "--version"], check=True, capture_output=True)
-
-
-def test_a_broker_starts_though_java_can_make_nothing_of_what_it_remembers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spoilt = tmp_path / "start.aot"
-    spoilt.write_bytes(b"of another version")
-    monkeypatch.setattr(broker_server, "start_cache", lambda _: spoilt)
-    with LocalBroker(tmp_path / "broker", heap_megabytes=256) as broker:
-        assert broker.status() is not None
 
 
 def test_other_java_programs_run_from_the_same_jars() -> None:
