@@ -82,13 +82,14 @@ class Site:
 
 
 @contextmanager
-def site(folder: Path, name: str, prefix: str) -> Iterator[Site]:
-    broker = LocalBroker(folder / name)
+def doomed(folder: Path, prefix: str) -> Iterator[Site]:
+    """A site whose broker is lost in the end."""
+    broker = LocalBroker(folder / "old")
     try:
         yield Site(broker.start(timeout=180).bootstrap, prefix, folder)
     finally:
-        broker.stop()
-        shutil.rmtree(folder / name)
+        broker.kill()
+        shutil.rmtree(folder / "old")
 
 
 async def left(client: AsyncClient) -> float:
@@ -189,15 +190,15 @@ async def back_and_going_on(new: Site, kept: Kept) -> None:
     new.done("ledger", "verify", "--head", kept.head)
 
 
-async def test_what_was_lost_is_never_granted_or_answered_again(tmp_path: Path) -> None:
+async def test_what_was_lost_is_never_granted_or_answered_again(bootstrap: str, tmp_path: Path) -> None:
     NoiseKey.generate().save(tmp_path / "noise.key")
     prefix = f"drill-{uuid.uuid4().hex[:6]}"
-    with site(tmp_path, "old", prefix) as old:
+    with doomed(tmp_path, prefix) as old:
         kept = await lost(old, tmp_path)
-    with site(tmp_path, "new", prefix) as new:
-        await back_and_halted(new, kept)
-        await delete_topics(new.settings)
-        async with asyncio.timeout(120):
-            while new.sotto("topics", "create", "--partitions", "2").returncode:
-                await asyncio.sleep(0.5)
-        await back_and_going_on(new, kept)
+    new = Site(bootstrap, prefix, tmp_path)
+    await back_and_halted(new, kept)
+    await delete_topics(new.settings)
+    async with asyncio.timeout(120):
+        while new.sotto("topics", "create", "--partitions", "2").returncode:
+            await asyncio.sleep(0.5)
+    await back_and_going_on(new, kept)

@@ -82,18 +82,7 @@ def three_ports() -> int:
             return first
 
 
-def test_each_service_has_its_figures_on_a_port_of_its_own(tmp_path: Path) -> None:
-    first = three_ports()
-    with up(tmp_path, SOTTO_METRICS_PORT=str(first)):
-        told = [
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE).read()
-            for port in range(first, first + 3)
-        ]
-    for role, figures in zip(("budget", "feed", "worker"), told, strict=True):
-        assert f"sotto_{role}_ready".encode() in figures
-
-
-def test_one_up_a_folder_and_none_stops_anothers_broker(tmp_path: Path) -> None:
+def test_one_up_a_folder_which_it_leaves_to_the_next_however_it_ended(tmp_path: Path) -> None:
     folder = tmp_path / "up"
     folder.mkdir()  # as a person makes it, open for others to look into
     with up(folder) as first:
@@ -135,27 +124,33 @@ def test_one_up_a_folder_and_none_stops_anothers_broker(tmp_path: Path) -> None:
     # What it left behind hinders no start.
     with up(folder) as third:
         assert sotto("source", "show", "vitals", environment=third.environment).returncode == 0
-
-
-def test_a_broker_that_ran_before_is_used_and_goes_on(tmp_path: Path) -> None:
-    with LocalBroker(tmp_path / "broker", heap_megabytes=256) as broker:
-        running = broker.status()
-        with up(tmp_path) as one:
-            assert running is not None
-            assert one.bootstrap == running.bootstrap
-            assert "but the broker, which ran before" in one.line
-        assert broker.status() == running
-    assert broker.status() is None
-
-
-def test_an_up_that_was_killed_leaves_a_folder_for_the_next(tmp_path: Path) -> None:
-    with up(tmp_path) as first:
-        before = LocalBroker(tmp_path / "broker").status()
-        first.process.kill()
-        first.process.wait()
-        with up(tmp_path) as second:
-            after = LocalBroker(tmp_path / "broker").status()
+        before = LocalBroker(folder / "broker").status()
+        third.process.kill()
+        third.process.wait()
+        with up(folder) as fourth:
+            after = LocalBroker(folder / "broker").status()
             assert before is not None
             assert after is not None
             assert before.pid != after.pid
-            assert sotto("source", "add", json.dumps(SOURCE), environment=second.environment).returncode == 0
+            added = {**SOURCE, "source": "more"}
+            assert sotto("source", "add", json.dumps(added), environment=fourth.environment).returncode == 0
+
+
+def test_a_broker_that_ran_before_is_used_and_goes_on_and_each_service_has_figures_on_a_port_of_its_own(
+    tmp_path: Path,
+) -> None:
+    first = three_ports()
+    with LocalBroker(tmp_path / "broker", heap_megabytes=256) as broker:
+        running = broker.status()
+        with up(tmp_path, SOTTO_METRICS_PORT=str(first)) as one:
+            assert running is not None
+            assert one.bootstrap == running.bootstrap
+            assert "but the broker, which ran before" in one.line
+            told = [
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE).read()
+                for port in range(first, first + 3)
+            ]
+        assert broker.status() == running
+    assert broker.status() is None
+    for role, figures in zip(("budget", "feed", "worker"), told, strict=True):
+        assert f"sotto_{role}_ready".encode() in figures
