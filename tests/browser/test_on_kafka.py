@@ -16,6 +16,7 @@ from stream.kafka.processes import Service
 from stream.settings import Settings
 from tests.browser.conftest import OpenPage
 from tests.browser.test_top import top
+from tests.chaos.conftest import preloaded  # noqa: F401  (a fixture for all tests here)
 from tests.conftest import StartService
 from tests.names import FILE, make_names
 from tests.unit.monitor.installation import HIGH, LOW

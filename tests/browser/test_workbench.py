@@ -17,6 +17,7 @@ from stream.settings import Settings
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import CENSUS, OPERATOR, VIEWER, Scene, values
 from tests.browser.test_on_kafka import until_it_is_ready, with_monitor
+from tests.chaos.conftest import preloaded  # noqa: F401  (a fixture for all tests here)
 from tests.conftest import StartService
 from tests.names import make_names
 
