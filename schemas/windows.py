@@ -70,6 +70,7 @@ def moment_ms(text: str) -> int:
     return since
 
 
+@lru_cache(maxsize=1024)
 def written_moment(milliseconds: int) -> str:
     """A moment in ISO 8601, in UTC and with as few digits as it takes."""
     moment = _EPOCH + timedelta(milliseconds=milliseconds)

@@ -168,6 +168,7 @@ class PartitionTask:
         processor = life.processor
         inputs = [TopicPartition(topic, self.partition) for topic in processor.inputs]
         tables = [TopicPartition(topic, self.partition) for topic in processor.tables]
+        # Whether an object has all of a protocol takes longer to find out than many a round.
         timed = processor if isinstance(processor, Timed) else None
         while not self._stopping.is_set():
             if timed is None and (pause := self._turns.wait(self.partition, time.monotonic())):
