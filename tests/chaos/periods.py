@@ -23,7 +23,7 @@ from stream.processors.base import RecordLike
 from stream.processors.budget.verification import TrailCheck
 from stream.processors.topics import Topics
 from tests.chaos.replay import Logs, answers_codec, read_ledger
-from tests.chaos.windows import asked_between, violations_of_windows
+from tests.chaos.windows import asked_between, events_of, violations_of_windows
 
 ROUNDING = 1e-9
 TO_COME = ("not asked", "not begun", "not answered", "not closed")
@@ -106,11 +106,12 @@ class Periods:
 
     def _windows(self, partitions: int, until: int) -> list[str]:
         """The windows of each period are asked of its streams alone, each once, with what a plain count finds."""
-        found = []
+        found, events = [], events_of(self._logs, self._source, partitions)
         for start, account in self.accounts.items():
             there = [one.spec for one in self._of(start) if not self._is_ended(one.spec.stream)]
             if isinstance(account.source, EventsSource):
-                found += violations_of_windows(self._logs, self._topics, account.source, there, partitions, until)
+                place = (self._logs, self._topics, account.source)
+                found += violations_of_windows(*place, there, partitions, until, events)
         return found
 
     def _answers(self) -> list[str]:

@@ -7,6 +7,7 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +30,8 @@ LARGEST = 64 * 1024
 BEGINS = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""
 
+FAR = 10**10
+"""Milliseconds: no window that was asked closes so long after all that are closed."""
 
 TOTAL = 6
 """What counts of a person over a running count's whole horizon: less than most people send."""
@@ -135,29 +138,50 @@ class Visits:
         return partition, key, json.dumps(event).encode(), fate < 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An event that may count, where it lies in its partition, and where the clock stands at it."""
+
+    offset: int
+    event: dict[str, Any]
+    clock: int
+
+
+def events_of(logs: Logs, source: EventsSource, partitions: int) -> list[list[Seen]]:
+    """The events of each partition that may count."""
+    return [list(_events(logs, source, number, partitions)) for number in range(partitions)]
+
+
 def violations_of_windows(
-    logs: Logs, topics: Topics, source: EventsSource, specs: Sequence[StreamSpec], partitions: int, until: int
+    logs: Logs,
+    topics: Topics,
+    source: EventsSource,
+    specs: Sequence[StreamSpec],
+    partitions: int,
+    until: int,
+    events: Sequence[Sequence[Seen]] | None = None,
 ) -> list[str]:
     """What is wrong with the questions of standing streams, whose windows are closed if their clock is at ``until``.
 
-    ``source`` may be the account of a period, with the streams of that period.
+    ``source`` may be the account of a period, with the streams of that period; all of them have the same ``events``.
     """
     found: list[str] = []
+    if events is None:
+        events = events_of(logs, source, partitions)
     for spec in specs:
         if not _control(logs, topics, spec):
             found.append(f"{spec.stream}: is granted, and there is no control event of it")
             continue
-        wanted = dict(_wanted(logs, topics, source, spec, partitions, until))
         key = spec.stream.encode()
         place = (topics.queries, partition_of(key, topics.partitions))
         asked = [json.loads(one.value or b"") for one in logs.get(place, ()) if one.key == key]
-        missing = len(wanted) - len(asked)
-        if missing > 0:
-            found.append(f"{spec.stream}: {missing} of {len(wanted)} questions were not asked")
-        wanted |= dict(_wanted(logs, topics, source, spec, partitions, until + 10**10, most=len(asked)))
+        wanted = list(_wanted(logs, topics, source, spec, events, until, len(asked)))
+        due = sum(closes <= until for _, _, closes in wanted)
+        if due > len(asked):
+            found.append(f"{spec.stream}: {due - len(asked)} of {due} questions were not asked")
         if len(asked) > len(wanted):
             found.append(f"{spec.stream}: asked {len(asked)} questions, and there are only {len(wanted)}")
-        for question, (identifier, numbers) in zip(asked, wanted.items(), strict=False):
+        for question, (identifier, numbers, _) in zip(asked, wanted, strict=False):
             shown = question.get("values", [question.get("value")])
             if question["id"] != identifier:
                 found.append(f"{spec.stream}: asked {question['id']} where {identifier} is due")
@@ -172,36 +196,38 @@ def _wanted(
     topics: Topics,
     source: EventsSource,
     spec: StreamSpec,
-    partitions: int,
+    events: Sequence[Sequence[Seen]],
     until: int,
-    most: int | None = None,
-) -> Iterator[tuple[str, list[int]]]:
-    """The questions of a stream by id, with their numbers, in their order."""
+    least: int,
+) -> Iterator[tuple[str, list[int], int]]:
+    """The questions of a stream in their order, by id, with their numbers and when their window closes.
+
+    All whose windows are closed by a moment, and then as many as make up ``least``.
+    """
     standing = spec.standing
     assert standing is not None
     size, every, late = standing.window.size_ms, standing.window.every_ms, span_ms(standing.lateness)
     counts: dict[int, Counter[int]] = defaultdict(Counter)
-    for number in range(partitions):
-        for start, cell, count in _counted(logs, topics, source, spec, number, partitions):
+    for number, some in enumerate(events):
+        for start, cell, count in _counted(logs, topics, source, spec, number, some):
             counts[start][cell] += count
     cells = len(GROUPS) if standing.by else 1
     first, end = asked_between(source, spec)
     start, given, tree = first, 0, _tree(logs, topics, spec)
-    while start < end and start + size + late <= until and (most is None or given < most):
+    while start < end and (closes := start + size + late) <= (until if given >= least else until + FAR):
+        moment = written_moment(start)
         if tree is not None:
             windows = (start - first) // every + 1
+            nodes = tree.nodes(windows)
             for cell in range(cells):
                 passed = [counts[first + number * every][cell] for number in range(windows)]
-                sums = [sum(passed[node.start : node.end]) for node in tree.nodes(windows)]
-                yield f"{written_moment(start)}/{cell}", sums
-                given += 1
+                yield f"{moment}/{cell}", [sum(passed[node.start : node.end]) for node in nodes], closes
         elif spec.mechanism.kind == "histogram":
-            yield written_moment(start), [counts[start][cell] for cell in range(cells)]
-            given += 1
+            yield moment, [counts[start][cell] for cell in range(cells)], closes
         else:
             for cell in range(cells):
-                yield f"{written_moment(start)}/{cell}", [counts[start][cell]]
-                given += 1
+                yield f"{moment}/{cell}", [counts[start][cell]], closes
+        given += 1 if spec.mechanism.kind == "histogram" else cells
         start += every
 
 
@@ -222,7 +248,7 @@ def asked_between(source: EventsSource, spec: StreamSpec) -> tuple[int, float]:
 
 
 def _counted(
-    logs: Logs, topics: Topics, source: EventsSource, spec: StreamSpec, number: int, partitions: int
+    logs: Logs, topics: Topics, source: EventsSource, spec: StreamSpec, number: int, events: Sequence[Seen]
 ) -> Iterator[tuple[int, int, int]]:
     """What a partition adds to windows: beginning, cell, and by how much."""
     standing = spec.standing
@@ -234,9 +260,13 @@ def _counted(
     visits: Counter[tuple[str, int]] = Counter()
     lives: Counter[str] = Counter()
     effect = _effect(logs, topics, source, spec.stream, number)
-    for event, clock in _events(logs, source, number, partitions, effect):
-        at, who, value = event["at"], event["who"]["id"], min(event["value"], 9)
-        if not first <= at < end + size or (standing.where is not None and value < 5):
+    for one in events:
+        event, clock = one.event, one.clock
+        at = event["at"]
+        if not first <= at < end + size or one.offset < effect:
+            continue
+        who, value = event["who"]["id"], min(event["value"], 9)
+        if standing.where is not None and value < 5:
             continue
         for start in range(at - at % every, at - at % every - size, -every):
             if not first <= start < end or clock >= start + size + late:
@@ -249,11 +279,10 @@ def _counted(
             yield start, cell, 1 if isinstance(standing.count, str) else value
 
 
-def _events(
-    logs: Logs, source: EventsSource, number: int, partitions: int, effect: int
-) -> Iterator[tuple[dict[str, Any], int]]:
-    """The events of a partition from an offset on that may count, and where the clock stands at each."""
+def _events(logs: Logs, source: EventsSource, number: int, partitions: int) -> Iterator[Seen]:
+    """The events of a partition that may count, and where the clock stands at each."""
     clock = -1
+    ahead = span_ms(source.ahead)
     for record in logs.get((source.topic, number), ()):
         if source.clock == "broker":
             clock = record.timestamp
@@ -261,12 +290,12 @@ def _events(
         if marks:
             clock = max(clock, moment_ms(marks[0].decode()))
         event = _event(record.value)
-        if marks or event is None or record.offset < effect:
+        if marks or event is None:
             continue
         if _home(event["who"]["id"], partitions) != number:
             continue
-        if clock < 0 or event["at"] <= clock + span_ms(source.ahead):
-            yield event, clock
+        if clock < 0 or event["at"] <= clock + ahead:
+            yield Seen(record.offset, event, clock)
 
 
 def _control(logs: Logs, topics: Topics, spec: StreamSpec) -> list[bytes]:
