@@ -78,7 +78,6 @@ class Broker:
         }
         self._identities: dict[str, _Identity] = {}
         self.groups: dict[str, Group] = {}
-        self._news = loop.create_future()
         self.aborted = 0
         self.expired = 0
         self.fenced = 0
@@ -90,8 +89,9 @@ class Broker:
 
     def append(self, topic: str, partition: int, key: bytes, value: bytes | None, headers: Headers = ()) -> None:
         """Write one record outside any transaction."""
-        self.logs[TopicPartition(topic, partition)].append([(key, value, headers)], self.timestamp)
-        self._tell()
+        log = self.logs[TopicPartition(topic, partition)]
+        log.append([(key, value, headers)], self.timestamp)
+        log.tell()
 
     def append_unreadable(self, topic: str, partition: int) -> int:
         """Write what the client library would give for a batch that does not unfold, as one record; gives its offset."""
@@ -123,14 +123,19 @@ class Broker:
         for number in range(self.partitions[topic]):
             self.logs[TopicPartition(topic, number)] = Log(topic, number)
 
-    async def arrival(self, seconds: float) -> None:
-        """Wait until anything becomes readable anywhere, or a time is over."""
-        await asyncio.wait([self._news], timeout=seconds)
-
-    def _tell(self) -> None:
-        if not self._news.done():
-            self._news.set_result(None)
-        self._news = self.loop.create_future()
+    async def arrival(self, seconds: float, places: Iterable[TopicPartition] | None = None) -> None:
+        """Wait until anything becomes readable in some partitions, or in any, or a time is over."""
+        logs = self.logs.values() if places is None else [self.logs[place] for place in places]
+        news = self.loop.create_future()
+        timer = self.loop.call_later(seconds, _over, news)
+        for log in logs:
+            log.awaited[news] = None
+        try:
+            await news
+        finally:
+            timer.cancel()
+            for log in logs:
+                log.awaited.pop(news, None)
 
     def initialise(self, transactional_id: str) -> int | None:
         """Fence whoever had the id; the new epoch, or None while its last transaction is still being ended."""
@@ -192,7 +197,7 @@ class Broker:
 
         def mark(log: Log) -> None:
             log.mark(transaction, committed=committed)
-            self._tell()
+            log.tell()
             marked()
 
         def mark_offsets() -> None:
@@ -296,3 +301,8 @@ class Broker:
                 for _ in range(each + (place < rest)):
                     group.members[name].assigned.add(TopicPartition(topic, number))
                     number += 1
+
+
+def _over(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)

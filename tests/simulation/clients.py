@@ -150,8 +150,8 @@ class SimulatedConsumer:
     ) -> dict[TopicPartition, list[Record]]:
         """Records that have come; failures are retried behind the caller's back.
 
-        As with aiokafka, whoever calls or is woken by news during a rebalance waits for its end, whatever the timeout; and
-        a wait that is cancelled is never counted as over.
+        As with aiokafka, whoever calls or is woken by news during a rebalance waits for its end, whatever the timeout; news
+        for any partition that the consumer has wake all who wait for some; and a wait that is cancelled is never counted as over.
         """
         self._fetches += 1
         found = await self._poll(partitions, timeout_ms, max_records)
@@ -171,7 +171,7 @@ class SimulatedConsumer:
             left = deadline - self._broker.loop.time()
             if found or left <= 0:
                 return found
-            await self._broker.arrival(left)
+            await self._broker.arrival(left, self._assigned)
             if self._broker.loop.time() >= deadline:
                 return {}
 

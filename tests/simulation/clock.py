@@ -7,11 +7,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from heapq import heappop
-from typing import Any
+from contextvars import Context
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, TypeVarTuple
 from unittest.mock import patch
 
 from stream.kafka import answering, health, membership, partition, reports, stamps, steps, supervision
+
+Arguments = TypeVarTuple("Arguments")
 
 EPOCH = 1_750_000_000.0
 """The wall clock at the start of every run, in seconds."""
@@ -30,25 +34,59 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.thread_seconds = 0.001
         """How long work for a thread takes."""
         self._ready: deque[asyncio.Handle]
-        self._scheduled: list[asyncio.TimerHandle]
+        self._stopping: bool
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._numbers = count()
 
     def time(self) -> float:
         return self._virtual_now
 
+    def get_debug(self) -> bool:
+        return False
+
+    # A schedule calls these tens of thousands of times: asyncio's own ask each time whether the loop is closed, and in which thread.
+    def call_soon(
+        self, callback: Callable[[*Arguments], object], *args: *Arguments, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heappush(self._timers, (when, next(self._numbers), timer))
+        return timer
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._virtual_now + delay, callback, *args, context=context)
+
     def _run_once(self) -> None:
-        """Move the clock on if nothing is ready, then run what is."""
-        ready, scheduled = self._ready, self._scheduled
-        while scheduled and (scheduled[0].cancelled() or not ready or scheduled[0].when() <= self._virtual_now):
-            timer = heappop(scheduled)
-            if not timer.cancelled():
-                self._virtual_now = max(self._virtual_now, timer.when())
-                ready.append(timer)
-        if not ready:
-            raise StuckError("every task waits, and no timer is set")
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle.cancelled():
-                handle._run()
+        """Move the clock on if nothing is ready, then run what is; again and again, until the loop is told to stop."""
+        ready, timers = self._ready, self._timers
+        while not self._stopping:
+            while timers and (timers[0][2].cancelled() or not ready or timers[0][0] <= self._virtual_now):
+                when, _, timer = heappop(timers)
+                if not timer.cancelled():
+                    self._virtual_now = max(self._virtual_now, when)
+                    ready.append(timer)
+            if not ready:
+                raise StuckError("every task waits, and no timer is set")
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle.cancelled():
+                    handle._run()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """A cancelled timer is skipped when its time comes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from asyncio import Future
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -46,11 +47,20 @@ class Log:
     end: int = 0
     open: dict[Transaction, int] = field(default_factory=dict)
     ended: dict[Transaction, bool] = field(default_factory=dict)
+    awaited: dict[Future[None], None] = field(default_factory=dict)
+    """Whoever waits for something to become readable here."""
 
     @property
     def stable(self) -> int:
         """The last stable offset: the first of the oldest open transaction, or the end."""
         return min(self.open.values(), default=self.end)
+
+    def tell(self) -> None:
+        """Wake whoever waits for news."""
+        for waiting in self.awaited:
+            if not waiting.done():
+                waiting.set_result(None)
+        self.awaited.clear()
 
     def append(self, messages: Iterable[Message], timestamp: int, transaction: Transaction | None = None) -> None:
         if transaction is not None:

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import structlog
 
-from stream.kafka import partition, standby
+from stream.kafka import arrivals, hearing, partition, standby
 from tests.chaos.load import Questions
 from tests.simulation.broker import Broker
 from tests.simulation.clients import MAX_POLL_INTERVAL_MS
@@ -115,9 +115,11 @@ def played(
 
 @contextmanager
 def lazily() -> Iterator[None]:
-    """Idle rounds are rare, for speed; warm copies begin at once and lag, so that much is left when they are inherited."""
+    """Idle rounds and empty fetches are rare, for speed; warm copies begin at once and lag, so that much is left when they are inherited."""
     with (
         patch.object(partition, "IDLE_MS", 2000),
+        patch.object(arrivals, "WAIT_MS", 2000),
+        patch.object(hearing, "WAIT_MS", 2000),
         patch.object(standby, "SETTLING", 0.3),
         patch.object(standby, "INTERVAL", 3.0),
     ):

@@ -16,6 +16,8 @@ from tests.simulation.schedule import lazily, quiet
 
 SCHEDULES = 60
 """Within so many schedules each mutation is found; none of them fails with feeds as they are."""
+FOUND_BY = {"silent_partitions_stand_still": 3, "no_fencing": 3}
+"""The schedules that find some soonest."""
 
 
 def test_in_every_schedule_each_window_is_asked_once_with_what_a_plain_count_finds() -> None:
@@ -77,4 +79,4 @@ def test_a_seed_replays_the_same_run() -> None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_feed_with_one_thing_wrong_is_found_out(mutation: Mutation) -> None:
-    assert found(mutation, play, SCHEDULES)
+    assert found(mutation, play, SCHEDULES, FOUND_BY)
