@@ -39,6 +39,8 @@ APART = (
 
 TOGETHER = {
     "tests/browser/": "a browser",
+    "tests/docs/test_notebook.py": "the site",
+    "tests/docs/test_site.py": "the site",
     "tests/kafka/test_security.py": "a secured broker",
     "tests/kafka/test_credentials.py": "a secured broker",
 }

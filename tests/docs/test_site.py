@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from schemas import Mechanism
 from stream.settings import Settings, variable
 from tests.docs.pages import DOCS, PROJECT, page
+from tests.docs.sites import build
 
 BROKEN = r"""# Seeded
 
@@ -26,23 +25,9 @@ BROKEN = r"""# Seeded
 """
 
 
-def build(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"]
-    return subprocess.run(
-        [*command, "--no-color", "-d", str(target / "trees"), str(source), str(target / "html")],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=PROJECT,
-    )
-
-
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("site")
-    result = build(DOCS, target)
-    assert result.returncode == 0, result.stderr
-    return target / "html"
+def site(built: Path) -> Path:
+    return built / "html"
 
 
 def test_the_site_builds_without_a_warning(site: Path) -> None:

@@ -1,0 +1,19 @@
+"""The site, which is built once: its build also runs the notebook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import DOCS
+from tests.docs.sites import build
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the site's build: its pages are in ``html``, the notebook with what its cells put out in ``jupyter_execute``."""
+    target = tmp_path_factory.mktemp("site")
+    result = build(DOCS, target)
+    assert result.returncode == 0, result.stderr
+    return target
