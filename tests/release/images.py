@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tests.release.environments import PROJECT
+from tests.release.systems import install_system, lacking_for_base
 
 BASE = "localhost/base"
 CERTIFICATES = Path("/etc/ssl/certs")
@@ -28,12 +29,9 @@ def missing() -> str | None:
     """What is missing for building images on this machine."""
     if os.geteuid() != 0:
         return "building an image in a chroot takes root"
-    lacking = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
-    return (
-        f"{' and '.join(lacking)} not installed (Debian, Ubuntu: apt install buildah debootstrap)"
-        if lacking
-        else None
-    )
+    if shutil.which("buildah") is None:
+        return "buildah not installed (Debian, Ubuntu: apt install buildah)"
+    return lacking_for_base()
 
 
 @dataclass(frozen=True)
@@ -72,16 +70,7 @@ class Builder:
     def make_base(self) -> None:
         """Debian with Python and its venv module, as an image."""
         container = self("from", "scratch")
-        system = self("mount", container)
-        included = "--include=python3,python3-venv,ca-certificates"
-        made = subprocess.run(
-            [shutil.which("debootstrap") or "debootstrap", "--variant=minbase", included, "bookworm", system],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=1800,
-        )
-        assert made.returncode == 0, made.stdout[-4000:] + made.stderr[-4000:]
+        install_system(Path(self("mount", container)))
         self("commit", "--rm", container, BASE)
 
     def build(self) -> str:

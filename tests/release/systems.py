@@ -1,0 +1,97 @@
+"""A small Debian with Python in a folder: the files of this machine's own packages, in a tenth of the time that debootstrap takes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+PYTHON = "python3-venv"
+OLDEST = (3, 11)
+UNREAD = ("/usr/share/doc/", "/usr/share/info/", "/usr/share/locale/", "/usr/share/man/")
+"""Nothing that runs reads these."""
+USERS = Path("usr/share/base-passwd")
+FIELDS = ("binary:Package", "Package", "Essential", "Priority", "Pre-Depends", "Depends", "Provides", "Version")
+
+
+def lacking_for_base() -> str | None:
+    """What this machine lacks of a system with Python, as its packages have it."""
+    if shutil.which("dpkg-query") is None:
+        return "a base for the image is made of Debian's packages, and there are none here"
+    version = next((one["Version"] for one in _packages() if one["Package"] == PYTHON), "")
+    if version == "":
+        return f"{PYTHON} not installed (Debian, Ubuntu: apt install {PYTHON})"
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        return f"{PYTHON} of this machine is of Python {version}"
+    return None
+
+
+def install_system(folder: Path) -> None:
+    """Copy what every Debian has, Python and its venv module into an empty folder, as packages bring them; users are those of a new system."""
+    places = sorted({*_places(_needed()), str(Path(os.path.realpath("/bin")) / "sh")})
+    for link in Path("/").iterdir():
+        if link.is_symlink() and link.name.startswith(("bin", "sbin", "lib")):
+            (folder / link.name).symlink_to(link.readlink())
+    packing = ["--create", "--directory=/", "--no-recursion", "--null", "--files-from=-"]
+    listed = "".join(f"{place.lstrip('/')}\0" for place in places if place != "/")
+    packed = subprocess.run([_program("tar"), *packing], input=listed.encode(), capture_output=True, check=True)
+    unpacking = ["--extract", f"--directory={folder}", "--preserve-permissions"]
+    subprocess.run([_program("tar"), *unpacking], input=packed.stdout, check=True)
+    for name in ("passwd", "group"):
+        shutil.copy(folder / USERS / f"{name}.master", folder / "etc" / name)
+
+
+def _program(name: str) -> str:
+    return shutil.which(name) or name
+
+
+def _packages() -> list[dict[str, str]]:
+    """What is installed, field by field."""
+    form = "\t".join(f"${{{field}}}" for field in FIELDS) + "\n"
+    told = subprocess.run(
+        [_program("dpkg-query"), "--show", f"--showformat={form}"], capture_output=True, text=True, check=True
+    )
+    return [dict(zip(FIELDS, line.split("\t"), strict=True)) for line in told.stdout.splitlines()]
+
+
+def _needed() -> list[str]:
+    """The packages that every Debian has and Python's, with all that they need."""
+    packages = [one for one in _packages() if one["Version"]]
+    by_name = {one["Package"]: one for one in packages}
+    for one in packages:
+        for provided in _names(one["Provides"]):
+            by_name.setdefault(provided[0], one)
+    found: dict[str, None] = {}
+    left = [one["Package"] for one in packages if one["Essential"] == "yes" or one["Priority"] == "required"]
+    left.append(PYTHON)
+    while left:
+        one = by_name[left.pop()]
+        if one["binary:Package"] in found:
+            continue
+        found[one["binary:Package"]] = None
+        for alternatives in _names(f"{one['Pre-Depends']}, {one['Depends']}"):
+            left += [name for name in alternatives if name in by_name][:1]
+    return list(found)
+
+
+def _names(written: str) -> Iterator[list[str]]:
+    """The packages of a list of dependencies, each with its alternatives."""
+    for group in written.split(","):
+        if group.strip():
+            yield [one.split("(")[0].strip().partition(":")[0] for one in group.split("|")]
+
+
+def _places(packages: list[str]) -> Iterator[str]:
+    """Where the files of packages are, their folders among them, and what Python has compiled of them."""
+    told = subprocess.run(
+        [_program("dpkg-query"), "--listfiles", *packages], capture_output=True, text=True, check=True
+    )
+    for line in told.stdout.splitlines():
+        if line.startswith("/") and not f"{line}/".startswith(UNREAD):
+            place = Path(os.path.realpath(Path(line).parent)) / Path(line).name
+            if place.is_symlink() or place.exists():
+                yield str(place)
+                if place.suffix == ".py":
+                    yield from map(str, place.parent.glob(f"__pycache__/{place.stem}.cpython-*.pyc"))
