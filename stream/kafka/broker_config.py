@@ -171,6 +171,8 @@ def server_properties(
         "controller.quorum.bootstrap.servers": f"{HOST}:{ports.controller}",
         "log.dirs": data_folder,
         "auto.create.topics.enable": "false",
+        # What a writer begins before the markers of its last transaction are there waits for so long; the default is 20 ms.
+        "add.partitions.to.txn.retry.backoff.ms": "2",
         "group.initial.rebalance.delay.ms": "0",
         # A killed broker may come back only once its old session is over; the default is 9 s.
         "broker.session.timeout.ms": "3000",
