@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from functools import cache
 
 from schemas import StreamSpec, span_ms
+from schemas.moments import END_MS
 from sotto import Driver
 from stream.processors.base import Record, RecordLike
 from stream.processors.topics import Topics
@@ -194,12 +195,23 @@ class LiveWorld:
         return found + self._out_of_order(logs)
 
     def _out_of_order(self, logs: Logs) -> list[str]:
-        """Where a partition has told of a window before one that closes earlier, or with it and by name."""
+        """Where a partition has told of a window before one that closes earlier, or with it and by name.
+
+        Of a stream that is closed nothing is kept: a process that has not heard of it yet begins it afresh, for nobody.
+        """
         standing = {spec.stream: spec.standing for spec in specs() if spec.standing and spec.stream != LATER}
+        closed = {
+            (record.key or b"").decode(): record.timestamp
+            for number in range(PARTITIONS)
+            for record in logs[self.topics.control, number]
+            if record.value is not None and json.loads(record.value)["kind"] == "closed"
+        }
         told: dict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
         for number in range(PARTITIONS):
             for record in logs[self.topics.partials, number]:
                 partial = json.loads(record.value or b"")
+                if record.timestamp >= closed.get(partial["stream"], END_MS):
+                    continue
                 if (query := standing.get(partial["stream"])) is not None:
                     closes = partial["start"] + query.window.size_ms + span_ms(query.lateness)
                     told[number, partial["partition"]].append((closes, partial["stream"]))
