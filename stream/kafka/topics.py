@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
+from aiokafka.errors import (
+    KafkaError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 
 from stream.kafka.acls import Resource, Role, grants
 from stream.kafka.broker_config import replicas_among
@@ -22,6 +29,8 @@ log = get_logger("topics")
 
 CHECK_SECONDS = 10.0
 """Longest that a service's look at its topics may hold up its start."""
+DELETION_SECONDS = 60.0
+"""Longest that brokers may go on telling of a topic that was deleted."""
 _MEGABYTE = 1024 * 1024
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
 """The broker's clock alone gives records their time: no writer's can be wrong, be refused, or gain a stream a share."""
@@ -274,9 +283,22 @@ async def warn_of_topics(settings: Settings, role: Role) -> None:
 
 
 async def delete_topics(settings: Settings) -> None:
-    """Delete every topic of an installation, for good."""
+    """Delete every topic of an installation, for good, and wait until the broker tells of none: until then, `create_topics` finds them.
+
+    Raises:
+        TopicsError: Kafka does not delete one, or still tells of it after `DELETION_SECONDS`.
+    """
+    names = {wanted.name for wanted in layout(Topics(settings.prefix))}
     async with admin_client(settings) as admin:
-        await admin.delete_topics([wanted.name for wanted in layout(Topics(settings.prefix))])
+        response = await admin.delete_topics(sorted(names))
+        for name, code in response.topic_error_codes:
+            if code and for_code(code) is not UnknownTopicOrPartitionError:
+                raise TopicsError(f"cannot delete topic {name}: {for_code(code).__name__}")
+        until = monotonic() + DELETION_SECONDS
+        while left := names.intersection(await from_any_broker(admin.list_topics)):
+            if monotonic() > until:
+                raise TopicsError(f"topics were deleted and are still there: {', '.join(sorted(left))}")
+            await asyncio.sleep(0.1)
 
 
 async def describe_topics(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, list[int]]:

@@ -11,7 +11,7 @@ import pytest
 from schemas import EventsSource
 from stream.kafka.live_topics import create_live_topic
 from stream.kafka.security import admin_client
-from stream.kafka.topics import TopicsError, configurations, create_topics, find_topics, layout
+from stream.kafka.topics import TopicsError, configurations, create_topics, delete_topics, find_topics, layout
 from stream.processors.topics import Topics
 from stream.settings import Settings
 from tests.unit.test_cli import sotto
@@ -63,6 +63,15 @@ async def test_a_topic_that_is_missing_gets_the_partitions_of_the_others(made: d
     created = await create_topics(settings)
     assert (created.names, created.otherwise) == ([missing], [])
     assert (await find_topics(settings)).partitions == 3
+
+
+async def test_an_installation_that_was_deleted_can_be_created_again_at_once(made: dict[str, Any]) -> None:
+    settings = settings_of(made)
+    for _ in range(3):
+        await delete_topics(settings)
+        created = await create_topics(settings)
+        assert created.names == [one.name for one in layout(Topics(settings.prefix))]
+        assert (await find_topics(settings)).partitions == settings.partitions
 
 
 def test_a_sources_topic_has_the_brokers_stamps_where_its_windows_close_by_them(made: dict[str, Any]) -> None:
