@@ -1,7 +1,8 @@
 """Seconds from asking to the committed answer, at a steady rate of queries.
 
 Every query has a time at which it is due, and its latency counts from then: a sender that falls behind makes the
-figures worse, not better.
+figures worse, not better. Who asks and who listens use librdkafka: they share the machine with what they measure, and take
+little of it.
 """
 
 from __future__ import annotations
@@ -11,21 +12,22 @@ import asyncio
 import gc
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from benchmarks import contenders
 from benchmarks.contenders import Contender
 from benchmarks.installation import FOLDER, PARTITIONS, Installation, create_topic, install, private_broker
 from benchmarks.programs import Program
 from benchmarks.report import show_latency, write_json
-from stream.kafka.restore import reader
 from stream.settings import Settings
 
 LINGER_MS = 2
@@ -34,6 +36,8 @@ WARM_UP_SECONDS = 60.0
 """Left out: for about that long a broker that has just been started keeps a third of a core busy with compiling."""
 START_SECONDS = 60.0
 LAST_ANSWERS_SECONDS = 10.0
+AT_ONCE = 1000
+"""Most answers that are taken from the client in one call."""
 
 
 class _Address(msgspec.Struct):
@@ -74,31 +78,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     latencies = []
     for partitions in options.partitions:
         with private_broker(partitions) as settings:
-            latencies += asyncio.run(
-                _measure_all(settings, taking_part, options.rate, options.seconds, options.streams)
-            )
+            queries = int(options.rate * (options.seconds + WARM_UP_SECONDS))
+            installation = asyncio.run(install(settings, queries, options.streams))
+            latencies += [_measure(installation, contender, options.rate) for contender in taking_part]
         shutil.rmtree(FOLDER / "state", ignore_errors=True)
     show_latency(latencies)
     if options.json:
         write_json(options.json, [asdict(latency) for latency in latencies])
 
 
-async def _measure_all(
-    base: Settings, taking_part: Sequence[Contender], rate: int, seconds: int, streams: int
-) -> list[Latency]:
-    queries = int(rate * (seconds + WARM_UP_SECONDS))
-    installation = await install(base, queries, streams)
-    return [await _measure(installation, contender, rate) for contender in taking_part]
-
-
-async def _measure(installation: Installation, contender: Contender, rate: int) -> Latency:
+def _measure(installation: Installation, contender: Contender, rate: int) -> Latency:
     settings = installation.settings
     source, sink = installation.topics.queries, installation.topics.answers
     label = contender.name.lower().replace(" ", "-")
     if not contender.is_sotto:
         source, sink = f"latency-queries-{label}", f"latency-answers-{label}"
-        await create_topic(settings, source)
-        await create_topic(settings, sink)
+        asyncio.run(create_topic(settings, source))
+        asyncio.run(create_topic(settings, sink))
     pairs = sorted(
         (_number(value), partition, key, value)
         for partition, queries in enumerate(installation.queries)
@@ -106,26 +102,22 @@ async def _measure(installation: Installation, contender: Contender, rate: int) 
     )
     due = np.zeros(len(pairs))
     received = np.full(len(pairs), np.nan)
-    producer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap, enable_idempotence=True, linger_ms=LINGER_MS)
-    consumer = reader(settings, fetch_max_wait_ms=50)
-    async with producer, consumer:
-        places = [TopicPartition(sink, number) for number in range(settings.partitions)]
-        consumer.assign(places)
-        await consumer.seek_to_end(*places)
-        for place in places:
-            await consumer.position(place)
-        with contender.start(installation, source, sink, FOLDER / "logs" / f"latency-{label}.log") as program:
-            await _await_first_answer(producer, consumer, source, pairs[0], program)
-            gc.collect()
-            gc.disable()
-            listening = asyncio.create_task(_listen(consumer, received))
-            await _send(producer, source, pairs, due, rate)
-            try:
-                await asyncio.wait_for(listening, LAST_ANSWERS_SECONDS)
-            except TimeoutError:
-                program.check()
-            finally:
-                gc.enable()
+    producer = Producer(
+        {"bootstrap.servers": settings.bootstrap, "enable.idempotence": True, "linger.ms": LINGER_MS}
+    )
+    log = FOLDER / "logs" / f"latency-{label}.log"
+    with (
+        _listening(settings, sink) as consumer,
+        contender.start(installation, source, sink, log) as program,
+        ThreadPoolExecutor(1) as pool,
+        _no_garbage(),
+    ):
+        _await_first_answer(producer, consumer, source, pairs[0], program)
+        seconds = len(pairs) / rate + LAST_ANSWERS_SECONDS
+        heard = pool.submit(_listen, consumer, received, time.monotonic() + seconds)
+        _send(producer, source, pairs, due, rate)
+        heard.result()
+        program.check()
     counted = slice(int(WARM_UP_SECONDS * rate), None)
     times = 1000 * (received[counted] - due[counted])
     answered = times[~np.isnan(times)]
@@ -142,12 +134,40 @@ async def _measure(installation: Installation, contender: Contender, rate: int) 
     )
 
 
-async def _await_first_answer(
-    producer: AIOKafkaProducer,
-    consumer: AIOKafkaConsumer,
-    source: str,
-    pair: tuple[int, int, bytes, bytes],
-    program: Program,
+@contextmanager
+def _listening(settings: Settings, topic: str) -> Iterator[Consumer]:
+    """A consumer of what is committed to a topic from now on."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": settings.bootstrap,
+            "group.id": "latency",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 50,
+        }
+    )
+    try:
+        places = [TopicPartition(topic, number) for number in range(settings.partitions)]
+        for place in places:
+            place.offset = consumer.get_watermark_offsets(place)[1]
+        consumer.assign(places)
+        yield consumer
+    finally:
+        consumer.close()
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _await_first_answer(
+    producer: Producer, consumer: Consumer, source: str, pair: tuple[int, int, bytes, bytes], program: Program
 ) -> None:
     """Ask until an answer comes, then let the answers to all that was asked pass."""
     deadline = time.monotonic() + START_SECONDS
@@ -155,17 +175,17 @@ async def _await_first_answer(
     asked = answered = 0
     while asked == 0 or answered < asked:
         if answered == 0:
-            await producer.send_and_wait(source, value, key, partition=partition)
+            producer.produce(source, value, key, partition=partition)
+            producer.flush()
             asked += 1
-        fetched = await consumer.getmany(timeout_ms=500)
-        answered += sum(map(len, fetched.values()))
+        answered += len(consumer.consume(asked, timeout=0.5))
         program.check()
         if time.monotonic() > deadline:
             raise TimeoutError(f"no answer within {START_SECONDS:.0f} s; see {program.log}")
 
 
-async def _send(
-    producer: AIOKafkaProducer,
+def _send(
+    producer: Producer,
     source: str,
     pairs: Sequence[tuple[int, int, bytes, bytes]],
     due: npt.NDArray[np.float64],
@@ -177,20 +197,27 @@ async def _send(
     while position < len(pairs):
         until = min(len(pairs), int((time.perf_counter() - start) * rate) + 1)
         for _, partition, key, value in pairs[position:until]:
-            await producer.send(source, value, key, partition=partition)
+            producer.produce(source, value, key, partition=partition)
         position = until
-        await asyncio.sleep(0.001)
+        producer.poll(0)
+        time.sleep(0.001)
+    producer.flush()
 
 
-async def _listen(consumer: AIOKafkaConsumer, received: npt.NDArray[np.float64]) -> None:
+def _listen(consumer: Consumer, received: npt.NDArray[np.float64], until: float) -> None:
+    """Note when each answer is in hand, until all are or it is too late."""
     missing = len(received)
-    while missing:
-        fetched = await consumer.getmany(timeout_ms=500)
+    while missing and time.monotonic() < until:
+        if (first := consumer.poll(0.5)) is None:
+            continue
+        messages = [first, *consumer.consume(AT_ONCE, timeout=0)]
         now = time.perf_counter()
-        for records in fetched.values():
-            for record in records:
-                received[_number(record.value)] = now
-            missing -= len(records)
+        for message in messages:
+            if error := message.error():
+                raise KafkaException(error)
+            if (answer := message.value()) is not None:
+                received[_number(answer)] = now
+                missing -= 1
 
 
 def _number(value: bytes) -> int:

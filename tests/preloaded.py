@@ -34,6 +34,7 @@ SERVICES = (
     "aiohttp.web",
     "scipy.optimize",
     "scipy.special",
+    "uvloop",
 )
 # Without stream.cli: how wide the terminal is counts when it is imported.
 COMMANDS = (

@@ -3,7 +3,7 @@
 Both give the same bytes. Nothing here knows of Kafka, streams or privacy.
 """
 
-from stream.kernel.columns import Column, Spans, Texts, joined, rows_of, spans_of, with_room
+from stream.kernel.columns import Column, Spans, Texts, joined, rows_of, spans_of, with_room, zeros
 from stream.kernel.counting import Added, Bounded, added, bounded
 from stream.kernel.fields import Fields, Values, digests
 from stream.kernel.grouping import Groups, grouped
@@ -47,4 +47,5 @@ __all__ = [
     "use",
     "with_room",
     "with_rows",
+    "zeros",
 ]

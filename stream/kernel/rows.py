@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from stream.kernel.columns import Buffer, Column, address
+from stream.kernel.columns import Buffer, Column, address, zeros
 from stream.kernel.library import compiled
 
 LINE_BYTES: Final = 64
@@ -17,7 +17,7 @@ LINE_BYTES: Final = 64
 
 def empty_rows(count: int, size: int) -> Buffer:
     """So many rows of zeros, each of which begins where a line of the cache does if its size is that of whole lines."""
-    room = np.zeros(count * size + LINE_BYTES, dtype=np.uint8)
+    room: Buffer = zeros((count * size + LINE_BYTES,), np.uint8)
     start = -address(room) % LINE_BYTES
     return room[start : start + count * size].reshape(count, size)
 

@@ -89,7 +89,9 @@ def decide(
     first = np.ones(len(rows), dtype=np.bool_)
     np.not_equal(rows[1:], rows[:-1], out=first[1:])
     starts = np.flatnonzero(first)
-    lengths = np.diff(starts, append=len(rows))
+    lengths = np.empty_like(starts)
+    np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
+    lengths[-1:] = len(rows) - starts[-1:]
     above = sorted_margin >= barrier[rows]
     if fresh is not None and next_barrier is not None:
         _redraw(above, sorted_margin, rows, starts, tops_left, fresh, next_barrier)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Context, Decimal, Inexact
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,7 @@ _exact = Context(prec=120, traps=[Inexact])
 _multiply = _exact.multiply
 _upwards = Context(prec=40, rounding=ROUND_CEILING)
 
+Scalar = TypeVar("Scalar", np.int64, np.float64)
 Steps = npt.NDArray[np.int64]
 Written = Callable[[int], Decimal]
 """The number at a place of an array, as it was written."""
@@ -43,6 +45,12 @@ def shown(steps: Iterable[int], grid: float, parts: int = 1) -> list[float]:
     denominator *= parts
     # A quotient of two integers is rounded once, a product of doubles twice.
     return [step * numerator / denominator for step in steps]
+
+
+def _between(numbers: npt.NDArray[Scalar], low: float, high: float) -> npt.NDArray[Scalar]:
+    """Numbers, clamped; numpy's own takes three times as long for a few."""
+    clamped: npt.NDArray[Scalar] = np.minimum(np.maximum(numbers, low), high)
+    return clamped
 
 
 @lru_cache(maxsize=4096)
@@ -107,7 +115,7 @@ class Grid:
     def _steps(self, doubles: npt.ArrayLike, exactly: Written, low: int, high: int) -> Steps:
         gamma = float(self.gamma)
         end = 2.0 * max(THRESHOLD_STEPS, -low, high) * gamma
-        quotients = np.clip(np.asarray(doubles, dtype=np.float64), -end, end) / gamma
+        quotients = _between(np.asarray(doubles, dtype=np.float64), -end, end) / gamma
         raised = quotients + 0.5
         steps = np.floor(raised).astype(np.int64)
         beside = np.abs(raised - np.rint(raised)) <= _ROUNDING * (np.abs(quotients) + 1.0)
@@ -122,7 +130,7 @@ class Grid:
                 self._at_most(guess, exactly(place))
                 for place, guess in zip(places.tolist(), guesses.astype(np.int64).tolist(), strict=True)
             ]
-        return np.clip(steps, low, high)
+        return _between(steps, low, high)
 
     def _at_most(self, steps: int, number: Decimal) -> int:
         """⌊number/γ + ½⌋ in exact arithmetic, where it is not above so many steps."""

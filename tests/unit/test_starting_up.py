@@ -249,3 +249,18 @@ def test_garbage_is_looked_for_again_once_a_command_is_loaded() -> None:
     with pytest.raises(ModuleNotFoundError):
         _loaded("nothing", "stream.nothing:app")
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize(("missing", "module"), [(set(), "uvloop"), ({"uvloop"}, "asyncio.unix_events")])
+def test_services_run_in_uvloop_where_it_is_installed(missing: set[str], module: str) -> None:
+    code = """
+import asyncio
+from stream.cli.serving import run_service
+
+async def service():
+    print(type(asyncio.get_running_loop()).__module__)
+
+run_service(service())
+"""
+    result = run(WITHOUT.format(missing=missing, code=code))
+    assert (result.stdout, result.returncode) == (f"{module}\n", 0), result.stderr

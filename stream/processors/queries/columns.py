@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 
-from stream.kernel import LINE_BYTES, Layout, Spans, empty_rows
+from stream.kernel import LINE_BYTES, Layout, Spans, empty_rows, zeros
 
 UNLIMITED: Final = 1 << 62
 """Stands for the cutoff where one charge pays for all."""
@@ -51,7 +50,7 @@ class Columns:
         for name in self._record.names or ():
             setattr(self, name, records[name])
         for name, kind in self._apart.items():
-            grown = np.zeros(self._room, dtype=kind)
+            grown = zeros((self._room,), kind)
             grown[:before] = getattr(self, name, grown)[:before]
             setattr(self, name, grown)
 
@@ -66,7 +65,8 @@ class Columns:
     def moved_on(self, slots: npt.NDArray[np.intp], picked: Self, figures: Mapping[str, npt.NDArray[Any]]) -> Self:
         """Write figures of some slots, each of which comes once, and give what was ``picked`` of them as it is now."""
         self._layout.scatter(self.rows, figures, np.ascontiguousarray(slots, dtype=np.int64))
-        found = copy(picked)
+        found = object.__new__(type(self))
+        found.__dict__.update(picked.__dict__)
         for name, array in figures.items():
             setattr(found, name, array)
         return found

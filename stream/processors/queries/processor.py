@@ -205,7 +205,8 @@ class QueryProcessor:
         if not len(rows.slots) and not asked:
             return ()
         streams = Streams.of(rows, self.streams.columns)
-        replayed = np.union1d(self._halt_replayed(rows, streams, asked), self._halt_asked_again(rows, asked))
+        parts = (self._halt_replayed(rows, streams, asked), self._halt_asked_again(rows, asked))
+        replayed = np.unique(np.concatenate(parts)) if any(map(len, parts)) else parts[0]
         if len(replayed):
             streams = Streams.of(rows, self.streams.columns)
         in_columns: Sequence[Message] = ()
@@ -228,6 +229,8 @@ class QueryProcessor:
             last_offset = self.streams.columns.last_offset
             again = [one.slot for one in asked if one.offset <= last_offset[one.slot]]
             replayed = np.append(replayed, np.array(again, dtype=np.intp))
+        if not len(replayed):
+            return replayed
         halted = np.unique(replayed[self.streams.columns.state[replayed] == OPEN])
         for slot in halted.tolist():
             self.streams.life.end(

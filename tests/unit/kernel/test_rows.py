@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.kernel import LINE_BYTES, Layout, empty_rows, use
+from stream.kernel import LINE_BYTES, Layout, empty_rows, use, with_room, zeros
 from stream.kernel.library import compiled
 from stream.noise import NoiseKey
 from stream.processors.queries.columns import StreamColumns
@@ -28,6 +30,25 @@ RECORD = np.dtype(
 
 
 LAYOUT = Layout(RECORD)
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000, 400_000, 700_001])
+def test_zeros_of_every_size_are_zero_can_be_written_and_keep_what_they_had_when_they_grow(count: int) -> None:
+    made = zeros((count, 2), np.int64)
+    assert (made.shape, made.dtype, made.any()) == ((count, 2), np.int64, False)
+    made[-1:] = 7
+    grown = with_room(made, count + 100)
+    assert (len(grown) >= count + 100, grown[:count].tobytes()) == (True, made.tobytes())
+    assert not grown[count:].any()
+
+
+def test_a_kernel_without_large_pages_gives_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Without(mmap.mmap):
+        def madvise(self, *_: int) -> None:
+            raise OSError(errno.EINVAL, "no large pages")
+
+    monkeypatch.setattr("stream.kernel.columns.mmap.mmap", Without)
+    assert zeros((1 << 20,), np.int64).sum() == 0
 
 
 @given(

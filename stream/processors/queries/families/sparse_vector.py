@@ -86,6 +86,8 @@ class SparseVectorFamily:
     def _by_terms(self, terms_of: npt.NDArray[np.int32]) -> list[tuple[Terms, Places]]:
         """Which places of a batch go by the same terms."""
         terms = self._streams.terms
+        if len(terms_of) and (terms_of == terms_of[0]).all():
+            return [(terms[terms_of[0]], np.arange(len(terms_of)))]
         return [(terms[index], np.flatnonzero(terms_of == index)) for index in np.unique(terms_of).tolist()]
 
     def _compared(self, batch: _Batch, thresholds: Integers) -> _Compared:
