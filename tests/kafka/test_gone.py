@@ -1,0 +1,54 @@
+"""Topics that are gone: whoever reads and writes them asks for them now and then, not as fast as it can, and goes on once they are back."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.errors import KafkaError
+
+from stream.kafka.pacing import FRUITLESS_FETCHES, METADATA_REQUESTS
+from stream.kafka.restore import reader
+from stream.kafka.topics import create_topics, delete_topics
+from stream.processors.topics import Topics
+from stream.settings import Settings
+
+pytestmark = pytest.mark.kafka
+
+SECONDS = 3
+
+
+async def test_a_topic_that_is_gone_is_asked_for_now_and_then(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = 0
+    send = AIOKafkaConnection.send
+
+    def counted(connection: AIOKafkaConnection, *arguments: object, **named: object) -> object:
+        nonlocal sent
+        sent += 1
+        return send(connection, *arguments, **named)
+
+    topic = Topics(settings.prefix).answers
+    reading, writing = reader(settings), AIOKafkaProducer(bootstrap_servers=settings.bootstrap)
+    async with reading, writing:
+        await writing.send_and_wait(topic, b"before", partition=0)
+        reading.assign([TopicPartition(topic, 0)])
+        assert (await reading.getone()).value == b"before"
+        await delete_topics(settings)
+        waiting = await writing.send(topic, b"meanwhile", partition=0)
+        monkeypatch.setattr(AIOKafkaConnection, "send", counted)
+        await asyncio.sleep(SECONDS)
+        # Two clients, each with what may come at once; and the producer's own tries.
+        assert 2 <= sent <= 2 * (SECONDS + 2) * (METADATA_REQUESTS + FRUITLESS_FETCHES)
+        await create_topics(settings)
+        with suppress(KafkaError):
+            await waiting
+        await reading.seek_to_beginning()
+        await writing.send_and_wait(topic, b"after", partition=0)
+        async with asyncio.timeout(60):
+            while (await reading.getone()).value != b"after":
+                pass

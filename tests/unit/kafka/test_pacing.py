@@ -1,0 +1,58 @@
+"""Whoever asks again for what is not there keeps a pace, and is not held up as long as it asks seldom."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiokafka.consumer import consumer
+from aiokafka.producer import producer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.kafka import pacing
+from stream.kafka.clients import KAFKA
+from stream.kafka.pacing import Pace
+from tests.simulation.clock import VirtualLoop
+
+
+@given(most=st.integers(1, 5), seconds=st.sampled_from((0.5, 1.0)), after=st.lists(st.floats(0, 1.5), max_size=40))
+def test_in_no_stretch_of_time_there_are_more_and_nobody_waits_who_need_not(
+    most: int, seconds: float, after: list[float]
+) -> None:
+    begun: list[float] = []
+
+    async def ask() -> None:
+        loop, pace = asyncio.get_running_loop(), Pace(most, seconds)
+        for pause in after:
+            await asyncio.sleep(pause)
+            came, waited = loop.time(), sum(one > loop.time() - seconds for one in begun)
+            await pace.keep()
+            begun.append(loop.time())
+            assert waited >= most or loop.time() == came
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(ask())
+    assert len(begun) == len(after)
+    for first, later in zip(begun, begun[most:], strict=False):
+        assert later - first >= seconds - 1e-9
+
+
+def test_those_who_ask_at_once_take_turns() -> None:
+    async def ask() -> list[float]:
+        loop, pace = asyncio.get_running_loop(), Pace(2, 1.0)
+
+        async def one() -> float:
+            await pace.keep()
+            return loop.time()
+
+        return await asyncio.gather(*(one() for _ in range(6)))
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        begun = runner.run(ask())
+    assert [round(one - begun[0], 6) for one in begun] == [0, 0, 1, 1, 2, 2]
+
+
+def test_every_consumer_and_producer_keeps_to_the_paces() -> None:
+    assert KAFKA.consumer is not None
+    assert (consumer.AIOKafkaClient, producer.AIOKafkaClient) == (pacing.PacedClient, pacing.PacedClient)
+    assert consumer.Fetcher is pacing.PacedFetcher
