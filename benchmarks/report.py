@@ -48,6 +48,8 @@ class RunLike(Protocol):
     def total_seconds(self) -> float: ...  # noqa: D102
     @property
     def cpu_microseconds(self) -> float: ...  # noqa: D102
+    @property
+    def broker_microseconds(self) -> float: ...  # noqa: D102
 
 
 def show_throughput(runs: Sequence[RunLike]) -> None:
@@ -55,7 +57,16 @@ def show_throughput(runs: Sequence[RunLike]) -> None:
     rounds = max(run.round for run in runs) + 1
     table = Table(title=f"{runs[0].streams} streams, {runs[0].queries:,} queries, medians of {rounds} rounds")
     table.add_column("")
-    for heading in ("answers/s", "ratio", "2nd half/s", "ratio", "first answer", "all answers", "CPU/answer"):
+    for heading in (
+        "answers/s",
+        "ratio",
+        "2nd half/s",
+        "ratio",
+        "first answer",
+        "all answers",
+        "CPU/answer",
+        "broker's",
+    ):
         table.add_column(heading, justify="right")
     table.add_column("exactly once")
     for name in dict.fromkeys(run.contender for run in runs):
@@ -69,6 +80,7 @@ def show_throughput(runs: Sequence[RunLike]) -> None:
             f"{_median(run.startup_seconds for run in own):.1f} s",
             f"{_median(run.total_seconds for run in own):.1f} s",
             f"{_median(run.cpu_microseconds for run in own):.1f} µs",
+            f"{_median(run.broker_microseconds for run in own):.1f} µs",
             _verdict(own),
         )
     console.print(table)

@@ -16,7 +16,15 @@ from pathlib import Path
 
 from benchmarks import contenders
 from benchmarks.contenders import Contender
-from benchmarks.installation import FOLDER, Installation, create_topic, delete_topics, fill, install
+from benchmarks.installation import (
+    FOLDER,
+    Installation,
+    broker_seconds,
+    create_topic,
+    delete_topics,
+    fill,
+    install,
+)
 from benchmarks.installation import private_broker as start_broker
 from benchmarks.measure import Watch
 from benchmarks.programs import ProgramError
@@ -45,6 +53,8 @@ class Run:
     total_seconds: float
     cpu_microseconds: float
     """Processor time of the contender per answer, start-up included, without the broker's."""
+    broker_microseconds: float
+    """The broker's per answer, from the contender's start to its last answer."""
     load: float
     """Load average of the machine just before: what else was going on."""
 
@@ -129,7 +139,9 @@ async def _run(installation: Installation, contender: Contender, source: str, nu
     load = os.getloadavg()[0]
     async with Watch(settings, sink, settings.partitions) as watch:
         with contender.start(installation, source, sink, FOLDER / "logs" / f"{label}.log") as program:
+            broker = broker_seconds()
             timeline = await watch.follow(program, wanted, contender.seconds, is_all=contender.share == 1)
+            broker = broker_seconds() - broker
         answers, different = await watch.count()
     if not contender.is_sotto:
         await delete_topics(settings, sink)
@@ -145,6 +157,7 @@ async def _run(installation: Installation, contender: Contender, source: str, nu
         startup_seconds=timeline.startup,
         total_seconds=timeline.total,
         cpu_microseconds=1e6 * program.cpu_seconds / answers,
+        broker_microseconds=1e6 * broker / answers,
         load=load,
     )
 

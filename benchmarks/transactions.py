@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 from unittest.mock import patch
@@ -19,10 +17,9 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.producer import sender
 from rich.table import Table
 
-from benchmarks.installation import FOLDER, PARTITIONS, private_broker
+from benchmarks.installation import PARTITIONS, broker_seconds, private_broker
 from benchmarks.report import console
 from stream.kafka import transactional
-from stream.kafka.broker import LocalBroker
 from stream.kafka.topics import create_topics
 from stream.kafka.transactional import TransactionalProducer
 from stream.settings import Settings
@@ -90,11 +87,10 @@ async def _run(writers: Writers, count: int) -> tuple[float, ...]:
             await transaction()
             taken.append(1000 * (time.perf_counter() - began))
 
-    pid = _broker()
-    began, client, broker = time.perf_counter(), time.process_time(), _processor_seconds(pid)
+    began, client, broker = time.perf_counter(), time.process_time(), broker_seconds()
     await asyncio.gather(*(one_after_another(transaction) for _, transaction in writers))
     seconds, total = time.perf_counter() - began, len(taken)
-    per_one = [1000 * spent / total for spent in (time.process_time() - client, _processor_seconds(pid) - broker)]
+    per_one = [1000 * spent / total for spent in (time.process_time() - client, broker_seconds() - broker)]
     return total / seconds, *per_one, median(taken), quantiles(taken, n=100)[-1]
 
 
@@ -145,18 +141,6 @@ def _filled(producer: Any) -> Any:
     batch = producer.create_batch()
     batch.append(timestamp=1, key=b"key", value=b"value", headers=[])
     return batch
-
-
-def _broker() -> int:
-    running = LocalBroker(FOLDER / "broker").status()
-    if running is None:
-        raise RuntimeError("the broker has ended")
-    return running.pid
-
-
-def _processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":
