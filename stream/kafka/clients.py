@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 
-from stream.kafka import batches, instances, pacing
+from stream.kafka import batches, connections, instances, pacing
 from stream.kafka.observers import GroupObserver
 from stream.kafka.transactional import TransactionalProducer
 
@@ -93,6 +93,7 @@ class _Consumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka is not type
 
 
 batches.install()
+connections.install()
 instances.install()
 pacing.install()
 

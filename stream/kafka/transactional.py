@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -33,6 +34,9 @@ ENDING_SECONDS: Final = 0.002
 """Pause before asking again while the markers of the last transaction are being written: about as long as that takes."""
 PAUSE_SECONDS: Final = 0.1
 """Pause before anything else is asked again, and the longest."""
+
+REFRESH_SECONDS: Final = 2.0
+"""Longest wait for news of where leaders are: without them the last ones are asked."""
 
 _PRODUCER_FENCED: Final = 90
 _FENCED: Final = frozenset({_PRODUCER_FENCED, errors.InvalidProducerEpoch.errno})
@@ -102,8 +106,12 @@ class TransactionalProducer:
         Raises:
             KafkaError: some of it is refused for good, or has not arrived within the transaction's time.
         """
-        for place in batches:
-            await self._client._wait_on_metadata(place.topic)  # noqa: SLF001  (as aiokafka's producer does)
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                for place in batches:
+                    await self._client._wait_on_metadata(place.topic)  # noqa: SLF001  (as aiokafka's producer does)
+        except TimeoutError:
+            raise errors.KafkaTimeoutError from None
         fresh = [place for place in batches if place not in self._joined]
         if (joining := self._protocol.join(self._identity, fresh)) is not None:
             await self._coordinate(joining)
@@ -162,7 +170,7 @@ class TransactionalProducer:
             if loop.time() > until:
                 raise errors.KafkaTimeoutError
             if pause == PAUSE_SECONDS:
-                await self._client.force_metadata_update()
+                await self._refresh()
             await asyncio.sleep(pause)
 
     async def _send(self, batches: Batches) -> list[tuple[TopicPartition, int]]:
@@ -230,10 +238,16 @@ class TransactionalProducer:
         try:
             node: int = await self._client.coordinator_lookup(kind, key)
         except (errors.NodeNotReadyError, errors.RequestTimedOutError):
-            await self._client.force_metadata_update()
+            await self._refresh()
             raise
         self._coordinators[kind] = node
         return node
+
+    async def _refresh(self) -> None:
+        """Ask where leaders and coordinators are; whoever waits for it asks again anyway, and waits no longer than for that."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REFRESH_SECONDS):
+                await self._client.force_metadata_update()
 
     async def _second(self) -> bool:
         node, group = await self._coordinator(CoordinationType.TRANSACTION, self._id), ConnectionGroup.COORDINATION

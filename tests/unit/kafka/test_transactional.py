@@ -365,3 +365,22 @@ async def test_a_cluster_that_does_not_follow_the_second_protocol_is_spoken_to_i
     kafka.asked.clear()
     await producer.start()
     assert not kafka.requests("features"), "a broker that cannot know was asked"
+
+
+@both
+async def test_news_of_the_cluster_that_never_come_hold_nobody_up(
+    connected: Connect, monkeypatch: pytest.MonkeyPatch, *, second: bool
+) -> None:
+    class Silent(Kafka):
+        async def force_metadata_update(self) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(transactional, "REFRESH_SECONDS", 0.01)
+    kafka = Silent(second=second)
+    kafka.told["produce"] = deque([errors.NotLeaderForPartitionError.errno, errors.KafkaConnectionError()])
+    producer = connected(kafka)
+    await producer.start()
+    async with asyncio.timeout(30):
+        await producer.write({ANSWERS: [batch(producer, b"a")]})
+        await producer.commit()
+    assert len(kafka.requests("produce")) == 3
