@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import secrets
 import shutil
@@ -18,7 +17,7 @@ from signal import SIGTERM, signal
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from benchmarks.programs import service
+from benchmarks.programs import processor_seconds, service
 from schemas import AboveThreshold, OpenStream, RegisterSource, StreamSpec, ValuesSource
 from sotto import AsyncClient
 from stream.kafka.broker import LocalBroker
@@ -75,8 +74,7 @@ def broker_seconds() -> float:
     running = LocalBroker(FOLDER / "broker").status()
     if running is None:
         raise RuntimeError("the broker has ended")
-    fields = Path(f"/proc/{running.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return processor_seconds(running.pid)
 
 
 def make_queries(count: int, streams: int, partitions: int = PARTITIONS) -> Queries:

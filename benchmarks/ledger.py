@@ -19,9 +19,8 @@ from typing import Final, Self
 from aiokafka import AIOKafkaProducer, TopicPartition
 
 from benchmarks.installation import FOLDER, private_broker
-from benchmarks.programs import service
+from benchmarks.programs import processor_seconds, service
 from benchmarks.report import Figure, show_figures, write_json
-from benchmarks.scale import processor_seconds
 from schemas import (
     MAX_DEFINITION_BYTES,
     AboveThreshold,

@@ -88,6 +88,12 @@ def service(role: str, settings: Settings, noise_key: str, log: Path, options: S
     return Program(command, log, {**variables, KEY_VARIABLE: noise_key})
 
 
+def processor_seconds(pid: int) -> float:
+    """Processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _children_seconds() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime

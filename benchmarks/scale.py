@@ -22,13 +22,20 @@ from typing import Final
 
 from aiokafka import TopicPartition
 
-from benchmarks.installation import FOLDER, Installation, fill, install, make_queries, private_broker
-from benchmarks.programs import service
+from benchmarks.installation import (
+    FOLDER,
+    Installation,
+    broker_seconds,
+    fill,
+    install,
+    make_queries,
+    private_broker,
+)
+from benchmarks.programs import processor_seconds, service
 from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import THRESHOLD, definitions, fetched
 from stream.data import TableStore
 from stream.garbage import look_rarely
-from stream.kafka.broker import LocalBroker
 from stream.kafka.restore import reader
 from stream.noise import NoiseKey
 from stream.processors.base import Record
@@ -171,11 +178,8 @@ async def _behind(installation: Installation, backlog: int) -> list[Figure]:
     settings, topics = installation.settings, installation.topics
     answers = [TopicPartition(topics.answers, number) for number in range(topics.partitions)]
     await fill(settings, topics.queries, make_queries(backlog, installation.streams))
-    broker = LocalBroker(FOLDER / "broker").status()
-    if broker is None:
-        raise RuntimeError("the broker has ended")
     async with reader(settings) as consumer:
-        before, broker_before = sum((await consumer.end_offsets(answers)).values()), processor_seconds(broker.pid)
+        before, broker_before = sum((await consumer.end_offsets(answers)).values()), broker_seconds()
         began, peak = time.monotonic(), 0.0
         with service("worker", settings, installation.noise_key, FOLDER / "logs" / "behind.log") as worker:
             # Positions count the commit markers too, so the last records may be a moment behind.
@@ -184,7 +188,7 @@ async def _behind(installation: Installation, backlog: int) -> list[Figure]:
                 peak = max(peak, _memory(worker.pid))
                 await asyncio.sleep(0.1)
             elapsed, used = time.monotonic() - began, processor_seconds(worker.pid)
-            broker_used = processor_seconds(broker.pid) - broker_before
+            broker_used = broker_seconds() - broker_before
     return [
         ("largest memory of the worker", peak / 2**20, "MiB"),
         ("start to last answer", elapsed, "s"),
@@ -196,12 +200,6 @@ async def _behind(installation: Installation, backlog: int) -> list[Figure]:
 def _memory(pid: int) -> float:
     """Resident bytes of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def processor_seconds(pid: int) -> float:
-    """Processor time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":
