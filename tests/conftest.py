@@ -57,6 +57,14 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
 StartService = Callable[[RoleName], Service]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _brokers_have_ports_of_their_own() -> Iterator[None]:
+    """No broker takes the usual port: one that is ended for a moment would lose it to another test's."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("stream.kafka.broker_config.USUAL_PORT", 0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One broker for all processes of a test run: whoever starts it ends it, once nobody holds the users' lock any more."""

@@ -16,7 +16,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from stream.kafka import broker_java, broker_server
 from stream.kafka.broker import BrokerError, LocalBroker, java, java_classpath, prepare
-from stream.kafka.broker_config import Ports, choose_ports
+from stream.kafka.broker_config import Ports, choose_ports, free_port
 from stream.kafka.broker_format import Kind, copied, keep
 from stream.kafka.broker_process import Process, is_alive, start_mark
 from stream.kafka.broker_server import cluster_id, server_command
@@ -170,6 +170,17 @@ def test_losing_the_race_for_a_port_is_followed_by_another_try_in_which_a_taken_
     assert running == shared.status()
     assert next(answers, None) is None
     assert running.port != taken
+
+
+def test_losing_the_race_for_the_controllers_port_leaves_a_wanted_port_as_it_is(
+    shared: LocalBroker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = free_port()
+    answers = iter([Ports(wanted, controller=listener.getsockname()[1])])
+    monkeypatch.setattr("stream.kafka.broker.choose_ports", lambda port: next(answers, None) or choose_ports(port))
+    shared.stop()
+    assert shared.start(port=wanted).port == wanted
+    assert next(answers, None) is None
 
 
 @pytest.mark.parametrize("kind", ["single", "member"])
