@@ -183,9 +183,11 @@ class Ledger:
         self, spec: StreamSpec, calibration: Calibration, identity: StreamIdentity, analyst: str | None = None
     ) -> Grant:
         """Take a stream's cost from all budgets that it falls under, all or nothing."""
-        account = self._account_to_grant(spec.source)
+        account = self.account(spec.source)
+        _require_granting(account)
         if (owner := self.owner_of.get(spec.stream)) is not None:
             raise RefusedError(f"stream name '{spec.stream}' was used before, on source '{owner}'; choose another")
+        self._turn_all(account)
         shared = None if account.people is None else account.people.budget.claim()
         uneven = are_uneven(account.source, spec.mechanism, calibration)
         grant = Grant(spec, calibration, identity, account.budget.claim(), shared, uneven, analyst)
@@ -207,10 +209,10 @@ class Ledger:
         Whoever asks, it is charged to the analyst who opened the stream.
 
         Raises:
-            RefusedError, PlanError: nothing has changed.
+            RefusedError, PlanError: nothing has changed, but for periods that were due where a budget has no room.
         """
-        _, grant = self.find(source, stream)
-        account = self._account_to_grant(source)
+        account, grant = self.find(source, stream)
+        _require_granting(account)
         if analyst is not None and analyst != grant.analyst:
             owner = f"by '{grant.analyst}', who" if grant.analyst else "by no analyst: an operator"
             raise RefusedError(f"stream '{stream}' was opened {owner} may extend it; open another stream")
@@ -219,6 +221,7 @@ class Ledger:
                 f"stream '{stream}' is {grant.ending or grant.state} and cannot be extended; open another stream"
             )
         extension = plan_extension(grant.spec, grant.calibration, grant.extensions, request, epsilon, delta)
+        self._turn_all(account)
         for budget, claim in account.budgets(grant):
             cost = grant.cost_of(extension, claim.accountant, grant.cutoff)
             budget.require_of(grant.analyst, grant.counts(claim, cost) - claim.counted)
@@ -326,19 +329,17 @@ class Ledger:
         for budget, claim in account.budgets(grant):
             budget.change_for(grant.analyst, _NONE, claim.figures, 1)
 
-    def _account_to_grant(self, source: str) -> Account:
-        account = self.account(source)
-        if account.state == "halted":
-            raise RefusedError(f"source '{source}' is halted: {account.reason}")
-        if account.people is not None:
-            _require_open(account.people)
-        self._turn_all(account)
-        return account
-
     def _turn_all(self, account: Account) -> None:
         self.turn(account)
         if account.people is not None:
             self.turn(account.people)
+
+
+def _require_granting(account: Account) -> None:
+    if account.state == "halted":
+        raise RefusedError(f"source '{account.name}' is halted: {account.reason}")
+    if account.people is not None:
+        _require_open(account.people)
 
 
 def _require_open(people: People) -> None:

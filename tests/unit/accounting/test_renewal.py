@@ -7,6 +7,7 @@ import pytest
 from schemas import EdgeTotals
 from stream.accounting.costs import NOTHING
 from stream.accounting.ledger import Ledger
+from stream.accounting.refusals import RefusedError
 from stream.accounting.renewal import behind, length_ms, meaning
 from tests.unit.accounting.ledger_parts import calibration_of, identity, ledger_with, reserve, source, spec
 
@@ -63,3 +64,14 @@ def test_many_periods_that_pass_at_once_renew_once() -> None:
     account = turned(ledger, 1000).account("feed")
     assert (account.budget.number, account.budget.starts) == (1001, 1000 * HOUR)
     assert account.left.loss == 9 * 10**11
+
+
+def test_an_extension_that_is_refused_for_the_streams_own_sake_begins_no_period() -> None:
+    ledger = ledger_with(source(renews="1h"))
+    reserve(ledger, spec("alarms"), 1)
+    ledger.end("feed", "alarms", "halted", "asked")
+    ledger.tell_time(ledger.clock + HOUR)
+    with pytest.raises(RefusedError, match="cannot be extended"):
+        ledger.extend("feed", "alarms", "0" * 64, 0.1, 0.0)
+    assert ledger.turned() == []
+    assert ledger.account("feed").budget.number == 1
