@@ -51,6 +51,7 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     result = yield
     if process_time() - begun > HARD_WORK_SECONDS:
         gc.collect()
+        gc.freeze()
     return result
 
 

@@ -25,13 +25,16 @@ from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 from unittest.mock import patch
 
-# Without polars and what imports it: it has threads, which a fork would leave behind.
+# Without polars: it has threads, which a fork would leave behind.
 SERVICES = (
     "stream.cli.serving",
+    "stream.cli.monitoring",
     "stream.kafka.engine",
+    "stream.kafka.feeds",
     "stream.kafka.heartbeats",
+    "stream.kafka.keyed",
+    "stream.monitor.server",
     "sqlglot",
-    "aiohttp.web",
     "scipy.optimize",
     "scipy.special",
     "uvloop",
@@ -228,6 +231,7 @@ def _become(environment: dict[str, str], *files: int) -> None:
 if __name__ == "__main__":
     for module in sys.argv[2:]:
         importlib.import_module(module)
+    assert "polars" not in sys.modules
     gc.freeze()
     asked = _serve(socket.socket(fileno=int(sys.argv[1])))
     if asked is not None:

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-import polars as pl
-
 from stream.data.encoding import as_text
 from stream.data.errors import UnreadableError
 from stream.data.parts import DELTA_LOG, DOTS, Names, Part, require_number, require_table_name
+from stream.data.polars import pl
 from stream.extras import needed
 
 _UNDERSTOOD: Final = {

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from schemas import Bins, Categories, Domain, Integers
 from stream.data.errors import ColumnError
+from stream.data.polars import pl
 
 CodeArray = npt.NDArray[np.unsignedinteger[Any]]
 Mask = npt.NDArray[np.bool_]
@@ -26,7 +26,7 @@ Mask = npt.NDArray[np.bool_]
 _LARGEST_EXACT: Final = 2.0**53
 _FEW_EDGES: Final = 32
 """So many edges are sooner compared with one by one than searched."""
-_WHOLE: Final = (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32)
+_WHOLE: Final = frozenset({"Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32"})
 
 
 def code_type(size: int) -> np.dtype[np.unsignedinteger[Any]]:
@@ -56,7 +56,7 @@ class Encoder:
                 found, known = self._category_codes(self._domain, as_text(self._name, column))
             case Integers():
                 if (
-                    column.dtype in _WHOLE
+                    str(column.dtype) in _WHOLE
                     and -_LARGEST_EXACT < self._domain.minimum <= self._domain.maximum < _LARGEST_EXACT
                 ):
                     found, known = _whole_codes(self._domain, column)

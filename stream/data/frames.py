@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
-
-import polars as pl
+from typing import Final, TypeAlias
 
 from stream.data.errors import ColumnError, DataError
+from stream.data.polars import pl
 
-Frame = pl.DataFrame | Mapping[str, Sequence[object]]
+Frame: TypeAlias = "pl.DataFrame | Mapping[str, Sequence[object]]"
 """A table in memory: a data frame, or columns of cells of any kind."""
 
 _FARTHEST_INTEGER: Final = 10**30

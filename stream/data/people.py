@@ -13,10 +13,10 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from blake3 import blake3
 
 from stream.data.encoding import CodeArray, Mask, as_text
+from stream.data.polars import pl
 from stream.data.siphash import Words, siphash
 
 Numbers = npt.NDArray[np.uint32]

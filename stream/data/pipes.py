@@ -7,27 +7,33 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cache
+from inspect import getmembers, isclass
 from select import PIPE_BUF, POLLIN, POLLOUT, poll
 from time import monotonic
 from typing import IO, Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from schemas import TableSource
 from stream.data.encoding import code_type
 from stream.data.errors import COLUMN_ERRORS, ColumnError, UnreadableError, one_line
 from stream.data.people import NAME_BYTES, NUMBER_BYTES
+from stream.data.polars import pl
 from stream.data.rows import Coded, Gathered, Rows, columns_of
 from stream.data.siphash import Words
 
 _HEADER_BYTES: Final = 4 << 20
 _MOST_BATCH_ROWS: Final = 1 << 24
-_KINDS: Final = frozenset(
-    {"", *(one.__name__ for one in vars(pl).values() if isinstance(one, type) and issubclass(one, pl.DataType))}
-)
-"""The names of the types that a column may have."""
+
+
+@cache
+def _kinds() -> frozenset[str]:
+    """The names of the types that a column may have."""
+    return frozenset(
+        {"", *(name for name, kind in getmembers(pl.datatypes, isclass) if issubclass(kind, pl.DataType))}
+    )
 
 
 def row_bytes(source: TableSource) -> int:
@@ -104,7 +110,7 @@ def receive_header(stream: TimedPipe, source: TableSource) -> dict[str, Any]:
         raise UnreadableError(one_line(str(answer["unreadable"])))
     if "refused" in answer:
         wrong, column, kind = answer["refused"]
-        if wrong not in COLUMN_ERRORS or column not in columns_of(source) or kind not in _KINDS:
+        if wrong not in COLUMN_ERRORS or column not in columns_of(source) or kind not in _kinds():
             raise EOFError
         raise ColumnError(wrong, column, kind)
     return dict(answer)

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
-import polars as pl
-
 from schemas import Address
 from stream.data.delta import newest_local_parts
 from stream.data.errors import DataError, UnreadableError
 from stream.data.frames import require
 from stream.data.parts import CHANGED, Part, has_changed, local_delta, local_parts, require_size
+from stream.data.polars import pl
 from stream.data.sheets import FileSheet, Sheet
 
 Stamp = tuple[object, ...]

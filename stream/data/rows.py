@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 
 from schemas import Domain, TableSource
 from schemas.sources import MAX_ROWS
@@ -16,6 +15,7 @@ from stream.data.frames import Frame, in_memory, require
 from stream.data.growing import GrowingColumn
 from stream.data.people import Numbers, People, PeopleNumbers
 from stream.data.places import sheets_of
+from stream.data.polars import pl
 from stream.data.sheets import Sheet
 from stream.data.siphash import Words
 

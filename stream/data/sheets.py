@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
-import polars as pl
 
 from stream.data.errors import UnreadableError
 from stream.data.parts import Part
+from stream.data.polars import pl
 
 BATCH_ROWS: Final = 1 << 16
 SURPLUS: Final = "\0surplus"

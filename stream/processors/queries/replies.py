@@ -49,16 +49,16 @@ class Replies:
             (
                 b'{"incarnation":"',
                 self._streams.noise.incarnations(slots),
-                (_STATES, figures.state.astype(np.int64)),
+                _one_or_each(_STATES, figures.state),
                 figures.answered,
                 b',"tops":',
-                figures.tops,
+                _alike(figures.tops),
                 b',"offset":',
                 figures.last_offset,
                 b',"reason":',
                 self._reasons(slots),
                 b',"due":',
-                figures.due if figures.due.any() else b"0",
+                _alike(figures.due),
                 self._surplus(figures),
                 self._turns(slots),
                 b"}",
@@ -215,6 +215,16 @@ class Replies:
         window, group = about_of_event(value)
         answer = WireAnswer(query_id, name, "rejected", reason=rejection.reason, window=window, group=group)
         return (name.encode(), encode(answer), ())
+
+
+def _alike(numbers: Column) -> Part:
+    """Whole numbers; written once where all are the same."""
+    return b"%d" % numbers[0] if (numbers == numbers[0]).all() else numbers
+
+
+def _one_or_each(texts: Spans, which: npt.NDArray[np.uint8]) -> Part:
+    """The text that each row has; found once where all have the same."""
+    return texts[int(which[0])] if (which == which[0]).all() else (texts, which.astype(np.int64))
 
 
 def _texts_of(reasons: Sequence[str | None]) -> Part:
