@@ -27,7 +27,7 @@ typedef struct {
 
 /* The quotation mark that ends a plain text; NULL if it is not plain. */
 static inline const uint8_t *plain(const uint8_t *p, const uint8_t *end) {
-    while (p < end && *p >= 0x20 && *p < 0x7F && *p != '"' && *p != '\\') p++;
+    p = past_plain(p, end);
     return p < end && *p == '"' ? p : NULL;
 }
 

@@ -228,7 +228,7 @@ PUBLIC void sotto_enter(entry *table, int64_t entries, uint64_t seed, const uint
 static inline const uint8_t *text(const uint8_t *p, const uint8_t *end, const uint8_t **start, int64_t *size) {
     if (p >= end || *p != '"') return NULL;
     *start = ++p;
-    while (p < end && *p >= 0x20 && *p < 0x7F && *p != '"' && *p != '\\') p++;
+    p = past_plain(p, end);
     *size = p - *start;
     if (p >= end || *p != '"' || *size < 1 || *size > 128) return NULL;
     return p + 1;

@@ -70,6 +70,23 @@ static inline int64_t slot_of(const names *known, const uint8_t *name, int64_t s
 
 /* ---- JSON ---- */
 
+/* Where printable ASCII without quotation marks and escapes ends: eight bytes at a time, where their order allows it. */
+static inline const uint8_t *past_plain(const uint8_t *p, const uint8_t *end) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    const uint64_t each = 0x0101010101010101ull, high = 0x80 * each;
+    for (uint64_t bytes; end - p >= 8; p += 8) {
+        memcpy(&bytes, p, 8);
+        uint64_t quote = bytes ^ ('"' * each), escape = bytes ^ ('\\' * each);
+        /* Of each kind the first is found for certain: what borrows and carries can mark lies behind one. */
+        uint64_t found = ((bytes - 0x20 * each) & ~bytes) | ((quote - each) & ~quote) | ((escape - each) & ~escape) |
+                         (bytes + each) | bytes;
+        if (found &= high) return p + __builtin_ctzll(found) / 8;
+    }
+#endif
+    while (p < end && *p >= 0x20 && *p < 0x7F && *p != '"' && *p != '\\') p++;
+    return p;
+}
+
 static const double POWERS[23] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                   1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 

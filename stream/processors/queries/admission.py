@@ -147,7 +147,8 @@ class Admission:
         if (scanned := streams.texts.scan(events, MAX_EVENT_BYTES)) is None:
             return Rows.of(()), np.arange(len(records))
         taken = scanned.read
-        taken &= streams.columns.plain[scanned.slots]
+        if not streams.all_are_plain:
+            taken &= streams.columns.plain[scanned.slots]
         offsets = (
             records.offsets
             if isinstance(records, RecordColumns)

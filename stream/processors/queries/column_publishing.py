@@ -135,8 +135,9 @@ class ColumnPublisher:
         given = decisions.codes != HALTED
         stream_of = stream_of[given]
         answered = np.bincount(stream_of, minlength=len(slots))
-        last = np.full(len(slots), -1, dtype=np.int64)
-        np.maximum.at(last, stream_of, rows.offsets[given])
+        last = before.last_offset.copy()
+        # Offsets ascend: of a stream's rows the last is written last.
+        last[stream_of] = rows.offsets[given]
         shown = np.where(verdicts.live, before.tops_left - decisions.tops_left, 0)
         some = answered > 0
         first = (before.answered == 0) & some
@@ -147,7 +148,7 @@ class ColumnPublisher:
         ended = verdicts.live & (decisions.tops_left == 0)
         figures: dict[str, npt.NDArray[Any]] = {
             "answered": before.answered + answered,
-            "last_offset": np.where(some, last, before.last_offset),
+            "last_offset": last,
         }
         if shown.any():
             figures["tops"] = before.tops + shown
@@ -155,10 +156,11 @@ class ColumnPublisher:
             figures["state"] = np.where(ended, EXHAUSTED, before.state)
         after = columns.moved_on(slots, before, figures)
         touched = some | ended
-        columns.changed[slots[touched]] = True
         if touched.all():
+            columns.changed[slots] = True
             self._replies.checkpoints(outputs, slots, after)
         else:
+            columns.changed[slots[touched]] = True
             self._replies.checkpoints(outputs, slots[touched])
         # A stream's first answer costs the threshold's share, each ⊤ one more; ⊥s after the first cost nothing.
         self._replies.charges(outputs, slots[first | (shown > 0) | ended])

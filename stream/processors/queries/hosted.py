@@ -54,9 +54,17 @@ class HostedStreams:
         self.terms: list[Terms] = self.terms_table.all
         self.extensions: dict[int, Extensions] = {}
         self._beginnings = 0
+        self._all_are_plain = (0, True)
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def all_are_plain(self) -> bool:
+        """Whether every stream is a sparse vector over trusted values; looked up anew where a stream has begun since."""
+        if self._all_are_plain[0] != self._beginnings:
+            self._all_are_plain = self._beginnings, bool(self.columns.plain[: len(self)].all())
+        return self._all_are_plain[1]
 
     def terms_at(self, slot: int) -> Terms:
         """The terms of a slot's stream."""

@@ -176,6 +176,25 @@ def test_a_query_that_is_read_at_once_says_what_every_parser_reads(log: list[byt
             assert asked == (None if query.threshold is None else repr(query.threshold))
 
 
+def test_a_text_is_plain_unless_any_of_its_bytes_is_not_wherever_it_stands() -> None:
+    names = Names()
+    names.extend([b"alarms"])
+    size = 18
+    texts = [
+        b"a" * place + bytes([byte]) + b"z" * (size - 1 - place) for place in range(size) for byte in range(256)
+    ]
+    with use(kernel()):
+        found = names.scan(
+            spans_of([b'{"id":"%b","stream":"alarms","value":1}' % text for text in texts]), MAX_EVENT_BYTES
+        )
+    assert found is not None
+    plain = [text.isascii() and text.decode().isprintable() and not {*text} & {*b'"\\'} for text in texts]
+    assert found.read.tolist() == plain
+    assert [own for own, is_plain in zip(found.ids, plain, strict=True) if is_plain] == [
+        text for text, is_plain in zip(texts, plain, strict=True) if is_plain
+    ]
+
+
 @pytest.mark.parametrize("threshold", ["", ',"threshold":7.5'])
 def test_ordinary_queries_are_read_at_once_and_others_left(threshold: str) -> None:
     names = Names()
