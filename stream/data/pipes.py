@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 from functools import cache
-from inspect import getmembers, isclass
+from importlib import import_module
+from inspect import isclass
 from select import PIPE_BUF, POLLIN, POLLOUT, poll
 from time import monotonic
 from typing import IO, Any, Final
@@ -31,9 +32,8 @@ _MOST_BATCH_ROWS: Final = 1 << 24
 @cache
 def _kinds() -> frozenset[str]:
     """The names of the types that a column may have."""
-    return frozenset(
-        {"", *(name for name, kind in getmembers(pl.datatypes, isclass) if issubclass(kind, pl.DataType))}
-    )
+    types = filter(isclass, vars(import_module("polars")).values())
+    return frozenset({"", *(one.__name__ for one in types if issubclass(one, pl.DataType))})
 
 
 def row_bytes(source: TableSource) -> int:
