@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stream.accounting.later import betainccinv, betaincinv
+from stream.later import special
 
 Floats = npt.NDArray[np.float64]
 
@@ -18,13 +18,13 @@ def at_least(successes: npt.ArrayLike, trials: int, alpha: float) -> Floats:
     Source: Clopper & Pearson, The use of confidence or fiducial limits, Biometrika 1934.
     """
     seen = _counts(successes, trials, alpha)
-    return np.where(seen == 0, 0.0, betaincinv(np.maximum(seen, 1), trials - seen + 1, alpha))
+    return np.where(seen == 0, 0.0, special.betaincinv(np.maximum(seen, 1), trials - seen + 1, alpha))
 
 
 def at_most(successes: npt.ArrayLike, trials: int, alpha: float) -> Floats:
     """The upper end of Clopper and Pearson's one-sided interval: below the truth with probability at most ``alpha``."""
     seen = _counts(successes, trials, alpha)
-    return np.where(seen == trials, 1.0, betainccinv(seen + 1, np.maximum(trials - seen, 1), alpha))
+    return np.where(seen == trials, 1.0, special.betainccinv(seen + 1, np.maximum(trials - seen, 1), alpha))
 
 
 def _counts(successes: npt.ArrayLike, trials: int, alpha: float) -> npt.NDArray[Any]:

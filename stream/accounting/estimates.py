@@ -19,10 +19,10 @@ from schemas.mechanisms import MAX_UNIVERSE
 from stream.accounting.comparisons import THRESHOLD_PART, Comparisons
 from stream.accounting.composition import rounded_down
 from stream.accounting.hypotheses import WEIGHT_STEPS
-from stream.accounting.later import minimize_scalar
 from stream.accounting.methods import HEADROOM, LARGEST_NOISE, PlanError
 from stream.accounting.setting import Setting
 from stream.accounting.tails import one_sided_reach, two_sided_reach
+from stream.later import optimize
 
 ROWS_PART, NUMBERS_PART, MEASURED_PART = 0.1, 0.3, 0.1
 """Parts of β: that the number of rows, what ⊤s tell, or sums of measured cells are further off than said. The threshold has the rest."""
@@ -237,7 +237,7 @@ def _finished(
 
 def _best_division(task: _Task) -> _Division:
     """The division of what is left that makes the larger of both errors least: of ⊥s, and of the numbers on ⊤s."""
-    found = minimize_scalar(
+    found = optimize.minimize_scalar(
         lambda share: _division(task, share).error,
         bounds=(_LEAST_SHARE, _LARGEST_SHARE),
         method="bounded",

@@ -18,12 +18,12 @@ from stream.accounting.estimate_laws import marginal_law, number_law, opening_la
 from stream.accounting.estimates import NOISES_OF_SLACK, NUMBERS_PART, largest_pair, wide_noises
 from stream.accounting.gaussian import gaussian_delta, least_multiple, rough_epsilon
 from stream.accounting.hypotheses import WEIGHT_STEPS
-from stream.accounting.later import minimize_scalar
 from stream.accounting.laws import normal_reach, reach, variance_of
 from stream.accounting.losses import losses
 from stream.accounting.methods import HEADROOM, LARGEST_NOISE
 from stream.accounting.setting import Setting
 from stream.accounting.tails import each_failure, one_sided_reach
+from stream.later import optimize
 
 _PAIRS = 2
 _MOST_PAIRS = 120
@@ -96,7 +96,7 @@ class _Task:
             # Nothing that is promised depends on the noise of cells measured on ⊤s.
             return at(math.log(factor))
         widest = math.log(_WIDEST)
-        found = minimize_scalar(
+        found = optimize.minimize_scalar(
             lambda log_wider: at(log_wider).error,
             bounds=(-widest, widest),
             method="bounded",

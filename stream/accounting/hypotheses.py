@@ -17,10 +17,10 @@ from schemas import HypothesisCalibration, Pmw, SparsePmw, SparseVectorCalibrati
 from schemas.mechanisms import MAX_ANSWERS, MAX_UNIVERSE
 from stream.accounting.accuracy import AccuracyError
 from stream.accounting.composition import rounded_down
-from stream.accounting.later import minimize_scalar
 from stream.accounting.methods import PlanError, Problem, one_sided, one_sided_rounds, textbook
 from stream.accounting.setting import Setting
 from stream.accounting.tails import two_sided_reach
+from stream.later import optimize
 
 WEIGHT_STEPS = 1024
 """Steps that a row's full weight in a question is divided into."""
@@ -241,7 +241,7 @@ def _best_updates(task: _Task, make: _Make) -> int:
         except (PlanError, AccuracyError):
             return math.inf
 
-    found = minimize_scalar(
+    found = optimize.minimize_scalar(
         error,
         bounds=(math.log(least), math.log(most) + 1e-9),
         method="bounded",
@@ -274,7 +274,7 @@ def _best_division(task: _Task, updates: int, make: _Make) -> _Division:
 
     if task.rows_public:
         return divided(0.0)
-    found = minimize_scalar(
+    found = optimize.minimize_scalar(
         lambda log_part: divided(math.exp(log_part)).error,
         bounds=(math.log(_LEAST_SPLIT), math.log(_LARGEST_SPLIT)),
         method="bounded",

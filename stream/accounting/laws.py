@@ -9,9 +9,9 @@ import math
 from functools import lru_cache
 
 from stream.accounting.gaussian import LEAST_VARIANCE
-from stream.accounting.later import ndtri
 from stream.accounting.sums import laplace_sum_alpha
 from stream.accounting.tails import each_failure, two_sided_reach
+from stream.later import special
 from stream.noise import Gaussian, Symmetric
 
 _ROUNDING = 1.0 + 1e-9
@@ -55,7 +55,7 @@ def sum_alpha(law: Symmetric, terms: int, sums: int, beta: float, *, whole: bool
 
 def normal_reach(failure: float) -> float:
     """How many deviations a normal variable is beyond with at most this probability, on either side; 0 if it may always be."""
-    return max(0.0, -float(ndtri(0.5 * failure)) * _ROUNDING)
+    return max(0.0, -float(special.ndtri(0.5 * failure)) * _ROUNDING)
 
 
 def deviation_of(law: Gaussian) -> float:

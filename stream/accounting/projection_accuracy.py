@@ -13,8 +13,8 @@ from functools import lru_cache
 import numpy as np
 
 from schemas import ReleaseCalibration
-from stream.accounting.later import gammaln, logsumexp, minimize_scalar
 from stream.accounting.sums import least_bound
+from stream.later import optimize, special
 
 NOISE_SHARE = 0.45
 """Share of β that the noise of all answers may fail with."""
@@ -40,13 +40,18 @@ def projected_noise_reach(rate: float, projections: int, cells: int, sums: int, 
     """
     allowed = math.log(2.0 * sums / beta) / projections
     ups = np.arange(cells + 1, dtype=np.float64)
-    log_chances = gammaln(cells + 1.0) - gammaln(ups + 1.0) - gammaln(cells - ups + 1.0) - cells * math.log(2.0)
+    log_chances = (
+        special.gammaln(cells + 1.0)
+        - special.gammaln(ups + 1.0)
+        - special.gammaln(cells - ups + 1.0)
+        - cells * math.log(2.0)
+    )
     signed = cells - 2.0 * ups
 
     def bound(fraction: float) -> float:
         theta = fraction * rate / cells
         log_moments = -np.log1p(-_squared_ratio(theta * np.abs(signed), rate))
-        return (allowed + float(logsumexp(log_chances + log_moments))) / theta
+        return (allowed + float(special.logsumexp(log_chances + log_moments))) / theta
 
     return least_bound(bound)
 
@@ -90,7 +95,7 @@ def norm_bound(rate: float, projections: int, squares: float, beta: float) -> fl
         def bound(tilt: float) -> float:
             return tilt * squares / mean + projections * math.log1p(tilt * (curvature * tilt - 1.0))
 
-        return float(minimize_scalar(bound, bounds=(0.0, _LARGEST_TILT), method="bounded").fun)
+        return float(optimize.minimize_scalar(bound, bounds=(0.0, _LARGEST_TILT), method="bounded").fun)
 
     low = high = max(variance, squares / projections)
     if log_chance(math.inf) > wanted:

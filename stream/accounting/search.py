@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.accounting.accuracy import Layout, alpha_of, failure_bound, negligible
-from stream.accounting.later import minimize, minimize_scalar
+from stream.later import optimize
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def best_answers(layout_for: LayoutFor, start: Split, beta: float) -> Split:
         return alpha_of(layout, 0, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
 
     centre = _logit(start.answers)
-    found = minimize_scalar(
+    found = optimize.minimize_scalar(
         error, bounds=(centre - 2.0, centre + 2.0), method="bounded", options={"xatol": 2e-3, "maxiter": 40}
     )
     return replace(start, answers=_rounded(_fraction(float(found.x))))
@@ -131,7 +131,7 @@ def _least_failure(
     steps = np.array([logit_step, lean_step, *[logit_step] * (len(logits) - 1)])
     simplex = np.vstack([begin, begin + np.diag(steps)])
     options = {"initial_simplex": simplex, "xatol": 2e-3, "fatol": 1e-4, "maxfev": 60 * len(begin)}
-    found = minimize(log_failure, simplex[0], method="Nelder-Mead", options=options)
+    found = optimize.minimize(log_failure, simplex[0], method="Nelder-Mead", options=options)
     return [float(found.x[1]) * alpha, *np.delete(found.x, 1).tolist()]
 
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-from stream.accounting.later import minimize_scalar
 from stream.accounting.tails import sum_reach
+from stream.later import optimize
 
 MOST_EXACT_TERMS = 512
 """Longest sum whose tail is summed up exactly; Chernoff's bound serves beyond."""
@@ -54,7 +54,7 @@ def laplace_sum_alpha(rate: float, terms: int, sums: int, beta: float, *, whole:
 
 def least_bound(bound: Callable[[float], float]) -> float:
     """The least value of a bound that holds at every argument in (0, 1) and has one minimum there."""
-    found = minimize_scalar(bound, bounds=(0.0, 1.0), method="bounded", options={"xatol": _RESOLUTION})
+    found = optimize.minimize_scalar(bound, bounds=(0.0, 1.0), method="bounded", options={"xatol": _RESOLUTION})
     return float(found.fun) * _ROUNDING
 
 

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.accounting.later import betaincc, gammaln
+from stream.later import special
 
 Floats = NDArray[np.float64]
 
@@ -52,9 +52,9 @@ def sum_tail(rate: float, terms: int, at_least: int) -> float:
     """
     used = np.arange(1, terms + 1, dtype=np.float64)
     unused = terms - used
-    log_choose = gammaln(2.0 * terms - used) - gammaln(terms) - gammaln(unused + 1.0)
+    log_choose = special.gammaln(2.0 * terms - used) - special.gammaln(terms) - special.gammaln(unused + 1.0)
     log_weights = log_choose - rate * unused - (terms + unused) * math.log1p(math.exp(-rate))
-    tails: Floats = betaincc(used, at_least + unused, -math.expm1(-rate))
+    tails: Floats = special.betaincc(used, at_least + unused, -math.expm1(-rate))
     return min(1.0, float(np.sum(np.exp(log_weights) * tails)) * _SPECIAL_ROUNDING)
 
 

@@ -18,8 +18,8 @@ from urllib.parse import unquote
 from stream.data.encoding import as_text
 from stream.data.errors import UnreadableError
 from stream.data.parts import DELTA_LOG, DOTS, Names, Part, require_number, require_table_name
-from stream.data.polars import pl
 from stream.extras import needed
+from stream.later import pl
 
 _UNDERSTOOD: Final = {
     "columnMapping",

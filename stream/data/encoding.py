@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from schemas import Bins, Categories, Domain, Integers
 from stream.data.errors import ColumnError
-from stream.data.polars import pl
+from stream.later import pl
 
 CodeArray = npt.NDArray[np.unsignedinteger[Any]]
 Mask = npt.NDArray[np.bool_]

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from stream.data.encoding import CodeArray, Mask, as_text
-from stream.data.polars import pl
 from stream.data.siphash import Words, siphash
+from stream.later import pl
 
 Numbers = npt.NDArray[np.uint32]
 

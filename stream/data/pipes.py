@@ -21,9 +21,9 @@ from schemas import TableSource
 from stream.data.encoding import code_type
 from stream.data.errors import COLUMN_ERRORS, ColumnError, UnreadableError, one_line
 from stream.data.people import NAME_BYTES, NUMBER_BYTES
-from stream.data.polars import pl
 from stream.data.rows import Coded, Gathered, Rows, columns_of
 from stream.data.siphash import Words
+from stream.later import pl
 
 _HEADER_BYTES: Final = 4 << 20
 _MOST_BATCH_ROWS: Final = 1 << 24

@@ -13,8 +13,8 @@ from stream.data.delta import newest_local_parts
 from stream.data.errors import DataError, UnreadableError
 from stream.data.frames import require
 from stream.data.parts import CHANGED, Part, has_changed, local_delta, local_parts, require_size
-from stream.data.polars import pl
 from stream.data.sheets import FileSheet, Sheet
+from stream.later import pl
 
 Stamp = tuple[object, ...]
 """What changes when the data behind a path may have changed; of one item where nothing can be told."""

@@ -15,9 +15,9 @@ from stream.data.frames import Frame, in_memory, require
 from stream.data.growing import GrowingColumn
 from stream.data.people import Numbers, People, PeopleNumbers
 from stream.data.places import sheets_of
-from stream.data.polars import pl
 from stream.data.sheets import Sheet
 from stream.data.siphash import Words
+from stream.later import pl
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from stream.data.errors import UnreadableError
 from stream.data.parts import Part
-from stream.data.polars import pl
+from stream.later import pl
 
 BATCH_ROWS: Final = 1 << 16
 SURPLUS: Final = "\0surplus"

@@ -1,0 +1,27 @@
+"""Packages that are imported when something of them is first used: services start without, and may never need them.
+
+A worker whose streams ask no table gives polars no time and no memory; who plans nothing waits for nothing of SciPy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import polars as pl
+    from scipy import optimize, special
+else:
+
+    class _Later:
+        def __init__(self, module: str) -> None:
+            self._module = module
+
+        def __getattr__(self, name: str) -> Any:
+            found = getattr(import_module(self._module), name)
+            setattr(self, name, found)
+            return found
+
+    pl, optimize, special = map(_Later, ("polars", "scipy.optimize", "scipy.special"))
+
+__all__ = ["optimize", "pl", "special"]
