@@ -1,9 +1,10 @@
 """Reading record batches without ever holding more than a bound of what they unfold to.
 
 A batch of a few kilobytes can hold gigabytes, or a million records; a client library unfolds it first and looks then. Here
-each batch is unfolded into a space of fixed size, and what does not fit is given as one record that says so
-(`stream.processors.unread`), in its place among the others. Importing `stream.kafka.clients` puts this under every consumer
-of the process.
+each batch is unfolded into a space of fixed size. One that does not fit is unfolded into a larger space, as often as it takes to
+hand its records out a few at a time: each is judged by itself, whatever else its batch holds. What does not fit there either is
+given as one record that says so (`stream.processors.unread`), in its place among the others. Importing `stream.kafka.clients` puts
+this under every consumer of the process.
 """
 
 from __future__ import annotations
@@ -26,15 +27,21 @@ from stream.kafka.framing import (
     COUNT,
     HEADER_BYTES,
     LEGACY_VALUE,
+    MAX_TIMESTAMP,
     BrokenBatchError,
+    Place,
     Read,
     parse,
+    parse_from,
 )
 from stream.processors.rejections import Rejection
 from stream.processors.unread import (
     BROKEN,
     MAX_HEADERS,
+    MAX_RECORD_BYTES,
     MAX_RECORDS,
+    MOST_UNFOLDED_BYTES,
+    RECORD_TOO_LARGE,
     TOO_LARGE,
     TOO_MANY_HEADERS,
     TOO_MANY_RECORDS,
@@ -47,6 +54,10 @@ HANDED_BYTES: Final = UNFOLDED_BYTES
 """Once so much has been unfolded of one fetch of a partition, its remaining batches are fetched again later."""
 NATIVE_BYTES: Final = 1024 * 1024
 """Largest batch that the client library reads: it makes all headers of a record before anybody can count them."""
+COLUMN_RECORDS: Final = 100_000
+"""Most records of a batch that are read into columns at once: their number is its writer's word."""
+TURN_RECORDS: Final = 50_000
+"""Most records that a batch hands out in one turn where it takes several."""
 SHOWN_BYTES: Final = 4096
 """What a dead letter shows of a batch that was not read."""
 
@@ -142,7 +153,7 @@ class BoundedBatch:
     def unfolded(self) -> tuple[memoryview, slice] | None:
         """A buffer, and where in it the batch stands, not compressed; None where its records are to be had one by one only."""
         raw = self._raw
-        if raw[16] < 2 or not 0 < self.count <= MAX_RECORDS:
+        if raw[16] < 2 or not 0 < self.count <= COLUMN_RECORDS:
             return None
         if not raw[ATTRIBUTES] & _CODEC_MASK:
             return self.data, self.place
@@ -168,15 +179,15 @@ class BoundedBatch:
             yield self._unread(TOO_MANY_RECORDS)
             return
         if (plain := self._plain()) is None:
-            yield self._unread(TOO_LARGE)
+            yield from self._in_turns()
             return
         batch = self._batch if plain is self._raw else DefaultRecordBatch(plain)
         seen = self.base_offset - 1
         if len(plain) <= NATIVE_BYTES:
             try:
                 for record in batch:
-                    if record.offset <= seen:
-                        break  # aiokafka reads a record's attributes as a number of any length.
+                    if not seen < record.offset < self.next_offset:
+                        break  # aiokafka looks at no bounds, and reads a record's attributes as a number of any length.
                     seen = record.offset
                     yield record if len(record.headers) <= MAX_HEADERS else _with_few_headers(record)
                 else:
@@ -189,6 +200,40 @@ class BoundedBatch:
                 yield record
         except BrokenBatchError:
             yield self._unread(BROKEN, first=seen + 1)
+
+    def _in_turns(self) -> Iterator[Any]:
+        """Its records a few at a time, unfolded anew for each turn: in between nothing is held of it but its own bytes."""
+        place, seen, is_over = Place(), self.base_offset - 1, False
+        while not is_over:
+            if (plain := self._plain_for_a_turn()) is None:
+                yield self._unread(TOO_LARGE)
+                return
+            rest = parse_from(place, self._raw, plain, seen + 1, MAX_RECORD_BYTES)
+            turn: list[Read] = []
+            handed = 0
+            try:
+                while len(turn) < TURN_RECORDS and handed < UNFOLDED_BYTES:
+                    before = place.size
+                    record, place = next(rest)
+                    seen = record.offset
+                    if isinstance(record.value, Unread) and record.value.rejection is RECORD_TOO_LARGE:
+                        turn.append(self._unread(RECORD_TOO_LARGE, seen, seen))
+                    else:
+                        turn.append(record)
+                        handed += place.size - before
+            except StopIteration:
+                is_over = True
+            except BrokenBatchError:
+                turn.append(self._unread(BROKEN, seen + 1))
+                is_over = True
+            del plain, rest
+            self._fetched.unfolded(handed)
+            yield from turn
+
+    def _plain_for_a_turn(self) -> memoryview | None:
+        """What its records unfold to, in a space that goes when they do; None if they do not unfold there either."""
+        space = memoryview(bytearray(MOST_UNFOLDED_BYTES))
+        return unfold(_CODEC_MASK & self._raw[ATTRIBUTES], self._raw[HEADER_BYTES:], space)
 
     def _legacy(self) -> Iterator[Any]:
         """Records of the formats before Kafka 0.11: one, or a compressed set of them as the value of one."""
@@ -205,28 +250,34 @@ class BoundedBatch:
         except _UNREADABLE:
             yield self._unread(BROKEN)
 
-    def _unread(self, rejection: Rejection, first: int | None = None) -> Read:
+    def _unread(self, rejection: Rejection, first: int | None = None, last: int | None = None) -> Read:
+        """What stands for its records from the first to the last of these offsets, stamped as they are."""
         raw = self._raw
         codec = raw[ATTRIBUTES if raw[16] >= 2 else LEGACY_VALUE.attributes] & _CODEC_MASK
         batch = UnreadBatch(
             first=self.base_offset if first is None else first,
-            last=self.next_offset - 1,
+            last=self.next_offset - 1 if last is None else last,
             codec=_CODECS[codec] if codec < len(_CODECS) else "unknown",
             length=len(raw),
             digest=blake3(raw).hexdigest(),
         )
-        return Read(batch.last, 0, 0, None, Unread(bytes(raw[:SHOWN_BYTES]), rejection, batch), [])
+        is_stamped = raw[16] >= 2 and bool(raw[ATTRIBUTES] & APPEND_TIME)
+        stamp = int.from_bytes(raw[MAX_TIMESTAMP], "big", signed=True) if is_stamped else 0
+        unread = Unread(bytes(raw[:SHOWN_BYTES]), rejection, batch)
+        return Read(batch.last, stamp, int(is_stamped), None, unread, [])
 
 
-def unfold(codec: int, data: memoryview) -> memoryview | None:
-    """What compressed bytes unfold to, until the next call in this thread; None if that is too much, or nothing.
+def unfold(codec: int, data: memoryview, place: memoryview | None = None) -> memoryview | None:
+    """What compressed bytes unfold to; None if there is too little place for it, or if it is nothing.
 
-    It takes memory for `UNFOLDED_BYTES` once, whatever the bytes say of their content.
+    Without a ``place`` it takes memory for `UNFOLDED_BYTES` once, whatever the bytes say of their content, and what stands there is
+    good until the next call in this thread.
     """
-    space = getattr(_space, "buffer", None)
-    if space is None:
-        space = _space.buffer = bytearray(UNFOLDED_BYTES)
-    place = memoryview(space)
+    if place is None:
+        space = getattr(_space, "buffer", None)
+        if space is None:
+            space = _space.buffer = bytearray(UNFOLDED_BYTES)
+        place = memoryview(space)
     try:
         match codec:
             case 1:

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from aiokafka.record.util import calc_crc32c
 
+from stream.kafka.batches import COLUMN_RECORDS
 from stream.kafka.clients import Batch, Producer
 from stream.kafka.transactional import TransactionalProducer
 from stream.kernel import RecordWriter, Spans, compiled, spans_of
 from stream.processors.base import Message, Messages
 from stream.processors.columns import MessageColumns
-from stream.processors.unread import MAX_RECORDS
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _BEHIND_LENGTH: Final = 12
@@ -45,7 +45,7 @@ def _appended(producer: Producer, messages: Messages, timestamp: int) -> Iterato
     batch = producer.create_batch()
     for number, (key, value, headers) in enumerate(messages, 1):
         listed = list(headers) if headers else _NO_HEADERS
-        full = number % MAX_RECORDS == 0
+        full = number % COLUMN_RECORDS == 0
         if full or batch.append(timestamp=timestamp, key=key, value=value, headers=listed) is None:
             yield batch
             batch = producer.create_batch()
@@ -102,12 +102,12 @@ def framed(messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[Fra
     largest = _OVERHEAD + max(_longest(keys) + _longest(values) for keys, values in parts)
     total = sum(int(keys.size.sum() + values.size.sum()) + (_OVERHEAD + 2) * len(keys) for keys, values in parts)
     room = min(batch_bytes - _HEADER.size, total)
-    writer = RecordWriter(room, MAX_RECORDS - 1, largest)
+    writer = RecordWriter(room, COLUMN_RECORDS - 1, largest)
     for keys, values in parts:
         first = 0
         while (first := first + writer.write(first, keys, values)) < len(values):
             yield FramedBatch(writer, timestamp)
-            writer = RecordWriter(room, MAX_RECORDS - 1, largest)
+            writer = RecordWriter(room, COLUMN_RECORDS - 1, largest)
     yield FramedBatch(writer, timestamp)
 
 

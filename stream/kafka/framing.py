@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from stream.processors.rejections import Rejection
-from stream.processors.unread import BAD_NAME, MAX_HEADERS, TOO_MANY_HEADERS, Unread
+from stream.processors.unread import BAD_NAME, MAX_HEADERS, RECORD_TOO_LARGE, TOO_MANY_HEADERS, Unread
 
 HEADER_BYTES: Final = 61
 """What stands in front of a batch's records."""
@@ -19,6 +20,8 @@ COUNT: Final = slice(57, 61)
 """Place of the number of records."""
 APPEND_TIME: Final = 0x08
 _LONGEST_VARINT: Final = 10
+
+Bytes = bytes | memoryview
 
 
 class BrokenBatchError(ValueError):
@@ -56,6 +59,13 @@ class LegacyValue:
 LEGACY_VALUE: Final = LegacyValue()
 
 
+class Place(NamedTuple):
+    """A place between two records of a batch: how many come before it, and how many bytes."""
+
+    records: int = 0
+    size: int = 0
+
+
 def parse(batch: memoryview, following: int) -> Iterator[Read]:
     """The records from an offset on of a batch that is not compressed; `Unread` is the value of those to be refused.
 
@@ -64,37 +74,47 @@ def parse(batch: memoryview, following: int) -> Iterator[Read]:
     Raises:
         BrokenBatchError: what comes next is no record.
     """
-    data = bytes(batch[HEADER_BYTES:])
+    return (record for record, _ in parse_from(Place(), batch, bytes(batch[HEADER_BYTES:]), following))
+
+
+def parse_from(
+    start: Place, batch: memoryview, data: Bytes, following: int, largest: int = sys.maxsize
+) -> Iterator[tuple[Read, Place]]:
+    """The same from a place in the batch's ``data`` on, each with the place behind it.
+
+    Of a record of more bytes than the ``largest`` nothing is kept: its value is an empty `Unread`.
+    """
     base = int.from_bytes(batch[:8], "big")
     first_timestamp = int.from_bytes(batch[FIRST_TIMESTAMP], "big", signed=True)
     appended = int.from_bytes(batch[MAX_TIMESTAMP], "big") if batch[ATTRIBUTES] & APPEND_TIME else None
     last = int.from_bytes(batch[LAST_DELTA], "big")
-    place = 0
-    for _ in range(int.from_bytes(batch[COUNT], "big", signed=True)):
-        length, start = _varint(data, place, len(data))
-        place = start + length
+    place = start.size
+    for number in range(start.records, int.from_bytes(batch[COUNT], "big", signed=True)):
+        length, begin = _varint(data, place, len(data))
+        place = begin + length
         if length <= 0 or place > len(data):
             raise BrokenBatchError
-        timestamp, position = _varint(data, start + 1, place)
+        timestamp, position = _varint(data, begin + 1, place)
         delta, position = _varint(data, position, place)
         if not 0 <= delta <= last:
             raise BrokenBatchError
         if base + delta < following:
             continue
-        key, position = _sized(data, position, place)
-        value, position = _sized(data, position, place)
-        headers, unread = _headers(data, position, place)
-        yield Read(
-            base + delta,
-            first_timestamp + timestamp if appended is None else appended,
-            0 if appended is None else 1,
-            key,
-            value if unread is None or value is None else Unread(value, unread),
-            headers,
-        )
+        key: bytes | None = None
+        headers: list[tuple[str, bytes | None]] = []
+        if length > largest:
+            value: bytes | None = Unread(b"", RECORD_TOO_LARGE)
+        else:
+            key, position = _sized(data, position, place)
+            value, position = _sized(data, position, place)
+            headers, unread = _headers(data, position, place)
+            value = value if unread is None or value is None else Unread(value, unread)
+        stamp = first_timestamp + timestamp if appended is None else appended
+        read = Read(base + delta, stamp, 0 if appended is None else 1, key, value, headers)
+        yield read, Place(number + 1, place)
 
 
-def _headers(data: bytes, position: int, end: int) -> tuple[list[tuple[str, bytes | None]], Rejection | None]:
+def _headers(data: Bytes, position: int, end: int) -> tuple[list[tuple[str, bytes | None]], Rejection | None]:
     count, position = _varint(data, position, end)
     if count < 0:
         raise BrokenBatchError
@@ -117,16 +137,16 @@ def _headers(data: bytes, position: int, end: int) -> tuple[list[tuple[str, byte
     return headers, unread
 
 
-def _sized(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+def _sized(data: Bytes, position: int, end: int) -> tuple[bytes | None, int]:
     length, position = _varint(data, position, end)
     if length < 0:
         return None, position
     if length > end - position:
         raise BrokenBatchError
-    return data[position : position + length], position + length
+    return bytes(data[position : position + length]), position + length
 
 
-def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """A number in zigzag, seven bits a byte, and where it ends."""
     number = 0
     for shift in range(_LONGEST_VARINT):

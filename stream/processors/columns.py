@@ -108,7 +108,9 @@ def size_of(records: Sequence[Any]) -> int:
     if isinstance(records, RecordColumns):
         return int(records.keys.size.sum() + records.values.size.sum())
     return sum(
-        len(one.key or b"") + len(one.value or b"") + sum(len(name) + len(text) for name, text in one.headers)
+        len(one.key or b"")
+        + len(one.value or b"")
+        + sum(len(name) + len(text or b"") for name, text in one.headers)  # a header may have no value
         for one in records
     )
 

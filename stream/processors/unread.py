@@ -8,9 +8,17 @@ from typing import Final, Self
 from stream.processors.rejections import Rejection
 
 UNFOLDED_BYTES: Final = 4 * 1024 * 1024
-"""Most that a compressed batch may unfold to: as much as the largest message of any topic that a service reads."""
-MAX_RECORDS: Final = 100_000
-"""Most records of a batch: about so many of the smallest questions unfold to the bound above."""
+"""What is unfolded of a batch at a time, as much as the largest message of any topic that a service reads: larger ones take their turns."""
+MOST_UNFOLDED_BYTES: Final = 64 * 1024 * 1024
+"""Most that a compressed batch may unfold to.
+
+A batch is refused whole beyond it, with the events of everybody in it, so that no producer's usual batch may come near: whose event
+made it larger would decide about other people's.
+"""
+MAX_RECORDS: Final = 1_000_000
+"""Most records of a batch: about so many of the smallest events unfold to the bound above."""
+MAX_RECORD_BYTES: Final = 128 * 1024
+"""Largest record that is read in a batch that takes turns: twice what the largest event may have."""
 MAX_HEADERS: Final = 64
 """Most headers of a record. Each takes some hundred bytes of memory, and two of Kafka's."""
 
@@ -21,7 +29,12 @@ TOO_MANY_RECORDS = Rejection(
 )
 TOO_LARGE = Rejection(
     "unreadable",
-    f"batch: does not unfold, or to more than {UNFOLDED_BYTES // 1024**2} MiB; have the producer send smaller ones",
+    f"batch: does not unfold, or to more than {MOST_UNFOLDED_BYTES // 1024**2} MiB; have the producer send smaller ones",
+)
+RECORD_TOO_LARGE = Rejection(
+    "unreadable",
+    f"record: more than {MAX_RECORD_BYTES // 1024} KiB in a batch that unfolds to more than {UNFOLDED_BYTES // 1024**2} MiB; "
+    "have the producer send smaller ones",
 )
 BROKEN = Rejection("unreadable", "batch: what follows in it is not laid out as Kafka's records are")
 

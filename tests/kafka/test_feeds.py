@@ -16,6 +16,8 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from schemas.rejected import HEADER_PREFIX
 from stream.kafka.processes import Service
 from stream.kafka.security import admin_client
+from stream.processors.unread import MAX_RECORDS
+from tests import bombs
 from tests.chaos.checker import committed
 from tests.chaos.ground import Ground
 from tests.chaos.live import PARTITIONS, Live, live_topic
@@ -60,6 +62,10 @@ async def test_windows_close_by_the_brokers_clock_where_people_are_silent_too(gr
     try:
         await topic.send(int(time.time() * 1000), 3000, 60)
         await topic.settled(begins + 8000)
+        # What cannot be read has the broker's stamp all the same, and a header need not have a value.
+        for built in (bombs.large_value(9), bombs.large_value(400), bombs.tiny_records(MAX_RECORDS + 1)):
+            await bombs.send(ground.settings.bootstrap, topic.source.topic, 0, built)
+        await topic.producer.send_and_wait(topic.source.topic, b"{", partition=0, headers=[("name", None)])
         # Nobody has sent anything for a while, and then somebody does.
         await topic.send(int(time.time() * 1000), 3000, 60)
         await topic.settled(int(time.time() * 1000) - 1000)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from sotto import AsyncClient
 from stream.kafka.keyed import worker
@@ -111,3 +112,43 @@ async def test_an_event_whose_header_name_is_no_text_is_refused_alone(
     assert (letter.key, letter.value) == (b"ward", events[2])
     assert dict(letter.headers)["__connect.errors.offset"] == b"3"
     assert b"UTF-8" in dict(letter.headers)["__connect.errors.exception.message"]
+
+
+@pytest.mark.parametrize("topic", ["queries", "requests"])
+async def test_a_header_without_a_value_stops_nobody(
+    topic: str, settings: Settings, client: AsyncClient, start: StartService
+) -> None:
+    services = [start("budget"), start("worker")]
+    await client.register(FEED)
+    await client.open(spec("ward"))
+    partition = partition_of(b"ward", client.topics.partitions) if topic == "queries" else 0
+    event = json.dumps({"id": "headed", "stream": "ward", "value": 1.0}).encode()
+    async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap) as producer:
+        place = getattr(client.topics, topic)
+        await producer.send_and_wait(place, event, key=b"ward", partition=partition, headers=[("name", None)])
+    last = await client.ask({"id": "last", "stream": "ward", "value": 1.0}, outcomes=True)
+    assert last.outcome == "below"
+    assert (await client.open(spec("later"))).outcome == "opened"
+    if topic == "queries":
+        answered = await committed(settings, client.topics.answers, partition)
+        assert [json.loads(one.value or b"")["id"] for one in answered] == ["headed", "last"]
+    assert not [service for service in services if "partition starts over" in service.log.read_text()]
+
+
+async def test_an_offset_beyond_its_batch_is_refused_and_moves_no_position(
+    settings: Settings, client: AsyncClient, start: StartService
+) -> None:
+    """A position beyond the topic's end would seem to have gone back at the next question, and halt streams for good."""
+    start("budget")
+    worker = start("worker")
+    await client.register(FEED)
+    await client.open(spec("ward"))
+    partition = partition_of(b"ward", client.topics.partitions)
+    event = json.dumps({"id": "far", "stream": "ward", "value": 1.0}).encode()
+    built = bombs.batch([bombs.record(1_000_000, b"ward", event)], 1, "none")
+    for number in range(2):
+        assert (await client.ask({"id": f"{number}", "stream": "ward", "value": 1.0})).outcome == "below"
+        await bombs.send(settings.bootstrap, client.topics.queries, partition, built)
+    assert (await client.ask({"id": "last", "stream": "ward", "value": 1.0})).outcome == "below"
+    assert len(await committed(settings, client.topics.rejected, partition)) == 2
+    assert "went back" not in worker.log.read_text()

@@ -21,8 +21,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.kafka import batches, clients
+from stream.kafka.batches import TURN_RECORDS
 from stream.kafka.framing import parse
-from stream.processors.unread import MAX_HEADERS, MAX_RECORDS, UNFOLDED_BYTES, Unread
+from stream.processors.unread import (
+    MAX_HEADERS,
+    MAX_RECORD_BYTES,
+    MAX_RECORDS,
+    MOST_UNFOLDED_BYTES,
+    UNFOLDED_BYTES,
+    Unread,
+)
 from tests import bombs
 
 PLACE = TopicPartition("queries", 0)
@@ -102,7 +110,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "9 MB, lz4": lambda: bombs.large_value(9, "lz4"),
     "9 MB, snappy": lambda: bombs.large_value(9, "snappy"),
     "900 times 1 MB": lambda: bombs.large_values(900),
-    "a million records": cache(lambda: bombs.tiny_records(1_000_000)),
+    "more than a million records": cache(lambda: bombs.tiny_records(MAX_RECORDS + 1)),
 }
 
 
@@ -127,13 +135,82 @@ def test_a_bomb_is_one_record_that_names_what_was_not_read_and_the_neighbours_ar
 
 def test_the_bound_is_where_it_is_said_to_be() -> None:
     """Up to the last byte, and not one more."""
-    frame = len(b"".join(bombs.long_record(0, UNFOLDED_BYTES - 100))) - (UNFOLDED_BYTES - 100)
-    for length, is_read in ((UNFOLDED_BYTES - frame, True), (UNFOLDED_BYTES - frame + 1, False)):
-        [one], _ = read(bombs.batch(bombs.long_record(0, length), 1))
-        assert isinstance(one.value, Unread) is not is_read
-    for count, is_read in ((MAX_RECORDS, True), (MAX_RECORDS + 1, False)):
-        found, _ = read(bombs.tiny_records(count, "none"))
-        assert (len(found) == count) is is_read
+    most = b"".join(piece for delta in range(670) for piece in bombs.long_record(delta, bombs.MEGABYTE // 10))
+    left = MOST_UNFOLDED_BYTES - len(most)
+    frame = len(b"".join(bombs.long_record(670, left - 100))) - (left - 100)
+    for length, is_read in ((left - frame, True), (left - frame + 1, False)):
+        built = bombs.batch([most, *bombs.long_record(670, length)], 671, level=1)
+        assert isinstance(first_of(built).value, Unread) is not is_read
+    for records, is_read in ((MAX_RECORDS, True), (MAX_RECORDS + 1, False)):
+        assert isinstance(first_of(bombs.tiny_records(records, "none")).value, Unread) is not is_read
+
+
+def first_of(data: bytes) -> Any:
+    return next(iter(fetcher.MemoryRecords(data).next_batch()))
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_no_record_decides_about_the_others_of_its_batch(codec: str) -> None:
+    others = [bombs.record(delta, b"p%d" % delta, b"%d" % delta) for delta in range(1000)]
+    for size in (10, 2 * MAX_RECORD_BYTES, 5 * bombs.MEGABYTE):
+        pieces = [*others[:500], *bombs.long_record(500, size), *others[501:]]
+        found, following = read(bombs.batch(pieces, 1000, codec, level=1))
+        assert [one.offset for one in found] == list(range(1000))
+        assert following == 1000
+        large = found.pop(500)
+        assert [(one.key, one.value) for one in found] == [
+            (b"p%d" % delta, b"%d" % delta) for delta in range(1000) if delta != 500
+        ]
+        if size < 5 * bombs.MEGABYTE:
+            assert bytes(large.value) == b"a" * size
+        else:
+            assert (large.value.batch.first, large.value.batch.last) == (500, 500)
+            assert "128 KiB" in large.value.rejection.message
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_a_batch_that_takes_several_turns_is_read_whole_and_in_order(codec: str) -> None:
+    values = [b"%d" % number + b"a" * (number % 5 * 600) for number in range(TURN_RECORDS // 5)]
+    few = [bombs.record(delta, b"ward", value, [(b"name", b"x")]) for delta, value in enumerate(values)]
+    many = [bombs.record(delta, None, b"%d" % delta) for delta in range(2 * TURN_RECORDS)]
+    for pieces in (few, [*many, *bombs.long_record(len(many), UNFOLDED_BYTES)]):
+        data = bombs.batch(pieces, len(few) if pieces is few else len(many) + 1, codec, level=1)
+        found: list[Any] = []
+        while not found or (found[-1].offset < len(pieces) - 1 and len(found) < len(many)):
+            more, following = read(data, position=found[-1].offset + 1 if found else 0)
+            found += more
+            assert following == found[-1].offset + 1
+        assert [one.offset for one in found[: len(pieces)]] == list(range(len(found[: len(pieces)])))
+        expected = values if pieces is few else [b"%d" % delta for delta in range(len(many))]
+        assert [one.value for one in found][: len(expected)] == expected
+
+
+@pytest.mark.parametrize("size", [10, 5 * bombs.MEGABYTE])
+def test_what_is_broken_in_a_large_batch_is_refused_from_there_on(size: int) -> None:
+    pieces = [bombs.record(0, b"ward", b"0"), *bombs.long_record(1, size), b"\x01", bombs.record(3, b"ward", b"3")]
+    found, following = read(bombs.batch(pieces, 4, level=1))
+    assert [one.offset for one in found] == [0, 1, 3]
+    assert (found[2].value.batch.first, found[2].value.batch.last) == (2, 3)
+    assert following == 4
+
+
+@pytest.mark.parametrize("name", ["400 MB in a value", "more than a million records"])
+def test_what_stands_for_a_batch_is_stamped_as_its_records_are(name: str) -> None:
+    """A feed whose clock is the broker's would take it for an event with its writer's time otherwise."""
+    built = bytearray(BOMBS[name]())
+    assert (first_of(bytes(built)).timestamp, first_of(bytes(built)).timestamp_type) == (0, 0)
+    built[22] |= 8
+    built[35:43] = (1234).to_bytes(8, "big")
+    assert (first_of(_checked(built)).timestamp, first_of(_checked(built)).timestamp_type) == (1234, 1)
+
+
+def test_an_offset_beyond_the_batch_is_broken_whoever_reads_it() -> None:
+    """A position behind it would lie beyond the topic's end."""
+    pieces = [bombs.record(0, b"ward", b"0"), bombs.record(1_000_000, b"ward", b"1")]
+    found, following = read(bombs.batch(pieces, 2, "none"))
+    assert [one.offset for one in found] == [0, 1]
+    assert found[1].value.batch.first == 1
+    assert following == 2
 
 
 def test_what_one_fetch_hands_out_is_bounded_and_the_rest_is_fetched_again() -> None:
@@ -230,6 +307,9 @@ def test_a_window_of_128_megabytes_is_not_filled() -> None:
     block = (128 * 1024 << 3 | 2).to_bytes(3, "little") + b"a"
     frame = bytes.fromhex("28b52ffd0088") + block * 4000 + bytes.fromhex("010000")
     assert batches.unfold(4, memoryview(frame)) is None
+    built = bytearray(bombs.batch([frame], 1, "none"))
+    built[22] |= 4
+    assert isinstance(first_of(_checked(built)).value, Unread)
 
 
 _PEAK = """
@@ -258,4 +338,4 @@ def test_reading_bombs_takes_no_more_memory_than_the_bound(tmp_path: Any) -> Non
         path.write_bytes(made)
         names.append(str(path))
     printed = subprocess.run([sys.executable, "-c", _PEAK, *names], capture_output=True, text=True, check=True)
-    assert int(printed.stdout) < 3 * UNFOLDED_BYTES // 1024
+    assert int(printed.stdout) < (MOST_UNFOLDED_BYTES + 3 * UNFOLDED_BYTES) // 1024
