@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import msgspec
+
 from schemas import (
+    MAX_EVENT_BYTES,
     MAX_GROUPS,
     AboveThreshold,
     EventsSource,
@@ -29,6 +32,7 @@ from stream.accounting.refusals import RefusedError, require_monotone_counts
 from stream.accounting.setting import Movement, Setting
 from stream.accounting.totals import require_total
 from stream.data import PredicateError, PredicateParser
+from stream.labels import values_of
 from stream.mechanisms.ranges import LARGEST_NUMBER
 
 _DAY_MS: Final = 86_400_000
@@ -47,6 +51,10 @@ It is a year of seconds three times over: replays go on where marks tell, and th
 """
 PAST_PERIODS: Final = 100_000
 """And so many periods, each of which begins an account."""
+_QUESTION_BYTES: Final = 512
+"""More than a window's question has beside its numbers and its group: id, stream and window."""
+_NUMBER_BYTES: Final = 40
+"""More than a count or sum has digits: 2⁶³ events of 10¹⁵ each."""
 
 
 def require_declared(source: Source) -> None:
@@ -181,6 +189,7 @@ def setting_of_events(spec: StreamSpec, source: EventsSource) -> Setting:
     groups = _groups(standing, source)
     _require_totals(standing, source)
     if isinstance(mechanism, RunningCount):
+        _require_askable(standing, source, numbers=MAX_CANDIDATES)
         return _setting_of_horizon(source, standing, groups)
     moved = movement(source, standing, groups)
     _require_fitting(mechanism, standing)
@@ -193,6 +202,7 @@ def setting_of_events(spec: StreamSpec, source: EventsSource) -> Setting:
                 "attributes, or use laplace"
             )
     else:
+        _require_askable(standing, source, numbers=1)
         _require_one_window(spec, groups)
         moved = Movement(moved.each, moved.each, 1, 1)
     return Setting(
@@ -253,6 +263,19 @@ def _groups(standing: StandingQuery, source: EventsSource) -> int:
             f"standing.by: its {groups:,} groups exceed {MAX_GROUPS:,}; group by fewer or smaller attributes"
         )
     return groups
+
+
+def _require_askable(standing: StandingQuery, source: EventsSource, *, numbers: int) -> None:
+    """Refuse a stream whose questions may be too large for an event: then what was counted would decide whether one is answered."""
+    group = sum(
+        max(len(msgspec.json.encode({name: value})) for value in values_of(source.attributes[name]))
+        for name in standing.by
+    )
+    if (most := _QUESTION_BYTES + _NUMBER_BYTES * numbers + group) > MAX_EVENT_BYTES:
+        raise RefusedError(
+            f"standing.by: a question with the longest names and values of a group may have {most:,} bytes, and an event has at most "
+            f"{MAX_EVENT_BYTES:,}; group by fewer attributes, or declare them with shorter names and values"
+        )
 
 
 def _require_fitting(mechanism: Mechanism, standing: StandingQuery) -> None:

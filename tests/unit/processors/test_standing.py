@@ -72,6 +72,33 @@ def test_what_does_not_go_together_is_refused_with_its_field(driver: Driver, cas
     assert driver.list_streams() == []
 
 
+LONG = {"\N{GRINNING FACE}" * 126 + f"{number}": ["\x01" * 256] for number in range(8)}
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "most"),
+    [({"kind": "laplace", "answers": 100_000}, 7), ({"kind": "running_count", "steps": 24}, 2)],
+)
+def test_no_count_decides_whether_its_question_is_small_enough(mechanism: dict[str, Any], most: int) -> None:
+    driver = Driver(KEY)
+    driver.register(flights(attributes=LONG, clock="marks", total=9))
+    spec = standing(
+        mechanism=mechanism,
+        expected_queries=100_000,
+        begins="1970-01-01T00:00:00Z",
+        where=None,
+        window={"size": "1h"},
+    )
+    spec["standing"]["by"] = list(LONG)[: most + 1]
+    with pytest.raises(Refused, match=r"standing\.by: a question .* may have .* bytes"):
+        driver.open(spec)
+    spec["standing"]["by"] = list(LONG)[:most]
+    driver.open(spec)
+    driver.advance("flights", "1970-01-01T02:00:00Z")
+    asked = [one.value or b"" for one in driver.records(driver.topics.queries)]
+    assert max(map(len, asked)) + 40 * (256 if mechanism["kind"] == "running_count" else 1) <= 16_384
+
+
 def test_a_tables_histogram_is_released_once() -> None:
     driver = Driver(KEY)
     table = {"source": "t", "kind": "table", "path": "-", "neighbors": "add-remove", "epsilon": 9}
