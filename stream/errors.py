@@ -63,8 +63,11 @@ class Unknown(SottoError, LookupError):
     """There is no such source or stream."""
 
 
-class Invalid(SottoError, ValueError):
-    """A question or definition that the contract does not take; the message names the field."""
+class Invalid(_Unanswered, ValueError):
+    """A question or definition that the contract does not take; the message names the field.
+
+    Of many questions, ``results`` are the answers that came to those asked before it, and ``unanswered`` the others of these.
+    """
 
 
 class Unreachable(_Unanswered, ConnectionError):

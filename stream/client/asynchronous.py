@@ -189,6 +189,11 @@ class AsyncClient(PublishCalls, BudgetCalls):
         """Ask many questions at once: ``await`` gives all results in the same order, ``async for`` each as it comes.
 
         What is rejected or halted is a result like others. Each has ``timeout`` seconds.
+
+        Raises:
+            Invalid: a question is none. Nothing was asked, or of questions that are read as they are asked those before it: its
+                ``results`` are their answers, which ``async for`` has given by then.
+            Timeout, Unreachable: answers did not come; ``results`` has those that did.
         """
         return Asked(partial(self._publish, fields={}, timeout=timeout, headers=()), questions)
 

@@ -149,7 +149,10 @@ class Client:
         return self._do(AsyncClient.ask, question, timeout=timeout, outcomes=outcomes, headers=headers, **fields)
 
     def ask_many(self, questions: Iterable[Question], *, timeout: float | None = ANSWER_TIMEOUT) -> Results:
-        """Ask many questions at once and give their results in the same order; rejected and halted ones among them."""
+        """Ask many questions at once and give their results in the same order; rejected and halted ones among them.
+
+        Invalid if a question is none; nothing was asked then.
+        """
         return self._do(_all_of, questions, timeout)
 
     def sql(self, statement: str, *, timeout: float | None = ANSWER_TIMEOUT, outcomes: bool = False) -> Table:

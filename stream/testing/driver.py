@@ -92,6 +92,7 @@ class Driver(Requesting, WatchCalls):
     ) -> Results:
         """Ask many questions and give their results in the same order, rejected and halted ones among them.
 
+        Invalid if a question is none; nothing was asked then.
         Raw bytes go out as they are, to the partition of the stream they name; those without a readable id and stream
         have no answer.
         """

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError
 
-from sotto import AsyncClient, Query, Unreachable
+from sotto import AsyncClient, Invalid, Query, Unreachable
 from stream.client.connection import Connection
 from stream.processors.base import Record
 
@@ -98,4 +99,81 @@ async def test_no_answer_is_waited_for_to_a_question_that_was_not_sent(monkeypat
         await asyncio.wait_for(client.ask("ward", value=1.0), 0.05)
     await asyncio.sleep(0)
     assert client._listener._waiting == {}
+    await client.disconnect()
+
+
+WRONG: list[dict[str, Any]] = [
+    {"id": "0", "stream": "ward", "value": 1.0},
+    {"id": "1", "stream": "ward", "value": 1.0},
+    {"id": "wrong", "stream": "ward", "value": float("nan")},
+    {"id": "never", "stream": "ward", "value": 1.0},
+]
+
+
+async def one_by_one() -> AsyncIterator[dict[str, Any]]:
+    for question in WRONG:
+        yield question
+
+
+@pytest.fixture
+def sent(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of what was published, which is answered at once."""
+    published: list[str] = []
+
+    async def send(_connection: Connection, _topic: str, _key: str, value: bytes, *_: Any) -> asyncio.Future[None]:
+        identifier = json.loads(value)["id"]
+        published.append(identifier)
+        answers.add(identifier)
+        taken = asyncio.get_running_loop().create_future()
+        taken.set_result(None)
+        return taken
+
+    monkeypatch.setattr(Connection, "send", send)
+    return published
+
+
+async def test_a_question_that_is_none_has_nothing_asked_of_those_beside_it(sent: list[str]) -> None:
+    client = connected()
+    for questions in (WRONG, (one for one in WRONG)):
+        with pytest.raises(Invalid, match="value: Input should be a finite number"):
+            await client.ask_many(questions)
+    with pytest.raises(Invalid, match="value: Input should be a finite number"):
+        [one async for one in client.ask_many(WRONG)]
+    assert sent == []
+    await client.disconnect()
+
+
+async def test_a_question_that_is_none_loses_no_answer_to_those_that_were_read_and_asked_before_it(
+    sent: list[str],
+) -> None:
+    client = connected()
+    with pytest.raises(Invalid, match="value: Input should be a finite number") as ended:
+        await client.ask_many(one_by_one())
+    assert [one.id for one in ended.value.results] == ["0", "1"]
+    assert ended.value.unanswered == ()
+    for questions in (one_by_one(), (one for one in WRONG)):
+        results = aiter(client.ask_many(questions))
+        assert [(await anext(results)).id, (await anext(results)).id] == ["0", "1"]
+        with pytest.raises(Invalid, match="value: Input should be a finite number"):
+            await anext(results)
+    assert sent == ["0", "1"] * 3
+    await client.disconnect()
+
+
+async def test_what_was_asked_before_kafka_went_away_keeps_its_answers(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connected()
+    taking = Connection.send
+
+    async def send(connection: Connection, topic: str, key: str, value: bytes, *more: Any) -> Any:
+        if json.loads(value)["id"] == "1":
+            raise KafkaConnectionError("away")
+        answers.add("0")
+        return await taking(connection, topic, key, value, *more)
+
+    monkeypatch.setattr(Connection, "send", send)
+    with pytest.raises(Unreachable, match="KafkaConnectionError") as ended:
+        await client.ask_many([Query(id=str(number), stream="ward", value=1.0) for number in range(3)])
+    assert [one.id for one in ended.value.results] == ["0"]
     await client.disconnect()
