@@ -11,7 +11,7 @@ import msgspec
 
 from schemas import Query, moment_ms
 from schemas.wire import UNREADABLE, struct
-from stream.processors.rejections import Rejection
+from stream.processors.rejections import Rejection, without_constants
 
 
 class About(NamedTuple):
@@ -74,7 +74,7 @@ def about_of_event(value: bytes | None) -> tuple[Any, Any]:
     if value is None or b'"window"' not in value:
         return None, None
     try:
-        asking = _decode_asking(value)
+        asking = _decode_asking(without_constants(value))
     except UNREADABLE:
         return None, None
     return asking.window, asking.group

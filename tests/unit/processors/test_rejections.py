@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from random import Random
 
 import pytest
@@ -268,6 +269,61 @@ def test_what_has_no_readable_id_and_stream_has_no_address(fields: dict[str, obj
 
 def test_an_address_is_read_whatever_else_is_wrong() -> None:
     assert address_of(b'{"value":[{}],"id":"a","stream":"s","colour":"\xff"}') == ("a", "s")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "[NaN, -Infinity]", '{"id":NaN}'])
+def test_a_number_that_json_does_not_have_leaves_the_address_readable(number: str) -> None:
+    event = f'{{"id":"NaN","stream":"feed-0","value":{number},"where":"-Infinity \\"NaN"}}'.encode()
+    assert address_of(event) == ("NaN", "feed-0")
+    [answer] = feed_driver(spec("feed-0")).ask_many([event])
+    assert (answer.id, answer.outcome) == ("NaN", "rejected")
+    assert (answer.reason or "").startswith("malformed: ")
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        '"value":--Infinity}',
+        '"value":NaN1}',
+        '"value":-NaN}',
+        '"value":nan}',
+        "NaN:1}",
+        '"value":"NaN}',
+        '"value":NaN',
+    ],
+)
+def test_what_no_parser_reads_has_no_address_for_a_constant_in_it(rest: str) -> None:
+    assert address_of(f'{{"id":"a","stream":"s",{rest}'.encode()) is None
+
+
+@pytest.mark.parametrize("value", ["1.0", "NaN"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        '"id":"a","id":"b","stream":"s"',
+        '"id":"a","stream":"s","stream":"t"',
+        r'"\u0069d":"a","id":"b","stream":"s"',
+    ],
+)
+def test_of_two_ids_or_streams_none_is_guessed(names: str, value: str) -> None:
+    event = f'{{{names},"value":{value}}}'.encode()
+    assert address_of(event) is None
+    driver = feed_driver(spec("s"))
+    assert driver.ask_many([event]) == []
+    assert [record.value for record in driver.records(driver.topics.rejected)] == [event]
+
+
+def test_names_of_an_address_elsewhere_in_an_event_do_not_hide_it() -> None:
+    inside = rb'{"id":"a","stream":"s","category":"id","cells":[{"at":{"id":1,"stream":"\u0069d"}}]}'
+    assert address_of(inside) == ("a", "s")
+    assert address_of(b'{"id":"a","stream":"s","id":"a"}') == ("a", "s")
+
+
+def test_an_event_is_looked_through_for_its_address_once_however_it_is_quoted() -> None:
+    events = [b'{"id":"' + b'\\"' * 500_000 + b"NaN", b'{"id":NaN,"' + b'"' * 1_000_000, b"NaN" * 300_000]
+    started = time.process_time()
+    assert [address_of(event) for event in events] == [None] * 3
+    assert time.process_time() - started < 5.0
 
 
 @given(message=st.text(max_size=2000))

@@ -97,6 +97,15 @@ def test_a_query_without_a_window_is_refused(driver: Driver) -> None:
             assert answer.reason.startswith("malformed: window: ")
 
 
+def test_a_query_with_a_number_that_json_does_not_have_is_refused_with_its_window(driver: Driver) -> None:
+    driver.open(standing())
+    asked = question("late", 1, value=float("nan"))
+    [answer] = driver.ask_many([json.dumps(asked).encode()])
+    assert (answer.outcome, answer.group) == ("rejected", asked["group"])
+    assert answer.window is not None
+    assert answer.window.model_dump() == asked["window"]
+
+
 def test_a_stream_that_is_not_standing_takes_no_window(driver: Driver) -> None:
     driver.register(feed())
     mechanism = {"kind": "above_threshold", "threshold": 25, "cutoff": 3}
