@@ -15,10 +15,11 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 
 from stream.asking.shown import ERROR
+from stream.data.errors import one_line
 from stream.sql.aggregates import Measured, measured
 from stream.sql.errors import StatementError
 from stream.sql.nodes import USUAL, attribute_of, bare, condition_of
-from stream.sql.written import columns_of, conditions_of, is_as_written
+from stream.sql.written import columns_of, conditions_of, is_as_written, name_with_signs
 
 MAX_STATEMENT_LENGTH: Final = 8192
 """Longest statement in characters."""
@@ -38,6 +39,8 @@ _REFUSED: Final[dict[str, str]] = {
     "into": "answers come back to you",
 }
 """Some of the clauses that are refused, and what to do instead."""
+
+_ONE_NAME: Final = "FROM: name one source or one stream, by its name alone (in double quotes if it has signs)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ def read(text: str) -> Statement:
 
 def _read(text: str) -> Statement:
     try:
+        if (name := name_with_signs(text)) is not None:
+            raise StatementError(f'{_ONE_NAME}: FROM "{one_line(name)}"')
         trees = [tree for tree in _DIALECT.parse(text) if tree is not None]
     except SqlglotError as error:
         raise StatementError(f"the statement cannot be read{_place(error)}; {USUAL} FROM a source") from None
@@ -126,9 +131,7 @@ def _table(select: exp.Select) -> tuple[str, set[str]]:
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
         raise StatementError("FROM: name one source or one stream")
     if any(value for name, value in table.args.items() if name not in {"this", "alias"}):
-        raise StatementError(
-            "FROM: name one source or one stream, by its name alone (in double quotes if it has signs)"
-        )
+        raise StatementError(_ONE_NAME)
     for column in select.find_all(exp.Column):
         if column.table in {table.name, table.alias} and not column.args.get("db"):
             column.set("table", None)

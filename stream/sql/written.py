@@ -44,6 +44,19 @@ def columns_of(text: str) -> list[str]:
     return found
 
 
+def name_with_signs(text: str) -> str | None:
+    """The name behind FROM where signs make several words of it, of which the parser may take the first: of ``a@b`` the table ``a``."""
+    tokens = _DIALECT.tokenize(text)
+    behind = (place + 1 for place, token in _outermost(tokens) if token.token_type is TokenType.FROM)
+    first = last = next(behind, len(tokens))
+    for token, after in pairwise(tokens[first:]):
+        ends = after.start > token.end + 1 or after.token_type in _OPEN | _CLOSE | _BEHIND_CONDITIONS
+        if ends or TokenType.IDENTIFIER in {token.token_type, after.token_type}:
+            break
+        last += 1
+    return _between(text, tokens[first : last + 1]) if last > first else None
+
+
 def conditions_of(text: str, tables: Collection[str]) -> Iterator[tuple[str, str]]:
     """Each condition as it is written, and with blanks in place of what names one of the ``tables`` before an attribute."""
     tokens = _DIALECT.tokenize(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 import pytest
@@ -64,6 +65,16 @@ def test_names_may_be_qualified_by_the_table_or_its_alias() -> None:
     assert statement.columns[1] == Measured("count(*)", "count", '"age" > 3 AND "age" < 9')
     with pytest.raises(StatementError, match="by itself"):
         read("SELECT COUNT(*) FROM adult GROUP BY other.sex")
+
+
+@pytest.mark.parametrize(
+    "name", ["fever-watch", "fever-watch-2", "visits@2013-01", "a:b", "a/b", "a+b", "ward.7", "7up"]
+)
+@pytest.mark.parametrize("rest", ["", ";", " WHERE age > 3", " AS t", " LIMIT 1"])
+def test_a_name_with_signs_stands_in_double_quotes_and_is_never_taken_for_another(name: str, rest: str) -> None:
+    with pytest.raises(StatementError, match=f'in double quotes if it has signs.*: FROM "{re.escape(name)}"$'):
+        read(f"SELECT COUNT(*) FROM {name}{rest}")  # noqa: S608
+    assert read(f'SELECT COUNT(*) FROM "{name}"{rest}').table == name  # noqa: S608
 
 
 def test_the_result_can_be_ordered_and_limited() -> None:
