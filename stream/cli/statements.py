@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from stream.asking.questions import ANSWER_TIMEOUT
-from stream.cli.output import say, show_json, show_table
+from stream.cli.output import say, show_json, show_table, visible
 from stream.cli.queries import ExitStatus, exit_status, seconds, warn
 from stream.client import AsyncClient
-from stream.errors import Timeout
+from stream.errors import Timeout, Unknown
 from stream.figures import bound, estimate
-from stream.sql import ERROR, Table, cost_line
+from stream.sql import ERROR, StatementError, Table, cost_line
 
 
 def sql(
@@ -27,13 +27,15 @@ def sql(
 ) -> None:
     """Ask what a SELECT asks, each number with its ±, and say what it cost.
 
-    FROM names a stream, or a source with one open stream of pmw or laplace. Exit status as that of 'sotto ask'.
+    FROM names a stream, or a source with one open stream of pmw or laplace. Exit status as that of 'sotto ask': 3 also
+    where the statement asks what cannot be asked, or of what is not there.
     """
     try:
         table = asyncio.run(_ask(statement, timeout))
-    except Timeout as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(ExitStatus.NO_ANSWER) from None
+    except (StatementError, Unknown, Timeout) as error:
+        typer.echo(f"error: {visible(str(error))}", err=True)
+        wrong = not isinstance(error, Timeout)
+        raise typer.Exit(ExitStatus.REJECTED if wrong else ExitStatus.NO_ANSWER) from None
     warn(table.warnings)
     if as_json:
         show_json({"stream": table.stream, "epsilon": table.epsilon, "rows": table.rows()})

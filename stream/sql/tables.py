@@ -80,7 +80,7 @@ class Asking:
 
         Raises:
             Unknown: there is no such stream.
-            Invalid: there are several, or it cannot be asked this.
+            StatementError: there are several, or it cannot be asked this.
         """
         aim = target(statement.table, sources, grants)
         made = plan(statement, aim.source, aim.grant)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas import EventsSource, GrantRecord, SourceRecord, TableSource
-from stream.errors import Invalid, Unknown
+from stream.errors import Unknown
+from stream.sql.errors import StatementError
 
 ANSWERING: Final = ("pmw", "laplace")
 """The mechanisms that answer any question of a statement with numbers."""
@@ -26,24 +27,26 @@ def target(name: str, sources: Iterable[SourceRecord], grants: Sequence[GrantRec
 
     Raises:
         Unknown: there is neither.
-        Invalid: the source has several such streams, or the stream cannot be asked with statements.
+        StatementError: the source has several such streams, or the stream cannot be asked with statements.
     """
     tables = {one.source.source: one.source for one in sources}
     grant = next((one for one in grants if one.spec.stream == name), None)
     if isinstance(tables.get(name if grant is None else grant.spec.source), EventsSource):
-        raise Invalid(
+        raise StatementError(
             f"FROM {name}: is about a live topic, whose windows ask its streams; statements are about tables"
         )
     if grant is None:
         grant = _on_source(name, tables.keys(), grants)
     if grant.spec.mechanism.kind not in ANSWERING:
-        raise Invalid(
+        raise StatementError(
             f"FROM {name}: stream '{grant.spec.stream}' is one of {grant.spec.mechanism.kind}, which does not answer every count with a "
             f"number; name one of {' or '.join(ANSWERING)}"
         )
     table = tables.get(grant.spec.source)
     if not isinstance(table, TableSource):
-        raise Invalid(f"FROM {name}: source '{grant.spec.source}' is not a table; statements are about tables")
+        raise StatementError(
+            f"FROM {name}: source '{grant.spec.source}' is not a table; statements are about tables"
+        )
     return Target(table, grant)
 
 
@@ -63,5 +66,5 @@ def _on_source(name: str, sources: Iterable[str], grants: Sequence[GrantRecord])
         )
     if len(found) > 1:
         names = ", ".join(sorted(one.spec.stream for one in found)[:8])
-        raise Invalid(f"FROM {name}: several streams on it are open; say FROM one of them: {names}")
+        raise StatementError(f"FROM {name}: several streams on it are open; say FROM one of them: {names}")
     return found[0]

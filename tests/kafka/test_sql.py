@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sotto import AsyncClient
+from stream.cli.queries import ExitStatus
 from stream.settings import Settings
 from tests.conftest import StartService
 from tests.preloaded import command
@@ -48,8 +49,16 @@ async def test_a_statement_is_answered_with_its_errors_and_its_cost(
         assert abs(row["n"] - truth) <= row["n ±"] < 5
 
     refused = sql(settings, "SELECT MAX(age) FROM people")
-    assert refused.returncode == 1
+    assert refused.returncode == ExitStatus.REJECTED
     assert "ask COUNT" in refused.stderr
+
+    for wrong in (
+        "SELECT AVG(height) FROM people",
+        "SELECT COUNT(*) FROM people WHERE sex = 'X'",
+        "SELECT COUNT(*) FROM nobody",
+    ):
+        refused = sql(settings, wrong)
+        assert (refused.returncode, refused.stdout) == (ExitStatus.REJECTED, ""), refused.stderr
 
     cut = sql(settings, "SELECT AVG(age) AS a, SUM(age) AS s, COUNT(*) AS n FROM few")
     assert cut.returncode == 5

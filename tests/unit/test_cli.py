@@ -8,14 +8,15 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from schemas import Answer, Query
 from schemas.answers import Outcome
-from sotto import Result, Timeout
-from stream.cli import queries
+from sotto import Result, SottoError, StatementError, Timeout, Unknown
+from stream.cli import queries, statements
 from stream.cli.app import app
 from stream.cli.output import show_table
 from stream.cli.queries import ExitStatus, _show, exit_status
@@ -227,6 +228,25 @@ def test_a_limit_below_zero_is_wrong_usage() -> None:
     result = CliRunner().invoke(app, ["answers", "--limit", "-1"])
     assert result.exit_code == 2
     assert "'--limit'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (StatementError("age: no attribute is called '\x1b'"), ExitStatus.REJECTED),
+        (Unknown("FROM nobody: there is no such source or stream"), ExitStatus.REJECTED),
+        (Timeout("no answer"), ExitStatus.NO_ANSWER),
+    ],
+)
+def test_a_statement_that_cannot_be_asked_is_a_rejected_question(
+    error: SottoError, status: ExitStatus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(statements, "_ask", refuse)
+    result = CliRunner().invoke(app, ["sql", "SELECT AVG(height) FROM people"])
+    assert (result.exit_code, result.stderr) == (status, f"error: {error}\n".replace("\x1b", r"\x1b"))
 
 
 def test_the_exit_statuses_are_told() -> None:
