@@ -12,6 +12,7 @@ from stream.asking import Question, Result, Results
 from stream.asking.live import LiveEvent, LiveRecord, LiveTopic, live_name, live_source, milliseconds_of
 from stream.asking.outside import needs_domain
 from stream.asking.questions import ANSWER_TIMEOUT, as_query
+from stream.errors import SottoError
 from stream.noise import NoiseKey
 from stream.processors.base import Headers
 from stream.processors.queries.shares import Limits
@@ -178,7 +179,9 @@ class Driver(Requesting, WatchCalls):
         again. With ``compare``, NotReproducibleError if any byte written differs.
         """
         if self._last is None:
-            raise ValueError("nothing was asked yet")
+            raise SottoError(
+                "there is nothing to deliver again; ask, publish or advance first, and nothing else after it"
+            )
         marks = self._last.marks
         before = {place: log[marks.get(place, 0) :] for place, log in self._logs.items()}
         for place, log in self._logs.items():

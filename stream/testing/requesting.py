@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -25,7 +25,8 @@ from schemas import (
 from schemas.wire import Codec
 from stream.asking.budgets import extension, opening
 from stream.asking.questions import REQUEST_TIMEOUT, as_source
-from stream.errors import Refused
+from stream.data.frames import in_memory
+from stream.errors import Invalid, Refused
 from stream.noise import NoiseKey
 from stream.processors.queries.shares import Limits
 from stream.processors.receipts import RECEIPT_PREFIX, request_digest
@@ -125,8 +126,45 @@ class Requesting(Recorded, BudgetCalls):
 
 
 def as_frame(table: Any) -> pl.DataFrame:
-    """A table as a frame: it is one, or a mapping of columns."""
-    return table if isinstance(table, pl.DataFrame) else pl.DataFrame(table)
+    """A table as a frame: it is one, or a mapping of columns, of which those of mixed cells are read as a file's.
+
+    Invalid if its columns have different lengths, or mix what a file of text has no one spelling for.
+    """
+    if isinstance(table, pl.DataFrame):
+        return table
+    try:
+        return pl.DataFrame(table)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
+        if not isinstance(table, Mapping):
+            raise Invalid(
+                f"table: {type(table).__name__} is no table; give a polars frame or a mapping of columns"
+            ) from None
+    columns = [_column(str(name), cells) for name, cells in table.items()]
+    first = columns[0]
+    other = next((one for one in columns if len(one) != len(first)), None)
+    if other is not None:
+        raise Invalid(
+            f"table: column '{first.name}' has {len(first)} cells and column '{other.name}' has {len(other)}; give each row a cell in "
+            "every column, None where it has none"
+        )
+    return pl.DataFrame(columns)
+
+
+def _column(name: str, cells: Any) -> pl.Series:
+    try:
+        return pl.Series(name, cells)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
+        if not isinstance(cells, Sequence):
+            raise Invalid(
+                f"table: column '{name}' is of type {type(cells).__name__}; give a list of cells"
+            ) from None
+    kinds = {type(cell) for cell in cells}
+    if not kinds <= {str, int, float, type(None)}:
+        mixed = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise Invalid(
+            f"table: column '{name}' has cells of types {mixed}; give texts, numbers and None, or one other type alone"
+        )
+    return in_memory({name: cells}, [name])[name]
 
 
 def require_taken(receipt: Receipt) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from math import inf, nan
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +13,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from schemas import Answer, OpenStream, Query, StreamSpec
-from sotto import Driver, NotReproducibleError, Refused, Unknown
+from schemas import Answer, OpenStream, Query, StreamSpec, TableSource
+from sotto import Driver, Invalid, NotReproducibleError, Refused, SottoError, Unknown
+from stream.asking.questions import as_source
+from stream.data.rows import Rows
 from stream.processors.base import Record
 from stream.testing import installation as testing
+from stream.testing.requesting import as_frame
 
 KEY = bytes(range(32))
 FEED: dict[str, Any] = {
@@ -225,6 +231,46 @@ def test_a_table_stands_in_for_its_path() -> None:
     assert [answer.outcome for answer in told] == ["above", "above"]
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [1, 2, 3.0, nan],
+        [1, 2, None, "unknown"],
+        ["4", 5, 6.5, "x"],
+        [10**40, 1, -(10**40), 3],
+        [1, inf, -inf, 2.5],
+    ],
+)
+@pytest.mark.parametrize("domain", [20, {"kind": "bins", "edges": [0, 2.5, 5]}, ["1", "2", "unknown", "x"]])
+def test_a_column_of_mixed_cells_is_read_as_that_of_a_file(cells: list[Any], domain: Any, tmp_path: Path) -> None:
+    file = tmp_path / "people.csv"
+    file.write_text("\n".join(["age", *("" if cell is None else str(cell) for cell in cells), ""]))
+    source = as_source({**PEOPLE, "path": str(file), "attributes": {"age": domain}})
+    assert isinstance(source, TableSource)
+    read, given = Rows.load(source), Rows.load(source, as_frame({"age": cells}))
+    assert [one.tolist() for one in given.private_codes.values()] == [
+        one.tolist() for one in read.private_codes.values()
+    ]
+    driver = Driver(KEY, partitions=1)
+    assert driver.register({**PEOPLE, "attributes": {"age": domain}}, {"age": cells}).outcome == "registered"
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({"age": [1, 2], "sex": ["F"]}, "column 'age' has 2 cells and column 'sex' has 1; give each row a cell"),
+        ({"age": [1, "x"], "sex": []}, "column 'age' has 2 cells and column 'sex' has 0"),
+        ({"age": [1, [2]]}, "column 'age' has cells of types int, list; give texts, numbers and None"),
+        ({"age": [True, 2, "x"]}, "column 'age' has cells of types bool, int, str"),
+        ({"age": {1, 2}}, "column 'age' is of type set; give a list of cells"),
+        (3, "int is no table; give a polars frame or a mapping of columns"),
+    ],
+)
+def test_a_table_that_is_none_is_refused_with_its_column(table: Any, told: str) -> None:
+    with pytest.raises(Invalid, match=re.escape(told)):
+        Driver(KEY).register(PEOPLE, table)
+
+
 def test_redelivery_notices_state_that_the_changelog_does_not_hold() -> None:
     driver = new_driver("stream-0")
     driver.ask_many([{"id": "a", "stream": "stream-0", "value": 0.0}])
@@ -236,7 +282,7 @@ def test_redelivery_notices_state_that_the_changelog_does_not_hold() -> None:
 
 
 def test_nothing_asked_is_nothing_to_redeliver() -> None:
-    with pytest.raises(ValueError, match="nothing was asked yet"):
+    with pytest.raises(SottoError, match="nothing to deliver again; ask"):
         new_driver().redeliver()
 
 
