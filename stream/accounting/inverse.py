@@ -52,7 +52,7 @@ def needed_epsilon(
     Raises:
         PlanError: no ε up to 1000 will do, or the specification has no plan at all.
     """
-    _check_alpha(alpha)
+    require_alpha(alpha)
 
     def probe(epsilon: float) -> _Probe:
         error = _error(spec.model_copy(update={"epsilon": epsilon}), setting, measure)
@@ -77,7 +77,7 @@ def largest_cutoff(spec: StreamSpec, setting: Setting, alpha: float) -> int:
     Raises:
         PlanError: a single answer has a larger error, or the mechanism does not charge single answers.
     """
-    _check_alpha(alpha)
+    require_alpha(alpha)
 
     def probe(cutoff: float) -> _Probe:
         error = _error(_with_cutoff(spec, int(cutoff)), setting)
@@ -103,7 +103,7 @@ def needed_rows(spec: StreamSpec, setting: Setting, alpha_fraction: float) -> in
     Raises:
         PlanError: no number of rows up to 10^12 will do, or the specification has no plan at all.
     """
-    _check_alpha(alpha_fraction)
+    require_alpha(alpha_fraction)
 
     def probe(rows: float) -> _Probe:
         if isinstance(spec.mechanism, RandomizedResponse):
@@ -122,7 +122,8 @@ def needed_rows(spec: StreamSpec, setting: Setting, alpha_fraction: float) -> in
     return int(found[1])
 
 
-def _check_alpha(alpha: float) -> None:
+def require_alpha(alpha: float) -> None:
+    """PlanError for what is no error to aim at."""
     if not 0.0 < alpha < math.inf:
         raise PlanError(f"alpha: {alpha:g} is no error to aim at; give a positive finite number")
 

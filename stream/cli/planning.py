@@ -24,7 +24,7 @@ from schemas import (
 from stream.accounting.choices import MODELS, Form
 from stream.accounting.curves import Against
 from stream.accounting.cutoffs import ANSWERED, cutoff_field
-from stream.accounting.inverse import largest_cutoff, needed_epsilon, needed_rows
+from stream.accounting.inverse import largest_cutoff, needed_epsilon, needed_rows, require_alpha
 from stream.accounting.planner import PlanError, sensitivity_steps
 from stream.accounting.plans import candidates, choose, name_of, rank
 from stream.accounting.promises import promises
@@ -159,6 +159,7 @@ def plan(
         _require_nothing_else(mechanism, form, epsilon, cutoff, alpha, plot)
         show_standing(standing, source, as_json=as_json)
         return
+    _require_alpha(alpha)
     fields = {
         "numbers": numbers,
         "monotone": monotone,
@@ -240,6 +241,14 @@ def plan(
 def _require_no_plot(plot: Path | None) -> None:
     if plot is not None:
         raise CommandError("--plot: name the mechanism to draw, such as --mechanism laplace")
+
+
+def _require_alpha(alpha: float | None) -> None:
+    try:
+        if alpha is not None:
+            require_alpha(alpha)
+    except PlanError as error:
+        raise CommandError(f"--{error}") from None
 
 
 def _require_nothing_else(*given: object) -> None:

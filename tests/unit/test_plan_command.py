@@ -16,6 +16,7 @@ from stream.accounting.curves import curve
 from stream.accounting.plans import name_of
 from stream.cli import plotting
 from stream.cli.app import app
+from stream.cli.output import CommandError
 
 KINDS = [get_args(one.model_fields["kind"].annotation)[0] for one in get_args(get_args(Mechanism)[0])]
 # Plans of multiplicative weights are searched for longer; a number of updates makes them quick.
@@ -134,3 +135,12 @@ def test_what_cannot_be_planned_or_drawn_is_one_clear_error(arguments: list[str]
     result = CliRunner().invoke(app, ["plan", "--epsilon", "1", *arguments])
     assert result.exit_code != 0
     assert words in str(result.exception)
+
+
+@pytest.mark.parametrize("alpha", ["-3", "0", "nan", "inf"])
+@pytest.mark.parametrize("what", [["--mechanism", "laplace"], ["--form", "count"]])
+def test_what_is_no_error_to_aim_at_is_refused_and_plans_nothing(what: list[str], alpha: str) -> None:
+    result = CliRunner().invoke(app, ["plan", "--epsilon", "1", *what, "--alpha", alpha])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert isinstance(result.exception, CommandError)
+    assert str(result.exception) == f"--alpha: {alpha} is no error to aim at; give a positive finite number"
