@@ -10,10 +10,20 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from sotto import AsyncClient, Halted, Rejected, Settings, SottoError, Timeout, Unreachable
+from sotto import AsyncClient, Halted, Invalid, Rejected, Settings, SottoError, Timeout, Unknown, Unreachable
 
-STATUSES: dict[type[SottoError], int] = {Rejected: 422, Halted: 410, Timeout: 504, Unreachable: 503}
+STATUSES: dict[type[SottoError], int] = {
+    Invalid: 422,
+    Rejected: 422,
+    Unknown: 404,
+    Halted: 410,
+    Timeout: 504,
+    Unreachable: 503,
+}
 """What each error is over HTTP; any other is 500."""
+
+NUMBERS = frozenset({"laplace", "pmw"})
+"""The mechanisms that answer every count with a number."""
 
 
 class Count(BaseModel):
@@ -31,10 +41,29 @@ def client_of(request: Request) -> AsyncClient:
     return client
 
 
-async def count(stream: str, where: str, client: Annotated[AsyncClient, Depends(client_of)]) -> Count:
+def mechanisms_of(request: Request) -> dict[str, str]:
+    """The mechanism of each stream that was asked of; a stream's name stands for one for ever."""
+    mechanisms: dict[str, str] = request.app.state.mechanisms
+    return mechanisms
+
+
+async def count(
+    stream: str,
+    where: str,
+    client: Annotated[AsyncClient, Depends(client_of)],
+    mechanisms: Annotated[dict[str, str], Depends(mechanisms_of)],
+) -> Count:
     """How many rows satisfy a predicate."""
+    if stream not in mechanisms:
+        mechanisms |= {one.spec.stream: one.spec.mechanism.kind for one in await client.list_streams()}
+    if (kind := mechanisms.get(stream)) is None:
+        raise Unknown(f"stream: '{stream}' was never opened; 'sotto stream list' shows those that are")
+    if kind not in NUMBERS:
+        raise Invalid(
+            f"stream: '{stream}' is one of {kind}, which does not answer every count with a number; name one of laplace or pmw"
+        )
     result = await client.ask(stream, where=where, timeout=20)
-    assert result.estimate is not None, "only streams that answer with a number are asked"
+    assert result.estimate is not None
     assert result.spent is not None
     return Count(estimate=result.estimate, plus_minus=result.alpha, epsilon_spent=result.spent.epsilon)
 
@@ -51,7 +80,7 @@ def make_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def connected(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncClient(settings) as client:
-            app.state.client = client
+            app.state.client, app.state.mechanisms = client, {}
             yield
 
     app = FastAPI(title="Private counts", lifespan=connected)

@@ -30,12 +30,17 @@ async def test_the_service_and_the_report_ask_and_say_what_went_wrong(
     await client.open({**spec, "stream": "counts", "mechanism": {"kind": "laplace", "answers": 1}})
     pmw = {"kind": "pmw", "attributes": ["age", "sex", "income>50K"]}
     await client.open({**spec, "stream": "nightly", "mechanism": pmw})
+    alarm = {"kind": "above_threshold", "threshold": 1, "cutoff": 1}
+    await client.open({**spec, "stream": "alarm", "mechanism": alarm})
 
     app = make_app(settings)
     web = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service")
     async with app.router.lifespan_context(app), web:
         wrong = await web.get("/counts/counts", params={"where": "height > 2"})
         right = await web.get("/counts/counts", params={"where": "sex = 'F'"})
+        empty = await web.get("/counts/counts", params={"where": ""})
+        unfit = await web.get("/counts/alarm", params={"where": "sex = 'F'"})
+        nobody = await web.get("/counts/nobody", params={"where": "sex = 'F'"})
         over = await web.get("/counts/counts", params={"where": "sex = 'M'"})
     assert wrong.status_code == 422
     assert "no declared attribute has this name" in wrong.json()["detail"]
@@ -44,10 +49,14 @@ async def test_the_service_and_the_report_ask_and_say_what_went_wrong(
     assert abs(told["estimate"] - 16_192) <= told["plus_minus"]
     assert told["epsilon_spent"] == pytest.approx(1.0)
     assert over.status_code == 410
+    assert (empty.status_code, unfit.status_code, nobody.status_code) == (422, 422, 404)
+    assert empty.json()["detail"].startswith("where: ")
+    assert "'alarm' is one of above_threshold" in unfit.json()["detail"]
+    assert (await client.ask("alarm", where="sex = 'F'")).tops_left == 0  # its one charged answer was left
 
     program = PROJECT / "examples" / "nightly_report" / "report.py"
     environment = {**os.environ, "SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
     written = tmp_path / "report.md"
     process = await asyncio.create_subprocess_exec(sys.executable, program, "nightly", written, env=environment)
     assert await process.wait() == 0
-    assert "Of adult's ε 4, 2 is left to be granted." in written.read_text()
+    assert "Of adult's ε 4, 1 is left to be granted." in written.read_text()
