@@ -12,6 +12,7 @@ import msgspec
 from stream.accounting.refusals import RefusedError
 from stream.mechanisms.grid import Written
 from stream.mechanisms.ranges import written
+from stream.processors.rejections import STRING
 
 _BEYOND = {True: b"-1e300", False: b"1e300"}
 """Stand for numbers that no double holds, beyond every range, private or public; by whether they are negative."""
@@ -19,9 +20,7 @@ _BEYOND = {True: b"-1e300", False: b"1e300"}
 _LONGEST = 1024
 """Longer numbers are given by their nearest double; some parsers count digits."""
 
-_STRING_OR_NUMBER = re.compile(
-    rb'"(?:[^"\\]|\\.)*"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?', re.DOTALL
-)
+_STRING_OR_NUMBER = re.compile(STRING + rb"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.DOTALL)
 
 
 class _Value(msgspec.Struct, gc=False):

@@ -14,6 +14,7 @@ from schemas import MAX_EVENT_BYTES, Answer, Query
 from schemas.wire import Codec, MalformedEventError
 from sotto import Driver
 from stream.processors.base import Record
+from stream.processors.queries.decoding import malformed
 from stream.processors.rejections import Rejection, address_of
 from stream.processors.topics import partition_of
 from tests.unit.processors.installation import (
@@ -323,6 +324,14 @@ def test_an_event_is_looked_through_for_its_address_once_however_it_is_quoted() 
     events = [b'{"id":"' + b'\\"' * 500_000 + b"NaN", b'{"id":NaN,"' + b'"' * 1_000_000, b"NaN" * 300_000]
     started = time.process_time()
     assert [address_of(event) for event in events] == [None] * 3
+    assert time.process_time() - started < 5.0
+
+
+def test_an_event_of_nothing_but_escaped_quotes_is_refused_as_soon_as_any_other() -> None:
+    event = b'{"id":"' + b'\\"' * (MAX_EVENT_BYTES // 2 - 4)
+    started = time.process_time()
+    for _ in range(20):
+        assert malformed(event).code == "malformed"
     assert time.process_time() - started < 5.0
 
 
