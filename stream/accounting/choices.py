@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, get_args
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from schemas import (
+    MAX_CATEGORIES,
     AboveThreshold,
     AnswersCalibration,
     Calibration,
@@ -37,8 +38,10 @@ from schemas import (
 from schemas.queries import Form as QuestionForm
 from schemas.wire import describe
 from stream.accounting.answers import answer_law
+from stream.accounting.estimate_laws import marginal_law
 from stream.accounting.inverse import needed_epsilon, promised_alpha
 from stream.accounting.laws import sum_alpha
+from stream.accounting.measured import Bounds
 from stream.accounting.methods import PlanError
 from stream.accounting.plans import TIE, choose
 from stream.accounting.promises import vacuous
@@ -94,7 +97,8 @@ _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 class Wanted:
     """``queries`` questions of one form, or windows of one stream, at ``epsilon`` or within ``alpha``; one of the two at least.
 
-    ``fields`` are those of mechanisms that are given beside, each for the mechanisms that have it.
+    ``fields`` are those of mechanisms that are given beside, each for the mechanisms that have it. ``group_by`` has the places among the
+    setting's sizes of the attributes that groups are of; none for any group-by that can be asked.
     """
 
     form: Form
@@ -106,6 +110,7 @@ class Wanted:
     setting: Setting
     fields: Mapping[str, Any]
     cutoff: int = 1
+    group_by: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +141,12 @@ def compare(wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> tupl
     simpler is the one to take.
 
     Raises:
-        PlanError: neither an ε nor an α is given.
+        PlanError: neither an ε nor an α is given, or there are more groups than an answer lists.
     """
     if wanted.epsilon is None and wanted.alpha is None:
         raise PlanError("epsilon: give it, or alpha, the error that is wanted")
+    if wanted.form == "groups":
+        _groups(wanted)
     found = []
     for kind in _TAKES:
         say(kind)
@@ -193,9 +200,7 @@ def _spec(kind: str, wanted: Wanted) -> StreamSpec:
     fields |= {"steps": wanted.queries} if "steps" in known else {}
     fields |= {"cutoff": wanted.cutoff} if "cutoff" in known else {}
     if kind == "laplace" and wanted.form == "groups":
-        if wanted.setting.universe is None:
-            raise PlanError("the groups are not known; give --sizes, --universe or --source")
-        fields["dimensions"] = wanted.setting.universe
+        fields["dimensions"] = _groups(wanted).most
     return StreamSpec(
         stream="plan",
         source="plan",
@@ -205,6 +210,31 @@ def _spec(kind: str, wanted: Wanted) -> StreamSpec:
         expected_queries=_charged(wanted),
         beta=wanted.beta,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """``most`` groups that an answer lists, and the most ``cells`` of the table that one of them adds up."""
+
+    most: int
+    cells: int
+
+
+def _groups(wanted: Wanted) -> _Groups:
+    """The groups that are meant: of all group-bys the finest has the most groups, and the coarsest the most cells in each."""
+    sizes = wanted.setting.sizes
+    if not sizes:
+        raise PlanError("--sizes: the groups are not known without; give it, or --source")
+    universe = math.prod(sizes)
+    fewest = math.prod(sizes[place] for place in wanted.group_by) if wanted.group_by else min(sizes)
+    if fewest > MAX_CATEGORIES:
+        found = (
+            f"there are {fewest:,} groups" if wanted.group_by else f"each attribute has {fewest:,} groups or more"
+        )
+        raise PlanError(
+            f"--group-by: {found}, and an answer lists {MAX_CATEGORIES:,} at most; group by fewer or smaller attributes"
+        )
+    return _Groups(fewest if wanted.group_by else min(universe, MAX_CATEGORIES), universe // fewest)
 
 
 def _charged(wanted: Wanted) -> int:
@@ -225,17 +255,23 @@ def _needed(spec: StreamSpec, wanted: Wanted, alpha: float) -> float | None:
 def _alpha(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> float:
     """The error of each answer to a question of the form; that of a count where a sum or a mean is asked for.
 
-    A histogram promises its cells, and a count adds cells up: up to all of them. Of windows that are each counted by themselves the
-    number so far adds up all.
+    A histogram promises its cells, and a count adds cells up: up to all of them, a group those of the attributes that it is not of.
+    What an estimate measures for a group-by has noise in each group. Of windows that are each counted by themselves the number so far
+    adds up all.
     """
     if wanted.form == "running" and isinstance(calibration, AnswersCalibration):
         law = answer_law(calibration, calibration.sensitivity_steps, 1)
         sums = wanted.queries * (wanted.setting.universe or 1)
         return sum_alpha(law, wanted.queries, sums, calibration.beta, whole=True) * calibration.grid
-    counts = isinstance(mechanism, Histogram) and wanted.form != "groups"
-    if not counts or not isinstance(calibration, ReleaseCalibration):
+    if wanted.form == "groups" and isinstance(calibration, EstimateCalibration):
+        law, groups = marginal_law(calibration, numbered=False), _groups(wanted).most
+        return max(promised_alpha(calibration), Bounds(calibration).fresh(law, groups, 1, whole=True))
+    if not isinstance(mechanism, Histogram) or not isinstance(calibration, ReleaseCalibration):
         return promised_alpha(calibration)
     universe = wanted.setting.universe or 1
+    if wanted.form == "groups":
+        cells = _groups(wanted).cells
+        return histogram_alpha(calibration, universe, cells, universe // cells)
     few = wanted.form == "cells"
     cells = min(wanted.fields.get("sparsity") or 1, universe) if few else universe
     return histogram_alpha(calibration, universe, cells, whole=not few)
@@ -254,11 +290,13 @@ def _why(chosen: Calibration, mechanism: Mechanism, wanted: Wanted) -> str:  # n
             return f"{charged}, and the number so far adds up all of their noise{gaussian}"
         case Laplace():
             return f"{charged}{gaussian}"
-        case Histogram() if wanted.form in {"groups", "cells"}:
+        case Histogram() if wanted.form == "cells" or (wanted.form == "groups" and _groups(wanted).cells == 1):
             return f"charged once, for all cells{gaussian}"
         case Histogram():
-            cells = f"a count adds up the noise of up to {wanted.setting.universe:,} cells{gaussian}"
-            return f"charged once; {cells}; for questions fixed beforehand"
+            cells = _groups(wanted).cells if wanted.form == "groups" else wanted.setting.universe
+            what = "group" if wanted.form == "groups" else "count"
+            added = f"a {what} adds up the noise of up to {cells:,} cells{gaussian}"
+            return f"charged once; {added}; for questions fixed beforehand"
         case AboveThreshold():
             return f"charged for {_several(wanted.cutoff, 'above')}, not for questions; no numbers"
         case NumericSparse():

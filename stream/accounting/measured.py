@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 from schemas import EstimateCalibration
 from stream.accounting.estimates import MEASURED_PART, NUMBERS_PART
@@ -17,13 +16,6 @@ from stream.noise import Symmetric
 
 _HOPELESS = 1.5
 """A sum whose standard deviation is beyond the promise already, by such a margin in the tail, is not looked at closer."""
-
-
-class _Asked(Protocol):
-    @property
-    def summed(self) -> int: ...
-    @property
-    def whole(self) -> bool: ...
 
 
 class Bounds:
@@ -58,10 +50,12 @@ class Bounds:
             return min(single, math.inf)
         return min(single, sum_alpha(law, summed, count, beta, whole=True))
 
-    def fresh(self, law: Symmetric, numbers: int, question: _Asked) -> float:
+    def fresh(self, law: Symmetric, numbers: int, summed: int, *, whole: bool) -> float:
         """The error of numbers read off a marginal that their own ⊤ measured, in units of what one person moves them by.
+
+        Each adds up ``summed`` of its cells at most, in full where they are ``whole``.
 
         The marginal's noise is independent of the question, so that no other sum needs to be reckoned with.
         """
         beta = NUMBERS_PART * self._calibration.beta / self._calibration.cutoff
-        return sum_alpha(law, question.summed, numbers, beta, whole=question.whole)
+        return sum_alpha(law, summed, numbers, beta, whole=whole)

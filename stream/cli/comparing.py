@@ -14,6 +14,7 @@ from rich.console import Console
 from schemas import EventsSource, RecordsSource, Source, TableSource, ValuesSource
 from stream.accounting.choices import FORMS, MODELS, Choice, Form, Wanted, compare
 from stream.accounting.cutoffs import cutoff_field
+from stream.accounting.inverse import promised_alpha
 from stream.accounting.planner import sensitivity_steps
 from stream.accounting.promises import VACUOUS
 from stream.accounting.refusals import require_monotone_counts
@@ -47,6 +48,7 @@ class Facts:
     grid: float
     contributions: int
     total: int | None = None
+    group_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ def show_choices(form: Form | None, facts: Facts, goal: Goal, fields: Mapping[st
     source = None if facts.document is None else read_as(_sources, facts.document)
     form = _form(form, source)
     setting = _setting(form, source, facts)
+    if facts.group_by and form != "groups":
+        raise CommandError(f"--group-by: questions of form {form} have no groups; give --form groups")
     if setting.disjoint:
         require_monotone_counts(fields["monotone"], setting.neighbors)
         fields = {**fields, "monotone": setting.neighbors == "add-remove"}  # a row more lowers no count
@@ -79,13 +83,30 @@ def show_choices(form: Form | None, facts: Facts, goal: Goal, fields: Mapping[st
         setting=setting,
         fields=fields,
         cutoff=goal.cutoff or 1,
+        group_by=_places(facts, source),
     )
     with Console(stderr=True).status("planning") as progress:
         found = compare(wanted, lambda kind: progress.update(f"planning {kind}"))
     if as_json:
-        show_json(_document(wanted, found))
+        show_json(_document(wanted, found, facts))
     else:
-        _print(wanted, found, source.sensitivity if isinstance(source, ValuesSource) else facts.sensitivity)
+        sensitivity = source.sensitivity if isinstance(source, ValuesSource) else facts.sensitivity
+        _print(wanted, found, facts.group_by, sensitivity)
+
+
+def _places(facts: Facts, source: Source | None) -> tuple[int, ...]:
+    """The places of the attributes that are grouped by: by their names in a source, by number in --sizes."""
+    if isinstance(source, TableSource) and not facts.sizes:
+        names, known = list(source.attributes), "attribute of the source, which has"
+    else:
+        names, known = [str(place + 1) for place in range(len(facts.sizes))], "place in --sizes, whose places are"
+    for number, name in enumerate(facts.group_by):
+        if name not in names:
+            listed = ", ".join(names) or "not given"
+            raise CommandError(f"--group-by: '{name}' is no {known} {listed}; give one of them")
+        if name in facts.group_by[:number]:
+            raise CommandError(f"--group-by: '{name}' is given twice; give it once")
+    return tuple(names.index(name) for name in facts.group_by)
 
 
 def _form(given: Form | None, source: Source | None) -> Form:
@@ -175,10 +196,10 @@ def _of_table(
     )
 
 
-def _document(wanted: Wanted, found: tuple[Choice, ...]) -> dict[str, Any]:
+def _document(wanted: Wanted, found: tuple[Choice, ...], facts: Facts) -> dict[str, Any]:
     asked = {name: getattr(wanted, name) for name in ("form", "queries", "epsilon", "alpha", "beta", "delta")}
     return {
-        "wanted": asked,
+        "wanted": {**asked, "group_by": facts.group_by},
         "choice": found[0].kind if found[0].applies else None,
         "keeps": found[0].applies and _keeps(found[0], wanted),
         "mechanisms": [
@@ -201,12 +222,13 @@ def _keeps(choice: Choice, wanted: Wanted) -> bool:
     return wanted.alpha is None or (choice.alpha is not None and choice.alpha <= wanted.alpha)
 
 
-def _print(wanted: Wanted, found: tuple[Choice, ...], sensitivity: float) -> None:
+def _print(wanted: Wanted, found: tuple[Choice, ...], group_by: tuple[str, ...], sensitivity: float) -> None:
     applying = [one for one in found if one.applies]
     questions = f"{wanted.queries:,} questions" if wanted.queries > 1 else "1 question"
     at = [f"ε {wanted.epsilon:g}"] if wanted.epsilon is not None else []
     at += [f"α ≤ {wanted.alpha:g}"] if wanted.alpha is not None else []
-    title = f"{questions} of form {wanted.form}: {', '.join(at)}, δ {wanted.delta:g}, β {wanted.beta:g}"
+    form = f"{wanted.form} by {', '.join(group_by)}" if group_by else wanted.form
+    title = f"{questions} of form {form}: {', '.join(at)}, δ {wanted.delta:g}, β {wanted.beta:g}"
     needed = [f"ε for α ≤ {wanted.alpha:g}"] if wanted.alpha is not None else []
     if applying:
         show_table(
@@ -251,10 +273,13 @@ def _print_others(others: list[Choice]) -> None:
 
 def _print_choice(best: Choice, wanted: Wanted, sensitivity: float) -> None:
     what = {"sum": "; of a count: a sum's is larger", "mean": "; of a count: a mean carries its own"}
+    if not wanted.group_by:
+        what["groups"] = "; of every group-by that can be asked: --group-by says which one is meant"
+    of = what.get(wanted.form, "")
     if wanted.epsilon is None:
-        console.print(f"→ take {best.kind}: the least ε, {_epsilon(best)}, for an α of {wanted.alpha:g}")
+        console.print(f"→ take {best.kind}: the least ε, {_epsilon(best)}, for an α of {wanted.alpha:g}{of}")
     else:
-        console.print(f"→ take {best.kind}: the least α, {_alpha(best)}{what.get(wanted.form, '')}")
+        console.print(f"→ take {best.kind}: the least α, {_alpha(best)}{of}")
     if not _keeps(best, wanted):
         more = "no ε is enough" if best.epsilon is None else f"that takes ε {bound(best.epsilon)}"
         console.print(f"  it does not keep to an α of {wanted.alpha:g}: {more}")
@@ -263,12 +288,19 @@ def _print_choice(best: Choice, wanted: Wanted, sensitivity: float) -> None:
     by_window = wanted.setting.horizon is not None and best.kind != "running_count"
     if wanted.setting.contribution > 1 or by_window:
         return  # a plan by itself is about one row a person, and about windows only of a running count
-    console.print("its calibrations:")
+    console.print(f"its calibrations{_by_what(best)}:")
     console.print(f"  {_command(best, wanted, sensitivity)}", highlight=False, soft_wrap=True)
 
 
+def _by_what(best: Choice) -> str:
+    """What the α of a plan by itself is of, where the questions that were compared have another."""
+    if best.calibration is None or best.alpha == promised_alpha(best.calibration):
+        return ""
+    return ", by the α of a cell" if best.kind == "histogram" else ", by the α of a count"
+
+
 def _command(best: Choice, wanted: Wanted, sensitivity: float) -> str:
-    """The command that plans the chosen mechanism by itself, with the same α."""
+    """The command that plans the chosen mechanism by itself."""
     setting = wanted.setting
     spec = best.spec.model_dump() if best.spec is not None else {}
     mechanism: dict[str, Any] = spec.get("mechanism", {})

@@ -13,6 +13,7 @@ import typer
 from pydantic import TypeAdapter
 
 from schemas import (
+    MAX_CATEGORIES,
     Calibration,
     LazyHistogram,
     Mechanism,
@@ -87,6 +88,13 @@ def plan(
             help="Without --mechanism: the form of the questions; alarm asks whether one is above a threshold."
         ),
     ] = None,
+    group_by: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --form groups: an attribute that is grouped by, by its name in --source or its place in --sizes; repeat it for each."
+            " Without it α holds for every group-by that can be asked."
+        ),
+    ] = None,
     source: Annotated[
         str | None,
         typer.Option(help="Without --mechanism: the source's definition as JSON: inline, a file, or -."),
@@ -111,8 +119,12 @@ def plan(
     grid: Annotated[float, typer.Option(help="The step that trusted values are rounded to.")] = FINE_GRID,
     neighbors: Annotated[Neighbors, typer.Option(help="What neighbouring data sets are.")] = Neighbors.ADD_REMOVE,
     numbers: Annotated[str, typer.Option(help="numeric_sparse: fresh or gap.")] = "fresh",
-    dimensions: Annotated[int, typer.Option(help="laplace: most values per query.", min=1)] = 1,
-    categories: Annotated[int, typer.Option(help="randomized_response: how many categories.", min=2)] = 2,
+    dimensions: Annotated[
+        int, typer.Option(help="laplace: most values per query.", min=1, max=MAX_CATEGORIES)
+    ] = 1,
+    categories: Annotated[
+        int, typer.Option(help="randomized_response: how many categories.", min=2, max=MAX_CATEGORIES)
+    ] = 2,
     total: Annotated[
         int | None,
         typer.Option(
@@ -176,11 +188,22 @@ def plan(
     own_sizes = _sizes(sizes)
     if mechanism is None:
         _require_no_plot(plot)
-        facts = Facts(source, neighbors.value, own_sizes, universe, rows, sensitivity, grid, contributions, total)
+        facts = Facts(
+            document=source,
+            neighbors=neighbors.value,
+            sizes=own_sizes,
+            universe=universe,
+            rows=rows,
+            sensitivity=sensitivity,
+            grid=grid,
+            contributions=contributions,
+            total=total,
+            group_by=tuple(group_by or ()),
+        )
         goal = Goal(queries, cutoff, epsilon, delta, alpha, beta)
         show_choices(cast("Form | None", form and form.value), facts, goal, fields, as_json=as_json)
         return
-    epsilon = _required(epsilon, form, source)
+    epsilon = _required(epsilon, form, source, group_by)
     over_values = mechanism.value in _OVER_VALUES and not (own_sizes or universe)
     setting = Setting(
         sensitivity_steps=sensitivity_steps(sensitivity, grid) if over_values else 1,
@@ -258,10 +281,14 @@ def _require_nothing_else(*given: object) -> None:
         )
 
 
-def _required(epsilon: float | None, form: FormName | None, source: str | None) -> float:
+def _required(
+    epsilon: float | None, form: FormName | None, source: str | None, group_by: list[str] | None
+) -> float:
     """The ε that one mechanism is planned with, where nothing is given that compares several."""
-    if form is not None or source is not None:
-        raise CommandError("--form, --source: go without --mechanism, to compare all; leave one of them out")
+    if form is not None or source is not None or group_by:
+        raise CommandError(
+            "--form, --source, --group-by: go without --mechanism, to compare all; leave one of them out"
+        )
     if epsilon is None:
         raise CommandError("--epsilon: give the budget to plan with; without --mechanism an --alpha is enough")
     return epsilon

@@ -329,7 +329,9 @@ class Estimator:
         key = (question.summed, question.count, question.whole)
         if (bound := self._on_tops.get(key)) is None:
             law = marginal_law(self._calibration, numbered=False)
-            bound = self._on_tops[key] = self._bounds.fresh(law, question.count, question)
+            bound = self._on_tops[key] = self._bounds.fresh(
+                law, question.count, question.summed, whole=question.whole
+            )
         numbered = isinstance(question, Single) and bound > self._promise
         return numbered, self._bounds.number() if numbered else bound
 
