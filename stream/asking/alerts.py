@@ -32,7 +32,7 @@ class Place(NamedTuple):
 class Notice:
     """What a watched stream has said: an answer, or that it has ``ended`` and for which reason.
 
-    ``time`` is Kafka's stamp of the answer, or when the end was heard of, in seconds since the epoch.
+    ``time`` is Kafka's stamp of the answer, or of what first told of the end in the ledger or by an answer, in seconds since the epoch.
     """
 
     time: float

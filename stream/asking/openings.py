@@ -12,13 +12,17 @@ from schemas.wire import UNREADABLE
 
 
 class Opening(NamedTuple):
-    """One opening of a stream, and whether it goes on; ``reason`` is why it does not."""
+    """One opening of a stream, and whether it goes on; ``reason`` is why it does not.
+
+    ``time`` is Kafka's stamp of the ledger's record of it, in seconds since the epoch.
+    """
 
     stream: str
     source: str
     incarnation: str
     state: StreamState
     reason: str | None
+    time: float
 
     @property
     def end(self) -> str | None:
@@ -36,7 +40,9 @@ def source_of(key: bytes | None) -> str | None:
     return name.decode(errors="replace") if kind == b"source" else None
 
 
-def opening_of(key: bytes | None, value: bytes | None, wanted: Callable[[str, str], bool]) -> Opening | None:
+def opening_of(
+    key: bytes | None, value: bytes | None, stamp: int, wanted: Callable[[str, str], bool]
+) -> Opening | None:
     """The opening that a record of the ledger tells of; None if it tells of none that is ``wanted`` by source and stream."""
     kind, _, rest = (key or b"").partition(b"|")
     if kind != b"grant" or value is None:
@@ -49,7 +55,19 @@ def opening_of(key: bytes | None, value: bytes | None, wanted: Callable[[str, st
     except UNREADABLE:
         return None  # a later version's
     state = told.state if told.state != "open" or told.ending is None else told.ending
-    return Opening(stream, source, told.identity.incarnation, state, told.reason)
+    return Opening(stream, source, told.identity.incarnation, state, told.reason, stamp / 1000)
+
+
+def is_news(known: dict[str, Opening], opening: Opening) -> bool:
+    """Whether an opening is another than the one that is known by its name; if so it is known from now on.
+
+    The ledger writes a stream's record for other reasons as well: what says no more keeps the time at which it was said first.
+    """
+    before = known.get(opening.stream)
+    if before is not None and before._replace(time=opening.time) == opening:
+        return False
+    known[opening.stream] = opening
+    return True
 
 
 class _Identity(msgspec.Struct, gc=False):

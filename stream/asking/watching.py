@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import Final, Protocol
 
@@ -39,20 +38,22 @@ class Watch:
         source: str | None,
         *,
         quiet: bool,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._patterns = patterns
         self._source = source
         self._quiet = quiet
-        self._clock = clock
         self._ended: set[str] = set()
 
     def wants(self, source: str, stream: str) -> bool:
         """Whether a stream is watched."""
         return self._source in {None, source, registered_as(source)} and matches(stream, self._patterns)
 
-    def begin(self, openings: Iterable[Opening], sources: AbstractSet[str]) -> list[Notice]:
+    def begin(
+        self, openings: Iterable[Opening], sources: AbstractSet[str], *, from_beginning: bool
+    ) -> list[Notice]:
         """What is told first: which of the streams that are named in full have ended.
+
+        From the beginning on nothing is: their ends come behind their answers.
 
         Raises:
             Unknown: such a stream, or the source, is not there.
@@ -66,16 +67,20 @@ class Watch:
                     f"stream '{name}' is not known{f' to source {self._source}' if self._source else ''}; see 'sotto "
                     f"source list', or watch '{name}*' for streams that are still to be opened"
                 )
-        return [notice for name in self._patterns if name in known for notice in self.changed(known[name])]
+        return [] if from_beginning else self.ended(known[name] for name in self._patterns if name in known)
 
-    def changed(self, opening: Opening) -> list[Notice]:
+    def ended(self, openings: Iterable[Opening]) -> list[Notice]:
+        """What is told of the ends of streams by the ledger, the earliest first."""
+        return sorted((one for opening in openings for one in self._changed(opening)), key=lambda one: one.time)
+
+    def _changed(self, opening: Opening) -> list[Notice]:
         """What is told when the ledger has something new of a stream; that a period is over is nothing new."""
         if opening.end is None:
             self._ended.discard(opening.stream)
             return []
         if opening.state == "closed" and registered_as(opening.stream) != opening.stream:
             return []
-        return self._end(opening, opening.end)
+        return self._end(opening, opening.end, opening.time)
 
     def may_matter(self, record: AnswerRecord) -> bool:
         """Whether an answer could be told, by its bytes: most are passed over unread."""
@@ -89,14 +94,19 @@ class Watch:
         answer = Result.read(record.value)
         notice = Notice(record.timestamp / 1000, opening.stream, opening.source, answer)
         if answer.outcome == "halted":
-            ends = self._end(opening, opening.end or f"halted: {answer.reason}")
+            # The ledger may have told of it before the stream was asked again.
+            ends = (
+                self._end(opening, f"halted: {answer.reason}", notice.time)
+                if opening.end is None
+                else self._end(opening, opening.end, min(notice.time, opening.time))
+            )
             return ends or ([notice] if self._quiet else [])
         if answer.outcome != "rejected" and opening.end is None:
             self._ended.discard(opening.stream)
         return [notice] if self._quiet or notice.is_alert else []
 
-    def _end(self, opening: Opening, end: str) -> list[Notice]:
+    def _end(self, opening: Opening, end: str, when: float) -> list[Notice]:
         if opening.stream in self._ended:
             return []
         self._ended.add(opening.stream)
-        return [Notice(self._clock(), opening.stream, opening.source, ended=end)]
+        return [Notice(when, opening.stream, opening.source, ended=end)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from stream.asking.openings import Opening, opening_of, source_of
+from stream.asking.openings import Opening, is_news, opening_of, source_of
 from stream.client.connection import Connection
 from stream.kafka.restore import TopicWentBackError, read_to_end, reader, require_visible
 from stream.processors.topics import LEDGER_PARTITIONS
@@ -51,6 +51,10 @@ class Openings:
                     await self._read_partition(consumer, partition, changed)
             return list(changed.values())
 
+    def known(self) -> list[Opening]:
+        """All openings, as of the last reading."""
+        return list(self._found.values())
+
     async def stop(self) -> None:
         """Read no more."""
         consumer, self._consumer = self._consumer, None
@@ -75,7 +79,7 @@ class Openings:
             for record in records:
                 if (source := source_of(record.key)) is not None:
                     self.sources.add(source)
-                opening = opening_of(record.key, record.value, self._wanted)
-                if opening is not None and self._found.get(opening.stream) != opening:
-                    self._found[opening.stream] = changed[opening.stream] = opening
+                opening = opening_of(record.key, record.value, record.timestamp, self._wanted)
+                if opening is not None and is_news(self._found, opening):
+                    changed[opening.stream] = opening
         self._read_to[partition.partition] = await consumer.position(partition)

@@ -18,11 +18,16 @@ LEDGER_SECONDS: Final = 2.0
 
 
 async def notices(connection: Connection, watch: Watch, *, from_beginning: bool) -> AsyncGenerator[Notice, None]:
-    """What is told of the streams that are watched, without end; of one stream in the order of its answers."""
+    """What is told of the streams that are watched, without end; of one stream in the order of its answers.
+
+    From the beginning on the ends that the ledger knows are told behind all answers that there were at first.
+    """
     consumer = await connection.answers_reader(from_beginning=from_beginning)
     openings = Openings(connection, watch.wants)
     try:
-        for notice in watch.begin(await openings.read(), openings.sources):
+        behind = await consumer.end_offsets(consumer.assignment()) if from_beginning else {}
+        caught_up = not from_beginning
+        for notice in watch.begin(await openings.read(), openings.sources, from_beginning=from_beginning):
             yield notice
         looked = time.monotonic()
         while True:
@@ -32,10 +37,13 @@ async def notices(connection: Connection, watch: Watch, *, from_beginning: bool)
                     opening = await openings.of(record.key.decode(errors="replace"))
                     for notice in watch.told(record, opening) if opening is not None else ():
                         yield notice
-            if time.monotonic() - looked >= LEDGER_SECONDS:
-                for opening in await openings.read():
-                    for notice in watch.changed(opening):
-                        yield notice
-                looked = time.monotonic()
+            behind = {one: end for one, end in behind.items() if await consumer.position(one) < end}
+            if behind:
+                continue
+            if not caught_up or time.monotonic() - looked >= LEDGER_SECONDS:
+                news = await openings.read()
+                for notice in watch.ended(news if caught_up else openings.known()):
+                    yield notice
+                caught_up, looked = True, time.monotonic()
     finally:
         await asyncio.gather(consumer.stop(), openings.stop())

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from stream.asking.alerts import Notice
-from stream.asking.openings import opening_of, source_of
+from stream.asking.openings import Opening, is_news, opening_of, source_of
 from stream.asking.watching import Watch
 
 if TYPE_CHECKING:
@@ -31,11 +31,15 @@ class WatchCalls(ABC):
         watch = Watch(streams, source, quiet=quiet)
         seen = 0 if from_beginning else len(self.records(self.topics.answers))
         ledger = self.records(self.topics.ledger)
-        told = (opening_of(record.key, record.value, watch.wants) for record in ledger)
-        openings = {one.stream: one for one in told if one is not None}
-        yield from watch.begin(openings.values(), {source_of(record.key) or "" for record in ledger})
+        openings: dict[str, Opening] = {}
+        for record in ledger:
+            one = opening_of(record.key, record.value, record.timestamp, watch.wants)
+            if one is not None:
+                is_news(openings, one)
+        sources = {source_of(record.key) or "" for record in ledger}
+        yield from watch.begin(openings.values(), sources, from_beginning=from_beginning)
         for record in filter(watch.may_matter, self.records(self.topics.answers)[seen:]):
             opening = openings.get((record.key or b"").decode())
             yield from watch.told(record, opening) if opening is not None else ()
-        for opening in openings.values() if from_beginning else ():
-            yield from watch.changed(opening)
+        if from_beginning:
+            yield from watch.ended(openings.values())

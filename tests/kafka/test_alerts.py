@@ -10,9 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
@@ -335,6 +336,23 @@ async def test_watching_shows_alerts_and_ends_as_they_come(ground: Ground) -> No
     assert set(found) == {("late", "above"), ("late", "closed: no longer needed")}
     with pytest.raises(Unknown, match="stream 'nobody' is not known"):
         await anext(client.watch("nobody"))
+
+
+async def test_from_the_beginning_ends_are_told_behind_the_answers_with_the_time_at_which_they_were(
+    ground: Ground,
+) -> None:
+    client = ground.client
+    await ground.ask("late", HIGH)
+    await client.close("feed", "late", "no longer needed")
+    closed = time.time()
+    runs = []
+    for streams in ((), ("late",)):
+        async with asyncio.timeout(PATIENCE), aclosing(client.watch(*streams, from_beginning=True)) as notices:
+            runs.append([await anext(notices) for _ in range(2)])
+    assert runs[0] == runs[1]
+    alert, end = runs[0]
+    assert (alert.is_alert, end.ended) == (True, "closed: no longer needed")
+    assert alert.time <= end.time <= closed + 1
 
 
 async def test_the_command_prints_lines_and_ends_cleanly(ground: Ground) -> None:

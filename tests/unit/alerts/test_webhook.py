@@ -30,7 +30,7 @@ from stream.asking.openings import Opening
 from tests.unit.alerts.receiver import OTHER_SECRET, SECRET, Receiver
 
 NOW = 1_700_000_000.0
-OPENING = Opening("late", "flights", "ab" * 16, "open", None)
+OPENING = Opening("late", "flights", "ab" * 16, "open", None, 0.0)
 
 
 def alert(index: int = 0, **fields: Any) -> Alert:

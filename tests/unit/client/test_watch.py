@@ -11,7 +11,7 @@ import pytest
 from schemas import Answer
 from sotto import Driver, Notice, Unknown
 from stream.asking.alerts import place_of, window_end, window_text
-from stream.asking.openings import Opening
+from stream.asking.openings import Opening, is_news
 from stream.asking.watching import Watch
 from stream.cli.watching import document, lines
 from stream.monitor.alert_models import AlertQuery
@@ -21,7 +21,7 @@ from stream.processors.base import Record
 from tests.unit.processors.installation import HIGH, KEY, LOW, VALUES, spec
 
 WINDOW = {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
-OPENING = Opening("late", "flights", "0" * 32, "open", None)
+OPENING = Opening("late", "flights", "0" * 32, "open", None, 1_600_000_000.0)
 
 
 def answer(outcome: str, **fields: Any) -> Answer:
@@ -107,7 +107,35 @@ def test_a_reason_that_names_the_state_is_not_told_twice() -> None:
 def test_an_extended_stream_ends_anew() -> None:
     watch = Watch((), None, quiet=False)
     dry = OPENING._replace(state="exhausted", reason="its grant is used up")
-    assert [len(watch.changed(one)) for one in (dry, dry, OPENING, dry)] == [1, 0, 0, 1]
+    assert [len(watch.ended([one])) for one in (dry, dry, OPENING, dry)] == [1, 0, 0, 1]
+
+
+def test_an_end_has_the_time_at_which_it_was_first_told_of_however_late_it_is_looked_at() -> None:
+    dry = OPENING._replace(state="exhausted", reason="its grant is used up")
+    halted = record("halted", reason="exhausted: its grant is used up")
+    by_ledger = Watch((), None, quiet=False).ended([dry])
+    by_answer = Watch((), None, quiet=False).told(halted, dry)
+    by_answer_alone = Watch((), None, quiet=False).told(halted, OPENING)
+    assert [one.time for one in (*by_ledger, *by_answer, *by_answer_alone)] == [1.6e9, 1.6e9, 1.7e9]
+    known = {dry.stream: dry}
+    assert not is_news(known, dry._replace(time=1.65e9))  # the ledger writes records for other reasons, too
+    assert known == {dry.stream: dry}
+    assert is_news(known, OPENING)
+
+
+def test_from_the_beginning_ends_come_once_behind_what_was_answered_whatever_is_named() -> None:
+    with driver() as client:
+        client.ask_many([{"stream": stream, "value": HIGH} for stream in ("late-1", "else", "late-1")])
+        client.close("other", "else", "no longer needed")
+        alerts, ends = ["above"] * 3, [("late-1", "exhausted"), ("else", "closed")]
+        for quiet in (False, True):
+            runs = [list(client.watch(from_beginning=True, quiet=quiet)) for _ in range(2)]
+            assert runs[0] == runs[1]
+            assert [outcome for _, outcome in told(runs[0])[:3]] == alerts
+            assert told(runs[0])[3:] == ends
+            assert runs[0][2].time <= runs[0][3].time <= runs[0][4].time
+        named = told(client.watch("else", from_beginning=True))
+        assert named == [("else", "above"), ("else", "closed")]
 
 
 def test_a_line_has_all_parts_and_keeps_to_the_terminal() -> None:
