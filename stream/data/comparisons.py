@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Literal, TypeGuard
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.data.errors import PredicateError, listed, shown
+from stream.data.errors import PredicateError, listed, normal, shown
 from stream.data.expressions import FALSE, TRUE, Predicate, codes, conjunction, disjunction, negation
 
 Operator = Literal["=", "<>", "<", "<=", ">", ">="]
@@ -105,8 +105,14 @@ class Attribute:
     def _category_code(self, category: str) -> int:
         code = self._code_of.get(category)
         if code is None:
+            same = [value for value in self._code_of if normal(value) == normal(category)]
+            declared = (
+                f"it is the declared {shown(same[0])} but for Unicode normalisation: write it so"
+                if same
+                else f"declared are {listed(self._code_of)}"
+            )
             raise PredicateError(
-                f"what is given is no declared value of {shown(self.name)}; declared are {listed(self._code_of)}",
+                f"what is given is no declared value of {shown(self.name)}; {declared}",
                 category,
             )
         return code

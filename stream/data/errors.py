@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
+from unicodedata import normalize
 
 MAX_MESSAGE_LENGTH = 300
 _SHOWN_LENGTH = 60
@@ -19,6 +20,11 @@ def one_line(text: str, length: int = MAX_MESSAGE_LENGTH) -> str:
 def shown(text: str) -> str:
     """A name or a literal in quotes, cut to a length that fits a message."""
     return f"'{one_line(text, _SHOWN_LENGTH)}'"
+
+
+def normal(text: str) -> str:
+    """A text with each sign in one piece, where Unicode has it so: ``ä`` may be an ``a`` and two dots, too, and looks the same."""
+    return normalize("NFC", text)
 
 
 def listed(names: Iterable[str]) -> str:

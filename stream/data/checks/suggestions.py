@@ -11,7 +11,7 @@ from typing import Final
 from schemas import Categories, TableSource
 from stream.data.checks.cells import CellCheck
 from stream.data.checks.report import Columns, Misfit, People
-from stream.data.errors import shown
+from stream.data.errors import normal, shown
 
 _SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _MOST_ALIKE: Final = 3
@@ -41,7 +41,10 @@ def about_columns(columns: Columns) -> Iterator[str]:
         found = alike.get(_folded(name))
         near = [found] if found is not None else get_close_matches(name, columns.undeclared, n=1)
         if near:
-            yield f"column {shown(near[0])} may be what is declared as {shown(name)}: names must be equal, sign by sign"
+            normalised = " (they differ in Unicode normalisation)" if normal(near[0]) == normal(name) else ""
+            yield (
+                f"column {shown(near[0])} may be what is declared as {shown(name)}: names must be equal, sign by sign{normalised}"
+            )
     if len(columns.undeclared) == len(columns.found):
         yield "no declared column is there; see that the first line of a CSV file names the columns"
     for name in columns.found:
@@ -106,7 +109,7 @@ def _about_misfit(check: CellCheck, misfit: Misfit) -> Iterator[str]:
         pairs = ((value, alike.get(_folded(value))) for value in sorted(check.undeclared()))
         for value, declared in islice(((one, two) for one, two in pairs if two is not None), _MOST_ALIKE):
             if misfit.what == "undeclared":
-                yield f"{name}: {shown(value)} is the declared {shown(declared)} but for spaces or case; write it so"
+                yield f"{name}: {shown(value)} is the declared {shown(declared)} but for {_apart(value, declared)}; write it so"
         if misfit.fate == "left out":
             yield f"{name}: declare 'other' to keep rows whose category is {misfit.what}"
     elif any(_DECIMAL_COMMA.fullmatch(value) for value in values):
@@ -120,4 +123,12 @@ def _about_misfit(check: CellCheck, misfit: Misfit) -> Iterator[str]:
 
 
 def _folded(text: str) -> str:
-    return "".join(text.casefold().split())
+    return normal("".join(normal(text).casefold().split()))
+
+
+def _apart(found: str, declared: str) -> str:
+    """In what two texts differ that are alike when folded."""
+    if normal(found) == normal(declared):
+        return "Unicode normalisation"
+    plain = "".join(found.casefold().split()) == "".join(declared.casefold().split())
+    return "spaces or case" if plain else "spaces, case or Unicode normalisation"

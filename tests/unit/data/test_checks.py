@@ -23,6 +23,7 @@ AGE = Integers(minimum=0, maximum=9)
 STRICT = Integers(minimum=0, maximum=9, outside="reject")
 BMI = Bins(edges=(10.0, 20.0, 30.5))
 SEX = Categories(values=("F", "M"))
+WARD = Categories(values=("Pädiatrie",))
 OTHER = Categories(values=("F", "M", "?"), other="?")
 
 
@@ -150,7 +151,14 @@ def test_a_missing_column_is_named_with_those_found_and_the_others_are_checked(t
         ('age,rate\n1,"2,5"\n', {"rate": BMI}, "decimal comma"),
         ("age,rate\n1,25 kg\n", {"rate": BMI}, "unit"),
         ("age,rate\n1.5,25\n", {"age": AGE}, "declare bins"),
-        ("age,sex\n1, f\n", {"sex": SEX}, "' f' is the declared 'F'"),
+        ("age,sex\n1, f\n", {"sex": SEX}, "' f' is the declared 'F' but for spaces or case"),
+        ("ward\nPa\u0308diatrie\n", {"ward": WARD}, "is the declared 'Pädiatrie' but for Unicode normalisation"),
+        ("ward\npa\u0308diatrie\n", {"ward": WARD}, "'Pädiatrie' but for spaces, case or Unicode normalisation"),
+        (
+            "wa\u0308rd,age\nA,1\n",
+            {"wärd": WARD, "age": AGE},
+            "sign by sign (they differ in Unicode normalisation)",
+        ),
         ("age,sex\n1,X\n", {"sex": SEX}, "declare 'other'"),
         ("age,sex\n11,F\n", {"age": AGE}, "a declaration is public"),
         ("age,sex\n1,F,X\n", {"age": AGE}, "too many cells"),

@@ -214,6 +214,14 @@ def test_everything_else_is_refused_by_name(text: str, named: str) -> None:
     assert named in refusal(text)
 
 
+def test_a_value_that_looks_like_a_declared_one_is_told_in_what_it_differs() -> None:
+    with pytest.raises(PredicateError) as refused:
+        parse("ward = 'Pa\u0308diatrie'", {"ward": Categories(values=("Pädiatrie", "Pa"))})
+    assert "no declared value of 'ward'; it is the declared 'Pädiatrie' but for Unicode normalisation" in str(
+        refused.value
+    )
+
+
 def test_a_huge_exponent_costs_nothing() -> None:
     assert read("age >= 0e999999999999") == TRUE
     refusal("age >= 1e999999999999")
