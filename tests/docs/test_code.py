@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from schemas import EventsSource
+from stream.asking.replays import Replay
+from stream.cli.app import app
 from stream.kafka import broker_java, broker_server
 from stream.kernel import library
 from stream.monitor import tokens
@@ -49,6 +55,26 @@ def test_commands_named_in_text_exist_with_their_options(path: Path) -> None:
     for code in page(path).inline:
         if code.startswith("sotto "):
             check_mention(code)
+
+
+@each_page
+def test_plans_of_one_mechanism_named_in_text_tell_something(path: Path) -> None:
+    for code in page(path).inline:
+        if re.match(r"sotto plan --mechanism [a-z_]+ ", code) and "…" not in code:
+            result = CliRunner().invoke(app, shlex.split(code)[1:])
+            assert result.exit_code == 0, (code, result.exception)
+
+
+@each_page
+def test_marks_of_replays_are_no_further_apart_than_the_source_beside_them_allows(path: Path) -> None:
+    for block in page(path).of_language("sh"):
+        words = [shlex.split(command, comments=True) for command in commands(block.text)]
+        added = [json.loads(one[3]) for one in words if one[1:3] == ["source", "add"] and one[3].startswith("{")]
+        sources = {one["source"]: one for one in added}
+        for one in words:
+            if one[1:3] == ["events", "publish"] and "--marks" in one and one[3] in sources:
+                source = EventsSource.model_validate_json(json.dumps(sources[one[3]]))
+                Replay(source, one[one.index("--marks") + 1])
 
 
 @each_page

@@ -1,0 +1,56 @@
+"""Tables of α in the documentation are what the planner gives, in the figures that `sotto plan` shows."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from schemas import SparseVectorCalibration
+from stream.accounting.plans import rank
+from stream.cli.app import app
+from stream.figures import bound
+from tests.docs.pages import DOCS, PROJECT
+
+PLANNED = "sotto plan --mechanism above_threshold --epsilon 1 --cutoff 20 --queries 1000 --beta 0.05"
+
+
+def row(path: Path, opening: str) -> list[str]:
+    [found] = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {opening}")]
+    return [cell.strip(" *") for cell in found.strip("|").split("|")[1:]]
+
+
+def calibrations(*changed: str) -> dict[str, SparseVectorCalibration]:
+    result = CliRunner().invoke(app, [*shlex.split(PLANNED)[1:], *changed, "--json"], catch_exceptions=False)
+    printed: dict[str, Any] = json.loads(result.stdout)
+    found = [SparseVectorCalibration.model_validate_json(json.dumps(one)) for one in printed["calibrations"]]
+    return {one.method: one for one in found}
+
+
+def test_the_check_values_of_above_threshold_are_those_of_the_command_beside_them() -> None:
+    path = DOCS / "above-threshold.md"
+    assert PLANNED in path.read_text(encoding="utf-8")
+    for cutoff in (1, 20):
+        found = calibrations("--cutoff", str(cutoff))
+        alphas = [one.alpha for one in found.values()]
+        alphas.insert(1, rank(found["textbook"]))
+        alphas.append(calibrations("--cutoff", str(cutoff), "--monotone")["one_sided"].alpha)
+        assert row(path, f"$c = {cutoff}$, $k = 1000$ ") == [bound(alpha, grouped=True) for alpha in alphas]
+
+
+def test_the_readme_s_table_is_what_the_command_before_it_prints() -> None:
+    path = PROJECT / "README.md"
+    assert PLANNED in path.read_text(encoding="utf-8")
+    found = calibrations()
+    words = {
+        "textbook": "textbook",
+        "two_sided": "two-sided",
+        "two_sided_shifted": "the same, with",
+        "one_sided": "**one",
+    }
+    assert {method: row(path, word)[0] for method, word in words.items()} == {
+        method: bound(one.alpha) for method, one in found.items()
+    }
