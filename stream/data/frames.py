@@ -14,12 +14,12 @@ Frame: TypeAlias = "pl.DataFrame | Mapping[str, Sequence[object]]"
 _FARTHEST_INTEGER: Final = 10**30
 
 
-def in_memory(frame: Frame, names: Sequence[str]) -> pl.DataFrame:
+def in_memory(frame: Frame, names: Sequence[str], person: str | None = None) -> pl.DataFrame:
     """The named columns of a table in memory; DataError if one is missing or their lengths differ."""
     if isinstance(frame, pl.DataFrame):
-        require(names, frame.columns)
+        require(names, frame.columns, person)
         return frame.select(names)
-    require(names, frame)
+    require(names, frame, person)
     try:
         return pl.DataFrame([_column(name, frame[name]) for name in names])
     except pl.exceptions.PolarsError:
@@ -28,11 +28,13 @@ def in_memory(frame: Frame, names: Sequence[str]) -> pl.DataFrame:
         ) from None
 
 
-def require(names: Sequence[str], available: Sequence[str] | Mapping[str, object]) -> None:
-    """ColumnError naming the first column that is not available."""
+def require(
+    names: Sequence[str], available: Sequence[str] | Mapping[str, object], person: str | None = None
+) -> None:
+    """ColumnError naming the first column that is not available; ``person`` is the one that names each row's."""
     for name in names:
         if name not in available:
-            raise ColumnError("missing", name)
+            raise ColumnError("no person" if name == person else "missing", name)
 
 
 def _column(name: str, values: Sequence[object]) -> pl.Series:

@@ -59,7 +59,7 @@ class RowEncoder:
     def sheet(self, sheet: Sheet) -> Iterator[Coded]:
         """The batches of a part of the table; DataError if it lacks a column."""
         names = columns_of(self._source)
-        require(names, sheet.types)
+        require(names, sheet.types, self._source.person)
         return map(self.encode, sheet.batches(names))
 
     def people(self) -> PeopleNumbers | None:
@@ -93,7 +93,7 @@ class Rows:
         """
         encoder = RowEncoder(source)
         if frame is not None:
-            batches: Iterable[Coded] = [encoder.encode(in_memory(frame, columns_of(source)))]
+            batches: Iterable[Coded] = [encoder.encode(in_memory(frame, columns_of(source), source.person))]
         else:
             batches = (batch for sheet in sheets_of(source.path) for batch in encoder.sheet(sheet))
         gathered = Gathered(source)

@@ -28,6 +28,7 @@ from stream.data import (
 )
 from stream.data import people as people_module
 from stream.data import sheets as sheets_module
+from stream.data.frames import Frame
 from stream.data.siphash import siphash
 from stream.noise import NoiseKey
 from tests.unit.data.small import unhurried
@@ -230,6 +231,8 @@ def test_a_file_read_in_a_process_of_its_own_gives_the_same_table(kind: str, tmp
     here, there = Rows.load(declared), GuardedReader(limits)(declared)
     made = [fingerprint(Table.of(one, declared, KEY), declared, KEY) for one in (here, there)]
     assert made[0] == made[1]
+    with pytest.raises(DataError, match=r"^person: the table has no column 'pid'"):
+        GuardedReader(limits)(source(3, path=str(path), person="pid"))
     with pytest.raises(UnreadableError) as refused:
         GuardedReader(ReadingLimits((tmp_path,), 1500, 1 << 30, 60.0))(declared)
     assert refused.value.cause == "larger than SOTTO_TABLE_BYTES"
@@ -238,8 +241,11 @@ def test_a_file_read_in_a_process_of_its_own_gives_the_same_table(kind: str, tmp
 def test_a_contribution_needs_a_person_and_a_person_a_column() -> None:
     with pytest.raises(ValidationError, match="name it in person"):
         source(2, person=None)
-    with pytest.raises(DataError, match="'who'"):
-        Table.load(source(), {"x": [1], "y": ["a"]})
+    cells: dict[str, list[object]] = {"x": [1], "y": ["a"]}
+    lacking: Frame
+    for lacking in (cells, pl.DataFrame(cells)):
+        with pytest.raises(DataError, match=r"^person: the table has no column 'who'; add it, or name the column"):
+            Table.load(source(), lacking)
 
 
 @unhurried
