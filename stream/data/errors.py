@@ -69,8 +69,8 @@ class UnreadableError(DataError):
 COLUMN_ERRORS: Final = {
     "missing": "the table has no column {column}; add it or leave the attribute out",
     "no person": "person: the table has no column {column}; add it, or name the column that says whose each row is",
-    "no text": "column {column} has type {kind}, not text or whole numbers; write it as text",
-    "no numbers": "column {column} has type {kind}, not numbers; write it as numbers",
+    "no text": "column {column} has type {kind}, not text, whole or floating numbers, or booleans; write it as text",
+    "no numbers": "column {column} has type {kind}, not numbers, text or booleans; write it as numbers",
 }
 """What may be wrong with a declared column."""
 

@@ -49,7 +49,7 @@ class People:
 def named(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
     """What each row of a column calls its person, as text, and which rows name nobody: their cell is missing or blank.
 
-    DataError if the column's type is neither text nor whole numbers.
+    DataError if the column's type is none that categories are read from.
     """
     texts = as_text(name, column)
     nobody = texts.is_null() | (texts.str.strip_chars() == "").fill_null(value=True)

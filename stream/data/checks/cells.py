@@ -41,7 +41,7 @@ class CellCheck:
     def add(self, column: pl.Series) -> tuple[Mask, Mask]:
         """Look at a batch of cells: which have a code, and which of these have another than their own value's.
 
-        DataError if the column's type is neither text nor numbers.
+        DataError if the column's type is none that is read.
         """
         _codes, known = encode(self.name, self.domain, column)
         match self.domain:

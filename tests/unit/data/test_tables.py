@@ -83,7 +83,9 @@ def test_typed_columns_are_read_as_their_text_would_be(
 def test_a_column_of_another_type_is_refused_by_the_types_name_alone(
     domain: Domain, series: pl.Series, told: str
 ) -> None:
-    with pytest.raises(DataError, match=rf"^column 'x' has type {told}, not [a-z ]*; write it as [a-z]*$"):
+    with pytest.raises(
+        DataError, match=rf"^column 'x' has type {told}, not [a-z ,]*or booleans; write it as [a-z]*$"
+    ):
         codes(domain, series)
 
 
