@@ -22,10 +22,12 @@ _INSTEAD: Final[tuple[tuple[type[exp.Expr], str], ...]] = (
 )
 
 
-DISTINCT: Final = (
-    "COUNT(DISTINCT …) counts people, by the column that the source declares as person; COUNT(*) counts rows, and SELECT a, "
-    "COUNT(*) … GROUP BY a shows which values of an attribute there are"
-)
+def distinct(declared: str = "") -> str:
+    """What is asked in place of a COUNT(DISTINCT …), with what the source has ``declared`` as person, if that is known."""
+    return (
+        f"COUNT(DISTINCT …) counts people, by the column that the source declares as person{declared}; COUNT(*) counts rows, and "
+        "SELECT a, COUNT(*) … GROUP BY a shows which values of an attribute there are"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def _count(name: str, node: exp.Count | exp.CountIf, where: str | None) -> Measu
         return Measured(name, "count", both(where, condition_of(counted)))
     if isinstance(counted, exp.Distinct):
         if len(counted.expressions) != 1 or counted.args.get("on"):
-            raise StatementError(DISTINCT)
+            raise StatementError(distinct())
         return Measured(
             name, "people", where, person=attribute_of(bare(counted.expressions[0]), "COUNT(DISTINCT …)")
         )

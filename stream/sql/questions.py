@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from schemas import Bins, Categories, Domain, GrantRecord, Integers, TableSource
 from stream.asking.labels import Group, groups_of
-from stream.sql.aggregates import DISTINCT, Measured
+from stream.sql.aggregates import Measured, distinct
 from stream.sql.checks import Check
 from stream.sql.errors import StatementError
 from stream.sql.statements import Column, Grouped, Statement
@@ -122,9 +122,9 @@ def _require_groups(
 
 def _require_person(column: str, source: TableSource) -> None:
     if source.person is None:
-        raise StatementError(f"{DISTINCT}; this source declares none, and one row is one person")
+        raise StatementError(distinct(" (this one declares none: one row is one person)"))
     if column.casefold() != source.person.casefold():
-        raise StatementError(f"{DISTINCT}: '{source.person}'")
+        raise StatementError(distinct(f", '{source.person}'"))
 
 
 def _resolved(column: Column, named: _Attributes) -> Column:
