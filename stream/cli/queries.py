@@ -47,6 +47,9 @@ _OPTIONS: Final = {
 }
 """What fields of a question are given by."""
 
+_ASK: Final = {"value", "where", "sum", "mean", "group_by", "category", "fraction"}
+"""Those of them that ask something."""
+
 LONGEST_WAIT: Final = 86_400.0
 """Seconds that a command waits for an answer at most."""
 
@@ -73,7 +76,9 @@ def ask(
     category: Annotated[str | None, typer.Option(help="One person's category, for randomized response.")] = None,
     question: Annotated[
         str | None,
-        typer.Option(help="Any other question as JSON (values, candidates, terms, cells): inline, a file, or -."),
+        typer.Option(
+            help="Any other question as JSON (people, values, candidates, terms, cells): inline, a file, or -."
+        ),
     ] = None,
     threshold: Annotated[float | None, typer.Option(help="A public threshold for this query alone.")] = None,
     alpha: Annotated[
@@ -101,6 +106,11 @@ def ask(
     fields = {name: one for name, one in given.items() if one is not None}
     fields |= {"fraction": True} if fraction else {}
     document = _json_object(question) if question is not None else {}
+    if not document and not fields.keys() & _ASK:
+        raise CommandError(
+            "give a question: --value, --where, --sum, --mean, --group-by or --category; --question for people, values, candidates, "
+            "terms or cells"
+        )
     for name in fields.keys() & document.keys():
         raise CommandError(f"{_OPTIONS.get(name, name)}: --question has it too, as '{name}'; give it once")
     if document.get("stream", stream) != stream:

@@ -172,7 +172,9 @@ def test_a_question_that_is_wrong_is_told_by_its_options() -> None:
     for given, told in (
         (["--alpha", "-1", "--where", "x > 1"], "--alpha: Input should be greater than 0"),
         (["--group-by", ""], "--group-by.0: String should"),
-        ([], "give exactly one question"),
+        ([], "give a question: --value, --where, --sum, --mean, --group-by or --category; --question for people"),
+        (["--alpha", "3"], "give a question: --value"),
+        (["--question", "{}"], "give a question: --value"),
         (["--question", '{"cells": []}'], "cells: Tuple should have at least 1 item"),
         (["--question", '{"where": "x > 1"}', "--where", "x > 2"], "--where: --question has it too, as 'where'"),
         (["--question", '{"stream": "t", "where": "x > 1"}'], "--question: is for another stream than 's'"),
