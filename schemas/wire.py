@@ -165,7 +165,7 @@ class Codec(Generic[ModelType]):
         try:
             event = self._adapter.validate_json(data)
         except ValidationError as error:
-            raise MalformedEventError(_describe(error, _Place(data))) from None
+            raise MalformedEventError(describe_at(error, _Place(data))) from None
         if repeats_a_field(data):
             raise MalformedEventError(REPEATED)
         return event
@@ -175,7 +175,7 @@ class Codec(Generic[ModelType]):
         try:
             return self._adapter.validate_json(data)
         except ValidationError as error:
-            raise MalformedEventError(_describe(error, _Place(data))) from None
+            raise MalformedEventError(describe_at(error, _Place(data))) from None
 
     def encode(self, event: ModelType) -> bytes:
         """The event as compact JSON."""
@@ -192,12 +192,16 @@ def describe(error: ValidationError, name: Callable[[str], str] = str) -> str:
         first, *others = (str(step) for step in loc) if loc else ("",)
         return [name(first), *others] if first else []
 
-    return _describe(error, place_of, whole="")
+    return describe_at(error, place_of, whole="")
 
 
-def _describe(error: ValidationError, place_of: Callable[[Steps], list[str]], *, whole: str = "event") -> str:
+def describe_at(error: ValidationError, place_of: Callable[[Steps], list[str]], *, whole: str = "event") -> str:
+    """The same of fields that ``place_of`` names by their steps; of what has no name as ``whole``."""
     parts = []
     faults = error.errors(include_input=False, include_url=False)
+    # Pydantic counts a list's items without those that are wrong.
+    at_fault = {one["loc"][:end] for one in faults for end in range(len(one["loc"]))}
+    faults = [one for one in faults if one["type"] != "too_short" or one["loc"] not in at_fault]
     for detail in faults[:MOST_FAULTS]:
         steps = place_of(detail["loc"])
         known = "unknown field; remove it" if detail["type"] == "extra_forbidden" else detail["msg"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -17,10 +18,12 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import from_json
 
+from schemas.base import ByKind
 from schemas.repeats import repeats_a_field
 from schemas.windows import Span, span_ms
-from schemas.wire import describe
+from schemas.wire import Steps, describe_at
 from stream.alerts.signing import Secret
 from stream.asking.alerts import matches
 from stream.secret_files import SecretFileError, read_secret
@@ -59,7 +62,8 @@ def _is_host(name: str) -> bool:
 
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2048), AfterValidator(_address)]
 FileName = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
-TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+TARGET_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+TargetName = Annotated[str, StringConstraints(pattern=TARGET_NAME)]
 Patterns = Annotated[tuple[str, ...], Field(max_length=1000, strict=False)]
 LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 LabelText = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
@@ -184,7 +188,7 @@ class AlertmanagerTarget(_Target):
         return self
 
 
-Target = Annotated[WebhookTarget | AlertmanagerTarget, Field(discriminator="kind")]
+Target = Annotated[WebhookTarget | AlertmanagerTarget, Field(discriminator="kind"), ByKind()]
 
 
 class AlertsFile(_Strict):
@@ -214,7 +218,7 @@ class AlertsFile(_Strict):
         try:
             found = cls.model_validate_json(text)
         except ValidationError as error:
-            raise AlertsError(f"{path}: {describe(error)}") from None
+            raise AlertsError(f"{path}: {describe_at(error, partial(_place, text), whole='')}") from None
         if repeats_a_field(text.encode()):
             raise AlertsError(f"{path}: a field is given twice; give each once")
         for target in found.targets:
@@ -223,6 +227,18 @@ class AlertsFile(_Strict):
             if isinstance(target, WebhookTarget):
                 target.secrets()
         return found
+
+
+def _place(text: str, steps: Steps) -> list[str]:
+    """Where in a file something is wrong: of a target by its name, if it has one, in place of its number and kind."""
+    if len(steps) < 2 or steps[0] != "targets":
+        return [str(step) for step in steps]
+    _, number, *fields = steps
+    target = from_json(text)["targets"][number]
+    name = target.get("name") if isinstance(target, dict) else None
+    if not isinstance(name, str) or re.fullmatch(TARGET_NAME, name) is None:
+        name = str(number)
+    return ["targets", name, *(str(step) for step in fields[1:])]
 
 
 def _read(file: str, target: str, field: str) -> str:

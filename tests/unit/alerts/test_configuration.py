@@ -64,21 +64,22 @@ def test_targets_are_read_with_what_is_usual(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"url": "ftp://hooks.example.org/in-the-address"}, "targets.0.webhook.url"),
-        ({"url": "https:///in-the-address"}, "targets.0.webhook.url"),
-        ({"url": "https://hooks.example.org:99999999/in-the-address"}, "targets.0.webhook.url"),
+        ({"url": "ftp://hooks.example.org/in-the-address"}, ": targets.oncall.url: is no address of HTTP"),
+        ({"url": "https:///in-the-address"}, "targets.oncall.url"),
+        ({"url": "https://hooks.example.org:99999999/in-the-address"}, "targets.oncall.url"),
+        ({"kind": "webhok"}, ": targets.oncall.kind: give one of 'webhook', 'alertmanager'"),
         (
             {"url": "https://hooks.example.org/in-the-address\r\nX-Other: y"},
-            "webhook.url: has U+000D, which",
+            "oncall.url: has U+000D, which",
         ),
         (
             {"url": "https://hooks example.org/in-the-address"},
-            "webhook.url: has U+0020, which no address",
+            "oncall.url: has U+0020, which no address",
         ),
         ({"url": "https://hooks.example.org/in-the-address\x00"}, "has U+0000"),
         (
             {"url": "https://hooks|example/in-the-address"},
-            "webhook.url: has a host of a name that none can",
+            "oncall.url: has a host of a name that none can",
         ),
         (
             {"url": "https://hooks..example/in-the-address"},
@@ -97,7 +98,7 @@ def test_targets_are_read_with_what_is_usual(folder: Path) -> None:
         ({"secret_files": []}, "secret_files"),
         ({"secret_files": ["a", "b", "c"]}, "secret_files"),
         ({"give_up": "soon"}, "give_up: "),
-        ({"name": "on call"}, "name"),
+        ({"name": "on call"}, "targets.0.name: "),
         ({"colour": "red"}, "colour: unknown field; remove it"),
         ({"secret_files": ["/nowhere/at-all"]}, "target oncall: secret_files: cannot read file /nowhere/at-all"),
         ({"bearer_file": "/nowhere/at-all"}, "target oncall: bearer_file: cannot read"),
@@ -108,6 +109,7 @@ def test_what_is_wrong_is_told_by_its_field(folder: Path, change: dict[str, Any]
     with pytest.raises(AlertsError) as error:
         AlertsFile.read(path)
     assert told in str(error.value)
+    assert "targets: " not in str(error.value)
     assert "in-the-address" not in str(error.value)
     assert SECRET not in str(error.value)
 
