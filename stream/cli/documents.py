@@ -65,6 +65,8 @@ def _told(opened: BinaryIO) -> Iterator[bytes]:
 
 
 def _read(argument: str) -> str:
+    if not argument.strip():
+        raise CommandError("document: is empty; give inline JSON, a file, or - for standard input")
     if _is_inline(argument):
         return argument
     try:
@@ -84,4 +86,6 @@ def _name(argument: str) -> str:
 
 
 def _is_inline(argument: str) -> bool:
-    return argument.lstrip().startswith("{")
+    """Whether an argument is the document itself: an object, a list, which no command takes, or blank."""
+    stripped = argument.strip()
+    return not stripped or stripped.startswith("{") or (stripped[0], stripped[-1]) == ("[", "]")

@@ -52,6 +52,14 @@ def test_what_is_nested_too_deeply_is_told_by_name(tmp_path: Path, monkeypatch: 
         read_document('{"a":' + DEEP)
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\n"])
+def test_a_document_that_is_blank_or_a_list_is_no_file(blank: str) -> None:
+    with pytest.raises(CommandError, match=r"^document: is empty; give inline JSON, a file, or - for"):
+        read_document(blank)
+    with pytest.raises(CommandError, match=r"^document: Input should be an object"):
+        read_as(TypeAdapter(StreamSpec), "[]")
+
+
 def test_a_byte_order_mark_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "stream.json"
     file.write_text(SPEC, encoding="utf-8-sig")
