@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from schemas import LedgerProgress, LedgerRecord, TrailHead
+from schemas import LedgerProgress, LedgerRecord, TrailHead, TrailRecord
 from schemas.trail import Since as MeantSince
 from schemas.wire import MalformedEventError
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
 from stream.cli.trails import decoded, first_line, new_file, read_lines, told, write_trail
+from stream.client import AsyncClient
 from stream.client.connection import Connection
 from stream.client.failures import translated
 from stream.client.trail import read_accounts, read_trail
@@ -71,16 +72,8 @@ def trail(
     as_json: AsJson = False,
 ) -> None:
     """Show who asked for what, what was decided and what followed, or export it."""
-    wanted = {"source": source, "stream": stream, "analyst": analyst}
-    wanted = {name: value for name, value in wanted.items() if value is not None}
-    batches = (
-        [
-            one
-            for one in decoded(values)
-            if all(getattr(one[0], name, None) == value for name, value in wanted.items())
-        ]
-        for values in _batches()
-    )
+    given = {"source": source, "stream": stream, "analyst": analyst}
+    batches = _concerning({name: value for name, value in given.items() if value is not None})
     if export is not None:
         count = write_trail(export, batches)
         typer.echo(f"{count} entries in {export}")
@@ -182,6 +175,26 @@ def _head(text: str) -> TrailHead:
     if (found := _HEAD.match(text)) is None:
         raise CommandError("--head: give it as it was shown, NUMBER:DIGEST")
     return TrailHead(entries=int(found[1]), digest=found[2], time=0)
+
+
+def _concerning(wanted: Mapping[str, str]) -> Iterator[list[tuple[TrailRecord, bytes]]]:
+    """The entries with these fields, some at a time; Unknown if there are none and the source is not registered."""
+    found = False
+    for values in _batches():
+        batch = [
+            one
+            for one in decoded(values)
+            if all(getattr(one[0], name, None) == value for name, value in wanted.items())
+        ]
+        found |= bool(batch)
+        yield batch
+    if not found and "source" in wanted:
+        asyncio.run(_require_source(wanted["source"]))
+
+
+async def _require_source(name: str) -> None:
+    async with AsyncClient() as client:
+        await client.budget(name)
 
 
 def _batches() -> Iterator[Sequence[bytes]]:
