@@ -77,8 +77,9 @@ def add_api(application: web.Application, monitor: Monitor) -> None:
     for route in ROUTES:
         application.router.add_route(route.method, route.path, _handler(monitor, route))
 
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=exposition(monitor), headers={"Content-Type": CONTENT_TYPE})
+    async def metrics(request: web.Request) -> web.Response:
+        async with monitor.showing.turn(request[_BEARER].name, _gone(request)):
+            return web.Response(body=exposition(monitor), headers={"Content-Type": CONTENT_TYPE})
 
     async def openapi(_: web.Request) -> web.Response:
         return web.json_response(document())
@@ -175,9 +176,6 @@ def _token(request: web.Request) -> str:
 
 def _handler(monitor: Monitor, route: Route) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        def gone() -> bool:
-            return request.transport is None or request.transport.is_closing()
-
         bearer = request.get(_BEARER)
         if route.access is not None and (bearer is None or not may(bearer.role, route.access)):
             raise ProblemError(
@@ -185,6 +183,7 @@ def _handler(monitor: Monitor, route: Route) -> Handler:
             )
         query = _query(request, route)
         body = await _body(request, route) if route.body is not None else None
+        gone = _gone(request)
         call = Call(bearer, dict(request.match_info), query, body, gone)
         if bearer is not None and route.method == "GET":
             async with monitor.showing.turn(bearer.name, gone):
@@ -195,6 +194,11 @@ def _handler(monitor: Monitor, route: Route) -> Handler:
         return _answer(answer, 503 if unready else 200)
 
     return handle
+
+
+def _gone(request: web.Request) -> Callable[[], bool]:
+    """What says whether the asker has hung up."""
+    return lambda: request.transport is None or request.transport.is_closing()
 
 
 def _whose(bearer: Bearer | None) -> str:

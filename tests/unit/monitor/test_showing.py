@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
-from stream.monitor import routes
+from stream.monitor import routes, server
 from stream.monitor.budget_models import TrailPage, TrailQuery
+from stream.monitor.metrics import exposition
+from stream.monitor.monitor import Monitor
 from stream.monitor.trail_listing import list_trail
 from stream.monitor.trails import Trail
-from tests.unit.monitor.installation import OPERATOR, Installation, get
+from tests.unit.monitor.installation import OPERATOR, VIEWER, Installation, bearer, get
 
 WAIT = 20.0
 
@@ -49,3 +51,25 @@ async def test_a_burst_of_searches_lets_others_in_between_and_other_names_before
         other.cancel()
     assert [search for search, _ in seen[:3]] == ["vera", "olga", "vera"]
     assert len({turn for _, turn in seen}) == len(seen) == 21
+
+
+async def test_figures_for_prometheus_take_their_turn_as_all_that_is_shown_of_the_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Monitor] = []
+
+    def noted(monitor: Monitor) -> bytes:
+        made.append(monitor)
+        return exposition(monitor)
+
+    monkeypatch.setattr(server, "exposition", noted)
+    installation = Installation()
+    async with asyncio.timeout(WAIT), installation.web() as client:
+        waiting = installation.monitor.showing._waiting
+        async with installation.monitor.showing.turn("ana", lambda: False):
+            asked = [asyncio.create_task(client.get("/metrics", headers=bearer(VIEWER))) for _ in range(2)]
+            while len(waiting.get("vera", ())) < 2:
+                await asyncio.sleep(0.01)
+            assert made == []
+        assert [response.status for response in await asyncio.gather(*asked)] == [200, 200]
+    assert made == [installation.monitor] * 2
