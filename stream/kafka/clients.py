@@ -57,7 +57,7 @@ class Producer(Protocol):
     async def start(self) -> None: ...  # noqa: D102
     async def stop(self) -> None: ...  # noqa: D102
     def create_batch(self) -> Batch: ...  # noqa: D102
-    async def write(self, batches: Mapping[TopicPartition, Sequence[Any]]) -> None: ...  # noqa: D102
+    async def write(self, batches: Mapping[TopicPartition, Iterable[Any]]) -> None: ...  # noqa: D102
     async def add_offsets(self, offsets: Offsets, group: str) -> None: ...  # noqa: D102
     async def commit(self) -> None: ...  # noqa: D102
 

@@ -24,6 +24,9 @@ _TRANSACTIONAL: Final = 0x10
 _OVERHEAD: Final = 32
 """Bytes, at most, that a record takes beside its key and value."""
 
+_COPIED_AT_ONCE: Final = 4_000
+"""So many messages of lists are copied at a time, to be laid out: a step may write tens of thousands."""
+
 _NO_HEADERS: Final[list[tuple[str, bytes]]] = []
 
 
@@ -97,8 +100,36 @@ class FramedBatch:
 
 
 def framed(messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
-    """Messages without headers in batches that are laid out already."""
-    parts = [_columns(part) for part in messages.parts]
+    """Messages without headers in batches that are laid out already, as they are asked for."""
+    for some in _portions(messages):
+        yield from _laid_out(some, timestamp, batch_bytes)
+
+
+def _portions(messages: Messages) -> Iterator[list[Collection[Message]]]:
+    """All messages, so many at a time as are copied at once; what is in columns is not copied."""
+    some: list[Collection[Message]] = []
+    copied = 0
+    for part in messages.parts:
+        for piece in _pieces(part):
+            more = len(piece) if isinstance(piece, list) else 0
+            if copied + more > _COPIED_AT_ONCE:
+                yield some
+                some, copied = [], 0
+            some.append(piece)
+            copied += more
+    yield some
+
+
+def _pieces(part: Collection[Message]) -> Iterator[Collection[Message]]:
+    if not isinstance(part, list):
+        yield part
+        return
+    for first in range(0, len(part), _COPIED_AT_ONCE):
+        yield part[first : first + _COPIED_AT_ONCE]
+
+
+def _laid_out(some: list[Collection[Message]], timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
+    parts = [_columns(part) for part in some]
     largest = _OVERHEAD + max(_longest(keys) + _longest(values) for keys, values in parts)
     total = sum(int(keys.size.sum() + values.size.sum()) + (_OVERHEAD + 2) * len(keys) for keys, values in parts)
     room = min(batch_bytes - _HEADER.size, total)

@@ -8,7 +8,7 @@ aiokafka speak Kafka's second protocol of transactions, which this does where th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
 from itertools import zip_longest
 from typing import Any, Final
@@ -100,7 +100,7 @@ class TransactionalProducer:
         """A batch to be filled."""
         return BatchBuilder(self._batch_bytes, 0, is_transactional=1)
 
-    async def write(self, batches: Mapping[TopicPartition, Sequence[Any]]) -> None:
+    async def write(self, batches: Mapping[TopicPartition, Iterable[Any]]) -> None:
         """Write batches to their partitions, in order, as part of the transaction; returns once Kafka has them.
 
         Raises:

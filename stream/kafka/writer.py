@@ -85,8 +85,9 @@ class Writer:
 
     async def _write(self, outputs: Outputs) -> None:
         timestamp, size = self._stamps.now(), self._batch_bytes
+        # Filled as they are sent: what a step writes is in memory once, and of its batches those under way.
         batches = {
-            TopicPartition(topic, partition): list(batches_of(self._producer, messages, timestamp, size))
+            TopicPartition(topic, partition): batches_of(self._producer, messages, timestamp, size)
             for topic, partition, messages in outputs
         }
         if batches:

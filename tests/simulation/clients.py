@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -285,7 +285,7 @@ class SimulatedProducer:
     def create_batch(self) -> SimulatedBatch:
         return SimulatedBatch(self._chance.choice((1, 3, 1000, 1000)))
 
-    async def write(self, batches: Mapping[TopicPartition, Sequence[Any]]) -> None:
+    async def write(self, batches: Mapping[TopicPartition, Iterable[Any]]) -> None:
         """Partitions are written to side by side; each one's batches come one after another."""
         self.in_transaction = True
         results = await asyncio.gather(
@@ -305,7 +305,7 @@ class SimulatedProducer:
         self._transaction = None
         self.in_transaction = False
 
-    async def _write_to(self, place: TopicPartition, batches: Sequence[SimulatedBatch]) -> None:
+    async def _write_to(self, place: TopicPartition, batches: Iterable[SimulatedBatch]) -> None:
         for batch in batches:
             await self.deliver(place, batch)
 

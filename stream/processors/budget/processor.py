@@ -93,13 +93,12 @@ class BudgetProcessor:
         for progress in (record for record in beside if isinstance(record, LedgerProgress)):
             self._reached = {self._topics.requests: progress.requests, self._topics.charges: progress.charges}
             self._trail.restore(progress.trail)
-        self._restoring = {}
         return dict(self._reached)
 
     def _entries(self, beside: list[LedgerRecord]) -> Iterator[LedgerRecord]:
         """The accounts and grants that were collected, one by one; what is no part of the ledger goes ``beside``."""
-        for record in self._restoring.values():
-            entry = _entry_of(record)
+        for key in list(self._restoring):
+            entry = _entry_of(self._restoring.pop(key))
             if isinstance(entry, Receipt | LedgerProgress):
                 beside.append(entry)
             else:

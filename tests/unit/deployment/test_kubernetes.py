@@ -240,6 +240,13 @@ def test_the_monitor_is_probed_where_it_answers(
         assert container(workload)[probe]["httpGet"] == {"path": path, "port": "http"}
 
 
+def grants_memory() -> int:
+    """What the scaling page says of a grant, for as many as the manual says that there is room for."""
+    (each,) = re.findall(r"at most (\d+) kB a grant", (PROJECT / "docs" / "scaling.md").read_text())
+    (room,) = re.findall(r"\[([\d,]+) grants\]", (PROJECT / "docs" / "operations.md").read_text())
+    return int(each) * 1000 * int(room.replace(",", ""))
+
+
 @pytest.mark.parametrize("name", SERVING)
 def test_memory_is_what_the_scaling_page_says_that_a_service_takes(
     manifests: list[Manifest], name: str, monkeypatch: pytest.MonkeyPatch
@@ -250,6 +257,8 @@ def test_memory_is_what_the_scaling_page_says_that_a_service_takes(
     partitions = int(arguments[arguments.index("--partitions") + 1]) if name == "worker" else 1
     fixed, each, copy_of_one = stated_memory()
     needed = fixed + each * partitions + (taken.standby_partitions * copy_of_one if name == "worker" else 0)
+    if name == "budget":
+        needed += grants_memory()
     if taken.table_roots:
         # Two versions, while a refresh is taken in.
         needed += 2 * (taken.table_bytes + (128 << 20)) + taken.table_reading_bytes

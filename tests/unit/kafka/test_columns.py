@@ -16,9 +16,9 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.kafka import clients, reading
+from stream.kafka import clients, filling, reading
 from stream.kafka.filling import framed
-from stream.kernel import spans_of, use
+from stream.kernel import Spans, spans_of, use
 from stream.processors.base import Message, Messages
 from stream.processors.columns import MessageColumns, RecordColumns, are_alike, one_behind_another
 from stream.processors.unread import Unread
@@ -259,6 +259,28 @@ def test_batches_keep_their_limit_unless_one_message_is_longer(parts: list[list[
     assert all(one.size() <= limit or one.record_count() == 1 for one in batches)
     read = list(fetch(reading._PartitionRecords, built, 0))
     assert [(one.key, one.value) for one in read] == [(key, value) for part in parts for key, value, _ in part]
+
+
+def test_a_long_list_is_laid_out_as_its_batches_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filling, "_COPIED_AT_ONCE", 3)
+    copied: list[int] = []
+
+    def noted(texts: list[bytes]) -> Spans:
+        copied.append(len(texts))
+        return spans_of(texts)
+
+    monkeypatch.setattr(filling, "spans_of", noted)
+    given = Messages()
+    for number in range(8):
+        given.add((b"%d" % number, b"value", ()))
+    given.extend(MessageColumns(spans_of([b"8"] * 9), spans_of([b"value"] * 9)))
+    with use(kernel()):
+        batches = framed(given, 5, 10**6)
+        counts = [next(batches).record_count()]
+        assert copied == [3, 3], "keys and values of what comes first"
+        counts += [one.record_count() for one in batches]
+    assert counts == [3, 3, 2 + 9]
+    assert sum(copied) == 2 * 8, "what is in columns is not copied"
 
 
 def test_another_library_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
