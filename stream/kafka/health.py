@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import Any, Final, NoReturn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -16,11 +18,18 @@ from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 from stream.kafka.listening import told_where
 from stream.kafka.metrics import Metrics
 from stream.kafka.roles import ServiceName
+from stream.log import get_logger
 
 HUNG_SECONDS: Final = 60.0
 """A service whose event loop has not come round for so long is not alive."""
+REQUEST_SECONDS: Final = 10.0
+"""A connection that has taken so long over its request and answer is cut off."""
+MOST_REQUESTS: Final = 32
+"""Connections at a time, each with a thread: beyond that the oldest one is cut off, so that a probe always gets in."""
 
 Respond = Callable[[str, list[tuple[str, str]]], Any]
+
+log = get_logger("health")
 
 
 class Probes:
@@ -127,10 +136,38 @@ class Part:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
+    def __init__(self, *given: Any) -> None:
+        self._begun: dict[Any, float] = {}
+        super().__init__(*given)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(begun := tuple(self._begun)) >= MOST_REQUESTS:
+            self._cut_off(begun[0])
+        self._begun[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """What is done twice a second."""
+        for request, begun in tuple(self._begun.items()):
+            if time.monotonic() - begun > REQUEST_SECONDS:
+                self._cut_off(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._begun.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say that a connection broke, and not whose it was."""
+        del request, client_address
+        log.info("probe cut short", error=type(sys.exc_info()[1]).__name__)
+
+    def _cut_off(self, request: Any) -> None:
+        self._begun.pop(request, None)
+        # Whoever reads from it finds its end, and its thread ends.
+        with suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
 
 class _Quiet(WSGIRequestHandler):
-    timeout = 10
-    """Seconds that a connection may take over its request."""
-
     def log_message(self, *_: Any) -> None:
         """Say nothing: probes come every few seconds, and whatever a request contains has no place in a log."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import struct
+import time
 from collections.abc import Iterator
 from typing import Any, cast
 from urllib.error import HTTPError
@@ -18,6 +20,9 @@ from stream.kafka.membership import Membership, MembershipLostError
 from stream.kafka.partition import PartitionTask
 from stream.kafka.steps import Standing, Step, StepName
 from stream.kafka.supervision import FAILING_SECONDS, STALLED_SECONDS, StalledError, Supervision
+
+WAIT = 20.0
+"""Seconds after which a test gives up."""
 
 
 class Clock:
@@ -166,6 +171,67 @@ def test_probes_and_figures_are_served_on_one_port() -> None:
     refused.value.close()
     with urlopen(f"http://{HOST}:{port}/livez") as response:
         assert response.read() == b"ok\n"
+
+
+def begun(port: int) -> socket.socket:
+    """A connection that has sent the beginning of a request."""
+    connection = socket.create_connection((HOST, port), timeout=WAIT)
+    connection.sendall(b"GET /livez HTTP/1.1\r\nX: ")
+    return connection
+
+
+def trickle(connection: socket.socket) -> None:
+    until = time.monotonic() + WAIT
+    while time.monotonic() < until:
+        connection.sendall(b"a")
+        time.sleep(0.01)
+
+
+def is_over(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_connection_is_cut_off_at_its_deadline_however_often_something_comes(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(health, "REQUEST_SECONDS", 0.1)
+    port = free_port()
+    Health("worker").serve(HOST, port)
+    with begun(port) as connection, pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):
+        trickle(connection)
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+def test_beyond_so_many_connections_the_oldest_makes_room_for_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "MOST_REQUESTS", 3)
+    monkeypatch.setattr(health, "REQUEST_SECONDS", 10 * WAIT)
+    port = free_port()
+    Health("worker").serve(HOST, port)
+    with begun(port) as oldest, begun(port) as second, begun(port):
+        with urlopen(f"http://{HOST}:{port}/livez", timeout=WAIT) as response:
+            assert response.read() == b"ok\n"
+        assert is_over(oldest)
+        second.sendall(b"x\r\n\r\n")
+        assert second.recv(4) == b"HTTP"
+
+
+def test_a_connection_that_breaks_is_one_line_of_the_log_without_its_address(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    port, told = free_port(), ""
+    Health("worker").serve(HOST, port)
+    with begun(port) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset at its end
+    until = time.monotonic() + WAIT
+    while "probe cut short" not in told and time.monotonic() < until:
+        time.sleep(0.01)
+        told += "".join(capfd.readouterr())  # on either, as tests before have configured the log
+    assert "ConnectionResetError" in told
+    assert "Traceback" not in told
+    assert HOST not in told
 
 
 @pytest.fixture
