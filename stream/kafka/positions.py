@@ -54,6 +54,17 @@ def next_offset(extent: Extent, reached: int, changelog: str, *, repeatable: boo
         log.error("state went back", topic=source.topic, reached=reached, committed=committed)
     position = max(beginning, reached)
     if position <= end:
+        # A state at 0 has read nothing yet, and takes the topic as it finds it.
+        if 0 < reached < beginning:
+            # At most so many: markers of transactions, which nobody reads, take up offsets too.
+            log.error(
+                "input gone unread",
+                topic=source.topic,
+                partition=source.partition,
+                reached=reached,
+                beginning=beginning,
+                at_most=beginning - reached,
+            )
         return position
     # The topic was recreated or cut. Streams that answered beyond its end halt rather than answer again.
     log.error("input went back", topic=source.topic, position=position, end=end)

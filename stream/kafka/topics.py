@@ -45,6 +45,8 @@ _FOR_EVER = {
     "max.message.bytes": str(4 * _MEGABYTE),
 }
 """Kafka deletes the oldest records of other topics after a week: a trail without its beginning proves little."""
+_OUTLASTING = {"cleanup.policy": "delete", "retention.ms": str(28 * 24 * 3_600_000), "retention.bytes": "-1"}
+"""What is asked of the budget service waits for it for four weeks: by Kafka's own week an opening would be lost in an outage."""
 _DEFINITIONS = {**_COMPACTED, "max.message.bytes": str(4 * _MEGABYTE)}
 
 
@@ -93,8 +95,8 @@ def layout(topics: Topics) -> list[TopicLayout]:
         TopicLayout(topics.state, wide, {**_COMPACTED, "max.message.bytes": str(4 * _MEGABYTE)}),
         TopicLayout(topics.partials, wide, {"cleanup.policy": "delete", "max.message.bytes": str(4 * _MEGABYTE)}),
         TopicLayout(topics.merges, wide, {**_COMPACTED, "max.message.bytes": str(4 * _MEGABYTE)}),
-        TopicLayout(topics.requests, serial, {"cleanup.policy": "delete", "max.message.bytes": str(_MEGABYTE)}),
-        TopicLayout(topics.charges, serial, {"cleanup.policy": "delete"}),
+        TopicLayout(topics.requests, serial, {**_OUTLASTING, "max.message.bytes": str(_MEGABYTE)}),
+        TopicLayout(topics.charges, serial, _OUTLASTING),
         TopicLayout(topics.ledger, serial, _DEFINITIONS),
         TopicLayout(topics.trail, serial, _FOR_EVER),
         TopicLayout(topics.rejected, wide, {"cleanup.policy": "delete", "max.message.bytes": str(8 * _MEGABYTE)}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from aiokafka import TopicPartition
 from hypothesis import given
@@ -87,6 +89,18 @@ def test_a_ledger_that_went_back_is_refused_even_if_all_requests_are_there() -> 
 
 def test_an_input_that_was_cut_is_read_from_its_beginning() -> None:
     assert following(40, beginning=2, end=5, committed=40) == 2
+
+
+@pytest.mark.parametrize(
+    ("reached", "beginning", "gone"), [(10, 25, 15), (0, 25, None), (25, 25, None), (30, 25, None)]
+)
+def test_what_was_deleted_before_it_was_read_is_told(
+    reached: int, beginning: int, gone: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert following(reached, beginning=beginning, committed=reached) == max(reached, beginning)
+    told = "".join(capsys.readouterr())  # on either, as tests before have configured the log
+    assert ("input gone unread" in told) == (gone is not None)
+    assert gone is None or re.search(rf"at_most\W+{gone}\b", re.sub(r"\x1b\[[\d;]*m", "", told))
 
 
 def test_offsets_go_into_few_transactions() -> None:
