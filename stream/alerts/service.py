@@ -41,6 +41,8 @@ COMMIT_SECONDS: Final = 1.0
 """Longest that what a webhook has taken stays uncommitted: so much may come twice after a kill."""
 REBUILD_RECORDS: Final = 1_000_000
 """Most answers of a partition that are read anew to find what is firing."""
+STOP_SECONDS: Final = 75.0
+"""How long it may take to stop: a little longer than one request may take."""
 
 log = get_logger("alerts")
 
@@ -49,7 +51,7 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
     """Take alerts to all targets until SIGTERM or SIGINT, or until standard input ends if that is an order too."""
     tracing.configure("alerts")
     stopping = asyncio.Event()
-    stop_when_told(stopping.set, stop_with_stdin=stop_with_stdin)
+    stop_when_told(stopping.set, stop_with_stdin=stop_with_stdin, seconds=STOP_SECONDS)
     metrics = AlertMetrics()
     figures = [metrics.of(target.name) for target in file.targets]  # seen before anything is counted
     probes = Probes(metrics.registry, metrics.ready)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 SWITCH_SECONDS: Final = 0.0005
 """So long a step of Python that runs beside the event loop may hold it up: tenfold less than Python's own 5 ms, at each of its turns."""
+_ORDERS: Final = (signal.SIGTERM, signal.SIGINT)
 
 log = get_logger("service")
 
@@ -101,18 +102,25 @@ def end_soon(seconds: float = STOP_SECONDS) -> None:
     last_resort.start()
 
 
-def stop_when_told(stop: Callable[[], None], *, stop_with_stdin: bool) -> None:
-    """Call ``stop`` at SIGTERM or SIGINT, or at the end of standard input if that is an order too."""
+def stop_when_told(stop: Callable[[], None], *, stop_with_stdin: bool, seconds: float | None = None) -> None:
+    """Call ``stop`` at SIGTERM or SIGINT, or at the end of standard input if that is an order too.
+
+    What has not ended in so many ``seconds``, twice ``STOP_SECONDS`` unless told, is ended: all of it may wait for Kafka, and whoever
+    gave the order need not be there to give another. What is left undone is done by the successor, as after a kill.
+    """
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+
+    def told() -> None:
+        stop()
+        end_soon(2 * STOP_SECONDS if seconds is None else seconds)
+
+    for number in _ORDERS:
+        loop.add_signal_handler(number, told)
     if stop_with_stdin:
-        loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, stop)
+        loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, told)
 
 
-def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, told: Callable[[], None]) -> None:
     if not os.read(sys.stdin.fileno(), 4096):
         loop.remove_reader(sys.stdin.fileno())
-        stop()
-        # The parent has gone, and with it whoever would end a service that hangs, as it may without Kafka.
-        end_soon(2 * STOP_SECONDS)
+        told()

@@ -115,15 +115,18 @@ asyncio.run(fail())
     assert ended.returncode == 1
 
 
-def test_a_service_whose_parent_has_gone_ends_though_its_stopping_hangs() -> None:
-    script = """
-import asyncio
+@pytest.mark.parametrize("order", ["the end of its input", "SIGTERM", "SIGINT"])
+def test_a_service_that_is_told_to_stop_ends_though_its_stopping_hangs(order: str) -> None:
+    script = f"""
+import asyncio, os, signal
 from stream.kafka import services
 
 services.STOP_SECONDS = 0.25
 
 async def serve():
-    services.stop_when_told(lambda: None, stop_with_stdin=True)
+    services.stop_when_told(lambda: None, stop_with_stdin={order == "the end of its input"})
+    if {order.startswith("SIG")}:
+        os.kill(os.getpid(), getattr(signal, {order!r}))
     await asyncio.Event().wait()
 
 asyncio.run(serve())
