@@ -29,7 +29,7 @@ from stream.client.openings import Openings
 from stream.errors import SottoError
 from stream.kafka.acls import Role
 from stream.kafka.health import Probes
-from stream.kafka.services import end_soon, stop_when_told
+from stream.kafka.services import end_soon, heed_no_more, stop_when_told
 from stream.kafka.starting import BACKOFF, Stopped, is_passing, patiently
 from stream.kafka.topics import find_topics
 from stream.log import get_logger
@@ -70,6 +70,7 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
         log.info("stopped before it began")
     finally:
         beating.cancel()
+        heed_no_more()
     log.info("left")
 
 

@@ -15,8 +15,8 @@ from stream.cli.output import CommandError
 from stream.kafka.nearby import settings_here
 from stream.kafka.replicas import ReplicaError, Replicas, cores
 from stream.kafka.roles import ServiceName
+from stream.kafka.services import heed_no_more, stop_when_told
 from stream.kafka.services import serve as serve_role
-from stream.kafka.services import stop_when_told
 from stream.noise import NoiseKey
 from stream.settings import LAST_PORT
 
@@ -104,5 +104,6 @@ async def _serve_replicas(role: ServiceName, count: int, arguments: list[str], *
         replicas = Replicas(settings_here(), role, count, arguments)
         stop_when_told(replicas.stop, stop_with_stdin=stop_with_stdin)
         await replicas.run()
+        heed_no_more()
     except ReplicaError as error:
         raise CommandError(str(error)) from None

@@ -93,6 +93,7 @@ async def serve(
         log.info("stopped before it began", role=role)
     finally:
         beating.cancel()
+        heed_no_more()
 
 
 def end_soon(seconds: float = STOP_SECONDS) -> None:
@@ -118,6 +119,14 @@ def stop_when_told(stop: Callable[[], None], *, stop_with_stdin: bool, seconds: 
         loop.add_signal_handler(number, told)
     if stop_with_stdin:
         loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, told)
+
+
+def heed_no_more() -> None:
+    """Pass over further orders to stop: what has ended is on its way out, and would be killed by them with another status."""
+    loop = asyncio.get_running_loop()
+    for number in _ORDERS:
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, told: Callable[[], None]) -> None:

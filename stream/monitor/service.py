@@ -11,7 +11,7 @@ from stream import tracing
 from stream.client import AsyncClient
 from stream.kafka.acls import Role
 from stream.kafka.listening import require_free
-from stream.kafka.services import stop_when_told
+from stream.kafka.services import heed_no_more, stop_when_told
 from stream.kafka.starting import Stopped, patiently
 from stream.kafka.topics import find_topics
 from stream.log import get_logger
@@ -43,6 +43,7 @@ async def serve_monitor(settings: Settings, names: Callable[[], Names], *, stop_
     try:
         await patiently(lambda: find_topics(settings, attempts=50, role=Role.MONITOR), stopping)
     except Stopped:
+        heed_no_more()
         return
     async with AsyncClient(settings) as client:
         tables = Tables(client.topics)
@@ -73,6 +74,7 @@ async def serve_monitor(settings: Settings, names: Callable[[], Names], *, stop_
                 for task in (*tasks, *ends):
                     task.cancel()
                 await asyncio.gather(*tasks, *ends, return_exceptions=True)
+    heed_no_more()
     if not stopping.is_set():
         raise MonitorEndedError("the monitor's reader ended; see its log, and start it again")
     log.info("left")

@@ -135,6 +135,31 @@ asyncio.run(serve())
     assert ended.returncode == 1
 
 
+@pytest.mark.parametrize("order", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("loops", ["asyncio", "uvloop"])
+def test_a_service_that_has_left_is_not_killed_by_another_order(order: str, loops: str) -> None:
+    pytest.importorskip(loops)
+    script = f"""
+import asyncio, os, signal
+import {loops} as loops
+from stream.kafka import services
+
+async def serve():
+    stopping = asyncio.Event()
+    services.stop_when_told(stopping.set, stop_with_stdin=False)
+    os.kill(os.getpid(), signal.{order})
+    await stopping.wait()
+    services.heed_no_more()
+    os.kill(os.getpid(), signal.{order})
+
+with asyncio.Runner(loop_factory=loops.new_event_loop) as runner:
+    runner.run(serve())
+os.kill(os.getpid(), signal.{order})
+"""
+    ended = subprocess.run([sys.executable, "-c", script], check=False, timeout=60, capture_output=True)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 async def test_a_consumer_that_could_not_start_can_be_started_again_and_stopped() -> None:
     stopping, left = asyncio.Event(), 3
 
