@@ -34,6 +34,10 @@ _LIMITS: dict[type, str] = {
 _LENGTHS: dict[type, str] = {annotated_types.MinLen: "min_length", annotated_types.MaxLen: "max_length"}
 
 
+# Possessive, and with the closing mark optional: what begins as a string and never ends is looked through once.
+STRING: Final = rb'"(?:[^"\\]|\\.)*+"?'
+"""A string of JSON, in a pattern that dots match everything in."""
+
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises of bytes that it cannot read: bytes in a string that are no UTF-8 and deep nesting have errors of their own."""
 

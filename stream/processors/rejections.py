@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Final
 
 import msgspec
 
-from schemas.wire import UNREADABLE
+from schemas.wire import STRING, UNREADABLE
 
 MAX_REASON = 512
 
@@ -48,10 +47,6 @@ class _Address(msgspec.Struct):
 
 _decode_address = msgspec.json.Decoder(_Address).decode
 _decode_pairs = json.JSONDecoder(object_pairs_hook=list, parse_int=str, parse_float=str).decode
-
-# Possessive, and with the closing mark optional: what begins as a string and never ends is looked through once.
-STRING: Final = rb'"(?:[^"\\]|\\.)*+"?'
-"""A string of JSON, in a pattern that dots match everything in."""
 
 _STRING_OR_CONSTANT = re.compile(STRING + rb"|NaN|-?Infinity", re.DOTALL)
 

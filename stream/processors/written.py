@@ -9,10 +9,10 @@ from decimal import Decimal, InvalidOperation
 
 import msgspec
 
+from schemas.wire import STRING
 from stream.accounting.refusals import RefusedError
 from stream.mechanisms.grid import Written
 from stream.mechanisms.ranges import written
-from stream.processors.rejections import STRING
 
 _BEYOND = {True: b"-1e300", False: b"1e300"}
 """Stand for numbers that no double holds, beyond every range, private or public; by whether they are negative."""

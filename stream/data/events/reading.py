@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import Categories, EventsSource
+from schemas.wire import STRING
 from stream.data.events.cells import Cells, Codes
 from stream.data.events.decoding import Decoder
 from stream.data.events.flaws import (
@@ -40,7 +41,7 @@ _PERSON: Final = 0
 _TIME: Final = 1
 _FIRST_ATTRIBUTE: Final = 2
 
-_string = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_string = re.compile(STRING, re.DOTALL)
 
 
 class EventReader:

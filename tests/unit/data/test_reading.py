@@ -217,8 +217,8 @@ def test_a_column_of_another_type_is_told_by_the_types_name_alone(tmp_path: Path
     path = tmp_path / "people.parquet"
     pl.DataFrame({"age": [{"Alice": 34}]}).write_parquet(path)
     for domain, wanted in (
-        (AGE["age"], "numbers; write it as numbers"),
-        (Categories(values=("34",)), "text or whole numbers; write it as text"),
+        (AGE["age"], "numbers, text or booleans; write it as numbers"),
+        (Categories(values=("34",)), "text, whole or floating numbers, or booleans; write it as text"),
     ):
         with pytest.raises(DataError) as refused:
             reader(tmp_path)(source({"age": domain}, path=str(path)))
