@@ -100,10 +100,13 @@ def _places(facts: Facts, source: Source | None) -> tuple[int, ...]:
         names, known = list(source.attributes), "attribute of the source, which has"
     else:
         names, known = [str(place + 1) for place in range(len(facts.sizes))], "place in --sizes, whose places are"
+    if facts.group_by and not names:
+        raise CommandError(
+            "--group-by: it is not known what there is to group by; give --sizes or --source as well"
+        )
     for number, name in enumerate(facts.group_by):
         if name not in names:
-            listed = ", ".join(names) or "not given"
-            raise CommandError(f"--group-by: '{name}' is no {known} {listed}; give one of them")
+            raise CommandError(f"--group-by: '{name}' is no {known} {', '.join(names)}; give one of them")
         if name in facts.group_by[:number]:
             raise CommandError(f"--group-by: '{name}' is given twice; give it once")
     return tuple(names.index(name) for name in facts.group_by)

@@ -337,6 +337,10 @@ def test_a_plan_by_itself_is_not_told_where_there_is_none() -> None:
         (["--epsilon", "1", "--form", "terms"], "no mechanism answers such questions"),
         (["--epsilon", "1", *SMALL, *by("1")], "--group-by: questions of form count have no groups; give --form"),
         ([*GROUPS, "--universe", "16"], "--sizes: the groups are not known without; give it, or --source"),
+        (
+            [*GROUPS, *by("1")],
+            "--group-by: it is not known what there is to group by; give --sizes or --source as",
+        ),
         ([*GROUPS, *SMALL, *by("3")], "--group-by: '3' is no place in --sizes, whose places are 1, 2; give one"),
         ([*GROUPS, *SMALL, *by("2", "2")], "--group-by: '2' is given twice; give it once"),
         (
