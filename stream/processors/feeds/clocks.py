@@ -60,12 +60,7 @@ class Clock:
         Where this clock stands is private if events' stamps move it. So it is ``idle`` after that moment, when every partition has
         heard and counts from the beginning of the window on; marks are public, and say nothing of other clocks.
         """
-        return told + self._idle if self._by_broker else self.not_read
-
-    @property
-    def not_read(self) -> int:
-        """From when on no event is dated that has been read, by the marks so far; 0 before the first, and for the broker's clock."""
-        return 0 if self._by_broker or self.now == NOT_BEGUN else self.now + self._ahead + 1
+        return told + self._idle if self._by_broker else max(0, self.now)
 
     def read(self, records: Sequence[RecordLike]) -> tuple[Column, dict[int, Rejection | None]]:
         """Where the clock stands at each record, that record included; and which records are marks, with what is wrong with them.

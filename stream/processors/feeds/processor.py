@@ -240,8 +240,7 @@ class FeedProcessor:
                 self._end(outputs, stream, told)
             elif told.asks and ended is None:
                 news.append(told)
-                # A window of which some has been read already would be counted from where this step happens to begin.
-                least[name] = max(begins_at(told, self._clock.first_after(told.moment)), self._clock.not_read)
+                least[name] = begins_at(told, self._clock.first_after(told.moment))
             elif told.asks and ended is not None:
                 # What came meanwhile was not counted: it goes on with the first window that lies ahead.
                 del self._ended[name]

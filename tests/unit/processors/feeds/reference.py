@@ -58,28 +58,24 @@ def found_by(
     """All windows of a stream that are closed in the end, which counts from the record ``effect`` on."""
     standing = stream.standing
     size, every, lateness = standing.window.size_ms, standing.window.every_ms, span_ms(standing.lateness)
-    begins = moment_ms(standing.begins or "")
-    origin = first = standing.window.first_from(begins)
-    now = clocks(about, records, ends)
-    if about.clock == "marks" and effect and now[effect - 1] >= 0:
-        # Windows of which some may have been read before the stream counts are not asked.
-        first = standing.window.first_from(max(begins, now[effect - 1] + span_ms(about.ahead) + 1))
+    first = standing.window.first_from(moment_ms(standing.begins or ""))
     horizon = getattr(stream.spec.mechanism, "steps", None)
     total = about.total if horizon is not None else None
     is_people, is_sum = standing.count == "people", isinstance(standing.count, SumOf)
+    now = clocks(about, records, ends)
     bounds = _Bounds(1 if is_people else about.contribution, total)
     windows: dict[int, Counter[int]] = defaultdict(Counter)
     for place, event in _countable(about, stream, records, now, effect):
         latest = event["at"] - event["at"] % every
         for start in range(latest, latest - size, -every):
-            beyond = horizon is not None and start >= origin + horizon * every
+            beyond = horizon is not None and start >= first + horizon * every
             late = now[place] >= start + size + lateness
             cell = _cell(standing.by, event)
             if start >= first and not beyond and not late and bounds.let(str(event["who"]), start):
                 windows[start][cell] += event["delay"] if is_sum else 1
     closed: Found = {}
     start = first
-    while start + size + lateness <= now[-1] and (horizon is None or start < origin + horizon * every):
+    while start + size + lateness <= now[-1] and (horizon is None or start < first + horizon * every):
         closed[start] = {cell: number for cell, number in sorted(windows[start].items()) if number}
         start += every
     return closed

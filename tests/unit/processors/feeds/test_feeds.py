@@ -269,28 +269,6 @@ def test_a_stream_that_begins_in_the_past_counts_nothing_of_what_others_had_coun
     }
 
 
-def test_by_marks_a_stream_asks_no_window_of_which_anything_was_read_before_it_was_told_of() -> None:
-    """Where a step begins hangs on how many events came: a window counted from there on would tell it."""
-    about = source(clock="marks", ahead="1h")
-    marks = [("sotto-mark", str(hour * HOUR).encode()) for hour in range(9)]
-    records: list[Arrived] = []
-    for mark in marks:
-        records.append(Arrived(len(records), 0, None, headers=[mark]))
-        at = int(mark[1]) + HOUR
-        records += [Arrived(len(records) + one, 0, event(f"p{one}", at)) for one in range(5)]
-    for heard in range(1, len(records)):
-        definitions = Known(hours(about, "a"))
-        kafka, feed = changelog(about), start(about, definitions)
-        kafka.commit(feed.process(records[:heard]))
-        definitions.tell(hours(about, "b"))
-        kafka.commit(feed.process(records[heard:]))
-        drain(feed, kafka)
-        found = {(one["stream"], one["start"]): one["counts"] for one in kafka.partials()}
-        by_b = {start: counts for (name, start), counts in found.items() if name == "b"}
-        assert all(start > int(marks[(heard - 1) // 6][1]) + HOUR for start in by_b)
-        assert all(found["a", start] == counts for start, counts in by_b.items())
-
-
 def conditions(about: Any, count: int) -> list[Any]:
     """Streams of the same windows with conditions that differ: of delays from −5 on, each with one more."""
     wheres = [f"delay >= {least} AND delay <= {most}" for least in range(-5, 11) for most in range(least, 11)]
