@@ -191,7 +191,7 @@ def test_changes_at_one_time_are_all_kept(tmp_path: Path) -> None:
     "change",
     [
         lambda one: {**one, "role": "king"},
-        lambda one: {**one, "digest": "00"},
+        lambda one: {**one, "digest": "0badc0de"},
         lambda one: {**one, "name": "two words"},
         lambda one: {**one, "more": 1},
         lambda one: {**one, "expires": "soon"},
