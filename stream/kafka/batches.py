@@ -108,6 +108,7 @@ class BoundedBatch:
 
     __slots__ = (
         "_batch",
+        "_digest",
         "_fetched",
         "_raw",
         "_unfolded",
@@ -125,6 +126,7 @@ class BoundedBatch:
         self._batch = batch
         self._raw = data[place]
         self._unfolded: memoryview | None = None
+        self._digest: str | None = None
         self.data = data
         self.place = place
         self._fetched = fetched
@@ -254,12 +256,14 @@ class BoundedBatch:
         """What stands for its records from the first to the last of these offsets, stamped as they are."""
         raw = self._raw
         codec = raw[ATTRIBUTES if raw[16] >= 2 else LEGACY_VALUE.attributes] & _CODEC_MASK
+        if self._digest is None:  # a batch may have hundreds of records that are left out
+            self._digest = blake3(raw).hexdigest()
         batch = UnreadBatch(
             first=self.base_offset if first is None else first,
             last=self.next_offset - 1 if last is None else last,
             codec=_CODECS[codec] if codec < len(_CODECS) else "unknown",
             length=len(raw),
-            digest=blake3(raw).hexdigest(),
+            digest=self._digest,
         )
         is_stamped = raw[16] >= 2 and bool(raw[ATTRIBUTES] & APPEND_TIME)
         stamp = int.from_bytes(raw[MAX_TIMESTAMP], "big", signed=True) if is_stamped else 0
