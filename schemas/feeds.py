@@ -27,7 +27,8 @@ class FeedStream(Event):
     """How far a partition is with a standing stream.
 
     It counts from ``offset`` on, and ``next`` is the beginning of the window that it tells of next. ``tally`` counts its windows, but
-    those up to ``until``, which ``own`` counts: others were counted in them when the stream began.
+    those up to ``until``, which ``own`` counts: others were, or may yet be, counted in them that do not count for this stream. Either counts
+    what comes once the clock stands at its ``since``, in milliseconds since 1970; without one, all that comes.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -39,3 +40,5 @@ class FeedStream(Event):
     tally: Count = 0
     own: Count | None = None
     until: Count | None = None
+    since: Count | None = None
+    own_since: Count | None = None

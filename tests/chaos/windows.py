@@ -259,11 +259,11 @@ def _counted(
     total = (source.total if isinstance(spec.mechanism, RunningCount) else None) or math.inf
     visits: Counter[tuple[str, int]] = Counter()
     lives: Counter[str] = Counter()
-    effect = _effect(logs, topics, source, spec.stream, number)
+    effect, since = _effect(logs, topics, source, spec.stream, number)
     for one in events:
         event, clock = one.event, one.clock
         at = event["at"]
-        if not first <= at < end + size or one.offset < effect:
+        if not first <= at < end + size or one.offset < effect or clock < since:
             continue
         who, value = event["who"]["id"], min(event["value"], 9)
         if standing.where is not None and value < 5:
@@ -314,12 +314,23 @@ def _tree(logs: Logs, topics: Topics, spec: StreamSpec) -> CountingTree | None:
     return tree_of(calibration)
 
 
-def _effect(logs: Logs, topics: Topics, source: EventsSource, stream: str, number: int) -> int:
-    """From which offset on a partition counts for a stream, or for the model of a period's, as its changelog has it."""
+def _effect(logs: Logs, topics: Topics, source: EventsSource, stream: str, number: int) -> tuple[int, int]:
+    """From which offset and which reading of its clock on a partition counts for a stream, or for the model of a period's.
+
+    Its changelog has both. By the broker's stamps the reading is that of the control event which told of it.
+    """
     state, model = source.period_of or source.source, stream.partition("@")[0]
     key = f"stream|{model}".encode()
-    kept = [one.value for one in logs.get((topics.feed_state(state), number), ()) if one.key == key]
-    return int(json.loads(kept[-1] or b"")["offset"]) if kept else 0
+    written = [one.value for one in logs.get((topics.feed_state(state), number), ()) if one.key == key]
+    kept = [json.loads(value) for value in written if value]
+    if not kept:
+        return 0, -1
+    first = next(one for one in kept if one["offset"] == kept[-1]["offset"])
+    since = first.get("since" if first.get("own") is None else "own_since", -1)
+    if since >= 0 and source.clock == "broker":
+        control = logs.get((topics.control, partition_of(model.encode(), topics.partitions)), ())
+        assert since in {one.timestamp for one in control if one.key == model.encode()}
+    return int(first["offset"]), since
 
 
 @lru_cache(maxsize=4096)

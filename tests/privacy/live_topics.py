@@ -45,12 +45,16 @@ Numbers = dict[tuple[str, int], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Form:
-    """A standing query, and how far one person may move its numbers: any of them, and all together."""
+    """A standing query, and how far one person may move its numbers: any of them, and all together.
+
+    ``told`` is when control tells of it, in milliseconds; 0 for one that is there before feeds begin.
+    """
 
     standing: Mapping[str, Any]
     each: int
     all: int
     mechanism: Mapping[str, Any] = field(default_factory=lambda: {"kind": "laplace"})
+    told: int = 0
 
 
 def about(**other: Any) -> EventsSource:
@@ -95,12 +99,19 @@ def written(people: Mapping[str, Person]) -> list[Record]:
 def asked(
     source: EventsSource, streams: Sequence[Told], records: Sequence[Record], end: int, step: int = 3
 ) -> Numbers:
-    """What is asked, by the shipped feeds and merging, when the clock of all partitions reaches an end, in minutes."""
+    """What is asked, by the shipped feeds and merging, when the clock of all partitions reaches an end, in minutes.
+
+    Feeds are behind: of streams that are told of at a moment they hear in the last step of all that has come by then. Marks are as many
+    as there are moments, or where streams are told of so, the first one and one at each such moment.
+    """
     partials: list[Any] = []
-    marks = sorted({record.timestamp for record in records}) if source.clock == "marks" else []
+    moments = {stream.moment for stream in streams if stream.moment}
+    marks = sorted({0, *moments} if moments else {record.timestamp for record in records})
     for partition in range(PARTITIONS):
-        feed = FeedProcessor(TOPICS, source, partition, PARTITIONS, Known(*streams))
+        known = Known(*(stream for stream in streams if not stream.moment))
+        feed = FeedProcessor(TOPICS, source, partition, PARTITIONS, known)
         feed.restored()
+        feed.idle(0.0)
         own = [record for record in records if record.partition == partition]
         if source.clock == "marks":
             told_of = [
@@ -110,7 +121,12 @@ def asked(
             own.append(Record("ops", partition, 0, 0, None, None, [("sotto-mark", b"%d" % (end * MINUTE))]))
         own = [record._replace(offset=offset) for offset, record in enumerate(own)]
         for start in range(0, len(own), step):
-            partials += _partials(feed.process(own[start : start + step]))
+            chunk = own[start : start + step]
+            come = chunk[-1].timestamp if chunk[-1] is not own[-1] else end * MINUTE
+            if news := [stream for stream in streams if 0 < stream.moment <= come]:
+                known.tell(*news)
+            partials += _partials(feed.process(chunk))
+        known.tell(*streams)
         feed.reached_end(end * 60)
         while outputs := feed.idle(0.0):
             partials += _partials(outputs)
@@ -141,7 +157,10 @@ def _merged(streams: Sequence[Told], partials: Sequence[Any]) -> Numbers:
 
 
 def opened(source: EventsSource, forms: Mapping[str, Form]) -> list[Told]:
-    return [told(source, name, mechanism=form.mechanism, **form.standing) for name, form in forms.items()]
+    return [
+        told(source, name, mechanism=form.mechanism, moment=form.told, **form.standing)
+        for name, form in forms.items()
+    ]
 
 
 @dataclass

@@ -9,7 +9,7 @@ import numpy as np
 
 from schemas.moments import moment_of
 from stream.data import parse
-from stream.processors.feeds.clocks import Clock
+from stream.processors.feeds.clocks import NOT_BEGUN, Clock
 from stream.processors.feeds.forms import Form
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.standing import Stream
@@ -96,6 +96,11 @@ def late_events_counted(surgery: Surgery) -> None:
     surgery.patch.setattr(Form, "count", whenever)
 
 
+def counted_from_where_a_feed_hears_of_it(surgery: Surgery) -> None:
+    """A stream counts all that comes from the step on in which a feed hears of it."""
+    surgery.patch.setattr(Clock, "since", lambda *_: NOT_BEGUN)
+
+
 VARIANTS: tuple[Variant, ...] = (
     bound_for_each_batch,
     bound_after_the_filter_of_another_stream,
@@ -103,4 +108,5 @@ VARIANTS: tuple[Variant, ...] = (
     groups_only_when_seen,
     watermark_of_event_times,
     late_events_counted,
+    counted_from_where_a_feed_hears_of_it,
 )

@@ -7,6 +7,7 @@ the numbers that merging asks. docs/standing-streams.md has the proof of what is
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from tests.privacy.live_topics import (
     opened,
     written,
 )
-from tests.privacy.standing_variants import VARIANTS
+from tests.privacy.standing_variants import VARIANTS, counted_from_where_a_feed_hears_of_it
 
 M = 2
 HIGH = 3
@@ -43,6 +44,22 @@ FORMS: Mapping[str, Form] = {
     "hopping": Form({"window": {"size": "10m", "every": "5m"}, "by": ["group"]}, M, M),
     "lateness": Form({"window": {"size": "10m", "every": "5m"}, "lateness": "7m", "by": ["group"]}, M, M),
 }
+
+LATER: Mapping[str, Form] = {
+    "first": FORMS["groups"],
+    **{
+        name: replace(FORMS[name], told=moment * MINUTE)
+        for name, moment in {
+            "events": 12,
+            "groups": 12,
+            "people": 14,
+            "sum": 12,
+            "where": 12,
+            "hopping": 13,
+        }.items()
+    },
+}
+"""Streams that are opened when a good deal has come, and whose windows began before; and one that was there."""
 
 MOMENTS = (
     Moment(1, group="b"),
@@ -89,6 +106,25 @@ def test_a_person_more_moves_no_number_further_than_promised(clock: str) -> None
     # The bounds are reached: what is promised is no more than what is needed.
     tight = {name for name, form in FORMS.items() if (found.each[name], found.all[name]) == (form.each, form.all)}
     assert tight == set(FORMS)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("clock", ["broker", "marks"])
+def test_that_feeds_are_behind_when_a_stream_is_opened_lets_nobody_move_what_others_count(
+    clock: str, step: int
+) -> None:
+    """Where a step begins hangs on how many events came: who has more of them moves what a step brings."""
+    later = (
+        LATER
+        if clock == "broker"
+        else {name: replace(form, told=form.told and 12 * MINUTE) for name, form in LATER.items()}
+    )
+    found = moved(about(clock=clock), later, most=4, step=step)
+    assert found.same_questions
+    for name, form in later.items():
+        assert found.each[name] <= form.each, name
+        assert found.all[name] <= form.all, name
+    assert all(found.all.values())
 
 
 def test_another_person_in_ones_place_moves_them_twice_as_far_at_most() -> None:
@@ -155,9 +191,10 @@ def test_which_windows_and_groups_are_asked_hangs_on_the_clock_alone() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.__name__)
 def test_broken_ways_to_count_are_found_broken(variant: Variant) -> None:
+    forms = LATER if variant is counted_from_where_a_feed_hears_of_it else FORMS
     with broken(variant):
-        found = moved(about(), FORMS, most=4, step=4)
-    beyond = {name for name, form in FORMS.items() if found.each[name] > form.each or found.all[name] > form.all}
+        found = moved(about(), forms, most=4, step=4)
+    beyond = {name for name, form in forms.items() if found.each[name] > form.each or found.all[name] > form.all}
     assert beyond or not found.same_questions
 
 

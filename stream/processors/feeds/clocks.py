@@ -58,9 +58,22 @@ class Clock:
         """From when on windows may begin that a stream goes on with, of which control told at a moment.
 
         Where this clock stands is private if events' stamps move it. So it is ``idle`` after that moment, when every partition has
-        heard and counts from the beginning of the window on; marks are public, and say nothing of other clocks.
+        heard and counts from the beginning of the window on; marks are public, and say nothing of other clocks: no event of a later
+        window stands before the next one.
         """
-        return told + self._idle if self._by_broker else max(0, self.now)
+        if self._by_broker:
+            return told + self._idle
+        return 0 if self.now == NOT_BEGUN else self.now + self._ahead + 1
+
+    def since(self, told: int) -> int:
+        """Where the clock stands with the first event that counts for a stream, of which control told at a moment.
+
+        How much has been read by then hangs on how many events came, and so on everybody. So it is the moment itself by the
+        broker's stamps, and by marks the next one; the first of all marks is waited for by nobody.
+        """
+        if self._by_broker:
+            return told
+        return NOT_BEGUN if self.now == NOT_BEGUN else self.now + 1
 
     def read(self, records: Sequence[RecordLike]) -> tuple[Column, dict[int, Rejection | None]]:
         """Where the clock stands at each record, that record included; and which records are marks, with what is wrong with them.

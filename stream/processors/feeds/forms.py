@@ -76,7 +76,7 @@ class Form:
         alike = (shape.size, shape.every, shape.size + shape.lateness) == (self._size, self._every, self._stays)
         return alike and len(self.tallies) < COLUMNS
 
-    def join(self, number: int, shape: Shape, last: int) -> Tally:
+    def join(self, number: int, shape: Shape, since: int, last: int) -> Tally:
         """Count under one more condition, in a column that nothing was counted in."""
         used = {tally.column for tally in self.tallies.values()}
         column = next(column for column in range(COLUMNS) if column not in used)
@@ -84,7 +84,7 @@ class Form:
             self._width += _WIDTHS
             for window in self.windows.values():
                 window.visits.widen(self._width)
-        tally = self.tallies[number] = Tally(number, shape, column, self._domains, self.windows, last)
+        tally = self.tallies[number] = Tally(number, shape, column, self._domains, self.windows, since, last)
         return tally
 
     def leave(self, number: int) -> None:
@@ -97,7 +97,10 @@ class Form:
         """Count a batch's events; what that changes goes into a piece of the changelog. None if it changes nothing."""
         wanted = np.zeros(len(batch), dtype=np.uint64)
         for tally in self.tallies.values():
-            wanted |= batch.mask(tally.shape.predicate).astype(np.uint64) << np.uint64(tally.column)
+            wants = batch.mask(tally.shape.predicate)
+            if tally.since > batch.clocks[0]:
+                wants = wants & (batch.clocks >= tally.since)
+            wanted |= wants.astype(np.uint64) << np.uint64(tally.column)
         step, parts = _Step(batch, piece), []
         for start, rows in self._rows(batch, np.flatnonzero(wanted)):
             columns = sum(1 << tally.column for tally in self.tallies.values() if tally.counts(start))

@@ -11,13 +11,13 @@ import msgspec
 from schemas import EventsSource, FeedProgress, FeedStream
 from schemas.wire import UNREADABLE, struct
 from stream.processors.base import PROGRESS_KEY, LaterVersionError, Outputs, RecordLike, TableMissedError
-from stream.processors.feeds.clocks import Clock
+from stream.processors.feeds.clocks import NOT_BEGUN, Clock
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.intake import Intake
 from stream.processors.feeds.pieces import number_of
 from stream.processors.feeds.pieces_log import Changes, PiecesLog
 from stream.processors.feeds.refusals import RecutError
-from stream.processors.feeds.standing import StandingStreams, Stream, begins_at
+from stream.processors.feeds.standing import Beginning, StandingStreams, Stream, begins_at
 from stream.processors.feeds.telling import Telling
 from stream.processors.feeds.told import Told
 from stream.processors.letters import dead_letter
@@ -69,6 +69,7 @@ class FeedProcessor:
         self._log = PiecesLog()
         self._offset = 0
         self._seen = -1
+        self._is_new = False
         self._restoring: dict[bytes, RecordLike] = {}
 
     def reached_end(self, moment: float) -> None:
@@ -124,6 +125,7 @@ class FeedProcessor:
                 raise RecutError(self._source.topic, found.partitions, self._partitions)
             self._offset, self._clock.now = found.offset, found.clock
             self._log.next, self._streams.next_tally = found.piece, found.tally
+        self._is_new = progress is None
         told = {one.spec.stream: one for one in self._definitions.of(self._source.source)}
         pieces: dict[int, RecordLike] = {}
         for key, record in kept_records.items():
@@ -225,12 +227,14 @@ class FeedProcessor:
             self._streams.resume(known, found)
 
     def _sync(self, outputs: Outputs, offset: int) -> None:
-        """Begin and end streams as control tells; a stream counts from the first event of this step on."""
+        """Begin and end streams as control tells.
+
+        Those that are known at the first step of all count whatever the topic has, later ones what comes after they were told of.
+        """
         if self._seen == self._definitions.version:
             return
         self._seen = self._definitions.version
-        news: list[Told] = []
-        least: dict[str, int] = {}
+        news: list[Beginning] = []
         for told in self._definitions.of(self._source.source):
             name = told.spec.stream
             stream, ended = self._streams.streams.get(name), self._ended.get(name)
@@ -239,18 +243,24 @@ class FeedProcessor:
             elif stream is not None:
                 self._end(outputs, stream, told)
             elif told.asks and ended is None:
-                news.append(told)
-                least[name] = begins_at(told, self._clock.first_after(told.moment))
+                news.append(self._beginning(told))
             elif told.asks and ended is not None:
                 # What came meanwhile was not counted: it goes on with the first window that lies ahead.
                 del self._ended[name]
-                news.append(told)
-                least[name] = max(ended.next, self._clock.first_after(told.moment))
+                news.append(self._beginning(told, ended.next))
             elif ended is not None and told.kind == "closed":
                 del self._ended[name]
                 self._keep(outputs, _STREAM + name.encode(), None)
-        for stream in self._streams.begin(news, offset, least):
+        for stream in self._streams.begin(news, offset):
             self._keep_stream(outputs, stream)
+        self._is_new = False
+
+    def _beginning(self, told: Told, after: int | None = None) -> Beginning:
+        """Where a stream begins, or goes on from a window on."""
+        first = self._clock.first_after(told.moment)
+        least = begins_at(told, first) if after is None else max(after, first)
+        since = NOT_BEGUN if self._is_new else self._clock.since(told.moment)
+        return Beginning(told, least, since)
 
     def _end(self, outputs: Outputs, stream: Stream, told: Told) -> None:
         """Drop what was counted for a stream; of one that may be extended yet it is kept how far it was."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from schemas.windows import moment_ms, span_ms
 from stream.data import PredicateParser
 from stream.data.expressions import TRUE
 from stream.processors.feeds.cells import Counting
+from stream.processors.feeds.clocks import NOT_BEGUN
 from stream.processors.feeds.forms import Counted, Form
 from stream.processors.feeds.tally import NO_END, Shape, Tally
 from stream.processors.feeds.told import Told
@@ -64,7 +65,18 @@ class Stream:
             tally=self.tally.number,
             own=None if self.own is None else self.own.number,
             until=None if self.own is None else self.until,
+            since=_kept(self.tally),
+            own_since=None if self.own is None else _kept(self.own),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """A stream that begins: with the first window at ``least``, and with the first event at which the clock stands at ``since``."""
+
+    told: Told
+    least: int
+    since: int = NOT_BEGUN
 
 
 class StandingStreams:
@@ -77,28 +89,35 @@ class StandingStreams:
         self.forms: list[Form] = []
         self.figures = Counted()
         self._source = source
+        self._ahead = span_ms(source.ahead)
         self._parser = PredicateParser(source.attributes)
         self._shared: dict[Any, Tally] = {}
 
-    def begin(self, all_told: Iterable[Told], offset: int, least: Mapping[str, int]) -> list[Stream]:
-        """Begin to count streams from an offset on, and from the first window at ``least``.
+    def begin(self, beginnings: Iterable[Beginning], offset: int) -> list[Stream]:
+        """Begin to count streams from an offset on.
 
-        Streams share a tally if they would count the same events: in windows that nobody has been counted in yet.
+        Streams share a tally if they would count the same events: in windows that nobody has been counted in yet, and that begin when
+        all that is to come counts for both.
         """
         begun = []
-        news: dict[int, Tally] = {}
-        for told in all_told:
+        news: dict[tuple[int, int], Tally] = {}
+        for one in beginnings:
+            told = one.told
             shape, key = self._shape(told)
             window = told.standing.window
-            first = window.first_from(least[told.spec.stream])
+            first = window.first_from(one.least)
             tally = self._shared.get(key)
             if tally is None:
-                tally = self._shared[key] = self._new(shape)
+                tally = self._shared[key] = self._new(shape, one.since)
             own, until = None, -1
-            if tally.reached >= first:
-                own = news.get(tally.number)
+            apart = tally.reached
+            if one.since != tally.since:
+                # No event is dated later that counts for one and not for the other.
+                apart = max(apart, max(one.since, tally.since) + self._ahead)
+            if apart >= first:
+                own = news.get((tally.number, one.since))
                 if own is None:
-                    own = news[tally.number] = self._new(shape, tally.reached)
+                    own = news[tally.number, one.since] = self._new(shape, one.since, apart - apart % shape.every)
                 until = own.last
             last = self._last(told, window.first_from(begins_at(told, first)))
             begun.append(self._join(Stream(told, offset, first, last, _counting(told), tally, own, until)))
@@ -108,13 +127,13 @@ class StandingStreams:
     def resume(self, told: Told, kept: FeedStream) -> None:
         """Go on with a stream as the changelog has it."""
         shape, key = self._shape(told)
-        tally = self.tallies.get(kept.tally) or self._new(shape, number=kept.tally)
+        tally = self.tallies.get(kept.tally) or self._new(shape, _since(kept.since), number=kept.tally)
         # The changelog may still have pieces of windows before: who begins there later must not share it.
         tally.reached = max(tally.reached, kept.next - shape.every)
         self._shared[key] = tally
         own = None
         if kept.own is not None and kept.until is not None:
-            own = self.tallies.get(kept.own) or self._new(shape, kept.until, number=kept.own)
+            own = self.tallies.get(kept.own) or self._new(shape, _since(kept.own_since), kept.until, kept.own)
         last = self._last(told, told.standing.window.first_from(begins_at(told, kept.next)))
         until = -1 if kept.until is None else kept.until
         self._join(Stream(told, kept.offset, kept.next, last, _counting(told), tally, own, until))
@@ -176,7 +195,7 @@ class StandingStreams:
         self.streams[stream.told.spec.stream] = stream
         return stream
 
-    def _new(self, shape: Shape, last: int = NO_END, number: int | None = None) -> Tally:
+    def _new(self, shape: Shape, since: int, last: int = NO_END, number: int | None = None) -> Tally:
         if number is None:
             number = self.next_tally
         self.next_tally = max(self.next_tally, number + 1)
@@ -184,7 +203,7 @@ class StandingStreams:
         if form is None:
             form = Form(shape, self._source.attributes, self.figures)
             self.forms = [*self.forms, form]
-        tally = self.tallies[number] = form.join(number, shape, last)
+        tally = self.tallies[number] = form.join(number, shape, since, last)
         return tally
 
     def _form_of(self, tally: Tally) -> Form:
@@ -221,6 +240,15 @@ class StandingStreams:
             if horizon is None or self._source.has_periods
             else first + (horizon - 1) * told.standing.window.every_ms
         )
+
+
+def _kept(tally: Tally) -> int | None:
+    """Since when a tally counts, as the changelog has it."""
+    return None if tally.since == NOT_BEGUN else tally.since
+
+
+def _since(kept: int | None) -> int:
+    return NOT_BEGUN if kept is None else kept
 
 
 def _counting(told: Told) -> Counting:

@@ -53,7 +53,8 @@ class Window:
 class Tally:
     """Windows from ``first`` to ``last``, by their beginning; ``column`` is its own among the tallies of its form.
 
-    ``windows`` are the form's; ``reached`` is the last one that something was counted in here.
+    It counts events with which the clock stands at ``since`` or later. ``windows`` are the form's; ``reached`` is the last one that
+    something was counted in here.
     """
 
     number: int
@@ -61,6 +62,7 @@ class Tally:
     column: int
     domains: Mapping[str, Domain]
     windows: Mapping[int, Window]
+    since: int
     last: int = NO_END
     first: int = NO_END
     reached: int = -1

@@ -55,7 +55,7 @@ def clocks(about: EventsSource, records: Sequence[Arrived], ends: dict[int, int]
 def found_by(
     about: EventsSource, stream: Told, records: Sequence[Arrived], ends: dict[int, int], effect: int
 ) -> Found:
-    """All windows of a stream that are closed in the end, which counts from the record ``effect`` on."""
+    """All windows of a stream that are closed in the end, of which a feed hears before the record ``effect``."""
     standing = stream.standing
     size, every, lateness = standing.window.size_ms, standing.window.every_ms, span_ms(standing.lateness)
     first = standing.window.first_from(moment_ms(standing.begins or ""))
@@ -103,9 +103,16 @@ def _countable(
     about: EventsSource, stream: Told, records: Sequence[Arrived], now: list[int], effect: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """The events that satisfy the stream's condition and are not ahead, from its first one on."""
+    since = -1
+    if effect and about.clock == "broker":
+        since = stream.moment
+    elif effect and now[effect - 1] >= 0:
+        since = now[effect - 1] + 1
     for place, record in enumerate(records):
         event = event_of(record)
         if place < effect or event is None or any(name == "sotto-mark" for name, _ in record.headers):
+            continue
+        if now[place] < since:
             continue
         clock = record.timestamp if about.clock == "broker" else now[place]
         is_ahead = clock >= 0 and event["at"] > clock + span_ms(about.ahead)

@@ -43,6 +43,7 @@ def _streams(about: EventsSource, chance: random.Random) -> list[Told]:
             by=chance.choice([[], ["origin"], ["origin", "delay"]]),
             lateness=chance.choice(["0s", "7m"]),
             begins=chance.choice(["1970-01-01T00:00:00Z", "1970-01-01T00:12:00Z"]),
+            moment=chance.choice([0, 20 * MINUTE, 20 * MINUTE, 50 * MINUTE]),
         )
         for number in range(6)
     ]
@@ -50,7 +51,15 @@ def _streams(about: EventsSource, chance: random.Random) -> list[Told]:
         for number, count in enumerate(["events", "people", {"sum": "delay"}]):
             running = {"kind": "running_count", "steps": chance.choice([2, 100])}
             found.append(
-                told(about, f"r{number}", window={"size": "10m"}, count=count, by=["origin"], mechanism=running)
+                told(
+                    about,
+                    f"r{number}",
+                    window={"size": "10m"},
+                    count=count,
+                    by=["origin"],
+                    mechanism=running,
+                    moment=chance.choice([0, 20 * MINUTE]),
+                )
             )
     return found
 

@@ -415,6 +415,32 @@ def test_where_a_stream_that_is_extended_goes_on_hangs_on_when_control_told_and_
     assert start(about, definitions, kafka).due_at == feed.due_at
 
 
+def test_with_marks_a_stream_that_is_extended_goes_on_with_the_first_window_of_which_nothing_was_read() -> None:
+    about = source(clock="marks", ahead="90m")
+    definitions = Known(hours(about))
+    marks = [Arrived(3 * hour, 0, None, headers=[("sotto-mark", b"%d" % (hour * HOUR))]) for hour in range(8)]
+    records = [
+        one
+        for mark in marks
+        for one in (
+            mark,
+            Arrived(mark.offset + 1, 0, event("p", mark.offset // 3 * HOUR + HOUR)),
+            Arrived(mark.offset + 2, 0, event("q", mark.offset // 3 * HOUR + 89 * MINUTE)),
+        )
+    ]
+    for heard in (7, 8):  # the mark of 2:00 was read, and one event or none behind it
+        kafka, feed = changelog(about), start(about, definitions)
+        definitions.tell(replace(hours(about), kind="opened"))
+        kafka.commit(feed.process(records[:4]))
+        definitions.tell(replace(hours(about), kind="halted"))
+        kafka.commit(feed.process(records[4:heard]))
+        definitions.tell(replace(hours(about), kind="opened"))
+        kafka.commit(feed.process(records[heard:]))
+        drain(feed, kafka)
+        found = {one["start"] // HOUR: one["counts"] for one in kafka.partials()}
+        assert found == {0: [], 4: [2], 5: [2], 6: [2]}
+
+
 def test_the_moment_at_which_control_told_is_the_brokers_of_what_counts() -> None:
     definitions, spec = Definitions(), streams.spec_of("late")
     opened, halted = streams.told(spec)._replace(timestamp=7), streams.told(spec, "halted")._replace(timestamp=8)

@@ -106,6 +106,7 @@ def told(
     name: str = "s",
     *,
     kind: Any = "opened",
+    moment: int = 0,
     mechanism: Mapping[str, Any] | None = None,
     **standing: Any,
 ) -> Told:
@@ -120,7 +121,7 @@ def told(
         }
     )
     assert spec.standing is not None
-    return Told(spec, spec.standing, about, "0" * 31 + "1", CALIBRATION, kind, b"")
+    return Told(spec, spec.standing, about, "0" * 31 + "1", CALIBRATION, kind, b"", moment)
 
 
 def home(who: Any, partitions: int) -> int:
