@@ -77,6 +77,8 @@ def top(
     rows: Annotated[int, typer.Option(help="Most sources, and most streams, to list.", min=1, max=500)] = 10,
 ) -> None:
     """Show budgets, busiest streams, services and refused events live, with a viewer's token."""
+    if not once and not console.is_terminal:
+        raise CommandError("standard output is no terminal, where pictures follow upon each other; say --once for one")
     address, token = monitor_of(url, Settings())
     asyncio.run(_run(address, token, rows, once=once))
 

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from schemas import Amount
-from stream.cli.top import Frame, picture
+from stream.cli.output import CommandError
+from stream.cli.top import Frame, picture, top
 from stream.monitor.models import (
     MemberRow,
     Overview,
@@ -116,6 +117,12 @@ def test_no_word_of_the_picture_is_cut(width: int) -> None:
         "restoring",
     ):
         assert heading in text, text
+
+
+def test_into_a_pipe_it_says_what_prints_one_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.cli.top.monitor_of", lambda *_: pytest.fail("the monitor is asked"))
+    with pytest.raises(CommandError, match="no terminal.*--once"):
+        top(url=None, once=False, rows=10)
 
 
 def test_a_name_that_fits_no_line_is_broken_and_nothing_else_is_cut() -> None:
