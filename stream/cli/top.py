@@ -78,7 +78,9 @@ def top(
 ) -> None:
     """Show budgets, busiest streams, services and refused events live, with a viewer's token."""
     if not once and not console.is_terminal:
-        raise CommandError("standard output is no terminal, where pictures follow upon each other; say --once for one")
+        raise CommandError(
+            "standard output is no terminal, where pictures follow upon each other; say --once for one"
+        )
     address, token = monitor_of(url, Settings())
     asyncio.run(_run(address, token, rows, once=once))
 
