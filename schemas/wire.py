@@ -18,7 +18,7 @@ from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import from_json
 
-from schemas.base import KIND_ERROR, Event, SparingEvent
+from schemas.base import KIND_ERROR, Event
 from schemas.repeats import REPEATED, repeats_a_field
 
 Steps = tuple[int | str, ...]
@@ -129,20 +129,6 @@ def struct(model: type[BaseModel], *, only: frozenset[str] | None = None) -> typ
         omit_defaults=getattr(model, "wire_omits_defaults", False),
         gc=False,
     )
-
-
-def sparing(model: type[SparingEvent]) -> Callable[..., msgspec.Struct]:
-    """What makes structs to be written from all fields of a model: the last is left out at its default, as ``wire_omits`` says."""
-    *others, last = model.model_fields
-    if model.wire_omits != {last}:
-        raise TypeError(f"{model.__name__} must omit its last field and no other")
-    default = model.model_fields[last].default
-    whole, spared = struct(model), struct(model, only=frozenset(others))
-
-    def make(*fields: Any) -> msgspec.Struct:
-        return spared(*fields[:-1]) if fields[-1] == default else whole(*fields)
-
-    return make
 
 
 class Codec(Generic[ModelType]):

@@ -92,7 +92,6 @@ _INSTALLED = {
         ("clarity", "carat", "price", "depth"),
     ),
 }
-NAMES = ("adult", *_INSTALLED)
 
 
 @lru_cache(maxsize=4)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
 from stream.accounting.concentrated import least_epsilon
 from stream.accounting.rounds import excess
+from stream.later import optimize
 
 _TOLERANCE = 3e-11
 """How far, as a share of what is sought, a search ends before the exact crossing; twice that is in its promise."""
@@ -91,30 +91,6 @@ def optimal_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
     return sound
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """The ε of c rounds together at one δ, by each theorem; ``basic`` holds at δ = 0 too."""
-
-    basic: float
-    advanced: float
-    zcdp: float
-    optimal: float
-
-
-def totals(epsilon_round: float, rounds: int, delta: float) -> Totals:
-    """What ``rounds`` adaptive ``epsilon_round``-DP rounds cost together at ``delta``, by each theorem.
-
-    Raises:
-        ValueError: ``delta`` is not between 0 and 1.
-    """
-    return Totals(
-        basic=basic_epsilon(epsilon_round, rounds),
-        advanced=advanced_epsilon(epsilon_round, rounds, delta),
-        zcdp=zcdp_epsilon(zcdp_rho(epsilon_round, rounds), delta),
-        optimal=optimal_epsilon(epsilon_round, rounds, delta),
-    )
-
-
 def _check_delta(delta: float) -> None:
     if not 0.0 < delta < 1.0:
         raise ValueError(f"delta must be between 0 and 1, got {delta:g}; at δ = 0 only adding up applies")
@@ -152,9 +128,8 @@ def optimal_round_epsilon(epsilon: float, delta: float, rounds: int) -> float:
 
 def _crossing(delta_at: Callable[[float], float], delta: float, low: float, high: float) -> float:
     """Where a monotone δ passes ``delta`` between two ends, to within a tenth of a tolerance, on either side of it."""
-    from scipy.optimize import brentq  # noqa: PLC0415 - clients count costs without it
 
     def beyond(at: float) -> float:
         return math.log(max(delta_at(at), _LEAST_DOUBLE)) - math.log(delta)
 
-    return float(brentq(beyond, low, high, xtol=0.1 * _TOLERANCE * high, rtol=0.1 * _TOLERANCE))
+    return float(optimize.brentq(beyond, low, high, xtol=0.1 * _TOLERANCE * high, rtol=0.1 * _TOLERANCE))

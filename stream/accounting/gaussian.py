@@ -18,6 +18,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
+from stream.later import optimize, special
+
 LEAST_VARIANCE: Final = 3
 """Noise of a smaller variance is not composed: T/(σ² − T) would say too much."""
 SMOOTHINGS: Final = (
@@ -91,8 +93,6 @@ def least_multiple(shape: Sequence[Moved], epsilon: Fraction, delta: Fraction) -
 
     ``gaussian_delta`` of ``widened`` by the factor returned does not exceed δ. Infinite where ε is not above 0.
     """
-    from scipy.optimize import brentq  # noqa: PLC0415 - clients count costs without it
-
     if epsilon <= 0 or delta <= 0:
         return math.inf
     precision, wanted = float(2 * gaussian_rho(shape)), math.log(delta)
@@ -101,7 +101,7 @@ def least_multiple(shape: Sequence[Moved], epsilon: Fraction, delta: Fraction) -
         return _rough_log_delta(shape, precision, float(epsilon), math.exp(log_factor)) - wanted
 
     low = 0.5 * math.log(float(max(LEAST_VARIANCE / one.variance for one in shape)))
-    found = math.exp(low if beyond(low) <= 0.0 else brentq(beyond, low, low + _LARGEST_LOG, xtol=1e-12))
+    found = math.exp(low if beyond(low) <= 0.0 else optimize.brentq(beyond, low, low + _LARGEST_LOG, xtol=1e-12))
     on = _NEARLY
     while gaussian_delta(widened(shape, sound := found * (1.0 + on)), epsilon) > delta:
         on *= 4.0
@@ -111,19 +111,16 @@ def least_multiple(shape: Sequence[Moved], epsilon: Fraction, delta: Fraction) -
 @lru_cache(maxsize=4096)
 def rough_epsilon(precision: float, delta: float) -> float:
     """The ε at δ of Gaussian noise of so much precision, in doubles and as if it were continuous: for planners to search by."""
-    from scipy.optimize import brentq  # noqa: PLC0415 - clients count costs without it
-    from scipy.special import log_ndtr  # noqa: PLC0415
-
     half, root = 0.5 * precision, math.sqrt(precision)
 
     def beyond(epsilon: float) -> float:
-        first = float(log_ndtr((half - epsilon) / root))
-        second = epsilon + float(log_ndtr(-(half + epsilon) / root))
+        first = float(special.log_ndtr((half - epsilon) / root))
+        second = epsilon + float(special.log_ndtr(-(half + epsilon) / root))
         return first + math.log(max(-math.expm1(min(second - first, 0.0)), _INDISTINCT)) - math.log(delta)
 
     # Beyond this much even the first term is below δ.
     high = half + root * math.sqrt(-2.0 * math.log(delta))
-    return 0.0 if beyond(0.0) <= 0.0 else float(brentq(beyond, 0.0, high, xtol=1e-12, rtol=1e-12))
+    return 0.0 if beyond(0.0) <= 0.0 else float(optimize.brentq(beyond, 0.0, high, xtol=1e-12, rtol=1e-12))
 
 
 def widened(shape: Sequence[Moved], factor: float) -> tuple[Moved, ...]:
@@ -134,8 +131,6 @@ def widened(shape: Sequence[Moved], factor: float) -> tuple[Moved, ...]:
 
 def _rough_log_delta(shape: Sequence[Moved], precision: float, epsilon: float, factor: float) -> float:
     """ln δ in doubles."""
-    from scipy.special import log_ndtr  # noqa: PLC0415
-
     squared = factor * factor
     c = 0.5 * precision / squared
     count = sum(one.count for one in shape)
@@ -147,8 +142,8 @@ def _rough_log_delta(shape: Sequence[Moved], precision: float, epsilon: float, f
             variance = float(one.variance) * squared
             v += one.count * one.squared / variance * (1.0 + part / (variance - part))
         root = math.sqrt(v)
-        first = 0.5 * v - c + float(log_ndtr((v - c - epsilon) / root))
-        second = epsilon + float(log_ndtr(-(c + epsilon) / root))
+        first = 0.5 * v - c + float(special.log_ndtr((v - c - epsilon) / root))
+        second = epsilon + float(special.log_ndtr(-(c + epsilon) / root))
         share = -math.expm1(min(second - first, 0.0))
         best = min(best, first + math.log(max(share, _INDISTINCT)) + float(ripple) * count)
     return best

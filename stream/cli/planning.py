@@ -70,7 +70,7 @@ class WarmStart(StrEnum):
     PAIRS = "2"
 
 
-class Choice(StrEnum):
+class CalibrationOption(StrEnum):
     """What a stream may ask for."""
 
     BEST = "best"
@@ -154,7 +154,9 @@ def plan(
     ] = None,
     sparsity: Annotated[int, typer.Option(help="Most cells per sparse query.", min=1)] = 16,
     projections: Annotated[int, typer.Option(help="sparse_project: rows of the projection.", min=1)] = 4096,
-    calibration: Annotated[Choice, typer.Option(help="What the stream would ask for.")] = Choice.BEST,
+    calibration: Annotated[
+        CalibrationOption, typer.Option(help="What the stream would ask for.")
+    ] = CalibrationOption.BEST,
     alpha: Annotated[
         float | None,
         typer.Option(

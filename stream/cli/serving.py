@@ -21,7 +21,7 @@ from stream.noise import NoiseKey
 from stream.settings import LAST_PORT
 
 
-class RoleName(StrEnum):
+class ServiceOption(StrEnum):
     """The services there are."""
 
     WORKER = "worker"
@@ -33,7 +33,7 @@ class RoleName(StrEnum):
 
 def serve(
     role: Annotated[
-        RoleName,
+        ServiceOption,
         typer.Argument(
             help="worker answers queries; budget grants, records and halts; feed counts live topics; monitor shows and takes "
             "requests; alerts tells webhooks and Alertmanager."
@@ -52,13 +52,13 @@ def serve(
 ) -> None:
     """Run a service until SIGTERM or Ctrl-C."""
     log.configure(as_json=json_logs)
-    if role is RoleName.MONITOR:
+    if role is ServiceOption.MONITOR:
         from stream.cli import monitoring  # noqa: PLC0415  (the other services start without what it needs)
 
         _require_replicable(role, processes)
         monitoring.serve(host, port, stop_with_stdin=stop_with_stdin)
         return
-    if role is RoleName.ALERTS:
+    if role is ServiceOption.ALERTS:
         from stream.cli import alerting  # noqa: PLC0415
 
         _require_replicable(role, processes)
@@ -69,7 +69,9 @@ def serve(
             "--host and --port are the monitor's; other services' metrics have SOTTO_METRICS_HOST and _PORT"
         )
     _require_replicable(role, processes)
-    name: ServiceName = "feed" if role is RoleName.FEED else "worker" if role is RoleName.WORKER else "budget"
+    name: ServiceName = (
+        "feed" if role is ServiceOption.FEED else "worker" if role is ServiceOption.WORKER else "budget"
+    )
     if name == "feed" and key_file is not None:
         raise CommandError("--key-file is the workers' and the budget service's; a feed needs no noise key")
     key = None if name == "feed" else NoiseKey.load(key_file) if key_file else NoiseKey.from_environment()
@@ -94,8 +96,8 @@ def _loops() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return new_event_loop
 
 
-def _require_replicable(role: RoleName, processes: int) -> None:
-    if processes != 1 and role not in {RoleName.WORKER, RoleName.FEED}:
+def _require_replicable(role: ServiceOption, processes: int) -> None:
+    if processes != 1 and role not in {ServiceOption.WORKER, ServiceOption.FEED}:
         raise CommandError("--processes is the workers' and the feeds'; the other services are one process each")
 
 

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Domain, TableSource
+from schemas import MAX_UNIVERSE, Domain, TableSource
 from stream.data.cache import BoundedCache
 from stream.data.encoding import CodeArray
 from stream.data.errors import DataError, listed, shown
@@ -31,9 +31,6 @@ GROUP_CACHE_BYTES: Final = 64 << 20
 COUNT_CACHE_SIZE: Final = 1 << 14
 INDEX_CACHE_SIZE: Final = 8
 """Most indexes of cells that are kept; each takes as much memory as the codes of its attributes."""
-
-MAX_GROUP_CELLS: Final = 1 << 20
-"""Most cells of one group-by, unless the caller allows more."""
 
 _MOST_AXES: Final = 64
 _WORD_BITS: Final = 64
@@ -186,7 +183,7 @@ class Table:
         self,
         attributes: Sequence[str],
         predicate: Predicate,
-        max_cells: int = MAX_GROUP_CELLS,
+        max_cells: int = MAX_UNIVERSE,
     ) -> npt.NDArray[np.int64]:
         """How many rows that satisfy the predicate lie in each cell, exactly. The numbers are private.
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from stream import tracing
 from stream.garbage import look_rarely
-from stream.kafka import reading
-from stream.kafka.acls import Role as AccessRole
+from stream.kafka import acls, reading
 from stream.kafka.health import Health
 from stream.kafka.heartbeats import heartbeats
 from stream.kafka.processes import STOP_SECONDS
@@ -70,9 +69,9 @@ async def serve(
     health.serve(settings.metrics_host, settings.metrics_port)
     beating = asyncio.create_task(health.beat())
     try:
-        find = partial(find_topics, settings, attempts=50, role=AccessRole(role))
+        find = partial(find_topics, settings, attempts=50, role=acls.Role(role))
         topics = await patiently(find, stopping, health.tell)
-        await warn_of_topics(settings, AccessRole(role))
+        await warn_of_topics(settings, acls.Role(role))
         gc.disable()  # until all is imported: it stays
         engine = _service(role, settings, topics, key, health)
         reading.install()

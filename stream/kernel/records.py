@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Final
 
 import numpy as np
 
 from stream.kernel.columns import Buffer, Column, Sizes, Spans, address
 from stream.kernel.library import compiled
-
-_NUMBERS: Final = ("offset", "time", "key_at", "at")
-_SIZES: Final = ("key_size", "size")
 
 
 class RecordReader:

@@ -32,11 +32,8 @@ Integers = npt.NDArray[np.int64]
 TOTAL_BITS: Final = 42
 """Estimates are integers of a total near 2⁴²: with weights of 10 bits every sum of them is an integer below 2⁵³."""
 
-MOST_CELLS: Final = 1 << 20
-"""Most cells of a tensor that is fitted."""
-
 _WEIGHT_BITS: Final = 32
-"""While fitting, the heaviest cell weighs 2³²: with at most 2²⁰ cells all sums stay below 2⁵³."""
+"""While fitting, the heaviest cell weighs 2³²: with at most 2²⁰ cells, as many as a universe has, all sums stay below 2⁵³."""
 _RELAXATION: Final = 0.5
 _LARGEST_STEP: Final = 2.0
 _LEAST_SHARE: Final = 0.5

@@ -5,10 +5,10 @@ Nothing here draws noise or does any I/O; privacy is proved in docs/randomized-r
 
 from __future__ import annotations
 
-from stream.accounting.randomized_response import Response
+from stream.accounting.randomized_response import RESPONSE_BITS, Response
 
-UNIFORM_WORDS = 2
-"""64-bit words that one answer reads: a uniform whole number below 2^128."""
+UNIFORM_WORDS = RESPONSE_BITS // 64
+"""64-bit words that one answer reads: a uniform whole number below 2^128, of which probabilities are parts."""
 
 
 def respond(own: int | None, law: Response, uniform: int) -> int:
@@ -18,7 +18,7 @@ def respond(own: int | None, law: Response, uniform: int) -> int:
     them, the own one for the rest. Whose category is none of the k (None) gets each of them for as many, but for one.
     """
     if own is None:
-        return uniform * law.categories >> 128
+        return uniform * law.categories >> RESPONSE_BITS
     other = uniform // law.other
     if other >= law.categories - 1:
         return own

@@ -34,9 +34,6 @@ UNIFORM_WORDS = UNIFORM_BITS // 64
 GAP_DIGITS = 14
 """Hexadecimal digits of a distance between two scores, which are both within ±2⁵³ steps."""
 
-DELTA_PER_CHOICE = 2.0**-179
-"""Total variation between a draw of the exponential mechanism among at most 256 candidates and the ideal law."""
-
 
 def selection_rate(calibration: AnswersCalibration) -> Fraction:
     """ε0/2Δ per step, ε0/Δ for monotone scores, exact for the calibration's doubles."""

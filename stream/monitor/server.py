@@ -60,13 +60,6 @@ _Parameters = TypeVar("_Parameters", bound=View)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def build_application(monitor: Monitor) -> web.Application:
-    """The whole service as an aiohttp application of its own."""
-    application = web.Application(**APPLICATION_OPTIONS)
-    add_api(application, monitor)
-    return application
-
-
 def add_api(application: web.Application, monitor: Monitor) -> None:
     """Add all routes and what guards them to an application made with ``APPLICATION_OPTIONS``."""
     streams = EventStreams(monitor)

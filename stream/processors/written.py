@@ -55,7 +55,6 @@ class _RawRegistration(msgspec.Struct, gc=False):
 
 _decode_raw_registration: Callable[[bytes], _RawRegistration] = msgspec.json.Decoder(_RawRegistration).decode
 _decode_value: Callable[[bytes], _Value] = msgspec.json.Decoder(_Value).decode
-_decode_raw_value: Callable[[bytes], _RawValue] = msgspec.json.Decoder(_RawValue).decode
 _decode_raw_values: Callable[[bytes], _RawValues] = msgspec.json.Decoder(_RawValues).decode
 _decode_raw_scores: Callable[[bytes], _RawScores] = msgspec.json.Decoder(_RawScores).decode
 

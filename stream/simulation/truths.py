@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Protocol
 
-from schemas import MAX_UNIVERSE, Query, Source, TableSource, ValuesSource, form_of
+from schemas import Query, Source, TableSource, ValuesSource, form_of
 from stream.data import PredicateParser, Table, cell_codes, rows_are_public
 from stream.mechanisms.ranges import range_of
 from stream.simulation.errors import SimulationError
@@ -37,7 +37,7 @@ class TableTruths:
     def numbers(self, query: Query) -> tuple[Fraction, ...]:
         """The numbers that a query asks for."""
         if query.group_by is not None:
-            counts = self._table.group_counts(query.group_by, self._parser.parse(_where(query)), MAX_UNIVERSE)
+            counts = self._table.group_counts(query.group_by, self._parser.parse(_where(query)))
             return tuple(map(Fraction, counts.ravel().tolist()))
         match form_of(query):
             case "terms":

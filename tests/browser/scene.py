@@ -17,7 +17,6 @@ from schemas.wire import Codec
 from sotto import Refused
 from stream.monitor.connections import Runner
 from stream.monitor.models import MemberRow, PartitionRow, Restore, WorkersView
-from stream.monitor.server import build_application
 from stream.processors.base import Record
 from stream.settings import Settings
 from tests.unit.monitor.installation import OPERATOR, VIEWER, Installation
@@ -335,7 +334,7 @@ class Scene(Installation):
     @asynccontextmanager
     async def served(self, port: int = 0) -> AsyncIterator[str]:
         """The monitor on a port, any free one if none is given; gives its address."""
-        runner = Runner(build_application(self.monitor))
+        runner = Runner(self.application())
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", port, reuse_address=True)
         await site.start()

@@ -16,7 +16,6 @@ from scipy.stats import chi2
 
 from schemas import AnswersCalibration
 from stream.mechanisms.selection import (
-    DELTA_PER_CHOICE,
     UNIFORM_BITS,
     exponential,
     noisy_max,
@@ -32,6 +31,9 @@ from tests.unit.processors.installation import KEY
 
 Scores = tuple[int, ...]
 Chances = Callable[[Scores], tuple[Fraction, ...]]
+
+DELTA_PER_CHOICE = 2.0**-179
+"""Total variation between a draw of the exponential mechanism among at most 256 candidates and the ideal law: Lemma 2 of docs/exponential.md."""
 
 REACH = 5
 """Scores run from 0 to this; only their differences matter."""

@@ -105,7 +105,7 @@ def works(environment: Environment) -> dict[str, Any]:
     return told
 
 
-def test_the_wheel_holds_the_two_packages_with_their_data_and_nothing_else(built: Distributions) -> None:
+def test_the_wheel_holds_the_packages_with_their_data_and_nothing_else(built: Distributions) -> None:
     names = zipfile.ZipFile(built.wheel).namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {
         "schemas",
@@ -131,6 +131,9 @@ def test_the_source_distribution_holds_no_key_and_no_data(built: Distributions) 
     with tarfile.open(built.source) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
     assert {"pyproject.toml", "README.md", "CHANGELOG.md", "stream/cli/app.py", "schemas/wire.py"} <= set(names)
+    # What its tests read beside the packages.
+    assert {"Dockerfile", "docker-compose.yml", ".dockerignore", ".ci/run", "contract/asyncapi.json"} <= set(names)
+    assert any(name.startswith("deploy/") for name in names)
     assert not [
         name for name in names if name.endswith((".key", ".token")) or name.startswith(("data/", ".sotto"))
     ]

@@ -29,8 +29,11 @@ class Pipe(io.StringIO):
 
 
 class FullDisk(io.StringIO):
+    tries = 0
+
     def write(self, text: str) -> int:
         del text
+        self.tries += 1
         raise OSError(errno.ENOSPC, "no space left on device")
 
 
@@ -60,9 +63,11 @@ def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_full_disk_loses_lines_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", FullDisk())
+    disk = FullDisk()
+    monkeypatch.setattr("sys.stderr", disk)
     configure(as_json=False)
     get_logger("engine").info("assigned")
+    assert disk.tries
 
 
 def test_an_error_that_repeats_is_written_at_a_bounded_rate_with_how_often_it_was_left_out() -> None:

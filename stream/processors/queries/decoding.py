@@ -61,11 +61,6 @@ def in_full(value: bytes) -> Any:
         return _any.decode(readable(value))
 
 
-def read_query(value: bytes) -> Any:
-    """A query of any form, which gives each field once."""
-    return each_once(value, in_full(value))
-
-
 def each_once(value: bytes, query: Any) -> Any:
     """The query of any form that was read, if only plainly, from a text that gives each field once."""
     if query.__class__ is not _any.kind:

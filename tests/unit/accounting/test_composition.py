@@ -20,7 +20,6 @@ from stream.accounting.composition import (
     optimal_round_epsilon,
     rounded_down,
     rounded_up,
-    totals,
     zcdp_epsilon,
     zcdp_rho,
 )
@@ -196,12 +195,11 @@ def test_adding_up_is_exact_and_rounded_up(epsilon_round: float, rounds: int) ->
 
 def test_the_closed_formulas_at_values_worked_out_by_hand() -> None:
     # ε0 = 0.1, c = 100, δ = 10⁻⁵: ln(1/δ) = 11.5129; √(2·100·11.5129) = 47.9853; e^0.1 − 1 = 0.105171.
-    found = totals(0.1, 100, 1e-5)
-    assert found.basic == pytest.approx(10.0)
-    assert found.advanced == pytest.approx(4.79853 + 1.05171, rel=1e-5)
+    assert basic_epsilon(0.1, 100) == pytest.approx(10.0)
+    assert advanced_epsilon(0.1, 100, 1e-5) == pytest.approx(4.79853 + 1.05171, rel=1e-5)
     # ρ = 0.5; by α = 5.4 it is 5.4·0.5 + (11.512925 − ln 4.4 + 5.4·ln(4.4/5.4)) / 4.4 = 4.728507, a little above the least.
-    assert 4.72838 < found.zcdp < 4.728507
     assert zcdp_rho(0.1, 100) == pytest.approx(0.5)
+    assert 4.72838 < zcdp_epsilon(zcdp_rho(0.1, 100), 1e-5) < 4.728507
 
 
 @given(epsilon_round=st.floats(1e-3, 3.0), rounds=st.integers(1, 2000), delta=st.floats(1e-12, 0.3))
@@ -209,12 +207,13 @@ def test_the_closed_formulas_at_values_worked_out_by_hand() -> None:
 def test_no_theorem_gives_less_than_the_optimum_and_the_optimum_is_attained(
     epsilon_round: float, rounds: int, delta: float
 ) -> None:
-    found = totals(epsilon_round, rounds, delta)
-    slack = 1e-9 * found.basic
-    assert found.optimal <= min(found.basic, found.advanced, found.zcdp) + slack
-    assert optimal_delta(epsilon_round, rounds, found.optimal) <= delta
-    if found.optimal > 2.0 * slack:
-        assert optimal_delta(epsilon_round, rounds, found.optimal - 2.0 * slack) > delta * (1.0 - 1e-6)
+    basic, advanced = basic_epsilon(epsilon_round, rounds), advanced_epsilon(epsilon_round, rounds, delta)
+    zcdp = zcdp_epsilon(zcdp_rho(epsilon_round, rounds), delta)
+    optimal, slack = optimal_epsilon(epsilon_round, rounds, delta), 1e-9 * basic
+    assert optimal <= min(basic, advanced, zcdp) + slack
+    assert optimal_delta(epsilon_round, rounds, optimal) <= delta
+    if optimal > 2.0 * slack:
+        assert optimal_delta(epsilon_round, rounds, optimal - 2.0 * slack) > delta * (1.0 - 1e-6)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -0.1])

@@ -15,6 +15,7 @@ from stream.processors.base import Timed
 from tests.unit.kafka.tasks import task_of_a_worker
 
 TURNS = 20
+PATIENCE = 30.0
 NOW = 1_000_000.0
 
 
@@ -57,8 +58,12 @@ async def test_a_few_events_are_followed_by_a_wait_that_an_order_to_stop_ends(
 
 
 async def test_a_wait_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "GATHERING_SECONDS", 0.001)
-    await task_of_a_worker()._let_gather(processor(), fetched(1))
+    monkeypatch.setattr(partition, "GATHERING_SECONDS", 0.05)
+    letting = asyncio.create_task(task_of_a_worker()._let_gather(processor(), fetched(1)))
+    await turns()
+    assert not letting.done()
+    async with asyncio.timeout(PATIENCE):
+        await letting
 
 
 @pytest.mark.parametrize(
@@ -79,4 +84,8 @@ async def test_nothing_gathers_while_the_event_that_closes_a_window_may_come(
 
 async def test_a_wait_is_no_longer_than_until_a_window_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition, "GATHERING_SECONDS", 3600.0)
-    await task_of_a_worker(lambda: NOW)._let_gather(processor(0.001), fetched(1))
+    letting = asyncio.create_task(task_of_a_worker(lambda: NOW)._let_gather(processor(0.05), fetched(1)))
+    await turns()
+    assert not letting.done()
+    async with asyncio.timeout(PATIENCE):
+        await letting

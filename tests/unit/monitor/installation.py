@@ -21,7 +21,7 @@ from stream.monitor.asking import Asker
 from stream.monitor.connections import Runner
 from stream.monitor.models import Readiness
 from stream.monitor.monitor import Monitor
-from stream.monitor.server import build_application
+from stream.monitor.server import APPLICATION_OPTIONS, add_api
 from stream.monitor.tables import Tables
 from stream.monitor.tokens import Names, Token, TokenError
 from stream.processors.base import Record
@@ -162,9 +162,15 @@ class Installation:
         key, value = status.stream.encode(), status.model_dump_json().encode()
         self.tables.take(Record(self.driver.topics.status, 0, self._shown, int(self.now * 1000), key, value))
 
+    def application(self) -> Application:
+        """The monitor's service as an application of its own."""
+        application = Application(**APPLICATION_OPTIONS)
+        add_api(application, self.monitor)
+        return application
+
     @asynccontextmanager
     async def web(self) -> AsyncIterator[WebClient]:
-        async with TestClient(_Server(build_application(self.monitor))) as client:
+        async with TestClient(_Server(self.application())) as client:
             yield client
 
 

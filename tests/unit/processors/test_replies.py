@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from schemas import Charge, Checkpoint, Position, StreamStatus
-from schemas.wire import encode, sparing, struct
+from schemas import MAX_EVENT_BYTES, Amount, Charge, Checkpoint, Position, StreamStatus
+from schemas.wire import Codec
 from stream.kernel import use
 from stream.processors.base import Outputs
 from stream.processors.queries.life import STATES
@@ -37,33 +38,46 @@ def test_figures_of_every_kind_are_written_as_events_are(seed: int, *, compiled:
             streams.life.turns[slot] = chance.choice([1, 2**61])
         if chance.random() < 0.4:
             streams.life.reasons[slot] = chance.choice(['table: "gone"', "é\n", "halted"])
-    status, charge, position = sparing(StreamStatus), sparing(Charge), struct(Position)
+    charges: Codec[Charge] = Codec(Charge, limit=MAX_EVENT_BYTES)
+    statuses: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_EVENT_BYTES)
     expected: dict[str, list[Any]] = {"state": [], "charges": [], "status": []}
     for slot in slots:
         name, incarnation, terms = streams.names[slot], streams.incarnations[slot], streams.terms_at(slot)
         state, reason = STATES[columns.state[slot]], streams.life.reasons.get(slot)
         counts, surplus = (int(columns.answered[slot]), int(columns.tops[slot])), int(columns.surplus[slot])
         offset, source = int(columns.last_offset[slot]), terms.source.source
+        spent = Amount.model_validate(msgspec.to_builtins(streams.spent(slot)))
         figures = (incarnation, state, *counts, offset, reason, int(columns.due[slot]), surplus)
         turn = streams.life.turns.get(slot, 0)
         kept = Checkpoint(**dict(zip(Checkpoint.model_fields, (*figures, turn), strict=True)))
-        charged = charge(name, source, incarnation, state, *counts, streams.spent(slot), reason, surplus)
-        shown = status(
-            name,
-            source,
-            incarnation,
-            state,
-            *counts,
-            streams.shown_left(slot),
-            streams.spent(slot),
-            terms.calibration.alpha,
-            position(DRIVER.topics.queries, 0, offset),
-            streams.reason(slot) if columns.refused[slot] else None,
-            surplus,
+        charged = Charge.model_construct(
+            stream=name,
+            source=source,
+            incarnation=incarnation,
+            state=state,
+            answered=counts[0],
+            tops=counts[1],
+            spent=spent,
+            reason=reason,
+            surplus=surplus,
+        )
+        shown = StreamStatus.model_construct(
+            stream=name,
+            source=source,
+            incarnation=incarnation,
+            state=state,
+            answered=counts[0],
+            tops=counts[1],
+            tops_left=streams.shown_left(slot),
+            spent=spent,
+            alpha=terms.calibration.alpha,
+            position=Position.model_construct(topic=DRIVER.topics.queries, partition=0, offset=offset),
+            refused=streams.reason(slot) if columns.refused[slot] else None,
+            surplus=surplus,
         )
         expected["state"].append((name.encode(), kept.model_dump_json().encode(), ()))
-        expected["charges"].append((source.encode(), encode(charged), ()))
-        expected["status"].append((name.encode(), encode(shown), ()))
+        expected["charges"].append((source.encode(), charges.encode(charged), ()))
+        expected["status"].append((name.encode(), statuses.encode(shown), ()))
     outputs, replies, places = Outputs(), Replies(DRIVER.topics, 0, streams), np.array(slots, dtype=np.intp)
     with use(kernel() if compiled else None):
         replies.checkpoints(outputs, places)

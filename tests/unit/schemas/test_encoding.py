@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from schemas import MAX_EVENT_BYTES, Amount, Answer, Charge, Checkpoint, Event, Position, StreamStatus
-from schemas.wire import Codec, MalformedEventError, encode, models, sparing, struct
+from schemas.wire import Codec, MalformedEventError, encode, models, struct
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 counts = st.integers(0, 2**62)
@@ -126,10 +126,8 @@ def test_both_refuse_a_line_end_after_a_name_or_an_incarnation(stream: bytes, in
 @pytest.mark.parametrize("surplus", [0, -5])
 def test_what_nothing_was_priced_of_is_written_as_before_there_were_prices(surplus: int) -> None:
     charge = Charge.model_validate({**json.loads(CHARGE % (b"a", b"0" * 32)), "reason": None, "surplus": surplus})
-    fast = sparing(Charge)(*(getattr(as_struct(charge), name) for name in Charge.model_fields))
     codec: Codec[Charge] = Codec(Charge, limit=MAX_EVENT_BYTES)
-    assert encode(fast) == codec.encode(charge)
-    assert (b"surplus" in encode(fast)) == bool(surplus)
+    assert (b"surplus" in codec.encode(charge)) == bool(surplus)
 
 
 CONTRACT = [model for model in models() if model.__module__.startswith("schemas")]

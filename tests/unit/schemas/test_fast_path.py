@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from schemas import MAX_EVENT_BYTES, Query
 from schemas.wire import Codec, MalformedEventError
-from stream.processors.queries.decoding import read_query
+from stream.processors.queries.decoding import each_once, in_full
 from stream.processors.rejections import Rejection
 from stream.processors.written import readable
 from tests.unit.schemas.json_events import FIELDS, mutilated, queries, repeats_a_name
@@ -25,7 +25,7 @@ codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 def fast(data: bytes) -> Reading | None:
     """What the fast path reads; the rule about value and where is the only one that no struct can state."""
     try:
-        query = read_query(data)
+        query = each_once(data, in_full(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Rejection):
         return None
     if (query.value is None) == (query.where is None):

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from schemas import (
     MAX_CATEGORIES,
-    MAX_UNIVERSE,
     Histogram,
     LazyHistogram,
     ReleaseCalibration,
@@ -159,7 +158,7 @@ class HistogramFamily(_Release):
         if (known := self._kept.get(incarnation)) is None:
             space = self._cells(slot, self._mechanism(slot, Histogram).attributes)
             everyone = self._context.predicate(slot, None)
-            counts = table.group_counts(space.attributes, everyone, max_cells=MAX_UNIVERSE)
+            counts = table.group_counts(space.attributes, everyone)
             names = cell_names(np.indices(space.shape).reshape(len(space.shape), -1).T)
             known = counts + self._noise(slot, names).reshape(space.shape)
             self._kept.put(incarnation, known)
