@@ -12,15 +12,18 @@ from schemas.base import Count, Event, Incarnation
 class FeedProgress(Event):
     """How far a partition of a live topic has been counted: the next offset to read.
 
-    ``clock`` is where the partition's clock stands in milliseconds since 1970, −1 before it has begun. ``piece`` and ``tally`` are
-    the numbers that come next.
+    ``clock`` is where the partition's clock stands in milliseconds since 1970, −1 before it has begun, and ``stamped`` the latest
+    stamp of a mark. ``piece`` and ``tally`` are the numbers that come next.
     """
+
+    wire_omits_defaults: ClassVar[bool] = True
 
     offset: Count
     clock: Annotated[int, Field(ge=-1)]
     partitions: Annotated[int, Field(ge=1)]
     piece: Count
     tally: Count
+    stamped: Annotated[int, Field(ge=-1)] = -1
 
 
 class FeedStream(Event):
@@ -28,7 +31,7 @@ class FeedStream(Event):
 
     It counts from ``offset`` on, and ``next`` is the beginning of the window that it tells of next. ``tally`` counts its windows, but
     those up to ``until``, which ``own`` counts: others were, or may yet be, counted in them that do not count for this stream. Either counts
-    what comes once the clock stands at its ``since``, in milliseconds since 1970; without one, all that comes.
+    what has a stamp of its ``since`` or later, in milliseconds since 1970, or stands behind a mark that has; without one, all that comes.
     """
 
     wire_omits_defaults: ClassVar[bool] = True

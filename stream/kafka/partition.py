@@ -170,6 +170,11 @@ class PartitionTask:
         tables = [TopicPartition(topic, self.partition) for topic in processor.tables]
         # Whether an object has all of a protocol takes longer to find out than many a round.
         timed = processor if isinstance(processor, Timed) else None
+        if timed is not None:
+            # What control has told is taken in before anything is read, and by itself.
+            await self._answering.commit(
+                life, await asyncio.to_thread(processor.idle, time.monotonic()), idle=True
+            )
         while not self._stopping.is_set():
             if timed is None and (pause := self._turns.wait(self.partition, time.monotonic())):
                 await asyncio.sleep(pause)

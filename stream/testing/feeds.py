@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from schemas import span_ms
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.merging import MergeProcessor
 from stream.processors.feeds.processor import FeedProcessor
@@ -19,7 +18,6 @@ class Feeds:
         self._definitions = Definitions()
         self._heard = dict.fromkeys(range(topics.partitions), 0)
         self._tasks: dict[tuple[str, int], tuple[FeedProcessor, Task]] = {}
-        self._patience: dict[str, float] = {}
         self._merging = [
             Task(MergeProcessor(topics, number, self._definitions), number, logs) for number in self._heard
         ]
@@ -34,13 +32,10 @@ class Feeds:
         return moved
 
     def idle(self, now: float) -> bool:
-        """Close the windows that are due at a time, since there is no event left; whether there was anything.
-
-        There is but one clock here, so that nobody need wait for a slow one.
-        """
+        """Close the windows that are due at a time, since there is no event left; whether there was anything."""
         moved = False
-        for (source, _), (processor, task) in self._tasks.items():
-            processor.reached_end(now + self._patience[source])
+        for processor, task in self._tasks.values():
+            processor.reached_end(now)
             moved |= task.idle(now)
             while processor.behind:
                 moved |= task.idle(now)
@@ -57,11 +52,12 @@ class Feeds:
                 self._heard[number] = at + len(news)
                 moved = True
         for name, source in self._definitions.sources().items() if moved else ():
-            self._patience[name] = span_ms(source.idle) / 1000
+            # There is but one clock here, and everybody hears at once: nobody need wait for those who are slow.
+            prompt = source.model_copy(update={"idle": "0s"})
             for number in range(self._topics.partitions):
                 if (name, number) not in self._tasks:
                     processor = FeedProcessor(
-                        self._topics, source, number, self._topics.partitions, self._definitions
+                        self._topics, prompt, number, self._topics.partitions, self._definitions
                     )
                     self._tasks[name, number] = (processor, Task(processor, number, self._logs))
         return moved

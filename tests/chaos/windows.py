@@ -140,11 +140,12 @@ class Visits:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An event that may count, where it lies in its partition, and where the clock stands at it."""
+    """An event that may count, where it lies in its partition, where the clock stands at it, and its stamp or that of the marks before it."""
 
     offset: int
     event: dict[str, Any]
     clock: int
+    stamp: int
 
 
 def events_of(logs: Logs, source: EventsSource, partitions: int) -> list[list[Seen]]:
@@ -263,7 +264,7 @@ def _counted(
     for one in events:
         event, clock = one.event, one.clock
         at = event["at"]
-        if not first <= at < end + size or one.offset < effect or clock < since:
+        if not first <= at < end + size or one.offset < effect or one.stamp < since:
             continue
         who, value = event["who"]["id"], min(event["value"], 9)
         if standing.where is not None and value < 5:
@@ -281,21 +282,21 @@ def _counted(
 
 def _events(logs: Logs, source: EventsSource, number: int, partitions: int) -> Iterator[Seen]:
     """The events of a partition that may count, and where the clock stands at each."""
-    clock = -1
+    clock = stamp = -1
     ahead = span_ms(source.ahead)
     for record in logs.get((source.topic, number), ()):
         if source.clock == "broker":
-            clock = record.timestamp
+            clock = stamp = record.timestamp
         marks = [value for name, value in record.headers if name == "sotto-mark"]
         if marks:
-            clock = max(clock, moment_ms(marks[0].decode()))
+            clock, stamp = max(clock, moment_ms(marks[0].decode())), max(stamp, record.timestamp)
         event = _event(record.value)
         if marks or event is None:
             continue
         if _home(event["who"]["id"], partitions) != number:
             continue
         if clock < 0 or event["at"] <= clock + ahead:
-            yield Seen(record.offset, event, clock)
+            yield Seen(record.offset, event, clock, stamp)
 
 
 def _control(logs: Logs, topics: Topics, spec: StreamSpec) -> list[bytes]:
@@ -315,9 +316,9 @@ def _tree(logs: Logs, topics: Topics, spec: StreamSpec) -> CountingTree | None:
 
 
 def _effect(logs: Logs, topics: Topics, source: EventsSource, stream: str, number: int) -> tuple[int, int]:
-    """From which offset and which reading of its clock on a partition counts for a stream, or for the model of a period's.
+    """From which offset and which stamp on a partition counts for a stream, or for the model of a period's.
 
-    Its changelog has both. By the broker's stamps the reading is that of the control event which told of it.
+    Its changelog has both; the stamp is ``idle`` behind that of a control event which told of the stream.
     """
     state, model = source.period_of or source.source, stream.partition("@")[0]
     key = f"stream|{model}".encode()
@@ -327,9 +328,12 @@ def _effect(logs: Logs, topics: Topics, source: EventsSource, stream: str, numbe
         return 0, -1
     first = next(one for one in kept if one["offset"] == kept[-1]["offset"])
     since = first.get("since" if first.get("own") is None else "own_since", -1)
-    if since >= 0 and source.clock == "broker":
+    if since >= 0:
         control = logs.get((topics.control, partition_of(model.encode(), topics.partitions)), ())
-        assert since in {one.timestamp for one in control if one.key == model.encode()}
+        told = {one.timestamp for one in control if one.key == model.encode()}
+        assert since - span_ms(source.idle) in told, (
+            f"{stream} counts since {since}, when control told nothing of it"
+        )
     return int(first["offset"]), since
 
 

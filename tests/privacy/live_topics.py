@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from schemas import EventsSource, Partial
+from schemas import EventsSource, Partial, span_ms
 from schemas.wire import struct
 from stream.processors.base import Outputs, Record
 from stream.processors.feeds.asking import groups_in
@@ -97,16 +97,22 @@ def written(people: Mapping[str, Person]) -> list[Record]:
 
 
 def asked(
-    source: EventsSource, streams: Sequence[Told], records: Sequence[Record], end: int, step: int = 3
+    source: EventsSource,
+    streams: Sequence[Told],
+    records: Sequence[Record],
+    end: int,
+    step: int = 3,
+    *,
+    behind: bool = False,
 ) -> Numbers:
     """What is asked, by the shipped feeds and merging, when the clock of all partitions reaches an end, in minutes.
 
-    Feeds are behind: of streams that are told of at a moment they hear in the last step of all that has come by then. Marks are as many
-    as there are moments, or where streams are told of so, the first one and one at each such moment.
+    Of streams that are told of at a moment feeds hear ``idle`` behind it, in steps of what has come; or after a step, so far are they
+    ``behind``. Marks come as events do.
     """
     partials: list[Any] = []
-    moments = {stream.moment for stream in streams if stream.moment}
-    marks = sorted({0, *moments} if moments else {record.timestamp for record in records})
+    marks = sorted({record.timestamp for record in records})
+    idle = span_ms(source.idle)
     for partition in range(PARTITIONS):
         known = Known(*(stream for stream in streams if not stream.moment))
         feed = FeedProcessor(TOPICS, source, partition, PARTITIONS, known)
@@ -123,7 +129,8 @@ def asked(
         for start in range(0, len(own), step):
             chunk = own[start : start + step]
             come = chunk[-1].timestamp if chunk[-1] is not own[-1] else end * MINUTE
-            if news := [stream for stream in streams if 0 < stream.moment <= come]:
+            late = behind and start >= step
+            if news := [one for one in streams if one.moment and (late or one.moment + idle <= come)]:
                 known.tell(*news)
             partials += _partials(feed.process(chunk))
         known.tell(*streams)

@@ -9,7 +9,7 @@ import numpy as np
 
 from schemas.moments import moment_of
 from stream.data import parse
-from stream.processors.feeds.clocks import NOT_BEGUN, Clock
+from stream.processors.feeds.clocks import NOT_BEGUN, Clock, Readings
 from stream.processors.feeds.forms import Form
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.standing import Stream
@@ -76,11 +76,11 @@ def watermark_of_event_times(surgery: Surgery) -> None:
 
     def read(clock: Clock, records: Any) -> Any:
         before = clock.now
-        clocks, marks = shipped(clock, records)
+        clocks, _, marks = shipped(clock, records)
         told = np.array([time_of(record) for record in records], dtype=np.int64)
         clocks = np.maximum.accumulate(np.maximum(clocks, np.maximum(told, before)))
         clock.now = int(clocks[-1])
-        return clocks, marks
+        return Readings(clocks, clocks, marks)
 
     surgery.patch.setattr(Clock, "read", read)
 
@@ -98,8 +98,19 @@ def late_events_counted(surgery: Surgery) -> None:
 
 def counted_from_where_a_feed_hears_of_it(surgery: Surgery) -> None:
     """A stream counts all that comes from the step on in which a feed hears of it."""
-    surgery.patch.setattr(Clock, "since", lambda *_: NOT_BEGUN)
+    surgery.patch.setattr(Clock, "since", lambda *_, **__: NOT_BEGUN)
 
+
+def counted_from_when_control_told(surgery: Surgery) -> None:
+    """A stream counts all that is stamped from the moment at which control told of it, whenever a feed hears of that."""
+    since = Clock.since
+    surgery.patch.setattr(
+        Clock, "since", lambda clock, told, *, goes_on: since(clock, told, goes_on=goes_on) - clock._idle
+    )
+
+
+LATER: tuple[Variant, ...] = (counted_from_where_a_feed_hears_of_it, counted_from_when_control_told)
+"""Those that streams show which are opened in the middle."""
 
 VARIANTS: tuple[Variant, ...] = (
     bound_for_each_batch,
@@ -108,5 +119,5 @@ VARIANTS: tuple[Variant, ...] = (
     groups_only_when_seen,
     watermark_of_event_times,
     late_events_counted,
-    counted_from_where_a_feed_hears_of_it,
+    *LATER,
 )

@@ -18,13 +18,14 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Batch:
-    """``clocks`` is where the partition's clock stood at each event, the event's own stamp included."""
+    """``clocks`` is where the partition's clock stood at each event, the event's own stamp included, and ``stamps`` how far its stamps were."""
 
-    def __init__(self, events: Events, clocks: Column, domains: Mapping[str, Domain]) -> None:
-        """Take the events that are to be counted, and the clock at each."""
+    def __init__(self, events: Events, clocks: Column, stamps: Column, domains: Mapping[str, Domain]) -> None:
+        """Take the events that are to be counted, and the clock and stamps at each."""
         self.people = events.people
         self.times = events.times
         self.clocks = clocks
+        self.stamps = stamps
         self._codes = events.codes
         self._domains = domains
         self._masks: dict[Predicate, Mask] = {}

@@ -6,7 +6,7 @@ A clock that followed event times would let one person's event, dated ahead, mak
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -29,11 +29,26 @@ _CREATED: Final = 0
 """Kafka's word for a record that has its writer's time."""
 
 
+class Readings(NamedTuple):
+    """Where the clock stands at each record, that record included; and which records are marks, with what is wrong with them.
+
+    ``stamps`` is how far time has gone on by the broker, or for those who write marks: the latest stamp of a mark up to each record.
+    """
+
+    clocks: Column
+    stamps: Column
+    marks: dict[int, Rejection | None]
+
+
 class Clock:
-    """A partition's clock in milliseconds since 1970; it never goes back."""
+    """A partition's clock in milliseconds since 1970; it never goes back.
+
+    ``stamped`` is the latest stamp of a mark; the broker's clock has none.
+    """
 
     def __init__(self, source: EventsSource) -> None:
         self.now = NOT_BEGUN
+        self.stamped = NOT_BEGUN
         self.early = END_MS
         """How late an event may be dated that comes before the first mark."""
         self._topic = source.topic
@@ -58,25 +73,24 @@ class Clock:
         """From when on windows may begin that a stream goes on with, of which control told at a moment.
 
         Where this clock stands is private if events' stamps move it. So it is ``idle`` after that moment, when every partition has
-        heard and counts from the beginning of the window on; marks are public, and say nothing of other clocks: no event of a later
-        window stands before the next one.
+        heard and counts from the beginning of the window on; marks are public, and say nothing of other clocks: of a window that
+        begins more than ``ahead`` behind the last one, no event has been read that came after the first.
         """
         if self._by_broker:
             return told + self._idle
         return 0 if self.now == NOT_BEGUN else self.now + self._ahead + 1
 
-    def since(self, told: int) -> int:
-        """Where the clock stands with the first event that counts for a stream, of which control told at a moment.
+    def since(self, told: int, *, goes_on: bool) -> int:
+        """The stamp from which on events count for a stream of which control told at a moment, or events behind marks with that stamp.
 
-        How much has been read by then hangs on how many events came, and so on everybody. So it is the moment itself by the
-        broker's stamps, and by marks the next one; the first of all marks is waited for by nobody.
+        How much has been read by now hangs on how many events came, and so on everybody. So it is ``idle`` after the moment, when every
+        partition has heard. By marks nothing is waited for before the first one, nor by a stream that goes on behind all that was read.
         """
-        if self._by_broker:
-            return told
-        return NOT_BEGUN if self.now == NOT_BEGUN else self.now + 1
+        at_once = not self._by_broker and (goes_on or self.now == NOT_BEGUN)
+        return NOT_BEGUN if at_once else told + self._idle
 
-    def read(self, records: Sequence[RecordLike]) -> tuple[Column, dict[int, Rejection | None]]:
-        """Where the clock stands at each record, that record included; and which records are marks, with what is wrong with them.
+    def read(self, records: Sequence[RecordLike]) -> Readings:
+        """Move on over some records.
 
         Raises:
             UnstampedError: the clock is the broker's, and it does not stamp.
@@ -91,15 +105,21 @@ class Clock:
                 raise UnstampedError(self._topic)
             told = _stamps(records)
         else:
-            told = np.full(len(records), NOT_BEGUN, dtype=np.int64)
+            told, stamped = np.full((2, len(records)), NOT_BEGUN, dtype=np.int64)
             for place, record in enumerate(() if isinstance(records, RecordColumns) else records):
                 if record.headers and (mark := _mark_of(record)) is not None:
                     told[place] = mark
+                    stamped[place] = NOT_BEGUN if mark == NOT_BEGUN else record.timestamp
                     marks[place] = BAD_MARK if mark == NOT_BEGUN else None
         clocks: Column = np.maximum.accumulate(np.maximum(told, self.now))
         if len(clocks):
             self.now = int(clocks[-1])
-        return clocks, marks
+        if self._by_broker:
+            return Readings(clocks, clocks, marks)
+        stamps: Column = np.maximum.accumulate(np.maximum(stamped, self.stamped))
+        if len(stamps):
+            self.stamped = int(stamps[-1])
+        return Readings(clocks, stamps, marks)
 
     def latest(self, records: Sequence[RecordLike], clocks: Column) -> Column:
         """The latest moment that each event may be dated at: beyond it, it is ahead."""

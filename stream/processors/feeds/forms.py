@@ -98,8 +98,8 @@ class Form:
         wanted = np.zeros(len(batch), dtype=np.uint64)
         for tally in self.tallies.values():
             wants = batch.mask(tally.shape.predicate)
-            if tally.since > batch.clocks[0]:
-                wants = wants & (batch.clocks >= tally.since)
+            if tally.since > batch.stamps[0]:
+                wants = wants & (batch.stamps >= tally.since)
             wanted |= wants.astype(np.uint64) << np.uint64(tally.column)
         step, parts = _Step(batch, piece), []
         for start, rows in self._rows(batch, np.flatnonzero(wanted)):

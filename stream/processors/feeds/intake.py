@@ -42,7 +42,7 @@ class Intake:
         Raises:
             UnstampedError: the source's clock is the broker's, and the topic does not stamp events.
         """
-        clocks, marks = self._clock.read(records)
+        clocks, stamps, marks = self._clock.read(records)
         latest = self._clock.latest(records, clocks)
         rejections = {place: mark for place, mark in marks.items() if mark is not None}
         places = np.arange(len(records))
@@ -65,4 +65,4 @@ class Intake:
             ahead = _EARLY if clocks[places[row]] == NOT_BEGUN else _AHEAD
             rejections[int(places[row])] = ahead if at_home[row] else _ELSEWHERE
         events, places = kept(events, at_home & in_time), places[at_home & in_time]
-        return (Batch(events, clocks[places], self._domains) if len(places) else None), rejections
+        return (Batch(events, clocks[places], stamps[places], self._domains) if len(places) else None), rejections

@@ -123,7 +123,7 @@ class FeedProcessor:
             found = _read(progress, _decode_progress)
             if found.partitions != self._partitions:
                 raise RecutError(self._source.topic, found.partitions, self._partitions)
-            self._offset, self._clock.now = found.offset, found.clock
+            self._offset, self._clock.now, self._clock.stamped = found.offset, found.clock, found.stamped
             self._log.next, self._streams.next_tally = found.piece, found.tally
         self._is_new = progress is None
         told = {one.spec.stream: one for one in self._definitions.of(self._source.source)}
@@ -157,20 +157,21 @@ class FeedProcessor:
         Raises:
             UnstampedError: the source's clock is the broker's, and the topic does not stamp events.
         """
-        outputs = Outputs()
+        outputs, is_first = Outputs(), self._is_new
         self._sync(outputs, records[0].offset if records else self._offset)
         changes = self._count(records, outputs) if records else []
         self._write(outputs, changes)
         self._close(outputs)
         if records:
             self._offset = records[-1].offset + 1
-        if records or outputs:
+        if records or outputs or is_first:
             self._progress(outputs)
         return outputs
 
     def refuse(self, record: RecordLike) -> Outputs:
         """Set aside an event that breaks ``process``; the clock hears of it all the same."""
         outputs = Outputs()
+        self._sync(outputs, record.offset)
         self._clock.read([record])
         self._reject(outputs, record, INTERNAL)
         self._offset = record.offset + 1
@@ -259,7 +260,7 @@ class FeedProcessor:
         """Where a stream begins, or goes on from a window on."""
         first = self._clock.first_after(told.moment)
         least = begins_at(told, first) if after is None else max(after, first)
-        since = NOT_BEGUN if self._is_new else self._clock.since(told.moment)
+        since = NOT_BEGUN if self._is_new else self._clock.since(told.moment, goes_on=after is not None)
         return Beginning(told, least, since)
 
     def _end(self, outputs: Outputs, stream: Stream, told: Told) -> None:
@@ -302,7 +303,12 @@ class FeedProcessor:
 
     def _progress(self, outputs: Outputs) -> None:
         progress = _WireProgress(
-            self._offset, self._clock.now, self._partitions, self._log.next, self._streams.next_tally
+            self._offset,
+            self._clock.now,
+            self._partitions,
+            self._log.next,
+            self._streams.next_tally,
+            self._clock.stamped,
         )
         self._keep(outputs, PROGRESS_KEY, _encode(progress))
 

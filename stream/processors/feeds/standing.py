@@ -72,7 +72,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A stream that begins: with the first window at ``least``, and with the first event at which the clock stands at ``since``."""
+    """A stream that begins: with the first window at ``least``, and with the first event whose stamp is ``since`` or later."""
 
     told: Told
     least: int
@@ -103,7 +103,7 @@ class StandingStreams:
         news: dict[tuple[int, int], Tally] = {}
         for one in beginnings:
             told = one.told
-            shape, key = self._shape(told)
+            shape, key = self._shape(told, one.since)
             window = told.standing.window
             first = window.first_from(one.least)
             tally = self._shared.get(key)
@@ -126,8 +126,9 @@ class StandingStreams:
 
     def resume(self, told: Told, kept: FeedStream) -> None:
         """Go on with a stream as the changelog has it."""
-        shape, key = self._shape(told)
-        tally = self.tallies.get(kept.tally) or self._new(shape, _since(kept.since), number=kept.tally)
+        since = _since(kept.since)
+        shape, key = self._shape(told, since)
+        tally = self.tallies.get(kept.tally) or self._new(shape, since, number=kept.tally)
         # The changelog may still have pieces of windows before: who begins there later must not share it.
         tally.reached = max(tally.reached, kept.next - shape.every)
         self._shared[key] = tally
@@ -209,7 +210,7 @@ class StandingStreams:
     def _form_of(self, tally: Tally) -> Form:
         return next(form for form in self.forms if form.tallies.get(tally.number) is tally)
 
-    def _shape(self, told: Told) -> tuple[Shape, Any]:
+    def _shape(self, told: Told, since: int) -> tuple[Shape, Any]:
         """How a stream's windows are counted, and what is the same of all streams that may share a tally."""
         standing = told.standing
         predicate = TRUE if standing.where is None else self._parser.parse(standing.where)
@@ -230,7 +231,9 @@ class StandingStreams:
             reach,
         )
         alone = (told.spec.stream, told.incarnation) if total is not None else None
-        return shape, (predicate, shape.size, shape.every, shape.lateness, alone)
+        # How an event may be dated that stands before a mark with some stamp, only the mark would tell.
+        begins = since if self._source.clock == "marks" else None
+        return shape, (predicate, shape.size, shape.every, shape.lateness, alone, begins)
 
     def _last(self, told: Told, first: int) -> int:
         """The beginning of the last window that is asked: a running count has a horizon, and with periods one in each."""

@@ -53,7 +53,7 @@ class Window:
 class Tally:
     """Windows from ``first`` to ``last``, by their beginning; ``column`` is its own among the tallies of its form.
 
-    It counts events with which the clock stands at ``since`` or later. ``windows`` are the form's; ``reached`` is the last one that
+    It counts events whose batch's stamps are at ``since`` or later. ``windows`` are the form's; ``reached`` is the last one that
     something was counted in here.
     """
 

@@ -27,7 +27,7 @@ class Told:
     value: bytes
     """The control event itself."""
     moment: int = 0
-    """The broker's stamp on it."""
+    """The broker's stamp on the event since which its windows are asked."""
 
     @property
     def asks(self) -> bool:
@@ -47,6 +47,7 @@ def told_of(record: RecordLike, known: Told | None = None) -> Told | None:
     spec, source = control.spec, control.source
     if spec.standing is None or not isinstance(source, EventsSource):
         return known
+    goes_on = known is not None and known.asks and known.incarnation == control.identity.incarnation
     return Told(
         spec,
         spec.standing,
@@ -55,5 +56,5 @@ def told_of(record: RecordLike, known: Told | None = None) -> Told | None:
         control.calibration,
         control.kind,
         value,
-        record.timestamp,
+        known.moment if known is not None and goes_on else record.timestamp,
     )

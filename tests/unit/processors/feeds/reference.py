@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 from schemas import EventsSource, SumOf
@@ -103,16 +104,19 @@ def _countable(
     about: EventsSource, stream: Told, records: Sequence[Arrived], now: list[int], effect: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """The events that satisfy the stream's condition and are not ahead, from its first one on."""
-    since = -1
-    if effect and about.clock == "broker":
-        since = stream.moment
-    elif effect and now[effect - 1] >= 0:
-        since = now[effect - 1] + 1
+    since, stamps = -1, now
+    if about.clock == "marks":
+        is_mark = [any(name == "sotto-mark" for name, _ in record.headers) for record in records]
+        stamps = list(
+            accumulate((one.timestamp if mark else -1 for one, mark in zip(records, is_mark, strict=True)), max)
+        )
+    if effect and (about.clock == "broker" or now[effect - 1] >= 0):
+        since = stream.moment + span_ms(about.idle)
     for place, record in enumerate(records):
         event = event_of(record)
         if place < effect or event is None or any(name == "sotto-mark" for name, _ in record.headers):
             continue
-        if now[place] < since:
+        if stamps[place] < since:
             continue
         clock = record.timestamp if about.clock == "broker" else now[place]
         is_ahead = clock >= 0 and event["at"] > clock + span_ms(about.ahead)

@@ -231,7 +231,7 @@ def test_a_stream_that_control_has_not_told_of_yet_is_waited_for() -> None:
 
 
 def test_streams_that_count_the_same_share_it_and_one_that_comes_later_joins_with_the_next_window() -> None:
-    about = source(contribution=1)
+    about = source(contribution=1, idle="0s")
     definitions = Known(hours(about, "a"), hours(about, "b", where="TRUE", by=["origin"]))
     kafka, feed = changelog(about), start(about, definitions)
     kafka.commit(feed.process([Arrived(0, 5, event("p", 5))]))
@@ -353,7 +353,7 @@ def test_more_conditions_than_a_table_has_columns_have_another() -> None:
 
 
 def test_a_column_that_is_free_again_begins_with_nothing() -> None:
-    about = source(contribution=1)
+    about = source(contribution=1, idle="0s")
     first, second, third = conditions(about, 3)
     definitions = Known(first, second)
     kafka, feed = changelog(about), start(about, definitions)
