@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stream.data.reading import GuardedReader, ReadingLimits
     from stream.data.rows import Rows
     from stream.data.store import TableStore
-    from stream.data.sums import sum_sensitivity
+    from stream.data.sums import sum_sensitivity, within
     from stream.data.tables import Table
     from stream.data.universe import Cell, CellReader, cell_codes
 
@@ -50,6 +50,7 @@ __all__ = [
     "rows_are_public",
     "sum_sensitivity",
     "total_sensitivity",
+    "within",
 ]
 
 _HOMES: Final = {
@@ -62,7 +63,7 @@ _HOMES: Final = {
     "reading": ("GuardedReader", "ReadingLimits"),
     "rows": ("Rows",),
     "store": ("TableStore",),
-    "sums": ("sum_sensitivity",),
+    "sums": ("sum_sensitivity", "within"),
     "tables": ("Table",),
     "universe": ("Cell", "CellReader", "cell_codes"),
 }

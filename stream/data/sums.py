@@ -1,4 +1,4 @@
-"""Sums of an integer attribute: which attributes have one, and how far one row moves it."""
+"""Sums of an integer attribute: which attributes have one, which values it is over, and how far one row moves it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Literal
 
 from schemas import Domain, Integers
 from stream.data.errors import DataError
+from stream.data.expressions import Predicate, evaluate
 
 
 def summable(domain: Domain, described: str = "the attribute") -> Integers:
@@ -13,6 +14,25 @@ def summable(domain: Domain, described: str = "the attribute") -> Integers:
     if not isinstance(domain, Integers):
         raise DataError(f"{described} has no sum; declare it as integers")
     return domain
+
+
+def within(domain: Integers, attribute: str, predicate: Predicate) -> Integers:
+    """The domain from the least to the greatest value that a row may have which satisfies a predicate.
+
+    What a predicate says of the attribute itself decides it, and so what is public; it may be wider than need be where conditions
+    on several attributes belong together. The whole domain if no value is left.
+    """
+    whole, none = (0, domain.size), (domain.size, 0)
+    first, end = evaluate(
+        predicate,
+        lambda holds: whole if holds else none,
+        lambda leaf: (leaf.cuts[0], leaf.cuts[-1]) if leaf.attribute == attribute else whole,
+        lambda one, other: (max(one[0], other[0]), min(one[1], other[1])),
+        lambda one, other: (min(one[0], other[0]), max(one[1], other[1])),
+    )
+    if first >= end:
+        return domain
+    return domain.model_copy(update={"minimum": domain.minimum + first, "maximum": domain.minimum + end - 1})
 
 
 def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"], centre: int = 0) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from schemas import MAX_CATEGORIES, MAX_UNIVERSE, AnswersCalibration, GrantRecord, Integers, Pmw, TableSource
 from stream.accounting import hiding
-from stream.data import PredicateError, PredicateParser, attributes_of, total_sensitivity
+from stream.data import PredicateError, PredicateParser, attributes_of, total_sensitivity, within
 from stream.data.errors import one_line
 from stream.sql.errors import StatementError
 
@@ -69,8 +69,10 @@ class Check:
         """Whether a stream of laplace has noise for a sum, or for the sum within a mean, whose ε is shared with its count."""
         form = next((form for form in _SUMMED if form in query), None)
         domain = None if form is None else self._attributes[query[form]]
-        if not isinstance(domain, Integers) or not isinstance(self._calibration, AnswersCalibration):
+        if form is None or not isinstance(domain, Integers) or not isinstance(self._calibration, AnswersCalibration):
             return True
+        if (where := query.get("where")) is not None:
+            domain = within(domain, query[form], self._parser.parse(where))
         numbers, centre = (1, 0) if form == "sum" else (2, (domain.minimum + domain.maximum) // 2)
         width = numbers * max(1, total_sensitivity(self._source, domain, centre))
         return hiding.hides(self._calibration, width, numbers)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.data import DataError, Table, parse, sum_sensitivity
+from stream.data import DataError, Table, parse, sum_sensitivity, within
 from stream.data.expressions import FALSE, TRUE
 from tests.unit.data.small import (
     ATTRIBUTES,
@@ -135,3 +135,51 @@ def test_neighbours_totals_differ_by_no_more_than_the_sensitivity_whatever_the_c
     )
     assert abs(having - without) <= sum_sensitivity(ATTRIBUTES[name], "add-remove", centre)
     assert abs(having - replaced) <= sum_sensitivity(ATTRIBUTES[name], "replace", centre)
+
+
+@unhurried
+@given(
+    table=st.lists(rows, max_size=6),
+    person=rows,
+    other=rows,
+    said=predicates.filter(lambda said: said.text.count("(") < 14),
+    name=SUMMED,
+    centred=st.booleans(),
+)
+def test_nor_by_more_than_that_of_the_values_which_the_predicate_leaves(
+    table: Rows, person: Mapping[str, Cell], other: Mapping[str, Cell], said: Said, name: str, *, centred: bool
+) -> None:
+    predicate, domain = parse(said.text, ATTRIBUTES), ATTRIBUTES[name]
+    assert isinstance(domain, Integers)
+    left = within(domain, name, predicate)
+    centre = (left.minimum + left.maximum) // 2 if centred else 0
+    without, having, replaced = (
+        Table.load(source(), columns([*table, *more])).total(name, predicate, centre)
+        for more in ([], [person], [other])
+    )
+    assert abs(having - without) <= sum_sensitivity(left, "add-remove", centre)
+    assert abs(having - replaced) <= sum_sensitivity(left, "replace", centre)
+    row = read_by_hand(person)
+    if row is not None and said.test(row):
+        assert left.minimum <= int(row[name]) <= left.maximum
+
+
+@pytest.mark.parametrize(
+    ("where", "least", "most"),
+    [
+        ("TRUE", -5, 94),
+        ("x BETWEEN 20 AND 22", 20, 22),
+        ("x < 10 AND asked = 'yes'", -5, 9),
+        ("x < 10 OR asked = 'yes'", -5, 94),
+        ("NOT (x < 90) OR x = 3", 3, 94),
+        ("x > 90 AND (x < 92 OR asked = 'no')", 91, 94),
+        ("(x < 3 AND asked = 'yes') OR (x IN (5, 7) AND asked = 'no')", -5, 7),
+        ("x > 200", -5, 94),
+        ("FALSE", -5, 94),
+    ],
+)
+def test_what_a_predicate_leaves_of_a_range(where: str, least: int, most: int) -> None:
+    domain = Integers(minimum=-5, maximum=94, outside="reject")
+    attributes: dict[str, Domain] = {"x": domain, "asked": Categories(values=("yes", "no"))}
+    left = within(domain, "x", parse(where, attributes))
+    assert (left.minimum, left.maximum, left.outside) == (least, most, "reject")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from schemas import MAX_CATEGORIES, MAX_UNIVERSE, TableSource, Term
 from schemas import Integers as IntegerDomain
 from stream.accounting.hypotheses import WEIGHT_STEPS
-from stream.data import Predicate, TableStore, attributes_of, cells, sum_sensitivity
+from stream.data import Predicate, TableStore, attributes_of, cells, sum_sensitivity, within
 from stream.data.errors import listed, shown
 from stream.data.expressions import AllOf, Codes
 from stream.data.masks import membership
@@ -132,15 +132,17 @@ class QuestionReader:
         )
 
     def _mean(self, attribute: str, where: str | None) -> Mean:
-        domain = self._summable(attribute, "mean")
+        declared_range = self._summable(attribute, "mean")
         predicate = self._predicate("TRUE" if where is None else where, "where")
+        domain = within(declared_range, attribute, predicate)
+        first = domain.minimum - declared_range.minimum
         sizes = self._own(attributes_of(predicate) | {attribute}, "mean")
         key = json.dumps(["mean", attribute, canonical(predicate)]).encode()
-        axes = self._axes(sizes)
+        axes, counted = self._axes(sizes), _counting(predicate, sizes)
         count = Linear(
             axes,
             key,
-            ((WEIGHT_STEPS, _counting(predicate, sizes)),),
+            ((WEIGHT_STEPS, counted),),
             lambda: cells(predicate, sizes).astype(np.int64) * WEIGHT_STEPS,
             lambda: _extent_of(predicate, sizes),
             WEIGHT_STEPS,
@@ -150,8 +152,8 @@ class QuestionReader:
         above = Linear(
             axes,
             key,
-            ((1, _valued(predicate, sizes, attribute)),),
-            lambda: _written(predicate, sizes, attribute, 0),
+            ((1, _valued(predicate, sizes, attribute)), *(((-first, counted),) if first else ())),
+            lambda: _written(predicate, sizes, attribute, -first),
             lambda: _extent_of(predicate, sizes),
             1,
             max(1, domain.size - 1),

@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from schemas import MAX_CATEGORIES, AnswersCalibration, Laplace
+from schemas import MAX_CATEGORIES, AnswersCalibration, Integers, Laplace
 from stream.accounting.answers import alpha_for, answer_law, ratio_interval
 from stream.accounting.costs import PARTS
 from stream.accounting.prices import Price, answer_price, epsilon_of, takes_alpha
-from stream.data import count_sensitivity, groups_sensitivity, rows_are_public, total_sensitivity
+from stream.data import count_sensitivity, groups_sensitivity, rows_are_public, total_sensitivity, within
 from stream.mechanisms.grid import shown
 from stream.noise import NoiseScaleError, Role, Sampler, event_words, sampler
 from stream.processors.queries.families.base import (
@@ -88,9 +88,9 @@ class LaplaceFamily(Stateless):
             case "fraction":
                 return self._fraction(slot, query)
             case "sum":
-                width = self._sum_width(slot, query.sum, 0, "sum")
+                domain = self._summed(slot, query.sum, query.where, "sum")
                 total = self._context.total(slot, query.sum, query.where)
-                return _Question((total,), (width,), "number")
+                return _Question((total,), (self._sum_width(slot, domain),), "number")
             case "mean":
                 return self._mean(slot, query)
             case _:
@@ -159,8 +159,12 @@ class LaplaceFamily(Stateless):
         shape: Literal["number", "vector"] = "number" if form == "value" else "vector"
         return _Question((), (width,) * len(values), shape, trusted=values, moved=len(values))
 
-    def _sum_width(self, slot: int, attribute: str, centre: int, field: str) -> int:
+    def _summed(self, slot: int, attribute: str, where: str | None, field: str) -> Integers:
+        """The values of an attribute that are added up: those that the predicate leaves."""
         domain = self._context.integers(slot, attribute, field)
+        return within(domain, attribute, self._context.predicate(slot, where))
+
+    def _sum_width(self, slot: int, domain: Integers, centre: int = 0) -> int:
         # A constant attribute moves nothing, yet noise needs a scale.
         return max(1, total_sensitivity(self._context.source_table(slot), domain, centre))
 
@@ -176,9 +180,9 @@ class LaplaceFamily(Stateless):
         return _Question((count, everyone), (width, width), "quotient", moved=2)
 
     def _mean(self, slot: int, query: Any) -> _Question:
-        domain = self._context.integers(slot, query.mean, "mean")
+        domain = self._summed(slot, query.mean, query.where, "mean")
         centre = (domain.minimum + domain.maximum) // 2
-        width = self._sum_width(slot, query.mean, centre, "mean")
+        width = self._sum_width(slot, domain, centre)
         total = self._context.total(slot, query.mean, query.where, centre=centre, field="mean")
         low, high = float(domain.minimum), float(domain.maximum)
         count = self._context.count(slot, query.where)

@@ -1,0 +1,98 @@
+"""One person moves the error of a mean by no more than a row's steps, whatever its predicate leaves of the attribute's range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations_with_replacement, product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from schemas import Categories, Integers, TableSource
+from stream.accounting.hypotheses import WEIGHT_STEPS
+from stream.data import TableStore
+from stream.mechanisms.estimate_questions import Mean
+from stream.mechanisms.tensor_sums import Cells
+from stream.noise import NoiseKey
+from stream.processors.queries.families.estimate_reader import QuestionReader
+
+LEAST, SIZE = -1, 5
+SOURCE = TableSource(
+    kind="table",
+    source="people",
+    path="people.csv",
+    neighbors="replace",
+    epsilon=1.0,
+    attributes={"x": Integers(minimum=LEAST, maximum=LEAST + SIZE - 1), "g": Categories(values=("a", "b"))},
+)
+WHERES = (
+    "TRUE",
+    "x < 1",
+    "x BETWEEN 1 AND 2",
+    "x > 2",
+    "x = 0 AND g = 'a'",
+    "x > 1 AND g = 'b'",
+    "x < 0 OR x > 2",
+    "g = 'a'",
+)
+
+
+def mean_of(where: str) -> Mean:
+    reader = QuestionReader(SOURCE, TableStore.keyed_by(NoiseKey(bytes(32))), ("x", "g"))
+    question = reader.read("mean", SimpleNamespace(mean="x", where=where)).question
+    assert isinstance(question, Mean)
+    return question
+
+
+def cells(people: tuple[int, ...], axes: tuple[int, ...]) -> Cells:
+    """The cells of people, each the number of a cell of both attributes, along those that a question is about."""
+    whole = np.bincount(people, minlength=2 * SIZE).reshape(SIZE, 2)
+    along = tuple(axis for axis in range(2) if axis not in axes)
+    return Cells(whole.sum(axis=along).astype(np.int64))
+
+
+def neighbours() -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Tables of two people, with one more and with another in the place of one."""
+    for people in combinations_with_replacement(range(2 * SIZE), 2):
+        for other in range(2 * SIZE):
+            yield people, (*people, other)
+            yield people, (people[0], other)
+
+
+@pytest.mark.parametrize("where", WHERES)
+def test_one_person_moves_the_error_of_a_mean_by_a_rows_steps(where: str) -> None:
+    question = mean_of(where)
+    told = list(product((-3, 0, 2, 7), (-WEIGHT_STEPS, 0, 700, 3 * WEIGHT_STEPS)))
+    for one, other in neighbours():
+        mine, theirs = (question.numbers(cells(people, question.axes)) for people in (one, other))
+        for estimates in told:
+            assert abs(question.error(mine, estimates) - question.error(theirs, estimates)) <= WEIGHT_STEPS
+
+
+@pytest.mark.parametrize("where", WHERES)
+def test_a_mean_of_exact_numbers_is_the_mean_and_nothing_lies_outside_what_the_predicate_leaves(
+    where: str,
+) -> None:
+    question = mean_of(where)
+    chosen = {
+        (x, g)
+        for x, g in product(range(SIZE), range(2))
+        if eval(  # noqa: S307 - the predicates above, as Python writes them
+            where.replace(" = ", " == ")
+            .replace("TRUE", "True")
+            .replace("AND", "and")
+            .replace("OR", "or")
+            .replace("x BETWEEN 1 and 2", "1 <= x <= 2"),
+            {"x": LEAST + x, "g": "ab"[g]},
+        )
+    }
+    values = [LEAST + x for x, _ in chosen]
+    assert question.minimum <= min(values)
+    assert max(values) <= question.minimum + question.range
+    for people in combinations_with_replacement(range(2 * SIZE), 3):
+        inside = [LEAST + one // 2 for one in people if (one // 2, one % 2) in chosen]
+        numbers = question.numbers(cells(people, question.axes))
+        if inside:
+            assert question.mean(numbers) == pytest.approx(sum(inside) / len(inside), abs=1 / WEIGHT_STEPS)
+        assert question.minimum <= question.mean(numbers) <= question.minimum + question.range
