@@ -53,7 +53,7 @@ class Measurement(Event):
     """What one charged answer measured: the marginal of these attributes and, where numbers were told, the question.
 
     A ⊤ has its part of ε; a question with an ``alpha`` has ``share`` 2⁻²⁰ths of a ⊤'s whole ε, for its numbers alone where
-    there are no attributes. The noisy counts are a function of this record, the table and the noise key, and are derived again; the
+    there are no attributes. The noise of a ``sum`` is for all values of the attribute or, ``within``, for those that its predicate leaves. The noisy counts are a function of this record, the table and the noise key, and are derived again; the
     estimate is a function of all measurements in order of their ``number`` from 0.
     """
 
@@ -66,6 +66,7 @@ class Measurement(Event):
     sum: AttributeName | None = None
     group_by: tuple[AttributeName, ...] = ()
     share: Annotated[int, Field(ge=1, le=2**62)] | None = None
+    within: bool = False
 
 
 class Progress(Event):

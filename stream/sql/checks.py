@@ -69,7 +69,11 @@ class Check:
         """Whether a stream of laplace has noise for a sum, or for the sum within a mean, whose ε is shared with its count."""
         form = next((form for form in _SUMMED if form in query), None)
         domain = None if form is None else self._attributes[query[form]]
-        if form is None or not isinstance(domain, Integers) or not isinstance(self._calibration, AnswersCalibration):
+        if (
+            form is None
+            or not isinstance(domain, Integers)
+            or not isinstance(self._calibration, AnswersCalibration)
+        ):
             return True
         if (where := query.get("where")) is not None:
             domain = within(domain, query[form], self._parser.parse(where))

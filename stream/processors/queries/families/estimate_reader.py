@@ -113,21 +113,27 @@ class QuestionReader:
             whole=[weight for _, weight in weights.parts] == [WEIGHT_STEPS],
         )
 
-    def total(self, attribute: str, terms: Sequence[Term]) -> Linear:
-        """The sum of an attribute over the rows of the one term, or over all rows."""
+    def total(self, attribute: str, terms: Sequence[Term], *, narrow: bool = True) -> Linear:
+        """The sum of an attribute over the rows of the one term, or over all rows.
+
+        Unless it is ``narrow`` its noise is for all values of the attribute, as that of earlier versions was.
+        """
         domain = self._summable(attribute, "sum")
         predicate = self._predicate(terms[0].where if terms else "TRUE", "where")
         sizes = self._own(attributes_of(predicate) | {attribute}, "sum")
         above, counted = _valued(predicate, sizes, attribute), _counting(predicate, sizes)
         minimum = domain.minimum
+        left = within(domain, attribute, predicate) if narrow else domain
+        # What was told with other noise is another question's.
+        name = "sum" if left == domain else "sum within"
         return Linear(
             axes=self._axes(sizes),
-            key=json.dumps(["sum", attribute, canonical(predicate)]).encode(),
+            key=json.dumps([name, attribute, canonical(predicate)]).encode(),
             parts=((1, above), (minimum, counted)),
             weights=lambda: _written(predicate, sizes, attribute, minimum),
             extent=lambda: _extent_of(predicate, sizes),
             unit=1,
-            width=max(1, sum_sensitivity(domain, self._source.neighbors)),
+            width=max(1, sum_sensitivity(left, self._source.neighbors)),
             whole=False,
         )
 

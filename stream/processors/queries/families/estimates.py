@@ -336,6 +336,7 @@ def _measurement(current: _Run, read: Read, step: Step, number: int) -> Measurem
         sum=read.sum if own else None,
         group_by=read.group_by if alone else (),
         share=step.parts if alone else None,
+        within=own and read.sum is not None,
     )
 
 
@@ -346,7 +347,7 @@ def _take(current: _Run, update: Any) -> None:
     if update.group_by:
         question = reader.groups(update.group_by, update.terms)
     elif update.sum is not None:
-        question = reader.total(update.sum, update.terms)
+        question = reader.total(update.sum, update.terms, narrow=update.within)
     elif update.terms:
         question = reader.linear(update.terms)
     axes = tuple(reader.attributes.index(name) for name in update.attributes)

@@ -1,21 +1,24 @@
-"""One person moves the error of a mean by no more than a row's steps, whatever its predicate leaves of the attribute's range."""
+"""One person moves the error of a sum or a mean by no more than a row's steps, whatever its predicate leaves of the attribute's range."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations_with_replacement, product
 from types import SimpleNamespace
+from typing import Literal
 
 import numpy as np
 import pytest
 
-from schemas import Categories, Integers, TableSource
+from schemas import Categories, Integers, TableSource, Term
 from stream.accounting.hypotheses import WEIGHT_STEPS
 from stream.data import TableStore
 from stream.mechanisms.estimate_questions import Mean
 from stream.mechanisms.tensor_sums import Cells
 from stream.noise import NoiseKey
 from stream.processors.queries.families.estimate_reader import QuestionReader
+
+Neighbors = Literal["add-remove", "replace"]
 
 LEAST, SIZE = -1, 5
 SOURCE = TableSource(
@@ -38,9 +41,13 @@ WHERES = (
 )
 
 
+def reader(neighbors: Neighbors = "replace") -> QuestionReader:
+    source = SOURCE.model_copy(update={"neighbors": neighbors})
+    return QuestionReader(source, TableStore.keyed_by(NoiseKey(bytes(32))), ("x", "g"))
+
+
 def mean_of(where: str) -> Mean:
-    reader = QuestionReader(SOURCE, TableStore.keyed_by(NoiseKey(bytes(32))), ("x", "g"))
-    question = reader.read("mean", SimpleNamespace(mean="x", where=where)).question
+    question = reader().read("mean", SimpleNamespace(mean="x", where=where)).question
     assert isinstance(question, Mean)
     return question
 
@@ -52,22 +59,47 @@ def cells(people: tuple[int, ...], axes: tuple[int, ...]) -> Cells:
     return Cells(whole.sum(axis=along).astype(np.int64))
 
 
-def neighbours() -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Tables of two people, with one more and with another in the place of one."""
+def neighbours(*relations: Neighbors) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Tables of two people, with one more or with another in the place of one."""
     for people in combinations_with_replacement(range(2 * SIZE), 2):
         for other in range(2 * SIZE):
-            yield people, (*people, other)
-            yield people, (people[0], other)
+            if "add-remove" in relations:
+                yield people, (*people, other)
+            if "replace" in relations:
+                yield people, (people[0], other)
 
 
 @pytest.mark.parametrize("where", WHERES)
 def test_one_person_moves_the_error_of_a_mean_by_a_rows_steps(where: str) -> None:
     question = mean_of(where)
     told = list(product((-3, 0, 2, 7), (-WEIGHT_STEPS, 0, 700, 3 * WEIGHT_STEPS)))
-    for one, other in neighbours():
+    for one, other in neighbours("add-remove", "replace"):
         mine, theirs = (question.numbers(cells(people, question.axes)) for people in (one, other))
         for estimates in told:
             assert abs(question.error(mine, estimates) - question.error(theirs, estimates)) <= WEIGHT_STEPS
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+@pytest.mark.parametrize("where", WHERES)
+def test_one_person_moves_a_sum_by_its_width_and_its_error_by_a_rows_steps(
+    where: str, neighbors: Neighbors
+) -> None:
+    question = reader(neighbors).total("x", [Term(where=where)])
+    moved = 0
+    for one, other in neighbours(neighbors):
+        mine, theirs = (question.numbers(cells(people, question.axes)) for people in (one, other))
+        moved = max(moved, abs(mine[0] - theirs[0]))
+        for told in (-7, 0, 3, 50):
+            assert abs(question.error(mine, (told,)) - question.error(theirs, (told,))) <= WEIGHT_STEPS
+    assert max(moved, 1) == question.width
+
+
+def test_what_was_told_of_a_sum_with_noise_for_all_values_is_another_questions() -> None:
+    where = [Term(where="x BETWEEN 1 AND 2")]
+    narrow, wide = reader().total("x", where), reader().total("x", where, narrow=False)
+    assert (narrow.width, wide.width) == (2, SIZE - 1)
+    assert narrow.key != wide.key
+    assert reader().total("x", []).key == reader().total("x", [], narrow=False).key
 
 
 @pytest.mark.parametrize("where", WHERES)
