@@ -54,12 +54,12 @@ def sums_carried_over(surgery: Surgery) -> None:
             totals[name] = (account, [one + more for one, more in zip(sums, counts, strict=True)])
             return super().add(told, start, counts)
 
-    def carrying(self: MergeProcessor, outputs: Any, kept_as: str, told: Any, merged: Merged, *parts: Any) -> None:
+    def carrying(self: MergeProcessor, outputs: Any, told: Any, merged: Merged, *parts: Any) -> Sequence[int]:
         if not isinstance(merged.running, Carried):
             merged.running = Carried(
                 merged.running.windows, merged.running.lost, merged.running.groups, merged.running.kept
             )
-        ask(self, outputs, kept_as, told, merged, *parts)
+        return ask(self, outputs, told, merged, *parts)
 
     surgery.patch.setattr(MergeProcessor, "_ask", carrying)
 

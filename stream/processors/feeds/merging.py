@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-import msgspec
-
-from schemas import MAX_GROUPS, MergedStream, NodeSums, Progress
-from schemas.wire import struct
+from schemas import MAX_GROUPS
 from stream.processors.base import PROGRESS_KEY, Outputs, RecordLike
 from stream.processors.feeds.asking import groups_in, questions
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.merged import Merged, Partials
-from stream.processors.feeds.merges import NODE, PARTIAL, node_key, partial_key, read_kept
+from stream.processors.feeds.merges import (
+    NODE,
+    PARTIAL,
+    decode_node,
+    decode_progress,
+    decode_stream,
+    kept_node,
+    kept_progress,
+    kept_stream,
+    node_key,
+    partial_key,
+    read_kept,
+)
 from stream.processors.feeds.partials import decode_partial, fits, partial_of
 from stream.processors.feeds.periods import Periods, period_of
 from stream.processors.feeds.running import RunningSums
@@ -39,14 +48,6 @@ _LOST = Rejection(
     "malformed",
     "partial: what was known of earlier windows of its running count is lost, which asks no more; open another stream",
 )
-
-_WireStream: Any = struct(MergedStream)
-_WireNode: Any = struct(NodeSums)
-_WireProgress: Any = struct(Progress)
-_encode = msgspec.json.Encoder().encode
-_decode_stream: Any = msgspec.json.Decoder(_WireStream).decode
-_decode_node: Any = msgspec.json.Decoder(_WireNode).decode
-_decode_progress: Any = msgspec.json.Decoder(_WireProgress).decode
 
 
 class MergeProcessor:
@@ -94,14 +95,14 @@ class MergeProcessor:
                 continue
             kind, _, rest = key.decode().partition("|")
             if key == PROGRESS_KEY:
-                self._offset = read_kept(record, _decode_progress).offset
+                self._offset = read_kept(record, decode_progress).offset
             elif kind == PARTIAL:
                 partials.append(read_kept(record, decode_partial))
             elif kind == NODE:
                 stream, _, place = rest.rpartition("|")
-                nodes.append((stream, int(place), read_kept(record, _decode_node)))
+                nodes.append((stream, int(place), read_kept(record, decode_node)))
             else:
-                found = read_kept(record, _decode_stream)
+                found = read_kept(record, decode_stream)
                 self._streams[kind] = Merged(found.incarnation, found.partitions, found.reached)
                 running = self._streams[kind].running
                 running.windows, running.lost = found.windows, found.lost
@@ -207,7 +208,7 @@ class MergeProcessor:
             # The partition has forgotten what it told, and with it how much of each person has counted.
             if told.spec.mechanism.kind == "running_count" and not was_lost:
                 merged.running.lost = True
-                self._keep(outputs, {partial.stream.encode(): _encode(_kept(merged))})
+                self._keep(outputs, {partial.stream.encode(): kept_stream(merged)})
                 raise _LOST
             return
         merged.take(partial)
@@ -265,9 +266,11 @@ class MergeProcessor:
             merged.running = RunningSums(lost=merged.running.lost)
         asking = self._periods.asked_by(told, start)
         if len(partials) == merged.partitions and asking is not None:
-            self._ask(outputs, name, asking, merged, start, partials, written)
+            for place in self._ask(outputs, asking, merged, start, partials):
+                # What is kept of a period's stream stands under its model's name.
+                written[node_key(name, place)] = kept_node(merged, place)
             asked = groups_in(asking)
-        written[name.encode()] = _encode(_kept(merged))
+        written[name.encode()] = kept_stream(merged)
         self._periods.passed(outputs, told, before, start)
         return asked
 
@@ -284,33 +287,23 @@ class MergeProcessor:
             raise _UNFIT
         return partial, told
 
-    def _ask(
-        self,
-        outputs: Outputs,
-        kept_as: str,
-        told: Told,
-        merged: Merged,
-        start: int,
-        partials: Partials,
-        written: dict[bytes, bytes | None],
-    ) -> None:
-        """Ask a window of all its groups; what is kept of it is kept under its model's name, where it has one."""
+    def _ask(self, outputs: Outputs, told: Told, merged: Merged, start: int, partials: Partials) -> Sequence[int]:
+        """Ask a window of all its groups; gives the nodes of a running count that it changes."""
         counts = [0] * groups_in(told)
         for partial in partials.values():
             for cell, count in zip(partial.cells, partial.counts, strict=True):
                 counts[cell] += count
         name, numbers = told.spec.stream, cast("list[Any]", counts)
+        changed: Sequence[int] = ()
         if told.spec.mechanism.kind == "running_count":
             changed = merged.running.add(told, start, counts)
             if not changed:
-                return
-            for place in changed:
-                sums = _WireNode(merged.incarnation, merged.running.node(place))
-                written[node_key(kept_as, place)] = _encode(sums)
+                return changed
             numbers = merged.running.groups
         asked = questions(told, start, numbers)
         home = partition_of(name.encode(), self._topics.partitions)
         outputs.extend(self._topics.queries, home, [(name.encode(), value, ()) for value in asked])
+        return changed
 
     def _stream_of(self, partial: Any) -> Merged:
         merged = self._streams.get(partial.stream)
@@ -350,9 +343,4 @@ class MergeProcessor:
 
     def _reach(self, outputs: Outputs, last: RecordLike) -> None:
         self._offset = last.offset + 1
-        self._keep(outputs, {PROGRESS_KEY: _encode(_WireProgress(self._offset))})
-
-
-def _kept(merged: Merged) -> Any:
-    running = merged.running
-    return _WireStream(merged.incarnation, merged.partitions, merged.reached, running.windows, running.lost)
+        self._keep(outputs, {PROGRESS_KEY: kept_progress(self._offset)})

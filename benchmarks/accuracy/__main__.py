@@ -23,7 +23,7 @@ from benchmarks.report import console
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Ask everybody the same questions, show tables, and write what was asked for."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.adult_accuracy", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=tuple(PARTS), default=tuple(PARTS), help="parts to measure")
     parser.add_argument("--contender", nargs="+", choices=CONTENDERS, help="only these")
     parser.add_argument("--epsilon", type=float, help="only cases with this ε")
