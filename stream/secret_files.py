@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import Final
 
-MAX_LINKS: Final = 40
-"""Symbolic links followed from one to the next, as many as Linux follows."""
+from stream.ownership import open_folder, trusted_users
+
 MOUNTED = Path("/run/secrets")
 """Where container engines mount secrets."""
 
@@ -28,7 +27,7 @@ def read_secret(path: Path) -> str:
             if stat.S_IMODE(status.st_mode) & 0o077:
                 raise SecretFileError(f"file {path} is open to others; run 'chmod 600 {path}'")
             _refuse_open_folders(path)
-            if status.st_uid not in _trusted():
+            if status.st_uid not in trusted_users():
                 raise SecretFileError(
                     f"file {path} belongs to another user (uid {status.st_uid}), who could change it; run "
                     f"'chown {os.geteuid()} {path}', or this as that user"
@@ -84,31 +83,12 @@ def replace_secret(path: Path, text: str) -> None:
 
 
 def _refuse_open_folders(path: Path) -> None:
-    """Refuse a file that others could put another one in the place of, by any folder on the way to it.
-
-    In a sticky folder such as /tmp nobody can replace what is ours or the administrator's.
-    """
-    trusted = _trusted()
-    ways = [path.absolute()]
-    while ways[-1].is_symlink() and len(ways) < MAX_LINKS:
-        ways.append(ways[-1].parent / ways[-1].readlink())
-    ways.append(path.resolve())
-    for place in {place for way in ways for place in (way, *way.parents)}:
-        folder = place.parent
-        status = folder.stat()
-        if not stat.S_IMODE(status.st_mode) & 0o022:
-            continue
-        owner = place.lstat().st_uid if os.path.lexists(place) else os.geteuid()
-        if not status.st_mode & stat.S_ISVTX or owner not in trusted:
-            raise SecretFileError(
-                f"folder {folder} may be written by others, who could put another file in the place of {path}; run "
-                f"'chmod go-w {folder}', or use a folder of your own"
-            )
-
-
-def _trusted() -> set[int]:
-    """This user and the administrator, who has another number where a user namespace shows root as nobody."""
-    return {0, os.geteuid(), Path("/").stat().st_uid}
+    """Refuse a file that others could put another one in the place of, by any folder on the way to it."""
+    if (folder := open_folder(path)) is not None:
+        raise SecretFileError(
+            f"folder {folder} may be written by others, who could put another file in the place of {path}; run "
+            f"'chmod go-w {folder}', or use a folder of your own"
+        )
 
 
 def _is_mounted_secret(path: Path) -> bool:

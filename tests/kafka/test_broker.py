@@ -286,19 +286,6 @@ def test_a_file_that_is_not_the_pinned_one_is_never_used(tmp_path: Path, monkeyp
     assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []
 
 
-def test_the_cache_falls_back_to_the_project_where_there_is_no_home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("SOTTO_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    project = tmp_path / ".sotto" / "cache"
-    monkeypatch.setenv("HOME", "")
-    assert broker_java._caches() == [project]
-    monkeypatch.setenv("HOME", "/proc/nowhere")
-    assert broker_java._first_writable(broker_java._caches()) == project
-
-
 def test_further_options_for_java_come_last_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOTTO_BROKER_JAVA_OPTIONS", "-Xlog:gc '-Dnamed=two words'")
     command = server_command(prepare(), heap_megabytes=256)

@@ -1,0 +1,205 @@
+"""Kafka's files are run only if they are Kafka's, and if nobody else could have put others in their place."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stream.kafka import broker_cache, broker_java
+from stream.kafka.broker_cache import cache_folder, jar_name, jars_folder, require_pinned
+from stream.kafka.broker_errors import BrokerError
+from stream.kafka.broker_java import prepare
+from stream.kafka.broker_process import file_lock
+
+SOMEBODY = 12345
+JARS = {"org.example:one:1.0": b"the first", "org.example:two:2.1": b"the second"}
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+
+
+@pytest.fixture(autouse=True)
+def _small_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    pins = {coordinate: hashlib.sha256(content).hexdigest() for coordinate, content in JARS.items()}
+    for module in (broker_cache, broker_java):
+        monkeypatch.setattr(module, "PINNED_JARS", pins)
+
+
+@pytest.fixture
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "working"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("SOTTO_CACHE", raising=False)
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache with all that it should hold, and what Java remembers of a start."""
+    monkeypatch.setenv("SOTTO_CACHE", str(tmp_path / "cache"))
+    folder = filled(tmp_path / "cache")
+    (folder / "start-25.aot").write_bytes(b"remembered")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def _no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def filled(cache: Path) -> Path:
+    folder = jars_folder(cache)
+    folder.mkdir(parents=True)
+    for coordinate, content in JARS.items():
+        (folder / jar_name(coordinate)).write_bytes(content)
+    return folder
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_jars_that_are_pinned_are_used(cache: Path) -> None:
+    assert prepare() == jars_folder(cache)
+
+
+@pytest.mark.parametrize("content", [b"the First", b"", b"the first and more"])
+def test_a_jar_by_the_name_of_a_pinned_one_is_not_used_for_it(cache: Path, content: bytes) -> None:
+    folder = jars_folder(cache)
+    (folder / "one-1.0.jar").write_bytes(content)
+    with pytest.raises(
+        BrokerError, match=rf"one-1\.0\.jar is not the pinned file; delete {folder}, .*SOTTO_CACHE"
+    ):
+        prepare()
+
+
+@pytest.mark.parametrize("name", ["zero.jar", "ZERO.JAR"])
+def test_no_other_jar_is_run_beside_them(cache: Path, name: str) -> None:
+    folder = jars_folder(cache)
+    (folder / name).write_bytes(b"another")
+    with pytest.raises(BrokerError, match=rf"{name} is not of Kafka, and Java would run it; delete {folder}"):
+        prepare()
+
+
+INSIDE = ["one-1.0.jar", "start-25.aot", "."]
+
+
+@pytest.mark.parametrize("within", INSIDE)
+@pytest.mark.parametrize("bits", [0o020, 0o002])
+def test_nothing_is_used_that_others_may_write(cache: Path, within: str, bits: int) -> None:
+    folder = jars_folder(cache)
+    changed = folder / within
+    changed.chmod(mode(changed) | bits)
+    with pytest.raises(
+        BrokerError, match=rf"others may write {changed}; delete {folder}, and the next start fetches"
+    ):
+        prepare()
+
+
+@pytest.mark.parametrize("within", INSIDE)
+@only_root
+def test_nothing_is_used_that_belongs_to_others(cache: Path, within: str) -> None:
+    folder = jars_folder(cache)
+    os.chown(folder / within, SOMEBODY, -1)
+    with pytest.raises(BrokerError, match=rf"belongs to another user \(uid {SOMEBODY}\); delete {folder}"):
+        prepare()
+
+
+def test_what_lies_in_a_folder_that_only_its_owner_may_enter_is_looked_at_by_nobody_else(cache: Path) -> None:
+    inner = jars_folder(cache) / "formatting"
+    inner.mkdir(mode=0o700)
+    (inner / "made").touch()
+    (inner / "made").chmod(0o666)
+    assert prepare() == jars_folder(cache)
+    inner.chmod(0o755)
+    with pytest.raises(BrokerError, match=f"others may write {inner / 'made'}; delete"):
+        prepare()
+
+
+def test_no_link_is_used(cache: Path, tmp_path: Path) -> None:
+    folder = jars_folder(cache)
+    (folder / "start-25.aot").rename(tmp_path / "elsewhere")
+    (folder / "start-25.aot").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BrokerError, match=r"start-25\.aot is a link; delete"):
+        prepare()
+
+
+def test_no_cache_is_used_in_a_folder_that_others_may_write(cache: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(
+        BrokerError, match=f"others may write {tmp_path}; set SOTTO_CACHE .*chmod go-w {tmp_path}'"
+    ):
+        prepare()
+    tmp_path.chmod(0o1777)
+    assert prepare() == jars_folder(cache)
+
+
+@only_root
+def test_roots_jars_are_another_users_too(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.ownership.os.geteuid", lambda: SOMEBODY)
+    require_pinned(jars_folder(cache))
+
+
+@pytest.mark.parametrize("users", ["XDG_CACHE_HOME", "HOME"])
+def test_kafka_in_the_working_folder_is_left_alone_while_the_user_has_a_cache_folder(
+    working_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users: str
+) -> None:
+    filled(working_folder / ".sotto" / "cache")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv(users, str(tmp_path / "of-user"))
+    assert cache_folder().is_relative_to(tmp_path / "of-user")
+
+
+@pytest.mark.parametrize("home", ["", "/proc/nowhere"])
+def test_without_a_home_folder_that_can_be_written_the_cache_is_in_the_working_folder(
+    working_folder: Path, monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", home)
+    assert cache_folder() == working_folder / ".sotto" / "cache"
+
+
+@pytest.mark.parametrize("owner", [None, pytest.param(SOMEBODY, marks=only_root)])
+def test_nor_is_it_used_there_where_others_could_have_put_it(
+    working_folder: Path, monkeypatch: pytest.MonkeyPatch, owner: int | None
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "")
+    kafka = filled(working_folder / ".sotto" / "cache")
+    for path in (working_folder, *working_folder.rglob("*")):
+        if owner is None:
+            path.chmod(0o777)
+        else:
+            os.chown(path, owner, -1)
+    with pytest.raises(BrokerError, match=f"Kafka's files in {kafka.parent} are not to be trusted: .*SOTTO_CACHE"):
+        prepare()
+
+
+@pytest.mark.usefixtures("_no_umask")
+def test_what_is_fetched_is_for_this_user_to_write_whatever_the_umask(
+    working_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(artifact: object) -> Path:
+        path = tmp_path / f"{artifact}.part"
+        path.write_bytes(next(content for name, content in JARS.items() if name.split(":")[1] in path.name))
+        return path
+
+    monkeypatch.setattr(broker_java, "_download", download)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of-user"))
+    folder = prepare()
+    assert {mode(above) for above in folder.parents if above.is_relative_to(tmp_path / "of-user")} == {0o700}
+    assert not {path for path in folder.parent.rglob("*") if mode(path) & 0o022}
+    assert prepare() == folder
+    assert not list(working_folder.iterdir())
+
+
+@pytest.mark.usefixtures("_no_umask")
+def test_a_lock_is_its_makers_alone_whatever_the_umask(tmp_path: Path) -> None:
+    with file_lock(tmp_path / "a" / "b.lock", 10):
+        assert mode(tmp_path / "a" / "b.lock") == 0o600
