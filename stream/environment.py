@@ -1,4 +1,4 @@
-"""What a child process is told of this one's environment: nothing secret that it has no use for."""
+"""Variables that are no settings, and what a child process is told of this one's: nothing secret that it has no use for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,17 @@ KEY_COMMAND_VARIABLE: Final = "SOTTO_NOISE_KEY_COMMAND"
 TOKEN_VARIABLE: Final = "SOTTO_MONITOR_TOKEN"  # noqa: S105  (a name)
 KERNEL_VARIABLE: Final = "SOTTO_KERNEL"
 """``off`` has a process do without the compiled kernel."""
+KERNEL_OFF: Final = "off"
+CACHE_VARIABLE: Final = "SOTTO_CACHE"
+"""The folder for Kafka's files."""
+BROKER_OPTIONS_VARIABLE: Final = "SOTTO_BROKER_JAVA_OPTIONS"
+"""Further options for Java of the local broker."""
+COMPOSE: Final = frozenset(
+    f"SOTTO_{name}" for name in ("UID", "ALERTS", "DATA", "NAMES", "NOISE_KEY_FILE", "VIEWER_TOKEN_FILE")
+)
+"""What the compose file takes from the shell."""
+SCREENSHOTS_VARIABLE: Final = "SOTTO_SCREENSHOTS"
+"""Where tests of the page put its pictures."""
 
 NOISE_KEY: Final = frozenset({KEY_VARIABLE, KEY_FILE_VARIABLE, KEY_COMMAND_VARIABLE})
 """The noise key, or where it is to be had: for workers and budget service."""

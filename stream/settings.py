@@ -6,9 +6,11 @@ import re
 import socket
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, SecretStr, StringConstraints, field_validator
+from pydantic import Field, SecretStr, StringConstraints, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+PREFIX: Final = "SOTTO_"
+"""What every variable begins with."""
 LAST_PORT: Final = 65_535
 """The greatest number of a port."""
 
@@ -16,7 +18,7 @@ LAST_PORT: Final = 65_535
 class Settings(BaseSettings):
     """Everything that an operator may set. Neither ``repr`` nor an error shows the one secret among it, a password."""
 
-    model_config = SettingsConfigDict(env_prefix="SOTTO_", frozen=True, extra="ignore", hide_input_in_errors=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", hide_input_in_errors=True)
 
     bootstrap: str = "127.0.0.1:9092"
     """Kafka's addresses, comma-separated."""
@@ -80,20 +82,21 @@ class Settings(BaseSettings):
     batch_bytes: Annotated[int, Field(ge=16_384, le=16 * 1024 * 1024)] = 1_000_000
     """Largest record batch produced; keep it below the topics' max.message.bytes."""
 
-    fetch_bytes: Annotated[int, Field(ge=65_536)] = 4 * 1024 * 1024
+    fetch_bytes: Annotated[int, Field(ge=65_536, le=1 << 30)] = 4 * 1024 * 1024
     """Most bytes prefetched per partition: with the batch limits, what bounds a worker's memory."""
 
-    transaction_timeout_ms: Annotated[int, Field(ge=1000)] = 10_000
-    """How long a transaction of a dead worker may hold back readers."""
+    transaction_timeout_ms: Annotated[int, Field(ge=1000, le=900_000)] = 10_000
+    """Milliseconds that a transaction of a dead worker may hold back readers; the brokers' transaction.max.timeout.ms at most."""
 
-    session_timeout_ms: Annotated[int, Field(ge=1000)] = 6_000
-    """How long a silent worker keeps its partitions."""
+    session_timeout_ms: Annotated[int, Field(ge=1000, le=1_800_000)] = 6_000
+    """Milliseconds that a silent worker keeps its partitions; between the brokers' group.min.session.timeout.ms, 6,000 unless they are
+    told otherwise, and their group.max.session.timeout.ms."""
 
-    standby_partitions: Annotated[int, Field(ge=0)] = 4
+    standby_partitions: Annotated[int, Field(ge=0, le=10_000)] = 4
     """Partitions of other workers that a worker keeps warm copies of, to take over in a moment; 0 for none."""
 
-    heartbeat_ms: Annotated[int, Field(ge=100)] = 1_000
-    """Milliseconds between two heartbeats."""
+    heartbeat_ms: Annotated[int, Field(ge=100, le=600_000)] = 1_000
+    """Milliseconds between two heartbeats; a third of the session at most, so that one that is lost costs no membership."""
 
     table_roots: str = ""
     """Folders and addresses (s3://, postgresql://) that source tables may lie in, separated by colons; with none no table is read."""
@@ -148,6 +151,17 @@ class Settings(BaseSettings):
     def _host(cls, name: str) -> str:
         return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) if name == "@host" else name
 
+    @field_validator("heartbeat_ms", mode="after")
+    @classmethod
+    def _beats_in_time(cls, beat: int, info: ValidationInfo) -> int:
+        session = info.data.get("session_timeout_ms")
+        if session is not None and 3 * beat > session:
+            raise ValueError(
+                f"{beat} ms is more than a third of {variable('session_timeout_ms')} ({session} ms), so that Kafka would take "
+                f"this process for dead; set {session // 3} at most, or a longer session"
+            )
+        return beat
+
     @classmethod
     def of_local_broker(cls, bootstrap: str, **others: Any) -> Self:
         """Settings for an unauthenticated broker on this machine: how another one is secured does not concern it."""
@@ -165,4 +179,4 @@ SECURITY_FIELDS: Final = tuple(
 
 def variable(field: str) -> str:
     """The environment variable of a setting."""
-    return f"SOTTO_{field.upper()}"
+    return f"{PREFIX}{field.upper()}"

@@ -9,9 +9,16 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
-from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError, UnknownMemberIdError
+from aiokafka.errors import (
+    CommitFailedError,
+    IllegalStateError,
+    InvalidSessionTimeoutError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
 
 from stream.kafka.names import alerts_group
+from stream.kafka.refused_times import refused_session
 from stream.kafka.security import connection
 from stream.kafka.unread import readable
 from stream.log import get_logger
@@ -50,7 +57,11 @@ class Follower(ConsumerRebalanceListener):  # type: ignore[misc]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Join the group, and leave it."""
+        """Join the group, and leave it.
+
+        Raises:
+            RefusedTimeError: the group takes no member with the session of the settings.
+        """
         settings = self._settings
         consumer = AIOKafkaConsumer(
             **connection(settings),
@@ -70,6 +81,8 @@ class Follower(ConsumerRebalanceListener):  # type: ignore[misc]
         try:
             await consumer.start()
             yield
+        except InvalidSessionTimeoutError:
+            raise refused_session(settings.session_timeout_ms) from None
         finally:
             self._consumer, self.joined = None, False
             await consumer.stop()

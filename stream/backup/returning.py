@@ -21,6 +21,7 @@ from stream.backup.checking import check_backup
 from stream.backup.files import BackupError, BackupFile, BackupRecord
 from stream.kafka.names import budget_group, worker_group
 from stream.kafka.observers import group_members
+from stream.kafka.refused_times import RefusedTimeError
 from stream.kafka.restore import reader
 from stream.kafka.security import admin_client
 from stream.kafka.topics import find_topics, layout
@@ -61,8 +62,14 @@ async def bring_back(
     streams = {stream.encode() for _, stream in returning.streams()}
     lost = returning.lost()
     patient = settings.model_copy(update={"transaction_timeout_ms": TRANSACTION_MS})
-    # The id of the budget service's partition: one that runs against expectation is fenced.
-    writer = await Writer.fence(patient, f"{budget_group(settings)}-0", budget_group(settings))
+    try:
+        # The id of the budget service's partition: one that runs against expectation is fenced.
+        writer = await Writer.fence(patient, f"{budget_group(settings)}-0", budget_group(settings))
+    except RefusedTimeError:
+        raise BackupError(
+            f"Kafka refuses a transaction of {TRANSACTION_MS} ms, which bringing a backup back may take; raise the brokers' "
+            "transaction.max.timeout.ms to that"
+        ) from None
     try:
         await writer.commit_parts(_parts(backup, topics, streams, returning, since, checked.ending.digest))
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Annotated, Final
@@ -113,6 +114,7 @@ def _show_version(*, wanted: bool) -> None:
 
 @app.callback()
 def _sotto(
+    context: typer.Context,
     *,
     _version: Annotated[
         bool,
@@ -120,6 +122,12 @@ def _sotto(
     ] = False,
 ) -> None:
     """Differentially private answers on a Kafka query stream."""
+    # A service says it in its log.
+    if context.invoked_subcommand != "serve" and any(name.upper().startswith("SOTTO_") for name in os.environ):
+        from stream.variables import warning  # noqa: PLC0415  (commands start sooner without settings)
+
+        if (told := warning()) is not None:
+            _say("warning", told)
 
 
 def main() -> None:
@@ -155,7 +163,11 @@ def _is(error: Exception, where: str) -> bool:
 
 
 def _fail(message: str) -> None:
+    _say("error", message)
+    sys.exit(1)
+
+
+def _say(kind: str, message: str) -> None:
     from stream.cli.output import visible  # noqa: PLC0415  (half of the start of a command that fails otherwise)
 
-    sys.stderr.write(f"error: {visible(message)}\n")
-    sys.exit(1)
+    sys.stderr.write(f"{kind}: {visible(message)}\n")

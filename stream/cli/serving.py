@@ -19,6 +19,7 @@ from stream.kafka.services import heed_no_more, stop_when_told
 from stream.kafka.services import serve as serve_role
 from stream.noise import NoiseKey
 from stream.settings import LAST_PORT
+from stream.variables import warning
 
 
 class ServiceOption(StrEnum):
@@ -52,6 +53,9 @@ def serve(
 ) -> None:
     """Run a service until SIGTERM or Ctrl-C."""
     log.configure(as_json=json_logs)
+    # Whoever started this one as its child has said it.
+    if not stop_with_stdin and (told := warning()) is not None:
+        log.get_logger("settings").warning("without effect", reason=told)
     if role is ServiceOption.MONITOR:
         from stream.cli import monitoring  # noqa: PLC0415  (the other services start without what it needs)
 

@@ -14,12 +14,12 @@ from functools import cache as once
 from pathlib import Path
 from typing import Final
 
+from stream.environment import CACHE_VARIABLE
 from stream.kafka.broker_errors import BrokerError
 from stream.kafka.broker_jars import KAFKA_VERSION, PINNED_JARS
 from stream.ownership import OTHERS_WRITE, open_folder, trusted_users
 
 __all__ = [
-    "CACHE_VARIABLE",
     "cache_folder",
     "is_complete",
     "is_pinned",
@@ -28,8 +28,6 @@ __all__ = [
     "require_own",
     "require_pinned",
 ]
-
-CACHE_VARIABLE: Final = "SOTTO_CACHE"
 
 _FALLBACK: Final = Path(".sotto/cache")
 

@@ -11,13 +11,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from stream.environment import BROKER_OPTIONS_VARIABLE
 from stream.kafka.broker_errors import BrokerError
 from stream.kafka.broker_java import java
 from stream.kafka.broker_process import java_environment
 
 __all__ = ["cluster_id", "error_lines", "format_data", "new_cluster_id", "server_command", "start_cache"]
-
-OPTIONS_VARIABLE: Final = "SOTTO_BROKER_JAVA_OPTIONS"
 
 _LOG_TAIL_BYTES: Final = 64 * 1024
 _ERROR_LINE: Final = re.compile(r" (ERROR|FATAL) |^(?!\s+at ).*(Error|Exception)\b")
@@ -44,7 +43,7 @@ def _remembered(jars: Path) -> list[str]:
 
 
 def _given() -> list[str]:
-    return shlex.split(os.environ.get(OPTIONS_VARIABLE, ""))
+    return shlex.split(os.environ.get(BROKER_OPTIONS_VARIABLE, ""))
 
 
 def server_command(jars: Path, *, heap_megabytes: int, further: Iterable[str] = ()) -> list[str]:

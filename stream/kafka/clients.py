@@ -23,6 +23,8 @@ class Consumer(Protocol):
     def member_id(self) -> str: ...  # noqa: D102
     @property
     def displaced(self) -> bool: ...  # noqa: D102
+    @property
+    def session_refused(self) -> bool: ...  # noqa: D102
     async def start(self) -> None: ...  # noqa: D102
     async def stop(self) -> None: ...  # noqa: D102
     async def __aenter__(self) -> Self: ...
@@ -90,6 +92,11 @@ class _Consumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka is not type
     def displaced(self) -> bool:
         """Whether another process has taken its place in the group under its name."""
         return bool(getattr(self._coordinator, "displaced", False))
+
+    @property
+    def session_refused(self) -> bool:
+        """Whether its group takes no member with its session."""
+        return bool(getattr(self._coordinator, "session_refused", False))
 
 
 batches.install()

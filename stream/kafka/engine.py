@@ -98,6 +98,7 @@ class Engine:
 
         Raises:
             MembershipLostError: the group was lost, and did not come back.
+            RefusedTimeError: a time of the settings is beyond the brokers' bounds.
             StalledError: a partition's task hangs, or was cancelled.
         """
         settings = self._settings

@@ -1,8 +1,8 @@
 """Named members of consumer groups: whoever comes back under its name gets its partitions back at once (KIP-345).
 
-Kafka keeps a name's partitions until its holder leaves, or is silent for a session. aiokafka sends the name along when it joins, and leaves two
-things to be said: a member that stops in good order leaves, name or no name; and one whose name somebody else has joined under
-does not take it back, or the two would take turns for ever.
+Kafka keeps a name's partitions until its holder leaves, or is silent for a session. aiokafka sends the name along when it joins, and leaves three
+things to be said: a member that stops in good order leaves, name or no name; one whose name somebody else has joined under
+does not take it back, or the two would take turns for ever; and one whose session the group does not take is none, name or no name.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from aiokafka.consumer import consumer
 from aiokafka.consumer.group_coordinator import GroupCoordinator
+
+from stream.kafka.refused_times import INVALID_SESSION_TIMEOUT
 
 FENCED_INSTANCE_ID: Final = 82
 """Kafka's word to a member whose name has gone to another; aiokafka knows no error of this number."""
@@ -21,6 +23,8 @@ class NamedCoordinator(GroupCoordinator):  # type: ignore[misc]  # aiokafka is n
 
     displaced = False
     """Whether another process has joined under this one's name. Nothing brings it back then."""
+    session_refused = False
+    """Whether the group takes no member with this one's session. aiokafka tells only whoever fetches."""
 
     _former = ""
     _group_instance_id: str | None
@@ -38,8 +42,9 @@ class NamedCoordinator(GroupCoordinator):  # type: ignore[misc]  # aiokafka is n
 
     async def _send_req(self, request: Any) -> Any:
         response = await super()._send_req(request)
-        if getattr(response, "error_code", 0) == FENCED_INSTANCE_ID:
-            self.displaced = True
+        code = getattr(response, "error_code", 0)
+        self.displaced |= code == FENCED_INSTANCE_ID
+        self.session_refused |= code == INVALID_SESSION_TIMEOUT
         return response
 
     async def _maybe_leave_group(self) -> None:

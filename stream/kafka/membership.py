@@ -13,6 +13,7 @@ from typing import Final, NoReturn
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
 
 from stream.kafka.clients import Clients, Consumer
+from stream.kafka.refused_times import refused_session
 from stream.kafka.roles import Role
 from stream.kafka.security import connection
 from stream.log import get_logger
@@ -50,7 +51,8 @@ class Membership:
         self._role = role
         self._consumer = consumer
         self._held_up = held_up
-        self._session = settings.session_timeout_ms / 1000
+        self._session_ms = settings.session_timeout_ms
+        self._session = self._session_ms / 1000
         self._observer = clients.observer(
             **connection(settings),
             client_id=f"{role.member}-watch",
@@ -59,12 +61,15 @@ class Membership:
         self._answered = time.monotonic()
         self._away: float | None = None
 
-    def require_name(self) -> None:
-        """Make sure that no other process has taken this one's place under its name.
+    def require_place(self) -> None:
+        """Make sure that the group has not turned this process away for good.
 
         Raises:
-            MembershipLostError: one has; it has the partitions.
+            MembershipLostError: another process has joined under its name, and has the partitions.
+            RefusedTimeError: the group takes no member with its session.
         """
+        if self._consumer.session_refused:
+            raise refused_session(self._session_ms)
         if self._consumer.displaced:
             raise MembershipLostError(
                 f"another process has joined group {self._role.group} under the name {self._name}, and has its partitions; "

@@ -16,6 +16,7 @@ from stream.kafka.answering import Answering, InputWentBackError
 from stream.kafka.clients import Fetched
 from stream.kafka.lives import Equipment, Life, Lives
 from stream.kafka.positions import StateLostError
+from stream.kafka.refused_times import RefusedTimeError
 from stream.kafka.restore import TopicWentBackError
 from stream.kafka.starting import Stopped
 from stream.kafka.steps import Standing, Step
@@ -95,7 +96,9 @@ class PartitionTask:
         """Start, or go on after ``stop`` with what is in memory: if another owner came between, its fence tells."""
         self._stopping.clear()
         self.standing.failing_since = None
-        return asyncio.create_task(self._run(), name=f"{self._role.name}-{self.partition}")
+        task = asyncio.create_task(self._run(), name=f"{self._role.name}-{self.partition}")
+        task.add_done_callback(_seen)
+        return task
 
     def stop(self) -> None:
         """Ask for an end at the next batch boundary."""
@@ -129,6 +132,8 @@ class PartitionTask:
                 raise
             except Stopped:
                 return
+            except RefusedTimeError:
+                raise  # it would be refused again
             except Exception as error:  # noqa: BLE001  (whatever it is, the answer is to drop the state and fence)
                 await self._recover(error)
 
@@ -235,6 +240,12 @@ class PartitionTask:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
+
+
+def _seen(task: asyncio.Task[None]) -> None:
+    """An engine ends with the first error of its tasks; asyncio is not to report the others, in words that nobody has checked."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _is_due(due: float | None, told: float, moment: float) -> bool:

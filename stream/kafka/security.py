@@ -31,6 +31,7 @@ from aiokafka.errors import (
 
 from stream.environment import SECRETS, without
 from stream.kafka.nearby import whence
+from stream.kafka.refused_times import RefusedTimeError
 from stream.secret_files import SecretFileError, read_secret
 from stream.settings import SECURITY_FIELDS, Settings, variable
 
@@ -163,7 +164,7 @@ def is_refusal(error: KafkaError) -> bool:
 
 def advice(error: KafkaError) -> str:
     """One line for whoever met an error of Kafka's: what it is, and what to look at."""
-    if isinstance(error, SecurityError | UnansweredError):
+    if isinstance(error, SecurityError | UnansweredError | RefusedTimeError):
         return str(error)
     if isinstance(error, _REFUSALS):
         named = f" ({', '.join(sorted(map(str, error.args[0])))})" if _names(error) else ""

@@ -41,9 +41,10 @@ class Supervision:
 
         Raises:
             MembershipLostError: another process has this one's name.
+            RefusedTimeError: the group takes no member with this one's session.
             StalledError: a task waits for Kafka for good; its process must end, for others to take over.
         """
-        self._membership.require_name()
+        self._membership.require_place()
         now, longest, failing, refusals = time.monotonic(), 0.0, [], set[str]()
         for task in partitions:
             name, since = task.step.name, task.step.since

@@ -8,10 +8,11 @@ from contextlib import suppress
 from typing import Self
 
 from aiokafka import TopicPartition
-from aiokafka.errors import InvalidTimestampError
+from aiokafka.errors import InvalidTimestampError, InvalidTransactionTimeout
 
 from stream.kafka.clients import KAFKA, Clients, Producer
 from stream.kafka.filling import batches_of
+from stream.kafka.refused_times import refused_transaction
 from stream.kafka.security import connection
 from stream.kafka.stamps import Stamps
 from stream.processors.base import Outputs
@@ -44,7 +45,12 @@ class Writer:
         clients: Clients = KAFKA,
         stamps: Stamps | None = None,
     ) -> Self:
-        """Open the writer of a partition; when this returns, the predecessor's last transaction has ended."""
+        """Open the writer of a partition; when this returns, the predecessor's last transaction has ended.
+
+        Raises:
+            RefusedTimeError: transactions may last longer than the broker allows.
+            KafkaError: Kafka cannot be reached, or refuses.
+        """
         producer = clients.producer(
             **connection(settings),
             transactional_id=transactional_id,
@@ -54,6 +60,9 @@ class Writer:
         writer = cls(producer, group, stamps or Stamps(), settings.batch_bytes)
         try:
             await producer.start()
+        except InvalidTransactionTimeout:
+            await writer.close()
+            raise refused_transaction(settings.transaction_timeout_ms) from None
         except BaseException:
             await writer.close()
             raise

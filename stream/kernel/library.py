@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from stream.environment import KERNEL_VARIABLE
+from stream.environment import KERNEL_OFF, KERNEL_VARIABLE
 
 SOURCES: Final = Path(__file__).parent
 """The folder of the C."""
@@ -76,7 +76,7 @@ def load(file: Path = FILE) -> Any:
 
     A process may be told to do without: see ``KERNEL_VARIABLE``.
     """
-    if os.environ.get(KERNEL_VARIABLE, "").casefold() == "off":
+    if os.environ.get(KERNEL_VARIABLE, "").casefold() == KERNEL_OFF:
         return None
     try:
         library = ctypes.CDLL(str(file))

@@ -14,11 +14,7 @@ from typer.testing import CliRunner
 from schemas import EventsSource
 from stream.asking.replays import Replay
 from stream.cli.app import app
-from stream.kafka import broker_cache, broker_server
-from stream.kernel import library
-from stream.monitor import tokens
-from stream.noise import keys
-from stream.settings import Settings, variable
+from stream.variables import VARIABLES
 from tests.docs.checks import check_command, check_json, check_mention, check_python
 from tests.docs.pages import PAGES, PROJECT, Block, commands, label, needs_installation, page, take_apart
 
@@ -79,17 +75,8 @@ def test_marks_of_replays_are_no_further_apart_than_the_source_beside_them_allow
 
 @each_page
 def test_variables_are_ones_that_sotto_reads(path: Path) -> None:
-    read = {variable(field) for field in Settings.model_fields}
-    read |= {
-        value
-        for module in (broker_cache, broker_server, keys, library, tokens)
-        for value in vars(module).values()
-        if isinstance(value, str)
-    }
     named = set(re.findall(r"\bSOTTO_[A-Z_]*[A-Z]\b(?!…)", path.read_text()))
-    others = [PROJECT / "docker-compose.yml", *(PROJECT / "tests" / "browser").glob("*.py")]
-    elsewhere = {name for file in others for name in re.findall(r"\bSOTTO_[A-Z_]+\b", file.read_text())}
-    assert named <= read | elsewhere
+    assert named <= VARIABLES
 
 
 @each_page

@@ -64,6 +64,7 @@ class SimulatedConsumer:
         self._member: Member | None = None
         self._instance: str = options.get("group_instance_id") or ""
         self.displaced = False
+        self.session_refused = False
         self._coordination: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
         self._settled.set()

@@ -54,7 +54,7 @@ class Member:
     contact: float | None = 0.0
     is_displaced = False
 
-    def require_name(self) -> None:
+    def require_place(self) -> None:
         if self.is_displaced:
             raise MembershipLostError
 

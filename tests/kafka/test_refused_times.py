@@ -1,0 +1,52 @@
+"""A time that a broker refuses ends a service, which says which setting it is: it would be refused again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from stream.kafka.health import Health
+from stream.kafka.keyed import worker
+from stream.kafka.processes import RoleName, Service
+from stream.kafka.refused_times import RefusedTimeError
+from stream.kafka.topics import find_topics
+from stream.noise import NoiseKey
+from stream.settings import Settings, variable
+
+pytestmark = pytest.mark.kafka
+
+PATIENCE = 60.0
+REFUSED = [
+    ("session_timeout_ms", 4000, "group.min.session.timeout.ms"),
+    ("session_timeout_ms", 2_000_000, "group.max.session.timeout.ms"),
+    ("transaction_timeout_ms", 1_000_000, "transaction.max.timeout.ms"),
+]
+
+
+@pytest.mark.parametrize(("field", "milliseconds", "bound"), REFUSED)
+async def test_an_engine_ends_and_names_the_setting_and_the_brokers(
+    settings: Settings, key: NoiseKey, field: str, milliseconds: int, bound: str
+) -> None:
+    beyond = settings.model_copy(update={field: milliseconds})
+    engine = worker(beyond, await find_topics(settings), key, Health("worker"))
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(RefusedTimeError, match=rf"^{variable(field)}: .* {milliseconds} ms; set .*{bound}"):
+            await engine.run()
+
+
+@pytest.mark.parametrize("role", ["worker", "alerts"])
+def test_a_service_ends_with_a_line_of_it(
+    settings: Settings, key: NoiseKey, tmp_path: Path, role: RoleName
+) -> None:
+    key.save(tmp_path / "noise.key")
+    targets = tmp_path / "alerts.json"
+    target = {"name": "fires", "kind": "alertmanager", "urls": ["http://127.0.0.1:9"]}
+    targets.write_text(json.dumps({"targets": [target]}))
+    targets.chmod(0o600)
+    short = settings.model_copy(update={"session_timeout_ms": 4000, "alerts_file": str(targets)})
+    with Service(role, short, tmp_path / "noise.key", tmp_path / "log") as service:
+        assert service._process.wait(PATIENCE) == 1, service.log.read_text()
+    assert service.log.read_text().splitlines()[-1].startswith(f"error: {variable('session_timeout_ms')}: Kafka")

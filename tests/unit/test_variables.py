@@ -1,0 +1,152 @@
+"""Variables that begin like Sotto's and are none of them are named, with the one that was meant, and their values are not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from schemas.wire import describe
+from stream.settings import Settings, variable
+from stream.variables import VARIABLES, warning
+from tests.preloaded import command
+
+PROJECT = Path(__file__).parents[2]
+VALUE = "s3cret"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("SOTTO_TABLE_ROOT", "SOTTO_TABLE_ROOTS"),
+        ("SOTTO_BATCH_EVENT", "SOTTO_BATCH_EVENTS"),
+        ("SOTTO_NOISEKEY_FILE", "SOTTO_NOISE_KEY_FILE"),
+        ("SOTTO_MONITOR_TOKN", "SOTTO_MONITOR_TOKEN"),
+        ("sotto_prefx", "SOTTO_PREFIX"),
+    ],
+)
+def test_a_misspelt_variable_is_named_with_the_nearest_and_without_its_value(name: str, meant: str) -> None:
+    told = warning({name: VALUE, "PATH": "/bin"})
+    assert told == f"nothing reads {name} (is {meant} meant?); correct the name or unset it"
+
+
+def test_one_that_resembles_none_is_named_alone_and_all_stand_in_one_line() -> None:
+    told = warning({"SOTTO_ZZZ": VALUE, "SOTTO_TABLE_ROOT": VALUE})
+    assert told is not None
+    assert told.startswith("nothing reads SOTTO_TABLE_ROOT (is SOTTO_TABLE_ROOTS meant?), SOTTO_ZZZ; ")
+    assert len(warning({f"SOTTO_{number}": VALUE for number in range(1000)}) or "") < 500
+
+
+def test_nothing_is_said_of_what_is_read_or_is_somebody_elses() -> None:
+    assert warning(dict.fromkeys(VARIABLES - {"SOTTO_KERNEL"}, VALUE)) is None
+    assert warning({"sotto_prefix": VALUE, "SOTTOVOCE": VALUE, "PATH": VALUE, "SOTTO_KERNEL": ""}) is None
+
+
+def test_what_kubernetes_sets_for_a_service_is_nobodys_mistake() -> None:
+    linked = {
+        "SOTTO_KAFKA_SERVICE_HOST": "10.0.0.1",
+        "SOTTO_KAFKA_SERVICE_PORT": "9092",
+        "SOTTO_KAFKA_SERVICE_PORT_CLIENTS": "9092",
+        "SOTTO_KAFKA_PORT": "tcp://10.0.0.1:9092",
+        "SOTTO_KAFKA_PORT_9092_TCP_ADDR": "10.0.0.1",
+    }
+    assert warning(linked) is None
+    assert "SOTTO_KAFKA_PORTS" in (warning({**linked, "SOTTO_KAFKA_PORTS": "1"}) or "")
+
+
+@pytest.mark.parametrize("value", ["off", "OFF", ""])
+def test_the_kernel_may_be_switched_off(value: str) -> None:
+    assert warning({"SOTTO_KERNEL": value}) is None
+
+
+@pytest.mark.parametrize("value", ["offf", "on", "no"])
+def test_another_value_for_the_kernel_has_no_effect_and_is_told_so(value: str) -> None:
+    assert warning({"SOTTO_KERNEL": value}) == (
+        "SOTTO_KERNEL has no effect: it takes 'off' alone; unset it to use the compiled kernel"
+    )
+
+
+def sotto(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command with nothing of Sotto in the environment but what is given."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
+    return command(arguments, {**kept, **environment}, timeout=120)
+
+
+def test_a_command_warns_once_on_standard_error_alone(tmp_path: Path) -> None:
+    result = sotto("key", "new", str(tmp_path / "noise.key"), SOTTO_TABLE_ROOT=VALUE)
+    assert result.stderr == f"warning: {warning({'SOTTO_TABLE_ROOT': VALUE})}\n"
+    assert "warning" not in result.stdout
+    assert result.returncode == 0
+
+
+@pytest.mark.parametrize("is_child", [False, True])
+def test_a_service_warns_in_its_log_unless_whoever_started_it_has(is_child: bool) -> None:
+    arguments = ["--stop-with-stdin"] if is_child else []
+    result = sotto("serve", "budget", "--processes", "2", "--json-logs", *arguments, SOTTO_TABLE_ROOT=VALUE)
+    assert result.returncode == 1  # a service without a broker would not end
+    assert result.stderr.splitlines()[-1].startswith("error: --processes")
+    told = [json.loads(line) for line in result.stderr.splitlines()[:-1]]
+    assert [(one["level"], one["reason"]) for one in told] == (
+        [] if is_child else [("warning", warning({"SOTTO_TABLE_ROOT": VALUE}))]
+    )
+
+
+def test_every_variable_that_anything_here_reads_is_known() -> None:
+    code = [*(PROJECT / "stream").rglob("*.py"), *(PROJECT / "tests").rglob("*.py"), PROJECT / "hatch_build.py"]
+    read = {
+        name
+        for file in code
+        if file != Path(__file__)
+        for name in re.findall(r"environ(?:\.get\(|\[)\"(SOTTO_[A-Z_]+)\"", file.read_text())
+    }
+    deployed = [PROJECT / "docker-compose.yml", PROJECT / "Dockerfile", *(PROJECT / "deploy").rglob("*.yaml")]
+    read |= {name for file in deployed for name in re.findall(r"\bSOTTO_[A-Z_]+[A-Z]\b", file.read_text())}
+    assert {"SOTTO_SCREENSHOTS", "SOTTO_UID", "SOTTO_KERNEL"} <= read <= VARIABLES
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, **fields: str) -> str:
+    for field, value in fields.items():
+        monkeypatch.setenv(variable(field), value)
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    return describe(caught.value, variable)
+
+
+@pytest.mark.parametrize(
+    ("given", "session", "most"),
+    [
+        ({"heartbeat_ms": "9000"}, 6000, 2000),
+        ({"heartbeat_ms": "2001"}, 6000, 2000),
+        ({"session_timeout_ms": "2000"}, 2000, 666),
+        ({"heartbeat_ms": "4000", "session_timeout_ms": "10000"}, 10000, 3333),
+    ],
+)
+def test_a_heartbeat_is_a_third_of_the_session_at_most(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], session: int, most: int
+) -> None:
+    told = refused(monkeypatch, **given)
+    assert told.startswith("SOTTO_HEARTBEAT_MS: ")
+    assert f"a third of SOTTO_SESSION_TIMEOUT_MS ({session} ms)" in told
+    assert f"set {most} at most" in told
+    monkeypatch.setenv("SOTTO_HEARTBEAT_MS", str(most))
+    assert Settings().heartbeat_ms == most
+
+
+@pytest.mark.parametrize(
+    "field", ["heartbeat_ms", "session_timeout_ms", "transaction_timeout_ms", "fetch_bytes", "standby_partitions"]
+)
+def test_what_kafka_has_no_room_for_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+    told = refused(monkeypatch, **{field: str(10**11)})
+    assert told.startswith(f"{variable(field)}: Input should be less than or equal to ")
+    assert str(10**11) not in told
