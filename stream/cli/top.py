@@ -23,18 +23,9 @@ from stream.cli.monitor_address import monitor_of
 from stream.cli.output import CommandError, console, visible
 from stream.cli.periods import moment
 from stream.figures import bound
-from stream.monitor.models import (
-    MemberRow,
-    Overview,
-    Problem,
-    RejectedView,
-    SourcePage,
-    SourceRow,
-    StreamPage,
-    StreamRow,
-    View,
-    WorkersView,
-)
+from stream.monitor.models import Overview, Problem, SourcePage, SourceRow, StreamPage, StreamRow, View
+from stream.monitor.rejected_models import RejectedView
+from stream.monitor.worker_models import MemberRow, WorkersView
 from stream.settings import Settings
 
 TIMEOUT = 5.0

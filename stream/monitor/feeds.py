@@ -15,9 +15,9 @@ from schemas import EventsSource, GrantRecord, Histogram, StandingQuery, moment_
 from schemas.wire import MalformedEventError
 from stream.monitor.entries import SourceEntry, StreamEntry
 from stream.monitor.feed_models import FeedProcess, FeedView
-from stream.monitor.models import MemberRow
 from stream.monitor.tables import Tables
 from stream.monitor.views import definition, grant_record
+from stream.monitor.worker_models import MemberRow
 
 LOOKED_AT: Final = 8
 """So many streams of a source are looked at, those that answered last: one that answers tells how far the feed is."""

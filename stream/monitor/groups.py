@@ -19,9 +19,9 @@ from stream.kafka.restore import reader
 from stream.kafka.roles import ServiceName
 from stream.kafka.security import admin_client
 from stream.log import get_logger
-from stream.monitor.models import MemberRow, PartitionRow, Restore, WorkersView
 from stream.monitor.series import Series
 from stream.monitor.tables import Tables
+from stream.monitor.worker_models import MemberRow, PartitionRow, Restore, WorkersView
 from stream.processors.topics import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
 

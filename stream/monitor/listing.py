@@ -12,16 +12,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints
 from schemas import StreamState, named_from
 from stream.monitor.entries import STATES, SourceEntry, StreamEntry
 from stream.monitor.lines import Lines
-from stream.monitor.models import (
-    RejectedEvent,
-    RejectedReason,
-    RejectedView,
-    SourcePage,
-    SourceSort,
-    StreamPage,
-    StreamSort,
-    View,
-)
+from stream.monitor.models import SourcePage, StreamPage, View
+from stream.monitor.rejected_models import RejectedEvent, RejectedReason, RejectedView
 from stream.monitor.tables import Tables
 from stream.monitor.views import dry_in, left_share, rates, source_line, stream_line
 
@@ -30,6 +22,21 @@ _Entry = TypeVar("_Entry", SourceEntry, StreamEntry)
 _Listed = TypeVar("_Listed")
 _Key = Any
 
+StreamSort = Literal[
+    "stream",
+    "source",
+    "mechanism",
+    "state",
+    "answered",
+    "tops",
+    "tops_left",
+    "alpha",
+    "above_rate",
+    "below_rate",
+    "dry_in",
+    "updated",
+]
+SourceSort = Literal["source", "state", "left", "left_share", "streams", "updated"]
 Search = Annotated[str, StringConstraints(max_length=128)]
 
 

@@ -1,4 +1,4 @@
-"""Everything that the monitor's HTTP API answers. The OpenAPI document is made from these models.
+"""What the monitor's HTTP API answers, here and in the modules whose names end in ``_models``. The OpenAPI document is made from them.
 
 All times are seconds since the epoch, all rates are per second, and all figures are totals, never increments.
 """
@@ -10,24 +10,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from schemas import Amount, Calibration, Position, StreamSpec, StreamState
-from stream.kafka.roles import ServiceName
 
 AccessRole = Literal["viewer", "analyst", "operator"]
-StreamSort = Literal[
-    "stream",
-    "source",
-    "mechanism",
-    "state",
-    "answered",
-    "tops",
-    "tops_left",
-    "alpha",
-    "above_rate",
-    "below_rate",
-    "dry_in",
-    "updated",
-]
-SourceSort = Literal["source", "state", "left", "left_share", "streams", "updated"]
 ViewName = Literal[
     "overview",
     "sources",
@@ -294,85 +278,6 @@ class StreamDetail(View):
         str | None,
         Field(description="The length of the periods in each of which that holds anew; null without periods."),
     ]
-
-
-class RejectedReason(View):
-    """How many events were refused for one reason."""
-
-    code: str
-    count: int
-    last: Time
-
-
-class RejectedEvent(View):
-    """One refused event, named by its position and, of a question, its address; the rest of it is never shown."""
-
-    time: Time
-    topic: str
-    partition: int
-    offset: int
-    code: str
-    message: str
-    stream: Annotated[str | None, Field(description="The stream that was asked, where that can be read.")]
-    id: Annotated[str | None, Field(description="The question's id, where that can be read.")]
-
-
-class RejectedView(View):
-    """Refused events that the log still holds, by reason, with the latest ones of those asked for, newest first.
-
-    The latest hundred of each reason are remembered; ``matching`` counts those that match.
-    """
-
-    total: int
-    reasons: list[RejectedReason]
-    matching: int
-    recent: list[RejectedEvent]
-
-
-class Restore(View):
-    """A partition's last restore: records read so far, and the offsets there are to read."""
-
-    phase: Literal["restoring", "ready"]
-    records: int
-    total: int
-    seconds: float
-    updated: Time
-
-
-class PartitionRow(View):
-    """One input partition of a service."""
-
-    role: ServiceName
-    partition: int
-    member: Annotated[str | None, Field(description="Who has it; null while nobody does.")]
-    position: Annotated[int | None, Field(description="The next offset to be answered, as committed.")]
-    end: int
-    lag: int
-    events_per_second: Annotated[float, Field(description="Over the last minute.")]
-    restore: Restore | None
-
-
-class MemberRow(View):
-    """One running service process; what it says of itself is null until it has said it."""
-
-    member: str
-    role: ServiceName
-    host: str
-    partitions: list[int]
-    lag: int
-    events_per_second: float
-    version: str | None = None
-    started: Time | None = None
-    memory: Annotated[int | None, Field(description="Bytes that it takes up.")] = None
-    heard: Annotated[Time | None, Field(description="When it last said that it runs.")] = None
-
-
-class WorkersView(View):
-    """Who answers what, and how far behind."""
-
-    time: Time
-    members: list[MemberRow]
-    partitions: list[PartitionRow]
 
 
 class Plan(View):

@@ -11,11 +11,12 @@ from schemas import Receipt, Request
 from stream.monitor import views
 from stream.monitor.alerts import Alerts
 from stream.monitor.asking import Asker
-from stream.monitor.models import Overview, Readiness, ViewName, WorkersView
+from stream.monitor.models import Overview, Readiness, ViewName
 from stream.monitor.series import Series
 from stream.monitor.tables import ChangeTopic, Tables
 from stream.monitor.tokens import Bearer, Names, TokenError
 from stream.monitor.turns import Turns
+from stream.monitor.worker_models import WorkersView
 from stream.settings import Settings
 
 _CHANGED_BY: dict[ViewName, tuple[ChangeTopic, ...]] = {

@@ -54,20 +54,10 @@ from stream.monitor.listing import (
     list_sources,
     list_streams,
 )
-from stream.monitor.models import (
-    Health,
-    Overview,
-    Plan,
-    Readiness,
-    RejectedView,
-    Session,
-    SourcePage,
-    StreamDetail,
-    StreamPage,
-    WorkersView,
-)
+from stream.monitor.models import Health, Overview, Plan, Readiness, Session, SourcePage, StreamDetail, StreamPage
 from stream.monitor.monitor import Monitor
 from stream.monitor.problems import ProblemError, unknown
+from stream.monitor.rejected_models import RejectedView
 from stream.monitor.requesting import send_request
 from stream.monitor.shared_views import list_allotments, list_populations, population_detail
 from stream.monitor.spending import spending
@@ -81,6 +71,7 @@ from stream.monitor.workbench import (
     Statement,
     StatementAnswered,
 )
+from stream.monitor.worker_models import WorkersView
 from stream.tracing import span
 
 log = get_logger("monitor")

@@ -39,11 +39,11 @@ from stream.monitor.models import (
     StreamRow,
     TimelinePoint,
     TrafficPoint,
-    WorkersView,
 )
 from stream.monitor.series import Series
 from stream.monitor.shared_budgets import meaning_of
 from stream.monitor.tables import Tables
+from stream.monitor.worker_models import WorkersView
 from stream.processors.budget.standing import promised_windows
 from stream.processors.periods import IN_PERIODS
 

@@ -16,7 +16,7 @@ from schemas.windows import moment_ms, written_moment
 from schemas.wire import Codec
 from sotto import Refused
 from stream.monitor.connections import Runner
-from stream.monitor.models import MemberRow, PartitionRow, Restore, WorkersView
+from stream.monitor.worker_models import MemberRow, PartitionRow, Restore, WorkersView
 from stream.processors.base import Record
 from stream.settings import Settings
 from tests.unit.monitor.installation import OPERATOR, VIEWER, Installation

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from playwright.async_api import expect
 
-from stream.monitor.models import WorkersView
+from stream.monitor.worker_models import WorkersView
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, Scene
 from tests.browser.test_pictures import SCREENS, keep

@@ -11,20 +11,9 @@ from rich.console import Console
 from schemas import Amount
 from stream.cli.output import CommandError
 from stream.cli.top import Frame, picture, top
-from stream.monitor.models import (
-    MemberRow,
-    Overview,
-    Rate,
-    RejectedReason,
-    RejectedView,
-    SourcePage,
-    SourceRow,
-    StreamCounts,
-    StreamPage,
-    StreamRow,
-    View,
-    WorkersView,
-)
+from stream.monitor.models import Overview, Rate, SourcePage, SourceRow, StreamCounts, StreamPage, StreamRow, View
+from stream.monitor.rejected_models import RejectedReason, RejectedView
+from stream.monitor.worker_models import MemberRow, WorkersView
 
 Made = TypeVar("Made", bound=View)
 
