@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -14,31 +13,26 @@ from pydantic import TypeAdapter
 
 from schemas import (
     MAX_CATEGORIES,
-    Calibration,
-    LazyHistogram,
     Mechanism,
-    RunningCountCalibration,
-    SparsePmw,
     SparseProject,
     StreamSpec,
 )
 from stream.accounting.choices import MODELS, Form
 from stream.accounting.curves import Against
-from stream.accounting.cutoffs import ANSWERED, cutoff_field
-from stream.accounting.inverse import largest_cutoff, needed_epsilon, needed_rows, require_alpha
+from stream.accounting.cutoffs import cutoff_field
+from stream.accounting.inverse import require_alpha
 from stream.accounting.planner import PlanError, sensitivity_steps
-from stream.accounting.plans import candidates, choose, name_of, rank
+from stream.accounting.plans import candidates, choose
 from stream.accounting.promises import promises
 from stream.accounting.refusals import require_monotone_counts
 from stream.accounting.releases import theorem_projections
 from stream.accounting.setting import Setting
-from stream.cli.calibrations import noise_in_words
 from stream.cli.comparing import Facts, FormName, Goal, of_windows, show_choices
-from stream.cli.output import AsJson, CommandError, console, say, show_json, show_table
+from stream.cli.output import AsJson, CommandError, console, say, show_json
+from stream.cli.plan_report import in_rows, needs_of, print_plainest, print_plan
 from stream.cli.plotting import plot_error
 from stream.cli.question_charges import charge_of
 from stream.cli.standing_plans import show_standing
-from stream.figures import bound
 
 FINE_GRID = 1 / 1024
 """Fine enough that rounding to the grid does not show in α."""
@@ -233,8 +227,8 @@ def plan(
     )
     require_monotone_counts(setting.disjoint and getattr(spec.mechanism, "monotone", False), setting.neighbors)
     listed, chosen = candidates(spec, setting), choose(spec, setting)
-    needs = _needs(spec, setting, alpha) if alpha is not None else {}
-    charge = None if alpha is None else charge_of(spec, chosen, _in_rows(spec, setting, alpha))
+    needs = needs_of(spec, setting, alpha) if alpha is not None else {}
+    charge = None if alpha is None else charge_of(spec, chosen, in_rows(spec, setting, alpha))
     if plot is not None:
         plot_error(spec, setting, chosen, against, plot)
     if as_json:
@@ -250,8 +244,8 @@ def plan(
             },
         )
         return
-    _print(spec, listed, chosen)
-    _print_plainest(spec, setting)
+    print_plan(spec, listed, chosen)
+    print_plainest(spec, setting)
     for what, value in needs.items():
         console.print(f"α ≤ {alpha:g} needs {what} {value}")
     if charge is not None:
@@ -319,70 +313,3 @@ def _mechanism(kind: str, cutoff: int | None, options: dict[str, Any]) -> Mechan
             raise CommandError(f"--cutoff: {kind} is charged once; leave it out")
         given[name] = cutoff
     return _mechanisms.validate_python({"kind": kind, **given})
-
-
-def _lazy_alpha(spec: StreamSpec, setting: Setting) -> float:
-    """What the plainest mechanism for the same questions promises."""
-    sparse = spec.mechanism.model_dump(include={"attributes", "sparsity"})
-    lazy = LazyHistogram(kind="lazy_histogram", **sparse)
-    return choose(spec.model_copy(update={"mechanism": lazy, "calibration": "best"}), setting).alpha
-
-
-def _print_plainest(spec: StreamSpec, setting: Setting) -> None:
-    if isinstance(spec.mechanism, SparsePmw | SparseProject):
-        console.print(
-            f"a lazy_histogram of the same ε keeps such questions within ±{bound(_lazy_alpha(spec, setting), grouped=True)}"
-        )
-
-
-def _in_rows(spec: StreamSpec, setting: Setting, alpha: float) -> float:
-    """A wanted error in rows; for multiplicative weights an α below 1 is a share of the rows."""
-    share = "rows" in type(spec.mechanism).model_fields and alpha < 1.0
-    return alpha * setting.rows if share and setting.rows is not None else alpha
-
-
-def _needs(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]:
-    """What the wanted error needs, one parameter at a time and the others as given."""
-    known = type(spec.mechanism).model_fields
-    share = "rows" in known and alpha < 1.0
-    wanted = _in_rows(spec, setting, alpha)
-    questions: list[tuple[str, Callable[[], float]]] = [("ε ≥", lambda: needed_epsilon(spec, setting, wanted))]
-    if cutoff_field(spec.mechanism.kind, type(spec.mechanism), standing=spec.standing is not None) in ANSWERED:
-        questions.append(("cutoff ≤", lambda: largest_cutoff(spec, setting, wanted)))
-    if share:
-        questions.append(("rows ≥", lambda: needed_rows(spec, setting, alpha)))
-    needs: dict[str, str] = {}
-    for name, question in questions:
-        try:
-            needs[name] = bound(question())
-        except PlanError as error:
-            needs[name] = f"(none: {error})"
-    return needs
-
-
-def _print(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibration) -> None:
-    mechanism = spec.mechanism.kind
-    once = not chosen.cutoff or isinstance(chosen, RunningCountCalibration)
-    cutoff = "charged once" if once else f"cutoff {chosen.cutoff}"
-    show_table(
-        f"{mechanism}: ε {spec.epsilon:g}, δ {spec.delta:g}, {cutoff}, β {spec.beta:g}",
-        ["", "calibration", "α", "exact α", "noise"],
-        [
-            [
-                "→" if one == chosen else "",
-                name_of(one),
-                f"{bound(one.alpha, grouped=True)}{' (vacuous)' if one.vacuous else ''}",
-                bound(rank(one), grouped=True),
-                noise_in_words(one),
-            ]
-            for one in listed
-        ],
-    )
-    if spec.calibration == "textbook":
-        console.print("→ asked for")
-    elif rank(chosen) == min(rank(one) for one in listed):
-        console.print("→ the least exact error")
-    else:
-        console.print("→ the simplest within a thousandth of the least exact error")
-    for promise in promises(spec, chosen):
-        console.print(f"{promise}.", soft_wrap=True)
