@@ -7,7 +7,7 @@ each source, population, allotment and grant (see restoring).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from schemas import (
@@ -26,7 +26,7 @@ from stream.accounting.changes import Change, Changes
 from stream.accounting.charge_checks import check_report
 from stream.accounting.costs import NOTHING, PARTS
 from stream.accounting.extensions import plan_extension
-from stream.accounting.grants import Grant
+from stream.accounting.grants import Claim, Grant
 from stream.accounting.prices import are_uneven
 from stream.accounting.refusals import RefusedError
 
@@ -227,10 +227,7 @@ class Ledger:
             budget.require_of(grant.analyst, grant.counts(claim, cost) - claim.counted)
         grant.extensions += (extension,)
         grant.state, grant.settled, grant.reason = "open", False, None
-        for budget, claim in account.budgets(grant):
-            before = claim.figures
-            grant.price(claim)
-            budget.change_for(grant.analyst, before, claim.figures)
+        _refigure(account, grant, grant.price)
         self._changes.note_grant(account, grant)
         return extension
 
@@ -272,10 +269,7 @@ class Ledger:
         if state != "open":
             grant.settled = True
             grant.state, grant.reason = state, reason or grant.reason
-        for budget, claim in account.budgets(grant):
-            before = claim.figures
-            grant.measure(claim)
-            budget.change_for(grant.analyst, before, claim.figures)
+        _refigure(account, grant, grant.measure)
         self._changes.note_grant(account, grant)
         return True
 
@@ -304,10 +298,7 @@ class Ledger:
         grant.lost, grant.settled, grant.ending, grant.reason = True, True, "halted", reason
         if grant.state == "open":
             grant.state = "halted"
-        for budget, claim in account.budgets(grant):
-            before = claim.figures
-            grant.measure(claim)
-            budget.change_for(grant.analyst, before, claim.figures)
+        _refigure(account, grant, grant.measure)
         self._changes.note_grant(account, grant)
         return True
 
@@ -333,6 +324,14 @@ class Ledger:
         self.turn(account)
         if account.people is not None:
             self.turn(account.people)
+
+
+def _refigure(account: Account, grant: Grant, change: Callable[[Claim], None]) -> None:
+    """Change what a grant claims of each budget that it falls under, and the budget's figures with it."""
+    for budget, claim in account.budgets(grant):
+        before = claim.figures
+        change(claim)
+        budget.change_for(grant.analyst, before, claim.figures)
 
 
 def _require_granting(account: Account) -> None:
