@@ -3,7 +3,7 @@
 A connection *waits* while no request of it is being worked on: before its first, between two, and while one comes in
 piece by piece. Nobody has shown a token by then, so waiting is bounded in time and in number; at the limit the
 oldest one of the address that has most gives way. Bytes that cannot be read are answered without a word of theirs, and
-never logged.
+never logged. Bodies are never unfolded, and what is still to come of one that is answered already is thrown away unread.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 
+from schemas import MAX_DEFINITION_BYTES
 from stream.log import get_logger
 from stream.monitor.problems import ProblemError
 from stream.rate_limits import RateLimiter
@@ -27,6 +28,9 @@ MAX_WAITING = 256
 """Most connections that wait at a time."""
 WRITE_SECONDS = 30.0
 """How long a reader may leave unread what it is sent before it is cut off."""
+LINGER_SECONDS, LINGER_BYTES = 2.0, 2 * MAX_DEFINITION_BYTES
+"""How long, and for how much, a connection whose request was answered before all of it was there stays open, so that
+whoever is still sending gets to read the answer."""
 ERRORS_PER_SECOND, ERRORS_AT_ONCE = 1.0, 10
 """Unreadable requests of one address that get an answer; more are cut off without one."""
 
@@ -94,6 +98,8 @@ class Connection(web.RequestHandler):
         self._waiting = waiting
         self._errors = errors
         self._wire: asyncio.Transport | None = None
+        self._unread: StreamReader | None = None
+        self._thrown_away = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait."""
@@ -112,6 +118,17 @@ class Connection(web.RequestHandler):
         """End."""
         self._waiting.discard(self)
         super().connection_lost(exc)
+        if self._unread is not None:
+            self._unread.feed_eof()  # nobody waits for the rest of it any more
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what comes, and throw it away once the request that it belongs to is answered."""
+        if self._unread is None:
+            super().data_received(data)
+            return
+        self._thrown_away += len(data)
+        if self._thrown_away > LINGER_BYTES:
+            self.cut_off()
 
     def cut_off(self) -> None:
         """End at once, whatever is still to be sent."""
@@ -127,7 +144,10 @@ class Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send an answer, to whoever reads it, and wait for the next request."""
+        """Send an answer, to whoever reads it, and wait for the next request, if all of this one is there."""
+        if not request.content.is_eof():
+            self._unread = request.content
+            resp.force_close()
         try:
             async with asyncio.timeout(WRITE_SECONDS):
                 answered = await super().finish_response(request, resp, start_time)
@@ -188,7 +208,8 @@ class _Server(web.Server):
             loop=self._own_loop,
             access_log=None,
             keepalive_timeout=IDLE_SECONDS,
-            lingering_time=IDLE_SECONDS,
+            lingering_time=LINGER_SECONDS,
+            auto_decompress=False,
         )
 
 

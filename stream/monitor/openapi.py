@@ -27,7 +27,7 @@ _PROBLEMS = {
     "408": "The body came too slowly",
     "409": "Refused; nothing has changed",
     "413": "The body is too large",
-    "415": "The body is not JSON",
+    "415": "The body is not JSON, or has a Content-Encoding",
     "429": "Too many requests",
     "503": "Not now: the names that may come in cannot be read, or Kafka does not answer; a change may be sent again with the same id",
     "504": "No receipt yet; send the request again with the same id",

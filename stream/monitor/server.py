@@ -126,6 +126,7 @@ def _guard(monitor: Monitor) -> Any:
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        _refuse_encoded(request)
         if request.path in _UNLIMITED or request.path.startswith(_PUBLIC_PREFIX):
             return await handler(request)
         bearer, trouble = _bearer(monitor, request)
@@ -152,6 +153,11 @@ def _guard(monitor: Monitor) -> Any:
         return await handler(request)
 
     return guard
+
+
+def _refuse_encoded(request: web.Request) -> None:
+    if any(coding.strip().lower() != "identity" for coding in request.headers.getall("Content-Encoding", ())):
+        raise ProblemError(415, "malformed", "body: has a Content-Encoding; send it as it is, without one")
 
 
 def _bearer(monitor: Monitor, request: web.Request) -> tuple[Bearer | None, bool]:

@@ -7,13 +7,18 @@ import json
 import logging
 import sys
 import threading
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from unittest.mock import MagicMock
 
+import aiohttp
 import pytest
 import structlog
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from schemas import MAX_DEFINITION_BYTES
 from stream import log
 from stream.monitor import connections, server
 from tests.unit.monitor.installation import OPERATOR, VIEWER, Installation
@@ -104,6 +109,7 @@ async def test_unreadable_requests_by_the_thousand_leave_a_few_lines(capfd: pyte
 async def test_a_request_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "IDLE_SECONDS", 0.2)
     monkeypatch.setattr(server, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "LINGER_SECONDS", 0.2)
     post = f"POST /api/halts HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {OPERATOR}\r\n".encode()
     async with port_of(Installation()) as port:
         for sent, wanted in (
@@ -116,6 +122,66 @@ async def test_a_request_that_does_not_end_is_cut_off(monkeypatch: pytest.Monkey
             (b"POST /api/halts HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{", b"HTTP/1.1 401"),
         ):
             assert (await answered(port, sent)).startswith(wanted), sent
+
+
+@pytest.mark.parametrize("coding", ["deflate", "gzip", "br", "zstd", "identity, gzip", "GZIP"])
+@pytest.mark.parametrize(
+    ("path", "token"), [("/api/plan", ""), ("/api/plan", VIEWER), ("/api/halts", OPERATOR), ("/healthz", "")]
+)
+async def test_a_compressed_body_is_refused_and_never_unfolded(
+    path: str, token: str, coding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "LINGER_SECONDS", 0.2)
+    unfolding = MagicMock(wraps=zlib)
+    aiohttp.set_zlib_backend(unfolding)
+    packed = zlib.compress(bytes(1 << 20))
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+        f"Content-Encoding: {coding}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    try:
+        async with port_of(Installation()) as port:
+            back = await answered(port, head.encode() + b"%x\r\n" % len(packed) + packed + b"\r\n")
+    finally:
+        aiohttp.set_zlib_backend(zlib)
+    head, _, body = back.decode().partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 415")
+    assert "connection: close" in head.lower()
+    assert "Content-Encoding" in json.loads(body)["message"]
+    assert unfolding.decompressobj.mock_calls == []
+
+
+@pytest.mark.parametrize("path", ["/api/plan", "/api/halts", "/healthz", "/no/such/path"])
+async def test_whoever_sends_on_behind_the_answer_is_cut_off(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "LINGER_SECONDS", WAIT * 10)
+    taken_in = MagicMock(wraps=web.RequestHandler.data_received)
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1000\r\n".encode()
+    async with port_of(Installation()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        monkeypatch.setattr(web.RequestHandler, "data_received", taken_in)
+        with pytest.raises(ConnectionError):
+            await _send_without_end(writer, bytes(1 << 16))
+        writer.close()
+        assert b"connection: close" in answer.lower()
+        assert not taken_in.called
+
+
+async def test_whoever_is_still_sending_a_body_gets_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "LINGER_SECONDS", WAIT * 10)
+    sent = bytes(MAX_DEFINITION_BYTES + 1)
+    head = f"POST /api/halts HTTP/1.1\r\nHost: x\r\nContent-Length: {len(sent)}\r\n\r\n"
+    async with port_of(Installation()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head.encode())
+        status = await reader.readline()
+        writer.write(sent)
+        await writer.drain()
+        answer = json.loads((await reader.readuntil(b"}")).partition(b"\r\n\r\n")[2])
+        writer.close()
+    assert b" 401 " in status
+    assert answer["code"] == "unauthorized"
 
 
 async def test_only_so_many_connections_wait_and_the_oldest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +221,13 @@ async def test_a_reader_that_leaves_its_answers_unread_is_cut_off(monkeypatch: p
         one = f"GET /openapi.json HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {VIEWER}\r\n\r\n".encode()
         with pytest.raises(ConnectionError):
             await _ask_without_end(writer, one)
+
+
+async def _send_without_end(writer: asyncio.StreamWriter, piece: bytes) -> None:
+    while True:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0)
 
 
 async def _ask_without_end(writer: asyncio.StreamWriter, request: bytes) -> None:
