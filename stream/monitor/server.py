@@ -99,7 +99,7 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
     except ProblemError as error:
         response = _answer(error.problem, error.problem.status, error.headers)
     except GoneError:
-        response = _failure(503, "unavailable", "whoever asked had gone before their turn came")
+        response = _failure(503, "unavailable", "whoever asked had gone before they could be answered")
     except web.HTTPException as error:
         response = _failure(error.status, _CODES.get(error.status, "malformed"), error.reason)
     except Exception as error:  # noqa: BLE001  (whatever it is, the asker gets an answer that shows nothing of it)
@@ -230,6 +230,8 @@ async def _body(request: web.Request, route: Route) -> Any:
             body = await request.read()
     except TimeoutError:
         raise ProblemError(408, "malformed", f"body: send all of it within {IDLE_SECONDS:g} s") from None
+    except ConnectionError:
+        raise GoneError from None
     except web.HTTPRequestEntityTooLarge:
         raise ProblemError(413, "too-large", f"body: send at most {MAX_DEFINITION_BYTES} bytes") from None
     try:

@@ -14,7 +14,7 @@ from stream.monitor.problems import too_many
 
 
 class GoneError(ConnectionError):
-    """Whoever waited had gone before their turn came."""
+    """Whoever asked had gone before their turn came, or before all that they sent was there."""
 
 
 class _Waiter(NamedTuple):

@@ -184,6 +184,34 @@ async def test_whoever_is_still_sending_a_body_gets_the_answer(monkeypatch: pyte
     assert answer["code"] == "unauthorized"
 
 
+@pytest.mark.parametrize("sent", [b"Content-Length: 99\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n4\r\n{"])
+async def test_whoever_hangs_up_amid_a_body_is_no_failure(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reads, lost = asyncio.Event(), asyncio.Event()
+    read = web.Request.read
+
+    async def told(request: web.Request) -> bytes:
+        reads.set()
+        try:
+            return await read(request)
+        finally:
+            lost.set()
+
+    monkeypatch.setattr(web.Request, "read", told)
+    head = f"POST /api/halts HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {OPERATOR}\r\nContent-Type: application/json\r\n"
+    installation = Installation()
+    async with port_of(installation) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head.encode() + sent)
+        await reads.wait()
+        writer.transport.abort()
+        await lost.wait()
+        assert b"200" in await answered(port, b"GET /healthz HTTP/1.0\r\n\r\n")
+    assert "request failed" not in "".join(capfd.readouterr())
+    assert installation.requested == []
+
+
 async def test_only_so_many_connections_wait_and_the_oldest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MAX_WAITING", 5)
     monkeypatch.setattr(connections.Waiting.__init__, "__defaults__", (5,))
