@@ -77,18 +77,31 @@ async def read_ledger(connection: Connection, source: str | None = None) -> Ledg
 
 
 async def read_digests(connection: Connection, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
-    """What workers last showed of these streams, with the time in seconds since the epoch; not all have a digest."""
+    """What workers last showed of these streams, with the time in seconds since the epoch; not all have a digest.
+
+    What a partition's last worker lacked its next one may have: that one says anew what it refuses.
+    """
     wanted = {stream.encode(): stream for stream in streams}
     found: dict[str, tuple[StreamStatus, float]] = {}
     topics = connection.topics
     async with connection.reader(topics.status) as consumer:
         for number in sorted({partition_of(key, topics.partitions) for key in wanted}):
-            partition = TopicPartition(topics.status, number)
+            partition, restored = TopicPartition(topics.status, number), f"@worker|{number}".encode()
+            refused: set[str] = set()
             async for records in read_to_end(consumer, partition, connection.settings.batch_events):
                 for record in records:
                     if record.value is not None and (stream := wanted.get(record.key)) is not None:
                         found[stream] = (_statuses.decode(record.value), record.timestamp / 1000)
+                        if found[stream][0].refused is not None:
+                            refused.add(stream)
+                    elif record.key == restored:
+                        found |= {stream: _unrefused(*found[stream]) for stream in refused}
+                        refused.clear()
     return found
+
+
+def _unrefused(digest: StreamStatus, written: float) -> tuple[StreamStatus, float]:
+    return digest.model_copy(update={"refused": None}), written
 
 
 async def _records(connection: Connection, partitions: int) -> AsyncIterator[ConsumerRecord]:

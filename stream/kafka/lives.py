@@ -14,6 +14,7 @@ from stream.kafka.clients import Clients, Consumer
 from stream.kafka.gathering import Gathering
 from stream.kafka.metrics import Metrics, PartMetrics
 from stream.kafka.positions import Extent, GroupOffsets, next_offset
+from stream.kafka.refusals import Refusals
 from stream.kafka.reports import RestoreReport
 from stream.kafka.restore import read_to_end, reader
 from stream.kafka.roles import Role
@@ -50,6 +51,7 @@ class Life:
     offsets: GroupOffsets
     gathering: Gathering
     arrivals: Arrivals
+    refusals: Refusals
     sought: set[TopicPartition] = field(default_factory=set)
     """Partitions from which nothing has come since the seek."""
     told: float = 0.0
@@ -130,6 +132,8 @@ class Lives:
             seconds=round(report.seconds, 3),
             warm=copy is not None,
         )
+        refusals = Refusals(role.name, self._partition)
+        refusals.tell(processor)
         changelog = TopicPartition(processor.changelog, self._partition)
         sources, ahead = list(positions), not isinstance(processor, Timed)
         return Life(
@@ -139,6 +143,7 @@ class Lives:
             offsets,
             Gathering(changelog, offsets, role.patience),
             Arrivals(self._consumer, sources, self._settings, self._stopping, ahead=ahead),
+            refusals,
         )
 
     async def _restore(

@@ -17,6 +17,7 @@ from stream.monitor.digests import (
     SourceRecordShape,
 )
 from stream.monitor.series import Series
+from stream.processors.periods import IN_PERIODS
 
 RATE_WINDOWS = (60, 600, 3600)
 """Seconds over which rates are shown."""
@@ -108,6 +109,11 @@ class StreamEntry:
         return None if self.cutoff is None else max(whole_left(self.cutoff, self.tops, self.surplus), 0)
 
     @property
+    def lack(self) -> str | None:
+        """What its worker lacks to answer for it, though it is open; None where it lacks nothing, or nobody asks."""
+        return self.refused if self.state == "open" and self.refused != IN_PERIODS else None
+
+    @property
     def nearly_dry(self) -> bool:
         """Whether it is open and its charged answers are nearly used up."""
         left, cutoff = self.tops_left, self.cutoff
@@ -137,4 +143,5 @@ class Totals:
     answered: int = 0
     tops: int = 0
     nearly_dry: int = 0
+    not_answering: int = 0
     states: Counter[StreamState] = field(default_factory=Counter)

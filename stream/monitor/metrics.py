@@ -119,6 +119,11 @@ class _Figures(Collector):
             "Open streams with at most a tenth of their charged answers left.",
             tables.totals.nearly_dry,
         )
+        yield _gauge(
+            "streams_not_answering",
+            "Open streams for which their worker does not answer: it lacks the noise key, the table or updates.",
+            tables.totals.not_answering,
+        )
         soon = sum((left := dry_in(entry, now)) is not None and left <= DRY_SOON for entry in tables.streams_of())
         yield _gauge(
             "streams_dry_within_hour",

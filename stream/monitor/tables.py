@@ -84,6 +84,7 @@ class Tables:
             "alerts": 0,
         }
         self._seen: dict[tuple[str, int], int] = {}
+        self._refused: defaultdict[int, set[str]] = defaultdict(set)
         self._states: defaultdict[str, Counter[StreamState]] = defaultdict(Counter)
         self._takes = {
             topics.ledger: self._take_ledger,
@@ -191,9 +192,19 @@ class Tables:
         elif (record.key or b"").startswith(b"@"):
             restore = read(RestoreShape, record.value)
             self.restores[restore.role, restore.partition] = RestoreEntry(restore, record.timestamp / 1000)
+            if restore.role == "worker":
+                self._forget_refusals(record.partition)
             self.changes["workers"] += 1
         else:
             self._take_totals(record)
+
+    def _forget_refusals(self, partition: int) -> None:
+        """What a partition's last worker lacked its next one may have: what that one lacks it tells once it has begun."""
+        for name in self._refused.pop(partition, ()):
+            entry = self._entry(name)
+            self._count(entry, -1)
+            entry.refused = None
+            self._count(entry, 1)
 
     def _take_member(self, record: MemberShape, time: float) -> None:
         self.members.pop(record.member, None)
@@ -217,6 +228,8 @@ class Tables:
         self._merge(entry, totals, time)
         if record.topic == self._topics.status:
             entry.refused = totals.refused
+            if totals.refused is not None:
+                self._refused[record.partition].add(entry.name)
         if totals.position is not None and (
             entry.position is None or totals.position.offset > entry.position.offset
         ):
@@ -308,6 +321,7 @@ class Tables:
         totals.answered += sign * entry.answered
         totals.tops += sign * entry.tops
         totals.nearly_dry += sign * entry.nearly_dry
+        totals.not_answering += sign * (entry.lack is not None)
         if not entry.is_of_period:
             totals.states[entry.state] += sign
         self._states[entry.grant.spec.source][entry.state] += sign

@@ -45,7 +45,6 @@ from stream.monitor.shared_budgets import meaning_of
 from stream.monitor.tables import Tables
 from stream.monitor.worker_models import WorkersView
 from stream.processors.budget.standing import promised_windows
-from stream.processors.periods import IN_PERIODS
 
 HISTORY_SPACING = 10.0
 """Seconds between two points of the installation's history."""
@@ -272,7 +271,7 @@ def stream_row(entry: StreamEntry, now: float) -> StreamRow:
         state=entry.state,
         ending=entry.ending,
         reason=entry.reason,
-        refused=entry.refused if entry.state == "open" and entry.refused != IN_PERIODS else None,
+        refused=entry.lack,
         at_refresh=_at_refresh(entry),
         answered=entry.answered,
         tops=entry.tops,

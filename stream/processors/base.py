@@ -197,6 +197,14 @@ class Processor(Protocol):
 
 
 @runtime_checkable
+class Refusing(Protocol):
+    """A processor that may lack what some of its streams are answered with: a noise key, or a table."""
+
+    def refusals(self) -> Mapping[str, int]:
+        """How many open streams are not answered here, by what is lacking, in words that every asker is told."""
+
+
+@runtime_checkable
 class Timed(Protocol):
     """A processor for which the end of its input tells the time."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.protocol.admin import DeleteGroupsRequest
@@ -262,17 +263,29 @@ async def test_a_worker_with_another_key_refuses_the_streams_of_the_first(
     await client.register(FEED)
     await client.open(spec("ward"))
     engine = worker(settings, client.topics, NoiseKey.generate())
-    running = asyncio.create_task(engine.run())
-    try:
-        answer = await client.ask({"stream": "ward", "value": 1.0}, outcomes=True)
-        assert answer.outcome == "halted"
-        assert answer.reason is not None
-        assert "lacks noise key" in answer.reason
-    finally:
-        engine.stop()
-        await running
+    with structlog.testing.capture_logs() as said:
+        running = asyncio.create_task(engine.run())
+        try:
+            answer = await client.ask({"stream": "ward", "value": 1.0}, outcomes=True)
+            assert answer.outcome == "halted"
+            assert answer.reason is not None
+            assert "lacks noise key" in answer.reason
+            await _until_refused_for(client, answer.reason)
+        finally:
+            engine.stop()
+            await running
+    [line] = [line for line in said if line["event"] == "streams not answered"]
+    assert (line["log_level"], line["reason"], line["streams"]) == ("warning", answer.reason, 1)
     start("worker")
+    await _until_refused_for(client, None)
     assert (await client.ask({"stream": "ward", "value": 1.0}, outcomes=True)).outcome == "below"
+
+
+async def _until_refused_for(client: AsyncClient, reason: str | None) -> None:
+    """Wait for what is shown of the stream to say why its worker does not answer, or that it does."""
+    async with asyncio.timeout(120):
+        while (shown := await client.digests(["ward"])).get("ward") is None or shown["ward"][0].refused != reason:
+            await asyncio.sleep(0.1)
 
 
 async def test_missing_topics_are_named_with_the_remedy(bootstrap: str) -> None:

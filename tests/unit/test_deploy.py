@@ -80,7 +80,7 @@ def begun() -> set[str]:
     alerting, feeding = AlertMetrics(), CollectorRegistry()
     alerting.of("oncall")
     FeedFigures(feeding)
-    registries = [alerting.registry, feeding, *(Metrics(role).registry for role in ("worker", "budget"))]
+    registries = [alerting.registry, feeding, *(Metrics(role).registry for role in ("worker", "budget", "feed"))]
     samples = [one for registry in registries for family in registry.collect() for one in family.samples]
     return {one.name for one in samples if one.value == 0}
 

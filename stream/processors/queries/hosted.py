@@ -6,6 +6,7 @@ operations; hence one numpy column per figure, those of a stream side by side in
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from stream.accounting.costs import PARTS, whole_left
 from stream.kernel import Names, Spans
 from stream.noise import NoiseKey, Role
 from stream.processors.exhaustion import exhausted_reason
+from stream.processors.periods import IN_PERIODS
 from stream.processors.queries.columns import UNLIMITED, StreamColumns
 from stream.processors.queries.definitions import Definition
 from stream.processors.queries.life import OPEN, STATES, LifeCycle
@@ -191,6 +193,14 @@ class HostedStreams:
         if (reason := self.life.reasons.get(slot)) is not None:
             return reason
         return exhausted_reason(self.terms_at(slot).calibration, int(self.columns.cutoff[slot]))
+
+    def refusals(self) -> Counter[str]:
+        """How many open streams are not answered here though they should be, by reason."""
+        columns, hosted = self.columns, slice(len(self))
+        refused = np.flatnonzero(columns.refused[hosted] & (columns.state[hosted] == OPEN)).tolist()
+        reasons = Counter(self.reason(slot) for slot in refused)
+        del reasons[IN_PERIODS]
+        return reasons
 
     def left(self, slot: int) -> int:
         """How many ordinary charged answers a stream may still give."""

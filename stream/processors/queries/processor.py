@@ -102,6 +102,10 @@ class QueryProcessor:
         self._control.refuse_unfit(np.array(self._control.define(records), dtype=np.intp))
         return self._settle()
 
+    def refusals(self) -> Mapping[str, int]:
+        """How many open streams are not answered here: their noise key, their table or their updates are lacking."""
+        return self.streams.refusals()
+
     def needs_tables(self, records: Sequence[RecordLike]) -> bool:
         """Whether a query names a stream that no control event has defined yet."""
         self._reading = self._read(records)

@@ -13,6 +13,7 @@ from stream.kafka.answering import Answering
 from stream.kafka.gathering import Gathering
 from stream.kafka.lives import Life
 from stream.kafka.positions import GroupOffsets
+from stream.kafka.refusals import Refusals
 from stream.kafka.steps import Standing, Step
 from stream.processors.base import Outputs, Processor
 from tests.unit.kafka.tasks import equipment_of_a_worker
@@ -44,7 +45,7 @@ async def heartbeats_during_a_batch(*, heavy: bool) -> int:
     processor = cast(Processor, SlowProcessor(heavy=heavy))
     offsets = GroupOffsets()
     gathering = Gathering(TopicPartition("state", 0), offsets, patience=0.0)
-    life = Life(processor, cast(Any, None), {}, offsets, gathering, cast(Any, None))
+    life = Life(processor, cast(Any, None), {}, offsets, gathering, cast(Any, None), Refusals("worker", 0))
     heartbeats = 0
 
     async def beat() -> None:

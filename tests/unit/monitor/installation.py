@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, Request
 
-from schemas import Query, Receipt, StreamStatus
+from schemas import PartitionStatus, Query, Receipt, StreamStatus
 from schemas import Request as LedgerRequest
 from schemas.windows import written_moment
 from sotto import Driver
@@ -160,6 +160,12 @@ class Installation:
         """Take in a digest, as if a worker had written it now."""
         self._shown += 1
         key, value = status.stream.encode(), status.model_dump_json().encode()
+        self.tables.take(Record(self.driver.topics.status, 0, self._shown, int(self.now * 1000), key, value))
+
+    def show_restore(self, restore: PartitionStatus) -> None:
+        """Take in what a service says of a partition that it has begun with."""
+        self._shown += 1
+        key, value = f"@{restore.role}|{restore.partition}".encode(), restore.model_dump_json().encode()
         self.tables.take(Record(self.driver.topics.status, 0, self._shown, int(self.now * 1000), key, value))
 
     def application(self) -> Application:

@@ -114,6 +114,7 @@ async def test_spending_and_metrics_name_no_period_but_the_latest() -> None:
     assert 'source_left_ratio{source="flights"}' in text
     assert "flights@" not in text
     assert 'sotto_monitor_streams{state="closed"} 0.0' in text
+    assert "sotto_monitor_streams_not_answering 0.0" in text
 
 
 async def test_an_alarm_goes_on_from_period_to_period_and_is_of_the_source_that_was_registered() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -235,6 +235,42 @@ def test_a_stream_that_its_worker_does_not_answer_for_is_told_and_told_when_it_d
         installation.show(status(installation, "ward", 20, 1, 7).model_copy(update={"refused": refused}))
         row = views.stream_row(installation.tables.streams["ward"], installation.now)
         assert (row.state, row.refused) == ("open", refused)
+
+
+def test_streams_that_are_not_answered_are_counted_until_they_are_or_their_partition_has_a_fit_worker() -> None:
+    installation = Installation()
+    installation.open(spec("one"), spec("two"), spec("three"))
+    digests = {name: status(installation, name, 20, 1, 7) for name in ("one", "two", "three")}
+
+    def refuse(name: str, reason: str | None) -> None:
+        installation.show(digests[name].model_copy(update={"refused": reason}))
+
+    def restored(role: Literal["worker", "feed"]) -> None:
+        installation.show_restore(
+            PartitionStatus(role=role, partition=0, member="next", phase="ready", records=3, total=3, seconds=0.1)
+        )
+
+    def counted() -> int:
+        assert (
+            f"sotto_monitor_streams_not_answering {installation.tables.totals.not_answering}.0"
+            in exposition(installation.monitor).decode()
+        )
+        return installation.tables.totals.not_answering
+
+    for name in digests:
+        refuse(name, "this worker lacks noise key 0123456789abcdef; give it that key")
+    assert counted() == 3
+    refuse("one", None)
+    installation.driver.halt("feed", "two")
+    installation.flow()
+    assert counted() == 1
+    restored("feed")
+    assert counted() == 1
+    restored("worker")
+    assert counted() == 0
+    assert views.stream_row(installation.tables.streams["three"], installation.now).refused is None
+    refuse("three", "table: differs")
+    assert counted() == 1
 
 
 def test_nearly_dry_streams_are_counted_until_they_are_dry() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from schemas import Answer
 from sotto import Driver
 from stream.noise import NoiseKey
+from tests.unit.processors.installation import worker_of
 
 FIRST = NoiseKey(bytes(range(32)))
 SECOND = NoiseKey(bytes(range(1, 33)), (FIRST,))
@@ -92,6 +93,19 @@ def test_a_missing_key_stops_the_streams_that_need_it_and_no_others() -> None:
     assert f"lacks noise key {FIRST.key_id}" in (stopped.reason or "")
     driver.restart(SECOND)
     assert ask(driver, "old-feed", value=1.0).outcome == "answer"
+
+
+def test_a_worker_knows_how_many_open_streams_it_does_not_answer_for_and_why() -> None:
+    driver = installation(FIRST)
+    driver.restart(SECOND)
+    driver.open(laplace("new-feed"))
+    lacking = worker_of(driver, key=NoiseKey(SECOND.secret), tables=driver._tables)
+    lack = f"this worker lacks noise key {FIRST.key_id}; give it that key"
+    assert lacking.refusals() == {lack: 2}
+    driver.halt("feed", "old-feed")
+    lacking.follow(driver.records(driver.topics.control)[-1:])
+    assert lacking.refusals() == {lack: 1}
+    assert worker_of(driver, key=SECOND, tables=driver._tables).refusals() == {}
 
 
 def test_a_strange_key_answers_nothing() -> None:

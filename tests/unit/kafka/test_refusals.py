@@ -1,0 +1,35 @@
+"""A worker that lacks what its streams need says so in its log, in a line and not in thousands."""
+
+from __future__ import annotations
+
+from structlog.testing import capture_logs
+
+from stream.kafka.refusals import Refusals
+from stream.processors.queries.processor import QueryProcessor
+from tests.unit.processors.installation import KEY, OTHER_KEY, feed_driver, spec, worker_of
+
+LACK = f"this worker lacks noise key {KEY.key_id}; give it that key"
+
+
+def told(refusals: Refusals, processor: QueryProcessor) -> list[tuple[str, str, int, int]]:
+    with capture_logs() as lines:
+        refusals.tell(processor)
+    assert {(line["event"], line["role"]) for line in lines} <= {("streams not answered", "worker")}
+    return [(line["log_level"], line["reason"], line["streams"], line["partition"]) for line in lines]
+
+
+def test_a_key_that_is_lacking_is_one_warning_for_all_streams_of_a_partition() -> None:
+    driver = feed_driver(*(spec(f"stream-{number}", epsilon=0.01) for number in range(50)))
+    refusals, lacking = Refusals("worker", 3), worker_of(driver, key=OTHER_KEY)
+    assert told(refusals, lacking) == [("warning", LACK, 50, 3)]
+    assert told(refusals, lacking) == []
+    assert told(Refusals("worker", 3), worker_of(driver)) == []
+
+
+def test_a_key_that_is_first_met_later_is_told_then() -> None:
+    driver = feed_driver()
+    refusals, lacking = Refusals("worker", 0), worker_of(driver, key=OTHER_KEY)
+    assert told(refusals, lacking) == []
+    driver.open(spec("one"))
+    lacking.follow(driver.records(driver.topics.control))
+    assert told(refusals, lacking) == [("warning", LACK, 1, 0)]
