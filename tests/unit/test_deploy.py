@@ -195,6 +195,18 @@ def test_promtool_accepts_the_files_and_the_alerts_fire_when_they_should(
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+def test_every_figure_and_rule_that_the_pages_name_is_there(exported: dict[str, set[str]]) -> None:
+    errors_and_labels = {"SottoAlert", "SottoError"}
+    named: set[str] = set()
+    for page in (PROJECT / "docs").rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        named |= set(re.findall(r"\bSotto[A-Z]\w+", text)) - errors_and_labels
+        figures = set(re.findall(r"`(sotto_(?:worker|budget|feed|monitor|alerts)_\w+)", text))
+        assert figures <= exported.keys(), page
+    assert named <= {rule["alert"] for rule in alerts()}
+    assert {"SottoStreamsNotAnswering", "SottoPartitionStuck"} <= named
+
+
 def test_every_alert_has_a_case_in_which_it_fires() -> None:
     cases = yaml.safe_load(CASES.read_text(encoding="utf-8"))
     fired = {one["alertname"] for case in cases["tests"] for one in case["alert_rule_test"] if one["exp_alerts"]}
