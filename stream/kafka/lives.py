@@ -191,4 +191,5 @@ class Lives:
         return Extent(source, beginning, end, committed or 0)
 
     def _resume_at(self, processor: Processor, extent: Extent, reached: int) -> int:
+        self._equipment.metrics.gone.inc(extent.gone(reached))
         return next_offset(extent, reached, processor.changelog, repeatable=processor.repeatable)

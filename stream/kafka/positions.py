@@ -36,6 +36,13 @@ class Extent:
     end: int
     committed: int
 
+    def gone(self, reached: int) -> int:
+        """How many records at most were deleted before they were read: markers of transactions, which nobody reads, take up offsets too.
+
+        A state at 0 has read nothing yet, and takes the topic as it finds it.
+        """
+        return self.beginning - reached if 0 < reached < self.beginning <= self.end else 0
+
 
 def next_offset(extent: Extent, reached: int, changelog: str, *, repeatable: bool) -> int:
     """Give the next offset to read of an input.
@@ -54,16 +61,14 @@ def next_offset(extent: Extent, reached: int, changelog: str, *, repeatable: boo
         log.error("state went back", topic=source.topic, reached=reached, committed=committed)
     position = max(beginning, reached)
     if position <= end:
-        # A state at 0 has read nothing yet, and takes the topic as it finds it.
-        if 0 < reached < beginning:
-            # At most so many: markers of transactions, which nobody reads, take up offsets too.
+        if gone := extent.gone(reached):
             log.error(
                 "input gone unread",
                 topic=source.topic,
                 partition=source.partition,
                 reached=reached,
                 beginning=beginning,
-                at_most=beginning - reached,
+                at_most=gone,
             )
         return position
     # The topic was recreated or cut. Streams that answered beyond its end halt rather than answer again.

@@ -101,6 +101,7 @@ def test_what_was_deleted_before_it_was_read_is_told(
     log = Mock()
     monkeypatch.setattr(positions, "log", log)
     assert following(reached, beginning=beginning, committed=reached) == max(reached, beginning)
+    assert Extent(SOURCE, beginning, 50, reached).gone(reached) == (gone or 0)
     told = [(one.args, one.kwargs["at_most"]) for one in log.error.mock_calls]
     assert told == ([] if gone is None else [(("input gone unread",), gone)])
 
