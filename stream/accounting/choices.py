@@ -7,16 +7,14 @@ parameters alone decide.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from schemas import (
-    MAX_CATEGORIES,
     AboveThreshold,
-    AnswersCalibration,
     Calibration,
     EstimateCalibration,
     Exponential,
@@ -35,23 +33,13 @@ from schemas import (
     SparseProject,
     StreamSpec,
 )
-from schemas.queries import Form as QuestionForm
 from schemas.wire import describe
-from stream.accounting.answers import answer_law
-from stream.accounting.estimate_laws import marginal_law
-from stream.accounting.inverse import needed_epsilon, promised_alpha
-from stream.accounting.laws import sum_alpha
-from stream.accounting.measured import Bounds
+from stream.accounting.form_accuracy import form_alpha, of_rows
+from stream.accounting.inverse import needed_epsilon
 from stream.accounting.methods import PlanError
 from stream.accounting.plans import TIE, choose
 from stream.accounting.promises import vacuous
-from stream.accounting.release_accuracy import histogram_alpha
-from stream.accounting.setting import Setting
-
-Form = QuestionForm | Literal["alarm", "running"]
-"""The forms of a question, ``alarm``: whether a value or a count is above a threshold, and ``running``: the number so far."""
-
-FORMS: Final[tuple[Form, ...]] = (*get_args(QuestionForm), "alarm", "running")
+from stream.accounting.wanted import Form, Wanted, groups_of
 
 MODELS: Final[dict[str, type[BaseModel]]] = {
     get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(get_args(Mechanism)[0])
@@ -88,29 +76,10 @@ _ONLY: Final[dict[str, str]] = {
     "laplace": "answers values, counts of rows and people, sums, means and groups",
     "pmw": "answers counts, weighted counts, sums, means and groups of a table",
 }
+_NOT_IN_THE_WORST_CASE: Final = {"sum", "mean", "groups"}
 _OVER_TABLES: Final = {"histogram", "pmw", "lazy_histogram", "sparse_pmw", "sparse_project"}
 
 _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """``queries`` questions of one form, or windows of one stream, at ``epsilon`` or within ``alpha``; one of the two at least.
-
-    ``fields`` are those of mechanisms that are given beside, each for the mechanisms that have it. ``group_by`` has the places among the
-    setting's sizes of the attributes that groups are of; none for any group-by that can be asked.
-    """
-
-    form: Form
-    queries: int
-    epsilon: float | None
-    alpha: float | None
-    beta: float
-    delta: float
-    setting: Setting
-    fields: Mapping[str, Any]
-    cutoff: int = 1
-    group_by: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +110,12 @@ def compare(wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> tupl
     simpler is the one to take.
 
     Raises:
-        PlanError: neither an ε nor an α is given, or there are more groups than an answer lists.
+        PlanError: neither an ε nor an α is given, the α of such a form follows from nothing that is known beforehand, or there are more
+            groups than an answer lists.
     """
-    if wanted.epsilon is None and wanted.alpha is None:
-        raise PlanError("epsilon: give it, or alpha, the error that is wanted")
+    wanted.require_alpha()
     if wanted.form == "groups":
-        _groups(wanted)
+        groups_of(wanted)
     found = []
     for kind in _TAKES:
         say(kind)
@@ -176,8 +145,8 @@ def _choice(kind: str, wanted: Wanted) -> Choice:
         return _not(kind, describe(refused))
     if isinstance(chosen, ReleaseCalibration) and chosen.noise_only:
         return _not(kind, "where the number of rows is private its error depends on the table; give --rows")
-    alpha = _alpha(chosen, spec.mechanism, wanted)
-    worthless = vacuous(spec, chosen.model_copy(update={"alpha": alpha}), wanted.setting.rows)
+    alpha = form_alpha(chosen, spec.mechanism, wanted)
+    worthless = vacuous(spec, chosen.model_copy(update={"alpha": of_rows(alpha, wanted)}), wanted.setting.rows)
     return Choice(kind, spec, chosen, alpha, needed, worthless, _why(chosen, spec.mechanism, wanted))
 
 
@@ -188,6 +157,10 @@ def _not(kind: str, why: str) -> Choice:
 def _spec(kind: str, wanted: Wanted) -> StreamSpec:
     if wanted.form not in _TAKES[kind]:
         raise PlanError(_ONLY[kind])
+    if kind == "histogram" and wanted.form == "fraction" and not wanted.setting.rows_public:
+        raise PlanError("answers no share where the number of rows is private")
+    if kind == "pmw" and wanted.form in _NOT_IN_THE_WORST_CASE and wanted.fields.get("worst_case"):
+        raise PlanError("planned for the worst case it answers counts, weighted counts and shares alone")
     if kind in _OVER_TABLES and wanted.setting.universe is None:
         raise PlanError("the attributes are not known; give --sizes, --universe or --source")
     known = MODELS[kind].model_fields
@@ -200,7 +173,7 @@ def _spec(kind: str, wanted: Wanted) -> StreamSpec:
     fields |= {"steps": wanted.queries} if "steps" in known else {}
     fields |= {"cutoff": wanted.cutoff} if "cutoff" in known else {}
     if kind == "laplace" and wanted.form == "groups":
-        fields["dimensions"] = _groups(wanted).most
+        fields["dimensions"] = groups_of(wanted).most
     return StreamSpec(
         stream="plan",
         source="plan",
@@ -212,31 +185,6 @@ def _spec(kind: str, wanted: Wanted) -> StreamSpec:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Groups:
-    """``most`` groups that an answer lists, and the most ``cells`` of the table that one of them adds up."""
-
-    most: int
-    cells: int
-
-
-def _groups(wanted: Wanted) -> _Groups:
-    """The groups that are meant: of all group-bys the finest has the most groups, and the coarsest the most cells in each."""
-    sizes = wanted.setting.sizes
-    if not sizes:
-        raise PlanError("--sizes: the groups are not known without; give it, or --source")
-    universe = math.prod(sizes)
-    fewest = math.prod(sizes[place] for place in wanted.group_by) if wanted.group_by else min(sizes)
-    if fewest > MAX_CATEGORIES:
-        found = (
-            f"there are {fewest:,} groups" if wanted.group_by else f"each attribute has {fewest:,} groups or more"
-        )
-        raise PlanError(
-            f"--group-by: {found}, and an answer lists {MAX_CATEGORIES:,} at most; group by fewer or smaller attributes"
-        )
-    return _Groups(fewest if wanted.group_by else min(universe, MAX_CATEGORIES), universe // fewest)
-
-
 def _charged(wanted: Wanted) -> int:
     """How many answers are charged where each is: one for each group of a window."""
     return wanted.queries * (wanted.setting.universe or 1) if wanted.form == "running" else wanted.queries
@@ -245,36 +193,11 @@ def _charged(wanted: Wanted) -> int:
 def _needed(spec: StreamSpec, wanted: Wanted, alpha: float) -> float | None:
     """The ε that the wanted error takes; None if none does and there is one to be judged by."""
     try:
-        return needed_epsilon(spec, wanted.setting, alpha, lambda one: _alpha(one, spec.mechanism, wanted))
+        return needed_epsilon(spec, wanted.setting, alpha, lambda one: form_alpha(one, spec.mechanism, wanted))
     except PlanError:
         if wanted.epsilon is None:
             raise
         return None
-
-
-def _alpha(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> float:
-    """The error of each answer to a question of the form; that of a count where a sum or a mean is asked for.
-
-    A histogram promises its cells, and a count adds cells up: up to all of them, a group those of the attributes that it is not of.
-    What an estimate measures for a group-by has noise in each group. Of windows that are each counted by themselves the number so far
-    adds up all.
-    """
-    if wanted.form == "running" and isinstance(calibration, AnswersCalibration):
-        law = answer_law(calibration, calibration.sensitivity_steps, 1)
-        sums = wanted.queries * (wanted.setting.universe or 1)
-        return sum_alpha(law, wanted.queries, sums, calibration.beta, whole=True) * calibration.grid
-    if wanted.form == "groups" and isinstance(calibration, EstimateCalibration):
-        law, groups = marginal_law(calibration, numbered=False), _groups(wanted).most
-        return max(promised_alpha(calibration), Bounds(calibration).fresh(law, groups, 1, whole=True))
-    if not isinstance(mechanism, Histogram) or not isinstance(calibration, ReleaseCalibration):
-        return promised_alpha(calibration)
-    universe = wanted.setting.universe or 1
-    if wanted.form == "groups":
-        cells = _groups(wanted).cells
-        return histogram_alpha(calibration, universe, cells, universe // cells)
-    few = wanted.form == "cells"
-    cells = min(wanted.fields.get("sparsity") or 1, universe) if few else universe
-    return histogram_alpha(calibration, universe, cells, whole=not few)
 
 
 def _why(chosen: Calibration, mechanism: Mechanism, wanted: Wanted) -> str:  # noqa: C901, PLR0911, PLR0912 - one for each mechanism
@@ -290,10 +213,10 @@ def _why(chosen: Calibration, mechanism: Mechanism, wanted: Wanted) -> str:  # n
             return f"{charged}, and the number so far adds up all of their noise{gaussian}"
         case Laplace():
             return f"{charged}{gaussian}"
-        case Histogram() if wanted.form == "cells" or (wanted.form == "groups" and _groups(wanted).cells == 1):
+        case Histogram() if wanted.form == "cells" or (wanted.form == "groups" and groups_of(wanted).cells == 1):
             return f"charged once, for all cells{gaussian}"
         case Histogram():
-            cells = _groups(wanted).cells if wanted.form == "groups" else wanted.setting.universe
+            cells = groups_of(wanted).cells if wanted.form == "groups" else wanted.setting.universe
             what = "group" if wanted.form == "groups" else "count"
             added = f"a {what} adds up the noise of up to {cells:,} cells{gaussian}"
             return f"charged once; {added}; for questions fixed beforehand"

@@ -17,7 +17,7 @@ from schemas import (
     SparseProject,
     StreamSpec,
 )
-from stream.accounting.choices import MODELS, Form
+from stream.accounting.choices import MODELS
 from stream.accounting.curves import Against
 from stream.accounting.cutoffs import cutoff_field
 from stream.accounting.inverse import require_alpha
@@ -27,8 +27,10 @@ from stream.accounting.promises import promises
 from stream.accounting.refusals import require_monotone_counts
 from stream.accounting.releases import theorem_projections
 from stream.accounting.setting import Setting
-from stream.cli.comparing import Facts, FormName, Goal, of_windows, show_choices
+from stream.accounting.wanted import Form
+from stream.cli.comparing import Goal, show_choices
 from stream.cli.output import AsJson, CommandError, console, say, show_json
+from stream.cli.plan_facts import Facts, FormName, of_windows
 from stream.cli.plan_report import in_rows, needs_of, print_plainest, print_plan
 from stream.cli.plotting import plot_error
 from stream.cli.question_charges import charge_of
@@ -87,6 +89,12 @@ def plan(
         typer.Option(
             help="With --form groups: an attribute that is grouped by, by its name in --source or its place in --sizes; repeat it for each."
             " Without it α holds for every group-by that can be asked."
+        ),
+    ] = None,
+    attribute: Annotated[
+        str | None,
+        typer.Option(
+            help="With --form sum or mean: the attribute, by its name in --source. Without it α holds for any of them."
         ),
     ] = None,
     source: Annotated[
@@ -195,11 +203,12 @@ def plan(
             contributions=contributions,
             total=total,
             group_by=tuple(group_by or ()),
+            attribute=attribute,
         )
         goal = Goal(queries, cutoff, epsilon, delta, alpha, beta)
         show_choices(cast("Form | None", form and form.value), facts, goal, fields, as_json=as_json)
         return
-    epsilon = _required(epsilon, form, source, group_by)
+    epsilon = _required(epsilon, form, source, group_by, attribute)
     over_values = mechanism.value in _OVER_VALUES and not (own_sizes or universe)
     setting = Setting(
         sensitivity_steps=sensitivity_steps(sensitivity, grid) if over_values else 1,
@@ -278,12 +287,16 @@ def _require_nothing_else(*given: object) -> None:
 
 
 def _required(
-    epsilon: float | None, form: FormName | None, source: str | None, group_by: list[str] | None
+    epsilon: float | None,
+    form: FormName | None,
+    source: str | None,
+    group_by: list[str] | None,
+    attribute: str | None,
 ) -> float:
     """The ε that one mechanism is planned with, where nothing is given that compares several."""
-    if form is not None or source is not None or group_by:
+    if form is not None or source is not None or group_by or attribute is not None:
         raise CommandError(
-            "--form, --source, --group-by: go without --mechanism, to compare all; leave one of them out"
+            "--form, --source, --group-by, --attribute: go without --mechanism, to compare all; leave one of them out"
         )
     if epsilon is None:
         raise CommandError("--epsilon: give the budget to plan with; without --mechanism an --alpha is enough")

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from schemas import RunningCount, RunningCountCalibration, StreamSpec
-from stream.accounting.choices import Wanted, compare
+from stream.accounting.choices import compare
 from stream.accounting.costs import Cost, realised_cost, stream_cost
 from stream.accounting.extensions import plan_extension
 from stream.accounting.gaussian import gaussian_delta
@@ -19,6 +19,7 @@ from stream.accounting.promises import promises
 from stream.accounting.running_counts import answer_alpha, node_law, tree_of
 from stream.accounting.setting import Movement, Setting
 from stream.accounting.tails import sum_tail
+from stream.accounting.wanted import Wanted
 
 
 def spec(steps: int = 100, epsilon: float = 1.0, delta: float = 0.0, beta: float = 0.05) -> StreamSpec:

@@ -1,0 +1,182 @@
+"""What is said to ``sotto plan`` of a source, by its definition or option by option, as plans take it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from schemas import EventsSource, Integers, RecordsSource, Source, TableSource, ValuesSource
+from stream.accounting.planner import sensitivity_steps
+from stream.accounting.setting import Movement, Setting
+from stream.accounting.wanted import FORMS, Form, Summed
+from stream.cli.documents import read_as
+from stream.cli.output import CommandError
+from stream.data import sum_sensitivity
+
+FormName = StrEnum("FormName", {form.upper(): form for form in FORMS})  # type: ignore[misc]
+
+_OF_VALUES = {"value", "values"}
+_OF_EITHER = {"alarm", "candidates"}
+_OF_SUMS: Final = {"sum", "mean"}
+_OF_WINDOWS: Final = "running"
+
+_sources: TypeAdapter[Source] = TypeAdapter(Source)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is said of the source, by a document or option by option."""
+
+    document: str | None
+    neighbors: str
+    sizes: tuple[int, ...]
+    universe: int | None
+    rows: int | None
+    sensitivity: float
+    grid: float
+    contributions: int
+    total: int | None = None
+    group_by: tuple[str, ...] = ()
+    attribute: str | None = None
+
+
+def source_of(facts: Facts) -> Source | None:
+    """The source's definition, if one is given."""
+    return None if facts.document is None else read_as(_sources, facts.document)
+
+
+def places_of(facts: Facts, source: Source | None) -> tuple[int, ...]:
+    """The places of the attributes that are grouped by: by their names in a source, by number in --sizes."""
+    if isinstance(source, TableSource) and not facts.sizes:
+        names, known = list(source.attributes), "attribute of the source, which has"
+    else:
+        names, known = [str(place + 1) for place in range(len(facts.sizes))], "place in --sizes, whose places are"
+    if facts.group_by and not names:
+        raise CommandError(
+            "--group-by: it is not known what there is to group by; give --sizes or --source as well"
+        )
+    for number, name in enumerate(facts.group_by):
+        if name not in names:
+            raise CommandError(f"--group-by: '{name}' is no {known} {', '.join(names)}; give one of them")
+        if name in facts.group_by[:number]:
+            raise CommandError(f"--group-by: '{name}' is given twice; give it once")
+    return tuple(names.index(name) for name in facts.group_by)
+
+
+def summed_of(form: Form, source: Source | None, attribute: str | None) -> tuple[Summed, ...]:
+    """The attribute that sums or means are of, all of integers where none is named; none where no ranges are declared."""
+    if form not in _OF_SUMS:
+        if attribute is not None:
+            raise CommandError(f"--attribute: questions of form {form} sum none up; give --form sum or mean")
+        return ()
+    if not isinstance(source, TableSource):
+        if attribute is not None:
+            raise CommandError("--attribute: its range is not known; give --source, which declares it, as well")
+        return ()
+    integers = {name: domain for name, domain in source.attributes.items() if isinstance(domain, Integers)}
+    if not integers:
+        raise CommandError(f"--form: the source has no attribute of integers, and a {form} is of one")
+    if attribute is not None and attribute not in integers:
+        raise CommandError(
+            f"--attribute: '{attribute}' is no attribute of integers of the source, which has {', '.join(integers)}; give one of them"
+        )
+    return tuple(
+        Summed(
+            range=domain.maximum - domain.minimum,
+            moves=sum_sensitivity(domain, source.neighbors),
+            centred=sum_sensitivity(domain, source.neighbors, (domain.minimum + domain.maximum) // 2),
+        )
+        for name, domain in integers.items()
+        if attribute in {None, name}
+    )
+
+
+def form_of(given: Form | None, source: Source | None) -> Form:
+    """The form that is given, or the one that is asked most of such a source; CommandError if it does not take it."""
+    usual: Form
+    others: set[Form] | set[str]
+    match source:
+        case ValuesSource():
+            usual, others = "value", _OF_VALUES | _OF_EITHER
+        case RecordsSource():
+            usual, others = "category", {"category"}
+        case EventsSource():
+            usual, others = _OF_WINDOWS, {_OF_WINDOWS}
+        case _:
+            usual, others = "count", set(FORMS) - _OF_VALUES - {"category", _OF_WINDOWS}
+    form = given or usual
+    if source is not None and form not in others:
+        raise CommandError(
+            f"--form: a source of kind '{source.kind}' takes no questions of form {form}; give one of "
+            + ", ".join(sorted(others))
+        )
+    return form
+
+
+def setting_of(form: Form, source: Source | None, facts: Facts) -> Setting:
+    """The public facts of the source, as far as plans depend on them."""
+    match source:
+        case ValuesSource():
+            steps = sensitivity_steps(source.sensitivity, source.grid)
+            return _of_values(steps, source.grid, source.neighbors)
+        case RecordsSource():
+            return Setting(neighbors=source.neighbors, contributions=source.contributions)
+        case EventsSource():
+            return _of_events(source, facts)
+        case TableSource():
+            sizes = facts.sizes or tuple(domain.size for domain in source.attributes.values())
+            # One person moves a count of people by one, however many rows of theirs count.
+            each = 1 if form == "people" else source.contribution
+            return _of_table(source.neighbors, sizes, math.prod(sizes), facts.rows, each)
+    if form == "category":
+        return Setting(neighbors="replace", contributions=facts.contributions)
+    return _of_options(form, facts)
+
+
+def _of_options(form: Form, facts: Facts) -> Setting:
+    """What is said of the source option by option."""
+    if form == _OF_WINDOWS:
+        each = sensitivity_steps(facts.sensitivity, 1.0)
+        return of_windows(each, facts.total or each, facts.universe or 1, facts.neighbors)
+    sizes = facts.sizes
+    universe = math.prod(sizes) if sizes else facts.universe
+    if form in _OF_VALUES or (form in _OF_EITHER and universe is None and facts.rows is None):
+        return _of_values(sensitivity_steps(facts.sensitivity, facts.grid), facts.grid, facts.neighbors)
+    return _of_table(facts.neighbors, sizes, universe, facts.rows)
+
+
+def _of_values(steps: int, grid: float, neighbors: Any) -> Setting:
+    return Setting(sensitivity_steps=steps, grid=grid, neighbors=neighbors, rounding=0.5 * grid)
+
+
+def _of_events(source: EventsSource, facts: Facts) -> Setting:
+    if source.total is None:
+        raise CommandError(
+            "--source: a running count needs a bound on how often a person counts in all windows; declare the source's total"
+        )
+    return of_windows(source.contribution, source.total, facts.universe or 1, source.neighbors)
+
+
+def of_windows(each: int, total: int, groups: int, neighbors: Any) -> Setting:
+    """What one person moves of so many groups' counts: of one window by ``each``, of all windows together by ``total``."""
+    people = 2 if neighbors == "replace" else 1
+    moved = Movement(each=total, together=people * total, spread=people, numbers=people * total)
+    return Setting(sensitivity_steps=each, neighbors=neighbors, universe=groups, horizon=moved)
+
+
+def _of_table(
+    neighbors: Any, sizes: tuple[int, ...], universe: int | None, rows: int | None, contribution: int = 1
+) -> Setting:
+    return Setting(
+        sensitivity_steps=contribution,
+        neighbors=neighbors,
+        universe=universe,
+        sizes=sizes,
+        rows=rows,
+        disjoint=True,
+        contribution=contribution,
+    )

@@ -1,0 +1,203 @@
+"""``sotto plan --form``: the α that is told is what answers of the form carry, or what it is instead is said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sotto import Driver
+from stream.cli.app import app
+
+ROWS = 20_000
+AGES = {"kind": "integers", "minimum": 16, "maximum": 27}
+ATTRIBUTES: dict[str, Any] = {
+    "age": AGES,
+    "sex": ["F", "M"],
+    "dose": {"kind": "integers", "minimum": -3, "maximum": 1},
+}
+QUERIES = 5
+
+
+def source(neighbors: str) -> dict[str, Any]:
+    table = {"source": "a", "kind": "table", "epsilon": 1, "path": "a.csv"}
+    return {**table, "neighbors": neighbors, "attributes": ATTRIBUTES}
+
+
+def compared(*arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(app, ["plan", *arguments, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0
+    printed: dict[str, Any] = json.loads(result.stdout)
+    return printed
+
+
+def told(neighbors: str, *arguments: str) -> dict[str, float]:
+    """The α of each mechanism that applies, at ε = 1."""
+    asked = ["--epsilon", "1", "--queries", str(QUERIES), "--source", json.dumps(source(neighbors))]
+    mechanisms = compared(*asked, *arguments)["mechanisms"]
+    return {one["mechanism"]: one["alpha"] for one in mechanisms if one["applies"]}
+
+
+def carried(neighbors: str, kind: str, query: dict[str, Any]) -> float:
+    """The α of an answer about as many rows."""
+    driver = Driver(bytes(32))
+    columns = {
+        "age": [16 + n % 12 for n in range(ROWS)],
+        "sex": ["FM"[n % 2] for n in range(ROWS)],
+        "dose": [n % 5 - 3 for n in range(ROWS)],
+    }
+    driver.register(source(neighbors), columns)
+    fields: dict[str, Any] = {"answers": QUERIES} if kind == "laplace" else {"attributes": list(ATTRIBUTES)}
+    stream = {"stream": "s", "source": "a", "epsilon": 1.0, "expected_queries": QUERIES}
+    driver.open({**stream, "mechanism": {"kind": kind, **fields}})
+    answer = driver.ask({"id": "1", "stream": "s", **query})
+    assert answer.alpha is not None
+    return float(answer.alpha)
+
+
+@pytest.mark.parametrize("kind", ["laplace", "histogram"])
+def test_where_the_number_of_rows_is_public_a_share_s_error_is_told_as_the_share_that_its_answer_carries(
+    kind: str,
+) -> None:
+    shares = told("replace", "--form", "fraction", "--rows", str(ROWS))
+    assert shares[kind] == pytest.approx(carried("replace", kind, {"where": "TRUE", "fraction": True}))
+
+
+def test_an_estimate_s_share_is_within_what_is_told() -> None:
+    shares = told("replace", "--form", "fraction", "--rows", str(ROWS))
+    counts = told("replace", "--form", "count", "--rows", str(ROWS))
+    assert shares["pmw"] == pytest.approx(counts["pmw"] / ROWS)
+    assert carried("replace", "pmw", {"where": "age < 20", "fraction": True}) <= shares["pmw"]
+
+
+@pytest.mark.parametrize("kind", ["laplace", "pmw"])
+def test_where_the_number_of_rows_is_private_a_share_carries_about_what_is_told_over_it(kind: str) -> None:
+    in_rows = told("add-remove", "--form", "fraction")[kind]
+    # The number of rows is off by less than a hundredth of them; a share of 1 has the largest error.
+    everyone, few = (
+        ROWS * carried("add-remove", kind, {"where": where, "fraction": True}) for where in ("TRUE", "age = 16")
+    )
+    assert max(everyone, few) <= 1.02 * in_rows
+    if kind == "laplace":
+        assert everyone >= 0.97 * in_rows
+
+
+def test_no_histogram_is_taken_for_shares_that_it_would_reject() -> None:
+    asked = ["--epsilon", "1", "--form", "fraction", "--queries", "100", "--sizes", "8,2"]
+    histogram = {one["mechanism"]: one for one in compared(*asked)["mechanisms"]}["histogram"]
+    assert (histogram["applies"], histogram["why"]) == (
+        False,
+        "answers no share where the number of rows is private",
+    )
+    assert compared(*asked, "--neighbors", "replace", "--rows", "1000")["choice"] == "histogram"
+
+
+def test_a_wanted_share_takes_the_epsilon_that_keeps_to_it() -> None:
+    table = ["--source", json.dumps(source("replace")), "--form", "fraction", "--rows", str(ROWS)]
+    printed = compared("--alpha", "0.01", "--queries", "100", *table)
+    least = {one["mechanism"]: one["epsilon"] for one in printed["mechanisms"] if one["applies"]}
+    assert printed["alpha_of"] == "a share of the 20,000 rows"
+    reached = compared("--epsilon", str(least["laplace"]), "--queries", "100", *table)
+    [alpha] = [one["alpha"] for one in reached["mechanisms"] if one["mechanism"] == "laplace"]
+    assert 0.0098 <= alpha <= 0.01
+    assert not any(one["vacuous"] for one in reached["mechanisms"])
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+@pytest.mark.parametrize("attribute", ["age", "dose"])
+def test_a_sum_s_error_is_told_by_the_range_of_its_attribute(attribute: str, neighbors: str) -> None:
+    sums = told(neighbors, "--form", "sum", "--attribute", attribute)
+    assert sums["laplace"] == carried(neighbors, "laplace", {"sum": attribute})
+    assert carried(neighbors, "pmw", {"sum": attribute}) <= sums["pmw"]
+    assert sums["pmw"] > 2 * told(neighbors, "--form", "count")["pmw"]
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+@pytest.mark.parametrize("attribute", ["age", "dose"])
+def test_a_mean_over_so_many_rows_carries_at_most_about_what_is_told_over_them(
+    attribute: str, neighbors: str
+) -> None:
+    means = told(neighbors, "--form", "mean", "--attribute", attribute)
+    assert ROWS * carried(neighbors, "pmw", {"mean": attribute}) <= 1.02 * means["pmw"]
+    alone = ROWS * carried(neighbors, "laplace", {"mean": attribute})
+    assert 0.45 * means["laplace"] <= alone <= 1.02 * means["laplace"]
+
+
+def test_without_an_attribute_the_error_of_sums_and_means_is_that_of_the_widest() -> None:
+    for form in ("sum", "mean"):
+        each = [told("add-remove", "--form", form, "--attribute", name) for name in ("age", "dose")]
+        assert told("add-remove", "--form", form) == {kind: max(one[kind] for one in each) for kind in each[0]}
+
+
+def test_an_estimate_for_the_worst_case_is_not_taken_for_what_it_would_reject() -> None:
+    beside = ["--epsilon", "1", "--queries", "2000", "--sizes", "8,2", "--worst-case", "--rows", "100000"]
+    for form, applies in {"sum": False, "mean": False, "groups": False, "fraction": True}.items():
+        found = {one["mechanism"]: one for one in compared(*beside, "--form", form)["mechanisms"]}
+        assert found["pmw"]["applies"] == applies, form
+
+
+@pytest.mark.parametrize(
+    ("arguments", "of"),
+    [
+        (["--form", "count", "--sizes", "8,2"], ""),
+        (["--form", "fraction", "--sizes", "8,2"], "about as much over their number, which is private"),
+        (
+            ["--form", "fraction", "--sizes", "8,2", "--neighbors", "replace"],
+            "over their number, which --rows tells",
+        ),
+        (["--form", "sum", "--sizes", "8,2"], "of a count: a sum's is as many times that as one row moves it"),
+        (["--form", "mean", "--sizes", "8,2"], "of a mean times its number of rows, in ranges of its attribute"),
+        (["--form", "sum", "--source", json.dumps(source("replace"))], "--attribute says which one is meant"),
+    ],
+)
+def test_what_an_error_is_of_is_said_where_it_is_not_an_answer_s_own(arguments: list[str], of: str) -> None:
+    asked = ["--epsilon", "1", "--queries", "3", *arguments]
+    assert of in compared(*asked)["alpha_of"]
+    assert of in CliRunner().invoke(app, ["plan", *asked]).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["--form", "fraction", "--sizes", "8,2"],
+            "--alpha: a share's error depends on the number of rows, which is private",
+        ),
+        (
+            ["--form", "fraction", "--sizes", "8,2", "--neighbors", "replace"],
+            "--alpha: a share's error depends on the number of rows; give --rows",
+        ),
+        (
+            ["--form", "sum", "--sizes", "8,2"],
+            "--alpha: a sum's error depends on the range of its attribute; give --source",
+        ),
+        (
+            ["--form", "mean", "--source", json.dumps(source("add-remove"))],
+            "--alpha: a mean's error depends on how many",
+        ),
+        (
+            ["--form", "count", "--sizes", "8,2", "--attribute", "age"],
+            "--attribute: questions of form count sum none up",
+        ),
+        (
+            ["--form", "sum", "--sizes", "8,2", "--attribute", "age"],
+            "--attribute: its range is not known; give --source",
+        ),
+        (
+            ["--form", "sum", "--attribute", "sex", "--source", json.dumps(source("add-remove"))],
+            "--attribute: 'sex' is no attribute of integers of the source, which has age, dose; give one of them",
+        ),
+        (
+            ["--form", "mean", "--source", json.dumps({**source("replace"), "attributes": {"sex": ["F", "M"]}})],
+            "--form: the source has no attribute of integers, and a mean is of one",
+        ),
+    ],
+)
+def test_an_error_that_follows_from_nothing_known_beforehand_is_refused_with_what_to_give(
+    arguments: list[str], words: str
+) -> None:
+    result = CliRunner().invoke(app, ["plan", "--alpha", "0.01", "--queries", "100", *arguments])
+    assert result.exit_code != 0
+    assert words in str(result.exception)
