@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -86,7 +86,7 @@ _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 class Choice:
     """A mechanism beside the others: its error at the wanted ε, the ε that the wanted error takes, and why it is where it is.
 
-    One that does not apply has neither.
+    One that does not apply has neither. With ``alone`` it is over the attributes that are grouped by, and answers about no others.
     """
 
     kind: str
@@ -96,6 +96,7 @@ class Choice:
     epsilon: float | None
     vacuous: bool
     why: str
+    alone: bool = False
 
     @property
     def applies(self) -> bool:
@@ -106,6 +107,7 @@ class Choice:
 def compare(wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> tuple[Choice, ...]:
     """All mechanisms, the one to take first, those that do not apply last; ``say`` is told what is planned.
 
+    One over a table's attributes stands there twice where groups of some of them are meant: over all, and over these alone.
     The least α decides at a given ε, the least ε where none is given. Of two that are within a thousandth of each other, the
     simpler is the one to take.
 
@@ -119,7 +121,7 @@ def compare(wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> tupl
     found = []
     for kind in _TAKES:
         say(kind)
-        found.append(_choice(kind, wanted))
+        found += _choices(kind, wanted)
     applying = [one for one in found if one.applies]
     least = min((_figure(one, wanted) for one in applying), default=math.inf)
     ranked = sorted(applying, key=lambda one: max(_figure(one, wanted), TIE * least))
@@ -130,6 +132,15 @@ def _figure(choice: Choice, wanted: Wanted) -> float:
     """What decides: infinite where the error that is wanted cannot be had."""
     figure = choice.alpha if wanted.epsilon is not None else choice.epsilon
     return math.inf if figure is None else figure
+
+
+def _choices(kind: str, wanted: Wanted) -> list[Choice]:
+    over_all = _choice(kind, wanted)
+    own = wanted.of_its_groups() if kind in _OVER_TABLES else None
+    if own is None:
+        return [over_all]
+    alone = replace(_choice(kind, own), alone=True)
+    return [one for one in (over_all, alone) if one.applies] or [over_all]
 
 
 def _choice(kind: str, wanted: Wanted) -> Choice:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 from schemas import MAX_CATEGORIES
@@ -59,6 +59,14 @@ class Wanted:
     def shares(self) -> bool:
         """Whether errors are told as shares of the rows, whose number is public and known."""
         return self.form == "fraction" and self.setting.rows_public and self.setting.rows is not None
+
+    def of_its_groups(self) -> Wanted | None:
+        """The same of a stream over the attributes that are grouped by alone; None where it has no others, or any may be grouped by."""
+        if self.form != "groups" or not 0 < len(self.group_by) < len(self.setting.sizes):
+            return None
+        sizes = tuple(self.setting.sizes[place] for place in self.group_by)
+        setting = replace(self.setting, sizes=sizes, universe=math.prod(sizes))
+        return replace(self, setting=setting, group_by=tuple(range(len(sizes))))
 
     def require_alpha(self) -> None:
         """PlanError where an error is wanted that follows from no public fact, or nothing is."""

@@ -78,6 +78,7 @@ def _document(wanted: Wanted, found: tuple[Choice, ...], facts: Facts) -> dict[s
         "mechanisms": [
             {
                 "mechanism": one.kind,
+                "over": facts.group_by if one.alone else None,
                 "applies": one.applies,
                 "alpha": one.alpha,
                 "epsilon": one.epsilon,
@@ -113,7 +114,7 @@ def _print(wanted: Wanted, found: tuple[Choice, ...], facts: Facts, sensitivity:
                     one.kind,
                     f"{_alpha(one)}{' (vacuous)' if one.vacuous else ''}",
                     *([_epsilon(one)] if needed else []),
-                    one.why,
+                    f"{_alone(facts)}; {one.why}" if one.alone else one.why,
                 ]
                 for one in applying
             ],
@@ -123,7 +124,7 @@ def _print(wanted: Wanted, found: tuple[Choice, ...], facts: Facts, sensitivity:
     _print_others([one for one in found if not one.applies])
     if not applying:
         raise CommandError("no mechanism answers such questions about such a source; see the reasons above")
-    _print_choice(applying[0], wanted, _what(wanted, facts), sensitivity)
+    _print_choice(applying[0], wanted, facts, sensitivity)
 
 
 def _alpha(choice: Choice) -> str:
@@ -171,14 +172,20 @@ def _what(wanted: Wanted, facts: Facts) -> str:  # noqa: PLR0911 - one for each 
             return ""
 
 
-def _print_choice(best: Choice, wanted: Wanted, what: str, sensitivity: float) -> None:
-    of = f"; {what}" if what else ""
+def _alone(facts: Facts) -> str:
+    """Over which attributes a stream is that answers about no others."""
+    return f"over the attribute{'s' * (len(facts.group_by) > 1)} {', '.join(facts.group_by)} alone"
+
+
+def _print_choice(best: Choice, wanted: Wanted, facts: Facts, sensitivity: float) -> None:
+    of = f"; {what}" if (what := _what(wanted, facts)) else ""
+    taken = f"{best.kind} {_alone(facts)}" if best.alone else best.kind
     if wanted.epsilon is None:
         console.print(
-            f"→ take {best.kind}: the least ε, {_epsilon(best)}, for an α of {wanted.alpha:g}{of}", soft_wrap=True
+            f"→ take {taken}: the least ε, {_epsilon(best)}, for an α of {wanted.alpha:g}{of}", soft_wrap=True
         )
     else:
-        console.print(f"→ take {best.kind}: the least α, {_alpha(best)}{of}", soft_wrap=True)
+        console.print(f"→ take {taken}: the least α, {_alpha(best)}{of}", soft_wrap=True)
     if not _keeps(best, wanted):
         more = "no ε is enough" if best.epsilon is None else f"that takes ε {bound(best.epsilon)}"
         console.print(f"  it does not keep to an α of {wanted.alpha:g}: {more}")
@@ -200,7 +207,8 @@ def _by_what(best: Choice) -> str:
 
 def _command(best: Choice, wanted: Wanted, sensitivity: float) -> str:
     """The command that plans the chosen mechanism by itself."""
-    setting = wanted.setting
+    own = wanted.of_its_groups() if best.alone else None
+    setting = wanted.setting if own is None else own.setting
     spec = best.spec.model_dump() if best.spec is not None else {}
     mechanism: dict[str, Any] = spec.get("mechanism", {})
     cutoff = cutoff_field(best.kind, MODELS[best.kind], standing=False)
