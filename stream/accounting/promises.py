@@ -114,11 +114,13 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
                 _promise(calibration, "each cell is within ±", "", "over all cells, however often asked", remark),
             )
         case LazyHistogram(sparsity=sparsity) | SparseProject(sparsity=sparsity):
+            worst = "for the worst table, all of its rows in one cell; each answer carries its own, which is smaller for others"
+            whole = worst if isinstance(mechanism, SparseProject) else ""
             cells = f"answer about up to {sparsity:,} cells" if sparsity > 1 else "answer about a cell"
             if isinstance(calibration, ReleaseCalibration) and calibration.noise_only:
                 remark = "each answer carries its whole error, which depends on the table"
                 return (_promise(calibration, f"the noise in each {cells} is within ±", "", asked, remark),)
-            return (_promise(calibration, f"each {cells} is within ±", "", asked),)
+            return (_promise(calibration, f"each {cells} is within ±", "", asked, whole),)
         case RunningCount(steps=steps):
             groups = calibration.groups if isinstance(calibration, RunningCountCalibration) else 1
             over = f"over all {steps:,} windows" if steps > 1 else "over the one window"

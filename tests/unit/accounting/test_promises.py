@@ -117,6 +117,25 @@ def test_what_a_stream_promises_is_what_its_answers_carry(kind: str) -> None:
         assert answer.alpha == found[-1].alpha
 
 
+def test_a_projection_of_a_public_number_of_rows_promises_for_the_worst_table_and_says_that_answers_carry_less() -> (
+    None
+):
+    driver = Driver(KEY, partitions=1)
+    driver.register({**TABLE, "neighbors": "replace"}, {name: values * 20 for name, values in ROWS.items()})
+    spec = {"stream": "s", "source": "people", "epsilon": 100.0, "expected_queries": QUERIES}
+    driver.open({**spec, "mechanism": {"kind": "sparse_project", **CASES["sparse_project"][0]}})
+    [grant] = [
+        record
+        for one in driver.records(driver.topics.ledger)
+        if isinstance(record := _ledger.validate_json(one.value or b""), GrantRecord)
+    ]
+    [promise] = promises(grant.spec, grant.calibration)
+    assert told(promise) == "each answer about up to 3 cells is within ±A over the first 40 answers"
+    assert promise.remark.startswith("for the worst table")
+    [answer] = driver.ask_many([{"id": "q", "stream": "s", "cells": CELLS}])
+    assert 0.0 < (answer.alpha or 0.0) < 0.5 * promise.alpha
+
+
 def test_what_moves_by_more_than_the_promise_speaks_of_carries_more_and_is_said_to() -> None:
     driver, grant = opened("histogram")
     [wide] = driver.ask_many([{"id": "q", "stream": "histogram", "where": "TRUE"}])
@@ -154,7 +173,7 @@ def test_every_surface_says_the_same(kind: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_plan_tells_its_promise_in_the_same_words_and_no_other_number_of_queries() -> None:
-    arguments = ["plan", "--epsilon", "1", "--mechanism", "laplace"]
+    arguments = ["plan", "--epsilon", "1", "--mechanism", "laplace", "--cutoff", "1"]
     shown = CliRunner().invoke(app, arguments, catch_exceptions=False, env={"COLUMNS": "200"}).stdout
     assert "with probability 0.95 over the first answer" in shown
     assert "1000" not in shown
