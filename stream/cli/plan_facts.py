@@ -113,6 +113,7 @@ def form_of(given: Form | None, source: Source | None) -> Form:
         raise CommandError(
             f"--form: a source of kind '{source.kind}' takes no questions of form {form}; give one of "
             + ", ".join(sorted(others))
+            + ("; --standing plans any other stream on a live topic" if isinstance(source, EventsSource) else "")
         )
     return form
 

@@ -109,7 +109,10 @@ def plan(
     ] = None,
     cutoff: Annotated[
         int | None,
-        typer.Option(help="How many charged answers: aboves, noisy answers, measurements or updates.", min=1),
+        typer.Option(
+            help="How many charged answers: aboves, noisy answers, measurements or updates. Without it mechanisms that charge each answer are planned for all --queries.",
+            min=1,
+        ),
     ] = None,
     queries: Annotated[
         int, typer.Option(help="How many queries are expected; of a running count, how many windows.", min=1)
@@ -320,9 +323,11 @@ def _mechanism(kind: str, cutoff: int | None, options: dict[str, Any]) -> Mechan
     given = {name: value for name, value in options.items() if name in known and value is not None}
     given |= {"threshold": 0.0} if "threshold" in known else {}
     given |= {"attributes": ["any"]} if "attributes" in known else {}
+    name = cutoff_field(kind, MODELS[kind], standing=False)
     if cutoff is not None:
-        name = cutoff_field(kind, MODELS[kind], standing=False)
         if name is None:
             raise CommandError(f"--cutoff: {kind} is charged once; leave it out")
         given[name] = cutoff
+    elif name == "answers":
+        given[name] = options["steps"]  # each of the expected queries is charged
     return _mechanisms.validate_python({"kind": kind, **given})

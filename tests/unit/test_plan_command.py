@@ -49,6 +49,14 @@ def test_people_see_a_table_with_the_choice_marked_and_why(kind: str) -> None:
     assert "→ the" in result.stdout
 
 
+@pytest.mark.parametrize("kind", ["laplace", "noisy_max", "exponential"])
+def test_what_charges_each_answer_is_planned_for_all_queries_unless_a_cutoff_is_given(kind: str) -> None:
+    of_queries = plan("--mechanism", kind, "--queries", "100")
+    assert of_queries["spec"]["mechanism"]["answers"] == 100
+    assert of_queries["alpha"] == plan("--mechanism", kind, "--queries", "100", "--cutoff", "100")["alpha"]
+    assert plan("--mechanism", kind, "--queries", "100", "--cutoff", "1")["alpha"] < 0.02 * of_queries["alpha"]
+
+
 def test_a_wanted_accuracy_is_turned_into_what_it_needs() -> None:
     wanted = 100.0
     found = plan("--mechanism", "above_threshold", "--cutoff", "20", "--alpha", str(wanted))

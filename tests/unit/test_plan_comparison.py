@@ -88,6 +88,13 @@ def test_a_live_topic_is_asked_for_running_counts_and_must_bound_what_people_do_
     assert "declare the source's total" in str(refused.exception)
 
 
+def test_another_stream_on_a_live_topic_is_planned_by_its_definition_and_the_error_says_so() -> None:
+    arguments = ["plan", "--epsilon", "1", "--form", "alarm", "--source", json.dumps(TOPIC)]
+    refused = CliRunner().invoke(app, arguments)
+    assert refused.exit_code != 0
+    assert "give one of running; --standing plans any other stream on a live topic" in str(refused.exception)
+
+
 def test_every_form_of_a_question_is_answered_by_some_mechanism() -> None:
     for form in FORMS:
         assert alphas(compared("--epsilon", "1", "--queries", "3", "--form", form, *SMALL)), form
