@@ -136,6 +136,18 @@ def test_an_estimate_for_the_worst_case_is_not_taken_for_what_it_would_reject() 
     for form, applies in {"sum": False, "mean": False, "groups": False, "fraction": True}.items():
         found = {one["mechanism"]: one for one in compared(*beside, "--form", form)["mechanisms"]}
         assert found["pmw"]["applies"] == applies, form
+    driver = Driver(bytes(32))
+    driver.register(source("replace"), {"age": [20] * 9, "sex": ["F"] * 9, "dose": [0] * 9})
+    mechanism = {"kind": "pmw", "attributes": ["age", "sex"], "worst_case": True, "updates": 2}
+    driver.open({"stream": "s", "source": "a", "epsilon": 1.0, "expected_queries": 5, "mechanism": mechanism})
+    asked: list[dict[str, Any]] = [
+        {"sum": "age"},
+        {"mean": "age"},
+        {"group_by": ["sex"]},
+        {"where": "TRUE", "fraction": True},
+    ]
+    answers = driver.ask_many([{"id": str(place), "stream": "s", **one} for place, one in enumerate(asked)])
+    assert [one.outcome for one in answers] == ["rejected"] * 3 + ["answer"]
 
 
 @pytest.mark.parametrize(
