@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import isfinite
+from numbers import Real
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from aiokafka.partitioner import murmur2
 
 from schemas import EventsSource, Source, moment_ms, written_moment
-from schemas.moments import MARK_HEADER, NO_MOMENT, moment_of
+from schemas.moments import END_MS, MARK_HEADER, NO_MOMENT, moment_of
 from schemas.wire import UNREADABLE
 from stream.asking.questions import Question
 from stream.errors import Invalid
@@ -21,6 +23,7 @@ LiveEvent = Mapping[str, Any] | bytes
 """An event's fields, or its bytes."""
 
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00Z")
+_MOMENTS: Final = "give seconds since 1970, ISO 8601 with a zone, or a datetime with one"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -109,14 +112,31 @@ def marks_of(source: EventsSource) -> EventsSource:
 
 
 def milliseconds_of(time: str | float | datetime) -> int:
-    """A moment in milliseconds since 1970, told in ISO 8601, as a datetime with a zone, or in seconds since 1970."""
-    if isinstance(time, datetime):
-        if time.tzinfo is None:
-            raise Invalid("time: names no zone; give the datetime one")
-        return (time - _EPOCH) // timedelta(milliseconds=1)
+    """A moment in milliseconds since 1970, told in ISO 8601, as a datetime with a zone, or in seconds since 1970.
+
+    Raises:
+        Invalid: it is none of these, or lies before 1970 or after 9999; a number too large to be of seconds is told as such.
+    """
     if isinstance(time, str):
         try:
             return moment_ms(time)
         except ValueError as error:
             raise Invalid(f"time: {error}") from None
-    return round(1000 * time)
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise Invalid("time: names no zone; give the datetime one")
+        found = (time - _EPOCH) // timedelta(milliseconds=1)
+    elif isinstance(time, bool) or not isinstance(time, Real):
+        raise Invalid(f"time: {time!r:.80} is no moment; {_MOMENTS}")
+    elif not isfinite(time):
+        raise Invalid(f"time: {time} is no moment; {_MOMENTS}")
+    elif END_MS <= 1000 * time < 1000 * END_MS:
+        raise Invalid(
+            f"time: {time} is after the year 9999 if it is in seconds since 1970; in milliseconds it is "
+            f"{written_moment(int(time))}: divide it by 1,000"
+        )
+    else:
+        found = round(1000 * time)
+    if not 0 <= found < END_MS:
+        raise Invalid(f"time: {time} is not from 1970 to 9999; {_MOMENTS}")
+    return found

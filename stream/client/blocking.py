@@ -175,7 +175,11 @@ class Client:
         self._do(AsyncClient.publish, question, events, headers=headers, **fields)
 
     def advance(self, source: str, time: str | float | datetime) -> None:
-        """Let the clock of a source reach a moment, by a mark for each partition of its topic; Invalid if it has no marks."""
+        """Let the clock of a source reach a moment, by a mark for each partition of its topic.
+
+        ``time`` is in ISO 8601, a datetime with a zone, or seconds since 1970. Invalid if it is no moment from 1970 to 9999, such as
+        milliseconds, or if the source has no marks.
+        """
         self._do(AsyncClient.advance, source, time)
 
     def flush(self) -> None:

@@ -75,7 +75,8 @@ class PublishCalls(ABC):
         driver's call it gives no answers.
 
         Raises:
-            Invalid: marks are not the source's clock; the broker's moves by itself.
+            Invalid: ``time`` is no moment from 1970 to 9999, such as milliseconds; or marks are not the source's clock, and the
+                broker's moves by itself.
         """
         moment = milliseconds_of(time)
         topic = await self._topic_of(source)

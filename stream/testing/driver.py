@@ -144,7 +144,7 @@ class Driver(Requesting, WatchCalls):
         """Let the clock of a source reach a moment: in ISO 8601, a datetime with a zone, or seconds since 1970.
 
         Where marks are its clock they are written to each partition; else the driver's own time moves on. Gives the answers of the
-        windows that this closes.
+        windows that this closes. Invalid if ``time`` is no moment from 1970 to 9999, such as milliseconds.
         """
         declared = live_source(self.budget(source).source)
         moment = milliseconds_of(time)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -232,6 +233,23 @@ def test_what_is_no_live_topic_and_no_moment_is_told() -> None:
     with pytest.raises(Unknown, match="nobody"):
         driver.advance("nobody", 0)
     assert moment_ms("2026-01-01T00:00:00Z") == 1_767_225_600_000
+
+
+def test_numbers_advance_a_clock_in_seconds_and_milliseconds_are_told_from_them() -> None:
+    driver = new_driver()
+    with pytest.raises(Invalid, match=r"^time: .*in milliseconds it is 2026-01-01T01:10:00Z: divide it by 1,000$"):
+        driver.advance("flights", 1_767_229_800_000)
+    assert not driver.advance("flights", 1_767_229_799.999)
+    assert len(driver.advance("flights", 1_767_229_800)) == 3
+
+
+@pytest.mark.parametrize(
+    "time", [None, True, float("nan"), float("inf"), -1, 1e300, b"0", datetime(1969, 12, 31, tzinfo=UTC)]
+)
+def test_what_is_no_moment_is_invalid_with_its_unit(time: Any) -> None:
+    driver = new_driver()
+    with pytest.raises(Invalid, match=r"^time: .*give seconds since 1970, ISO 8601 with a zone, or a datetime"):
+        driver.advance("flights", time)
 
 
 def test_a_question_is_published_as_ever() -> None:
