@@ -61,12 +61,17 @@ class Promise:
         return "; ".join(part for part in (told, self.remark, self.warning) if part)
 
 
-def promises(spec: StreamSpec, calibration: Calibration, extensions: Extensions = ()) -> tuple[Promise, ...]:
+def promises(
+    spec: StreamSpec, calibration: Calibration, extensions: Extensions = (), counted: str = ""
+) -> tuple[Promise, ...]:
     """What a stream promises of its accuracy, from its public definition alone.
 
-    Extensions change nothing for the charged answers that it was opened with; those that were added may fail as well.
+    Extensions change nothing for the charged answers that it was opened with; those that were added may fail as well. ``counted``
+    says how many rows of one person count, where the source bounds them (``rows_counted``); streams about people count all people.
     """
     found = _opened(spec, calibration)
+    if counted and not getattr(spec.mechanism, "people", False):
+        found = tuple(_remarked(one, counted) for one in found)
     # Where fewer answers are promised than are paid for, extensions come after all of them.
     beyond = isinstance(calibration, AnswersCalibration | SparseVectorCalibration)
     if not extensions or (beyond and calibration.expected_queries <= calibration.cutoff):
@@ -74,7 +79,7 @@ def promises(spec: StreamSpec, calibration: Calibration, extensions: Extensions 
     count, beta = charged_answers(calibration, extensions), extended_beta(calibration, extensions)
     extended = f"for its first {calibration.cutoff:,} charged answers"
     extended += f", with probability {1.0 - beta:.4g} for all {count:,}" if beta < 1.0 else f" of {count:,}"
-    return tuple(replace(one, remark="; ".join(part for part in (one.remark, extended) if part)) for one in found)
+    return tuple(_remarked(one, extended) for one in found)
 
 
 def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]:  # noqa: C901, PLR0911 - one for each mechanism
@@ -169,6 +174,10 @@ def _promise(
         remark=remark,
         warning=VACUOUS if calibration.vacuous else "",
     )
+
+
+def _remarked(promise: Promise, remark: str) -> Promise:
+    return replace(promise, remark="; ".join(part for part in (promise.remark, remark) if part))
 
 
 def _charged(calibration: Calibration) -> str:

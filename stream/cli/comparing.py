@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from schemas import ValuesSource
+from schemas import Source, ValuesSource
 from stream.accounting.choices import MODELS, Choice, compare
+from stream.accounting.counted import rows_counted
 from stream.accounting.cutoffs import cutoff_field
 from stream.accounting.inverse import promised_alpha
 from stream.accounting.promises import VACUOUS
@@ -62,17 +63,23 @@ def show_choices(form: Form | None, facts: Facts, goal: Goal, fields: Mapping[st
     with Console(stderr=True).status("planning") as progress:
         found = compare(wanted, lambda kind: progress.update(f"planning {kind}"))
     if as_json:
-        show_json(_document(wanted, found, facts))
+        show_json(_document(wanted, found, facts, _counted(form, source)))
     else:
         sensitivity = source.sensitivity if isinstance(source, ValuesSource) else facts.sensitivity
-        _print(wanted, found, facts, sensitivity)
+        _print(wanted, found, facts, sensitivity, _counted(form, source))
 
 
-def _document(wanted: Wanted, found: tuple[Choice, ...], facts: Facts) -> dict[str, Any]:
+def _counted(form: Form, source: Source | None) -> str:
+    """How many rows of one person count, where the questions are about rows."""
+    return "" if source is None or form == "people" else rows_counted(source)
+
+
+def _document(wanted: Wanted, found: tuple[Choice, ...], facts: Facts, counted: str) -> dict[str, Any]:
     asked = {name: getattr(wanted, name) for name in ("form", "queries", "epsilon", "alpha", "beta", "delta")}
     return {
         "wanted": {**asked, "group_by": facts.group_by, "attribute": facts.attribute},
         "alpha_of": _what(wanted, facts),
+        "counted": counted,
         "choice": found[0].kind if found[0].applies else None,
         "keeps": found[0].applies and _keeps(found[0], wanted),
         "mechanisms": [
@@ -96,7 +103,7 @@ def _keeps(choice: Choice, wanted: Wanted) -> bool:
     return wanted.alpha is None or (choice.alpha is not None and choice.alpha <= wanted.alpha)
 
 
-def _print(wanted: Wanted, found: tuple[Choice, ...], facts: Facts, sensitivity: float) -> None:
+def _print(wanted: Wanted, found: tuple[Choice, ...], facts: Facts, sensitivity: float, counted: str) -> None:
     applying = [one for one in found if one.applies]
     questions = f"{wanted.queries:,} questions" if wanted.queries > 1 else "1 question"
     at = [f"ε {wanted.epsilon:g}"] if wanted.epsilon is not None else []
@@ -124,7 +131,7 @@ def _print(wanted: Wanted, found: tuple[Choice, ...], facts: Facts, sensitivity:
     _print_others([one for one in found if not one.applies])
     if not applying:
         raise CommandError("no mechanism answers such questions about such a source; see the reasons above")
-    _print_choice(applying[0], wanted, facts, sensitivity)
+    _print_choice(applying[0], wanted, facts, sensitivity, counted)
 
 
 def _alpha(choice: Choice) -> str:
@@ -177,7 +184,7 @@ def _alone(facts: Facts) -> str:
     return f"over the attribute{'s' * (len(facts.group_by) > 1)} {', '.join(facts.group_by)} alone"
 
 
-def _print_choice(best: Choice, wanted: Wanted, facts: Facts, sensitivity: float) -> None:
+def _print_choice(best: Choice, wanted: Wanted, facts: Facts, sensitivity: float, counted: str) -> None:
     of = f"; {what}" if (what := _what(wanted, facts)) else ""
     taken = f"{best.kind} {_alone(facts)}" if best.alone else best.kind
     if wanted.epsilon is None:
@@ -189,6 +196,8 @@ def _print_choice(best: Choice, wanted: Wanted, facts: Facts, sensitivity: float
     if not _keeps(best, wanted):
         more = "no ε is enough" if best.epsilon is None else f"that takes ε {bound(best.epsilon)}"
         console.print(f"  it does not keep to an α of {wanted.alpha:g}: {more}")
+    if counted:
+        console.print(f"  {counted}")
     if best.vacuous:
         console.print(f"  {VACUOUS}")
     by_window = wanted.setting.horizon is not None and best.kind != "running_count"

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import typer
 from pydantic import TypeAdapter
 
-from schemas import GrantRecord, Receipt, StreamSpec, registered_as
+from schemas import GrantRecord, Receipt, Source, StreamSpec, registered_as
 from stream.accounting.charged import charged_answers
+from stream.accounting.counted import rows_counted
 from stream.asking.standing import period_of, standing_words, windows_words
 from stream.cli.documents import read_as
 from stream.cli.grants import ShownGrant, shown_grants
@@ -33,16 +34,16 @@ def open_stream(
 ) -> None:
     """Reserve a stream's cost and open it."""
     spec = read_as(TypeAdapter(StreamSpec), stream)
-    receipt, grant, period = asyncio.run(_open(spec, analyst))
+    receipt, grant, source = asyncio.run(_open(spec, analyst))
     if as_json:
         show_json(grant)
         return
     say(f"stream {spec.stream} is open at {_price(grant)} ({grant.calibration.method})")
     if grant.spec.standing is not None:
         say(standing_words(grant.spec.standing), soft_wrap=True)
-    _print_promises(grant)
+    _print_promises(grant, source)
     if receipt.windows is not None:
-        say(windows_words(receipt.windows, period), soft_wrap=True)
+        say(windows_words(receipt.windows, period_of(source)), soft_wrap=True)
 
 
 @app.command("list")
@@ -91,7 +92,7 @@ def extend(
     as_json: AsJson = False,
 ) -> None:
     """Grant a stream further charged answers; all that it has measured stays."""
-    receipt, grant = asyncio.run(_extended(source, stream, (epsilon, delta), analyst))
+    receipt, grant, of = asyncio.run(_extended(source, stream, (epsilon, delta), analyst))
     if as_json:
         show_json(receipt)
         return
@@ -99,7 +100,7 @@ def extend(
     say(
         f"stream {stream}: {receipt.answers:,} more charged answers for {amount(receipt.granted or grant.cost)}; {cutoff:,} in all"
     )
-    _print_promises(grant)
+    _print_promises(grant, of)
 
 
 @app.command("close")
@@ -117,7 +118,7 @@ def halt(source: SourceName, stream: StreamName, as_json: AsJson = False) -> Non
 @app.command("show")
 def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
     """Show a stream's grant."""
-    shown = asyncio.run(_grant(source, stream))
+    shown, of = asyncio.run(_grant(source, stream))
     grant = shown.grant
     if as_json:
         show_json(grant)
@@ -141,17 +142,17 @@ def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> Non
     )
     if grant.spec.standing is not None:
         say(standing_words(grant.spec.standing), soft_wrap=True)
-    _print_promises(grant)
+    _print_promises(grant, of)
 
 
-def _print_promises(grant: GrantRecord) -> None:
+def _print_promises(grant: GrantRecord, source: Source) -> None:
     try:
         with explained():
             from stream.accounting.promises import promises  # noqa: PLC0415  (a client may lack what it needs)
     except Missing as missing:
         say(f"what the answers promise is not worked out here: {missing}", soft_wrap=True)
         return
-    for promise in promises(grant.spec, grant.calibration, grant.extensions):
+    for promise in promises(grant.spec, grant.calibration, grant.extensions, rows_counted(source)):
         say(f"{promise}", soft_wrap=True)
 
 
@@ -169,21 +170,20 @@ def _end(how: Literal["close", "halt"], source: str, stream: str, *, as_json: bo
         say(f"stream {stream}: {'closed' if receipt.state == 'closed' else receipt.outcome}")
 
 
-async def _open(spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord, str | None]:
-    """Also the length of the periods that a standing stream has."""
+async def _open(spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord, Source]:
+    """Also the source, which says what its numbers are about."""
     async with AsyncClient() as client:
         receipt = await client.open(spec, analyst=analyst)
         grant = await client.grant(spec.source, spec.stream)
-        standing = receipt.windows is not None
-        return receipt, grant, period_of((await client.budget(spec.source)).source) if standing else None
+        return receipt, grant, (await client.budget(spec.source)).source
 
 
 async def _extended(
     source: str, stream: str, price: tuple[float, float], analyst: str | None
-) -> tuple[Receipt, GrantRecord]:
+) -> tuple[Receipt, GrantRecord, Source]:
     async with AsyncClient() as client:
         receipt = await client.extend(source, stream, *price, analyst=analyst)
-        return receipt, await client.grant(source, stream)
+        return receipt, await client.grant(source, stream), (await client.budget(source)).source
 
 
 async def _ended(how: Literal["close", "halt"], source: str, stream: str) -> Receipt:
@@ -203,7 +203,7 @@ async def _listed(source: str | None, *, every: bool) -> list[Line[ShownGrant]]:
         return [Line(line.name, one, line.period) for line, one in zip(lines, shown, strict=True)]
 
 
-async def _grant(source: str, stream: str) -> ShownGrant:
+async def _grant(source: str, stream: str) -> tuple[ShownGrant, Source]:
     async with AsyncClient() as client:
         [shown] = await shown_grants(client, [await client.grant(source, stream)])
-        return shown
+        return shown, (await client.budget(source)).source

@@ -55,6 +55,8 @@ class SourceShape(msgspec.Struct, frozen=True, gc=False):
     period: str | None = None
     period_of: str | None = None
     starts: str | None = None
+    person: str | None = None
+    contribution: int = 1
 
 
 class PeriodShape(msgspec.Struct, frozen=True, gc=False):

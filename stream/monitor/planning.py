@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from schemas import Amount, Calibration, Source, StreamSpec
 from stream.accounting.costs import stream_cost, to_amount
+from stream.accounting.counted import rows_counted
 from stream.accounting.curves import Against, curve
 from stream.accounting.cutoffs import cutoff_field
 from stream.accounting.planner import PlanError
@@ -41,7 +42,9 @@ async def plan(spec: StreamSpec, source: Source, entry: SourceEntry) -> Plan:
         cost=cost,
         left=left,
         affordable=_pays(left, cost) and entry.record.state == "open",
-        promises=[PromiseParts(**asdict(one)) for one in promises(spec, calibration)],
+        promises=[
+            PromiseParts(**asdict(one)) for one in promises(spec, calibration, counted=rows_counted(source))
+        ],
         windows=promised_windows(completed(spec, source, clock=0), source),
         period=period_of(source),
     )

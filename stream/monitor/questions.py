@@ -53,7 +53,7 @@ async def ask_statement(tables: Tables, asker: Asker | None, statement: Statemen
         charged=sum(is_charged(grant, one) for one in results),
         questions=len(results),
         answers=[plain(one) for one in results],
-        warnings=list(results.warnings),
+        warnings=list(table.warnings),
     )
 
 

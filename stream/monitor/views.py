@@ -19,6 +19,7 @@ from schemas import (
     named_from,
 )
 from schemas.wire import Codec, MalformedEventError
+from stream.accounting.counted import of_each
 from stream.accounting.promises import promises
 from stream.accounting.renewal import meaning_in_periods
 from stream.accounting.versions import KEPT_OF_A_VERSION
@@ -136,11 +137,12 @@ def source_line(tables: Tables, entry: SourceEntry) -> SourceRow:
 
 def stream_line(tables: Tables, entry: StreamEntry, now: float) -> StreamRow:
     """A stream in one line, and with its latest period if it has any."""
-    row = stream_row(entry, now)
+    row = stream_row(entry, now, _counted(tables, entry))
     if (periods := periods_of(tables.stream_lines, row.stream)) is None:
         return row
-    latest = stream_row(tables.streams[periods.latest], now)
-    return row.model_copy(update={"periods": periods, "current": latest})
+    latest = tables.streams[periods.latest]
+    current = stream_row(latest, now, _counted(tables, latest))
+    return row.model_copy(update={"periods": periods, "current": current})
 
 
 def periods_of(lines: Lines, name: str) -> Periods | None:
@@ -258,8 +260,8 @@ def dry_in(entry: StreamEntry, now: float) -> float | None:
     return left / rate.above if rate.above > 0.0 else None
 
 
-def stream_row(entry: StreamEntry, now: float) -> StreamRow:
-    """A stream in one line; only for entries that have a grant."""
+def stream_row(entry: StreamEntry, now: float, counted: str = "") -> StreamRow:
+    """A stream in one line; only for entries that have a grant. ``counted`` is how many rows of one person count, in words."""
     grant = entry.grant
     if grant is None or entry.spent is None:
         raise TypeError("a stream is shown once the ledger has its grant")
@@ -282,7 +284,7 @@ def stream_row(entry: StreamEntry, now: float) -> StreamRow:
         beta=grant.calibration.beta,
         expected_queries=grant.calibration.expected_queries,
         asked=Amount(epsilon=grant.spec.epsilon, delta=grant.spec.delta),
-        promises=_promises(entry),
+        promises=_promises(entry, counted),
         cost=grant.cost.model(),
         spent=entry.spent.model(),
         refunded=grant.refunded.model(),
@@ -303,13 +305,23 @@ def _at_refresh(entry: StreamEntry) -> Literal["continues", "closes"] | None:
     return "closes" if entry.grant.spec.mechanism.kind in KEPT_OF_A_VERSION else "continues"
 
 
-def _promises(entry: StreamEntry) -> list[PromiseParts]:
+def _counted(tables: Tables, entry: StreamEntry) -> str:
+    """How many rows of one person count in the table that a stream is about; its definition may be large, and is not read for it."""
+    of = None if entry.grant is None else tables.sources.get(entry.grant.spec.source)
+    source = None if of is None else of.record.source
+    if source is None or source.kind != "table" or source.person is None:
+        return ""
+    return of_each(source.person, source.contribution, "row")
+
+
+def _promises(entry: StreamEntry, counted: str) -> list[PromiseParts]:
     try:
         record = grant_record(entry)
     except MalformedEventError:
         # A mechanism of a later version: what it promises is not known here.
         return []
-    return [PromiseParts(**asdict(one)) for one in promises(record.spec, record.calibration, record.extensions)]
+    found = promises(record.spec, record.calibration, record.extensions, counted)
+    return [PromiseParts(**asdict(one)) for one in found]
 
 
 def grant_record(entry: StreamEntry) -> GrantRecord:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from schemas import Amount, GrantRecord
+from schemas import Amount, GrantRecord, Source
 from stream.accounting.costs import whole_left
+from stream.accounting.counted import rows_counted
 from stream.accounting.promises import promises
 from stream.simulation.measuring import Figures, Measurement, figures
 
@@ -57,11 +58,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All runs; ``rows`` is the number of rows of the public table and ``counted`` that of those which count, None for a feed.
+    """All runs, of a stream on the ``source``; ``rows`` is the number of rows of the public table and ``counted`` that of those which count, None for a feed.
 
     The ``seed`` repeats them.
     """
 
+    source: Source
     questions: int
     rows: int | None
     counted: int | None
@@ -76,7 +78,9 @@ class Report:
     @property
     def promises(self) -> tuple[str, ...]:
         """What the stream promises, in words."""
-        return tuple(map(str, promises(self.grant.spec, self.grant.calibration)))
+        return tuple(
+            map(str, promises(self.grant.spec, self.grant.calibration, counted=rows_counted(self.source)))
+        )
 
     @property
     def figures(self) -> tuple[Figures, ...]:

@@ -50,7 +50,7 @@ def simulate(
         raise SimulationError(f"source '{source.source}': it has a table; give a public one")
     exact = _Exact(source, table)
     made = tuple(_run(number, spec, source, questions, table, seed, exact) for number in range(1, runs + 1))
-    return Report(len(questions), exact.rows, exact.counted, seed, made)
+    return Report(source, len(questions), exact.rows, exact.counted, seed, made)
 
 
 class _Exact:

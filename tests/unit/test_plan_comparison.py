@@ -111,6 +111,17 @@ def test_where_people_have_several_rows_counts_of_rows_are_noisier_and_counts_of
     assert people == one
 
 
+def test_a_comparison_for_a_source_says_how_many_rows_of_one_person_count_unless_people_are_counted() -> None:
+    table = {"source": "a", "kind": "table", "neighbors": "add-remove", "epsilon": 1, "path": "a.csv"}
+    several = json.dumps({**table, "attributes": {"age": 85}, "person": "id", "contribution": 5})
+    beside = ["--epsilon", "1", "--queries", "3", "--source", several]
+    words = "of each 'id' at most 5 rows count"
+    assert words in run(*beside)
+    assert compared(*beside)["counted"] == words
+    assert words not in run(*beside, "--form", "people")
+    assert not compared(*beside, "--form", "people")["counted"]
+
+
 @pytest.mark.parametrize(
     ("kind", "form", "compared_by", "arguments"),
     [

@@ -13,11 +13,13 @@ import pytest
 from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
-from schemas import Answer, Calibration, GrantRecord, LedgerRecord, Receipt, StreamSpec
+from schemas import Answer, Calibration, GrantRecord, LedgerRecord, Receipt, Source, StreamSpec
 from sotto import Driver
+from stream.accounting.counted import rows_counted
 from stream.accounting.plans import choose
 from stream.accounting.promises import VACUOUS, Promise, promises
 from stream.accounting.setting import Setting
+from stream.asking.questions import as_source
 from stream.cli import streams as stream_commands
 from stream.cli.app import app
 from tests.privacy.service import definition_of
@@ -154,12 +156,14 @@ def test_what_moves_by_more_than_the_promise_speaks_of_carries_more_and_is_said_
 @pytest.mark.parametrize("kind", sorted(CASES))
 def test_every_surface_says_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, grant = opened(kind)
-    sentences = [str(one) for one in promises(grant.spec, grant.calibration)]
+    source = as_source({**TABLE, "person": "who", "contribution": 5})
+    sentences = [str(one) for one in promises(grant.spec, grant.calibration, counted=rows_counted(source))]
+    assert all("; of each 'who' at most 5 rows count" in sentence for sentence in sentences)
 
-    async def granted(spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord, None]:
+    async def granted(spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord, Source]:
         del spec, analyst
         told = {"request": "r", "digest": "0" * 64, "sequence": 0, "outcome": "opened"}
-        return Receipt.model_validate({**told, "source": grant.spec.source, "stream": kind}), grant, None
+        return Receipt.model_validate({**told, "source": grant.spec.source, "stream": kind}), grant, source
 
     monkeypatch.setattr(stream_commands, "_open", granted)
     receipt = CliRunner().invoke(app, ["stream", "open", grant.spec.model_dump_json()], catch_exceptions=False)
@@ -170,6 +174,21 @@ def test_every_surface_says_the_same(kind: str, monkeypatch: pytest.MonkeyPatch)
         # Figures of the one stream are named by their fields there.
         phrase = re.sub(r"up to \d+ cells", "up to `sparsity` cells", promise.before).strip(" ±")
         assert phrase in document, phrase
+
+
+@pytest.mark.parametrize(("most", "words"), [(1, "at most 1 row counts"), (5_000, "at most 5,000 rows count")])
+def test_how_many_rows_of_one_person_count_is_said_where_rows_are_counted(most: int, words: str) -> None:
+    plain, bounded = as_source(TABLE), as_source({**TABLE, "person": "who", "contribution": most})
+    of_rows = {"stream": "s", "source": "people", "epsilon": 1.0, "mechanism": {"kind": "noisy_max"}}
+    of_people = {**of_rows, "mechanism": {"kind": "noisy_max", "people": True}}
+    for document, remark in (
+        (of_rows, f"fewer candidates carry a smaller alpha; of each 'who' {words}"),
+        (of_people, "fewer candidates carry a smaller alpha"),
+    ):
+        spec = StreamSpec.model_validate(document)
+        [promise] = promises(spec, choose(spec, Setting()), counted=rows_counted(bounded))
+        assert promise.remark == remark
+    assert not rows_counted(plain)
 
 
 def test_a_plan_tells_its_promise_in_the_same_words_and_no_other_number_of_queries() -> None:

@@ -245,6 +245,24 @@ async def test_a_constant_outside_the_domain_is_told_of_questions_and_of_stateme
         assert schemas[name]["properties"]["warnings"]["items"] == {"type": "string"}
 
 
+async def test_how_many_rows_of_one_person_count_stands_beside_promises_and_statements() -> None:
+    words = "of each 'who' at most 5 rows count"
+    installation = Installation()
+    rows = pl.DataFrame({**ROWS, "who": [f"p{number // 8}" for number in range(400)]})
+    installation.driver.register({**PEOPLE, "person": "who", "contribution": 5}, rows)
+    mechanism = {"kind": "laplace", "answers": 40}
+    opened = {"stream": "counts", "source": "people", "epsilon": 1.0, "mechanism": mechanism}
+    installation.driver.open(opened)
+    installation.flow()
+    async with installation.web() as client:
+        [row] = (await get(client, "/api/streams"))["items"]
+        assert words in row["promises"][0]["remark"]
+        plan = await post(client, "/api/plan", {**opened, "stream": "new"}, VIEWER)
+        assert words in plan["promises"][0]["remark"]
+        statement = {"id": "s", "statement": "SELECT COUNT(*) FROM counts"}
+        assert (await post(client, "/api/statements", statement))["warnings"] == [words]
+
+
 async def test_rejected_and_halted_questions_are_answers_that_cost_nothing() -> None:
     installation = surveyed()
     async with installation.web() as client:

@@ -247,6 +247,23 @@ def test_what_a_stream_of_pmw_does_not_answer_is_refused_before_the_rest_is_char
     assert made.grant("patients", "s").answered == 0
 
 
+def test_a_table_of_a_statement_says_how_many_rows_of_one_person_count_unless_all_its_numbers_are_of_people() -> (
+    None
+):
+    made = Driver(bytes(32))
+    people = FRAME.with_columns(who=(pl.int_range(pl.len()) // 8).cast(pl.String))
+    made.register({**SOURCE, "person": "who", "contribution": 5}, people)
+    made.open({"stream": "s", "source": "patients", "mechanism": LAPLACE, "epsilon": 900})
+    words = ("of each 'who' at most 5 rows count",)
+    assert made.sql("SELECT COUNT(DISTINCT who) AS n, AVG(age) AS a FROM s").warnings == words
+    table = made.sql("SELECT COUNT(*) AS n FROM s")
+    assert table.warnings == words
+    assert table[0]["n"] == pytest.approx(ROWS // 8 * 5, abs=table[0]["n ±"])
+    assert words[0] in repr(table)
+    assert not made.sql("SELECT COUNT(DISTINCT who) AS n FROM s").warnings
+    assert not driver().sql("SELECT COUNT(*) FROM few").warnings
+
+
 def test_more_groups_than_any_stream_answers_are_refused_before_the_rest_is_charged() -> None:
     ages = {"kind": "integers", "minimum": 0, "maximum": 99}
     made = Driver(bytes(32))
