@@ -1,4 +1,4 @@
-"""The comparisons of a predicate with numbers, and what those outside the declared domain mean."""
+"""The comparisons of a predicate with numbers outside the declared domain, and whether that domain alone decides the whole of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 
 from schemas import Domain, Integers
+from stream.asking.outside import CHARGED
+from stream.data import PredicateError, PredicateParser
+from stream.data.errors import one_line
+from stream.data.expressions import Constant
 
 _DIALECT: Final = Dialect.get_or_raise("postgres")  # as workers read predicates
+
+_SHOWN: Final = 120
 
 _WORDS: Final = frozenset({TokenType.AND, TokenType.OR, TokenType.NOT, TokenType.IN, TokenType.BETWEEN})
 
@@ -27,7 +33,34 @@ _SIGNS: Final[dict[type[exp.Expr], tuple[str, str]]] = {
 
 
 def lines_of(text: str, attributes: Mapping[str, Domain]) -> list[str]:
-    """One line for each comparison that no row, or every row, passes; none for a text that cannot be read."""
+    """One line for each comparison with a number that no row, or every row, passes, and one where the whole text is so; none for a
+    text that cannot be read.
+
+    A text is told to be decided where its normal form is (``stream.data.expressions``): a conjunction whose comparisons of one attribute
+    exclude each other, say. TRUE alone is what one writes to mean every row.
+    """
+    lines = list(_outside(text, attributes))
+    rows = _decided(text, attributes)
+    # A comparison that says as much says why.
+    if rows is not None and not any(f" holds for {rows};" in line for line in lines):
+        lines.append(
+            f"where: {one_line(text, _SHOWN)} holds for {rows}: the declared domains alone decide it; {CHARGED}"
+        )
+    return lines
+
+
+def _decided(text: str, attributes: Mapping[str, Domain]) -> str | None:
+    """Which rows pass whatever the table holds; None where that depends on it."""
+    try:
+        predicate = PredicateParser(attributes).parse(text)
+    except PredicateError:
+        return None
+    if not isinstance(predicate, Constant) or text.strip().upper() == "TRUE":
+        return None
+    return "every row" if predicate.holds else "no row"
+
+
+def _outside(text: str, attributes: Mapping[str, Domain]) -> Iterator[str]:
     folded: dict[str, list[str]] = {}
     for name in attributes:
         folded.setdefault(name.casefold(), []).append(name)
@@ -41,17 +74,15 @@ def lines_of(text: str, attributes: Mapping[str, Domain]) -> list[str]:
         [tree] = _DIALECT.parser().parse_into(exp.Condition, tokens, text)
         comparisons = [(*one, Decimal(one[-1])) for one in _comparisons(tree)] if tree is not None else []
     except Exception:  # noqa: BLE001 - a text that cannot be read is the worker's to refuse
-        return []
-    lines = []
+        return
     for attribute, sign, constant, number in comparisons:
         declared = find(attribute)
         domain = None if declared is None else attributes[declared]
         if isinstance(domain, Integers) and (rows := _rows(domain, sign, number)):
-            lines.append(
+            yield (
                 f"where: {declared} {sign} {constant} holds for {rows}; '{declared}' is declared as whole numbers "
                 f"from {domain.minimum} to {domain.maximum}"
             )
-    return lines
 
 
 def _as_name(token: Token, text: str, declared: bool) -> Token:

@@ -1,9 +1,12 @@
-"""Constants of a predicate that lie outside the declared domain: allowed, answered as written, and hardly ever meant.
+"""What the declared domain decides of a question by itself: allowed, answered as written, charged, and hardly ever meant.
 
 What is told follows from the question and the public definition of its source alone.
 """
 
 from __future__ import annotations
+
+import re
+from typing import Final
 
 from schemas import Query, Source, TableSource
 
@@ -16,25 +19,40 @@ def predicates_of(query: Query) -> tuple[str, ...]:
 
 
 def needs_domain(query: Query) -> bool:
-    """Whether the declared domain may have more to say of the answer: its groups' names, or that a number lies outside."""
-    return query.group_by is not None or any(_has_number(text) for text in predicates_of(query))
+    """Whether the declared domain may have more to say of the answer: its groups' names, or that it decides a part of it."""
+    return (
+        query.group_by is not None or _has_one_candidate(query) or any(map(_may_be_decided, predicates_of(query)))
+    )
 
 
 def outside(source: Source, query: Query) -> tuple[str, ...]:
-    """One line for each comparison that no row, or every row, passes since its constant is no value of the attribute.
+    """One line for each comparison that no row, or every row, passes since its constant is no value of the attribute, for each
+    predicate that is so as a whole, and for a choice from one candidate.
 
     Other constants that a domain does not hold, such as categories, are refused by workers. A text that is no predicate
     gives no line: its refusal says what is wrong.
     """
-    if not isinstance(source, TableSource):
-        return ()
-    texts = [text for text in predicates_of(query) if _has_number(text)]
-    if not texts:
-        return ()
-    from stream.asking.constants import lines_of  # noqa: PLC0415  (a parser that who has no such question does not wait for)
+    lines = [_ONE_CANDIDATE] if _has_one_candidate(query) else []
+    texts = [text for text in predicates_of(query) if _may_be_decided(text)]
+    if texts and isinstance(source, TableSource):
+        from stream.asking.constants import lines_of  # noqa: PLC0415  (a parser that who has no such question does not wait for)
 
-    return tuple(dict.fromkeys(line for text in texts for line in lines_of(text, source.attributes)))
+        lines += [line for text in texts for line in lines_of(text, source.attributes)]
+    return tuple(dict.fromkeys(lines))
 
 
-def _has_number(text: str) -> bool:
-    return any(sign.isdigit() for sign in text)
+CHARGED: Final = "an answer is charged as any other"
+"""What is said beside what is known before it is asked."""
+
+_ONE_CANDIDATE: Final = f"candidates: there is one, so that the choice is known; {CHARGED}"
+
+_part_that_decides = re.compile(r"\d|\b(?:and|or|in|false)\b", re.IGNORECASE)
+
+
+def _has_one_candidate(query: Query) -> bool:
+    return query.candidates is not None and len(query.candidates) == 1
+
+
+def _may_be_decided(text: str) -> bool:
+    """Whether the domain may decide a predicate: one comparison with a category alone cuts it in two."""
+    return _part_that_decides.search(text) is not None

@@ -53,7 +53,7 @@ class Result(Framed, Answer):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Each constant of the question that lies outside the declared domain, and that it holds for every row or none.
+        """What the declared domain decides by itself: a constant outside it, a predicate of every row or none, one candidate.
 
         A public fact: it follows from the question and the source's definition alone, and changes neither answer nor charge.
         None where the ledger, which has the definition, may not be read.
@@ -139,8 +139,10 @@ class Results(Framed, Sequence[Result]):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The warnings of all results, each once."""
-        return tuple(dict.fromkeys(line for result in self._results for line in result.warnings))
+        """The warnings of all results, each once; of many the first, and how many more there are."""
+        lines = tuple(dict.fromkeys(line for result in self._results for line in result.warnings))
+        more = len(lines) - shown.MAX_LINES
+        return lines if more <= 0 else (*lines[: shown.MAX_LINES], f"and {more:,} more of such kinds")
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of all results, one after the other."""
