@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from operator import eq
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import (
     BaseModel,
@@ -32,6 +32,36 @@ MAX_ANSWER_BYTES = 256 * 1024
 
 MAX_MAGNITUDE = 1e15
 """Largest absolute value of any public number on the wire: doubles below it still resolve 1/8."""
+
+
+_WORDS_OF_PATTERNS: Final[dict[str, str]] = {}
+
+
+def matching(
+    pattern: str, words: str, *, min_length: int | None = None, max_length: int | None = None
+) -> StringConstraints:
+    """The constraint that a text has a pattern; ``words`` say to whoever gave another what to give."""
+    _WORDS_OF_PATTERNS[pattern] = words
+    return StringConstraints(min_length=min_length, max_length=max_length, pattern=pattern)
+
+
+def words_of_pattern(pattern: str) -> str | None:
+    """What to give for a text with this pattern; None if nobody has said."""
+    return _WORDS_OF_PATTERNS.get(pattern)
+
+
+class OneOf:
+    """Marks a union of forms that nothing tells apart: whoever gives none of them is told all there are, in ``words``."""
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The union's schema with that error."""
+        schema = handler(source)
+        if schema["type"] != "union":
+            raise TypeError("mark a union of several forms")
+        return {**schema, "custom_error_type": "form_unknown", "custom_error_message": self._words}
 
 
 class ByKind:
@@ -79,7 +109,12 @@ class SparingEvent(Event):
 
 Identifier = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+\-]*$"),
+    matching(
+        r"^[A-Za-z0-9][A-Za-z0-9._:/@+\-]*$",
+        "a name has letters from A to Z and a to z, digits and . _ : / @ + - alone, and begins with a letter or a digit; give one, as ward-7",
+        min_length=1,
+        max_length=128,
+    ),
 ]
 """A source's or a stream's name: it becomes a Kafka key, part of a file name and a log field."""
 
@@ -110,7 +145,9 @@ Count = Annotated[int, Field(ge=0, le=2**62)]
 Milliseconds = Annotated[int, Field(ge=0, le=2**62)]
 """A time as Kafka has it: milliseconds since 1970 in UTC."""
 
-Renewal = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,3}[dh]$")]
+Renewal = Annotated[
+    str, matching(r"^[1-9][0-9]{0,3}[dh]$", "give a whole number of days or hours, at most 9999, as 30d or 12h")
+]
 """How long a period of a budget that renews is: so many days or hours, as in ``30d``."""
 
 Analysts = Annotated[tuple[Identifier, ...], Field(max_length=1000, strict=False)]
@@ -120,10 +157,12 @@ Surplus = Annotated[int, Field(ge=-(2**62), le=2**62)]
 """What charged answers have cost beyond one ordinary charge each, in 2⁻²⁰ths of one: below 0 where questions with an ``alpha``
 were charged less."""
 
-Incarnation = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+Incarnation = Annotated[str, matching(r"^[0-9a-f]{32}$", "give 32 hexadecimal digits, letters small")]
 """128 random bits in hexadecimal, minted when a stream is opened: a name used again is another stream."""
 
-Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+_DIGEST: Final = matching(r"^[0-9a-f]{64}$", "give 64 hexadecimal digits, letters small")
+
+Fingerprint = Annotated[str, _DIGEST]
 """A table's fingerprint: a keyed digest of a table's rows and schema; without the key it tells nothing about them."""
 
 FIRST_VERSION = 1
@@ -131,10 +170,10 @@ FIRST_VERSION = 1
 Version = Annotated[int, Field(ge=FIRST_VERSION, le=2**31)]
 """Which version of a source's data: the first is what was registered, each refresh makes another."""
 
-Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Digest = Annotated[str, _DIGEST]
 """A 256-bit digest in hexadecimal."""
 
-KeyId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+KeyId = Annotated[str, matching(r"^[0-9a-f]{16}$", "give 16 hexadecimal digits, letters small")]
 """The public name of a noise key."""
 
 

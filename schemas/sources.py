@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from schemas.base import ByKind, Delta, Epsilon, Event, Identifier, Number, Renewal, SparingEvent
+from schemas.base import ByKind, Delta, Epsilon, Event, Identifier, Number, Renewal, SparingEvent, matching
 from schemas.places import Address
 from schemas.windows import Moment, Span, moment_ms, span_ms, written_moment
 
@@ -215,9 +215,23 @@ class TableSource(_Source):
         return self
 
 
-TopicName = Annotated[str, StringConstraints(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._\-]+$")]
+TopicName = Annotated[
+    str,
+    matching(
+        r"^[A-Za-z0-9._\-]+$",
+        "a topic's name has letters from A to Z and a to z, digits and . _ - alone; give one, as ops.departures",
+        min_length=1,
+        max_length=249,
+    ),
+]
 FieldPath = Annotated[
-    str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^.\x00-\x1f]+(\.[^.\x00-\x1f]+){0,7}$")
+    str,
+    matching(
+        r"^[^.\x00-\x1f]+(\.[^.\x00-\x1f]+){0,7}$",
+        "give the field's name or, for a nested one, up to 8 names with dots between them, as user.id",
+        min_length=1,
+        max_length=256,
+    ),
 ]
 """Where a field stands in a JSON event: its name or, for a nested one, the names on the way to it, as in ``user.id``."""
 

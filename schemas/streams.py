@@ -14,6 +14,7 @@ from schemas.base import (
     Identifier,
     Incarnation,
     KeyId,
+    OneOf,
     Probability,
     SparingEvent,
 )
@@ -44,7 +45,10 @@ class StandingQuery(SparingEvent):
     wire_omits: ClassVar[frozenset[str]] = frozenset({"count", "where", "by", "lateness", "begins"})
 
     window: Windows
-    count: Literal["events", "people"] | SumOf = "events"
+    count: Annotated[
+        Literal["events", "people"] | SumOf,
+        OneOf("give 'events', 'people', or {\"sum\": NAME} with the name of an attribute, as text"),
+    ] = "events"
     where: Where | None = None
     by: Annotated[tuple[AttributeName, ...], Field(max_length=8, strict=False)] = ()
     lateness: Span = "0s"

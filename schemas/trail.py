@@ -8,14 +8,26 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
-from schemas.base import Amount, Analysts, ByKind, Count, Digest, Event, EventId, Identifier, Reason, SparingEvent
+from schemas.base import (
+    Amount,
+    Analysts,
+    ByKind,
+    Count,
+    Digest,
+    Event,
+    EventId,
+    Identifier,
+    Reason,
+    SparingEvent,
+    matching,
+)
 
 BEFORE_THE_FIRST = "0" * 64
 """What the first entry has in place of the digest of one before it."""
 
-Word = Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,64}$")]
+Word = Annotated[str, matching(r"^[a-z_]{1,64}$", "give 1 to 64 small letters and _")]
 """A word of an open list."""
 
 

@@ -16,9 +16,9 @@ import annotated_types
 import msgspec
 from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import from_json
+from pydantic_core import ErrorDetails, from_json
 
-from schemas.base import KIND_ERROR, Event
+from schemas.base import KIND_ERROR, Event, words_of_pattern
 from schemas.repeats import REPEATED, repeats_a_field
 
 Steps = tuple[int | str, ...]
@@ -194,15 +194,39 @@ def describe_at(error: ValidationError, place_of: Callable[[Steps], list[str]], 
     faults = [one for one in faults if one["type"] != "too_short" or one["loc"] not in at_fault]
     for detail in faults[:MOST_FAULTS]:
         steps = place_of(detail["loc"])
-        known = "unknown field; remove it" if detail["type"] == "extra_forbidden" else detail["msg"]
         if detail["type"] == KIND_ERROR:
             steps.append("kind")
         place = ".".join(steps) or whole
         # What a rule of the contract says is a sentence of its own, before which pydantic sets its own words.
-        reason = known.removeprefix("Value error, ")[:200]
+        reason = _told(detail).removeprefix("Value error, ")[:200]
         parts.append(f"{place[:80]}: {reason}" if place else reason)
     more = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
     return "; ".join(parts)[: MAX_DESCRIPTION - len(more)] + more
+
+
+_FORMS: Final = {
+    "tuple_type": "is no list; give one, in brackets",
+    "dict_type": "is no object; give one with its fields, in braces",
+    "model_type": "is no object; give one with its fields, in braces",
+    "model_attributes_type": "is no object; give one with its fields, in braces",
+}
+"""What to give where a value has the form of another."""
+
+_ALIKE: Final = {"cutoff": "answers", "answers": "cutoff"}
+"""How many charged answers a mechanism gives is called by either name, and never by both."""
+
+
+def _told(detail: ErrorDetails) -> str:
+    """What is wrong and what to do, where pydantic's own words are of Python or of patterns."""
+    kind, loc = detail["type"], detail["loc"]
+    if kind == "extra_forbidden":
+        other = _ALIKE.get(str(loc[-1]))
+        if other is not None and len(loc) > 1 and other in _fields_of_mechanisms().get(str(loc[-2]), ()):
+            return f"unknown field; give '{other}' in its place"
+        return "unknown field; remove it"
+    if kind == "string_pattern_mismatch":
+        return words_of_pattern(detail["ctx"]["pattern"]) or detail["msg"]
+    return _FORMS.get(kind, detail["msg"])
 
 
 class _Place:
@@ -233,6 +257,18 @@ def models() -> list[type[Event]]:
     for one in found:
         found += one.__subclasses__()
     return found
+
+
+@cache
+def _fields_of_mechanisms() -> dict[str, frozenset[str]]:
+    """The names of the fields of each model that ``kind`` tells from others."""
+    return {
+        kind: frozenset(model.model_fields)
+        for model in models()
+        if "kind" in model.model_fields
+        for kind in get_args(model.model_fields["kind"].annotation)
+        if kind != "histogram"  # over a table it is charged once, and has neither
+    }
 
 
 @cache

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 from aiokafka.errors import KafkaError
 
-from schemas import Source, TableSource
+from schemas import EventsSource, Source, TableSource
 from stream.cli.output import CommandError
 from stream.client import AsyncClient
 from stream.data import UnreadableError, adult
@@ -31,7 +31,8 @@ def public_data(
 ) -> tuple[pl.DataFrame | None, str]:
     """The public table that stands in for the source's own, and what it is in words."""
     if not isinstance(source, TableSource):
-        if table is not None or rows is not None:
+        # A live topic has neither: that its streams cannot be simulated is said where they would be run.
+        if not isinstance(source, EventsSource) and (table is not None or rows is not None):
             raise SimulationError("--table, --synthetic: the source has no table; its questions carry the values")
         return None, "the values in the questions, taken for public"
     if table is not None and rows is not None:

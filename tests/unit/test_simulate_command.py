@@ -102,6 +102,22 @@ def test_a_seed_repeats_rows_and_noise_and_is_told_where_none_was_given() -> Non
     assert other["runs"][0]["errors"] != first["runs"][0]["errors"]
 
 
+@pytest.mark.parametrize("table", [(), ("--table", "public.csv"), ("--synthetic", "10")])
+def test_a_live_topic_is_told_to_have_no_simulation_whatever_table_is_given(table: tuple[str, ...]) -> None:
+    live = {
+        "source": STREAM["source"],
+        "kind": "events",
+        "topic": "ops.visits",
+        "neighbors": "add-remove",
+        "epsilon": 4.0,
+        "person": "who",
+        "time": "at",
+        "attributes": {"age": 100},
+    }
+    Path("live.json").write_text(json.dumps(live))
+    assert "windows ask standing streams, and no file of questions" in refused(*table, source="live.json")
+
+
 def test_a_public_file_stands_in_for_the_source_s_own() -> None:
     found = told("--table", "public.csv")
     assert found["rows"] == 50

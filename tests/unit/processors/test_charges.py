@@ -77,7 +77,7 @@ def test_an_exhausted_stream_is_told_to_halt_and_recorded() -> None:
         (b"{", b"malformed", "Invalid JSON"),
         (None, b"malformed", "has no value"),
         (charge("nobody", "0" * 32), b"refused", "stream 'nobody' is not open"),
-        (charge("alarms", "0"), b"malformed", "incarnation: String should match pattern"),
+        (charge("alarms", "0"), b"malformed", "incarnation: give 32 hexadecimal digits"),
         (charge("alarms", "0" * 32, tops=-1), b"malformed", "tops: Input should be greater"),
     ],
 )

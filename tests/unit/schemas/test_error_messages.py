@@ -11,8 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Control, LedgerRecord, Query, Request, Source
-from schemas.wire import MAX_DESCRIPTION, Codec, MalformedEventError, describe
+from schemas import (
+    MAX_DEFINITION_BYTES,
+    MAX_EVENT_BYTES,
+    Control,
+    LedgerRecord,
+    Query,
+    Request,
+    Source,
+    StreamSpec,
+)
+from schemas.base import words_of_pattern
+from schemas.wire import MAX_DESCRIPTION, Codec, MalformedEventError, describe, models
 from tests.unit.schemas.json_events import mutilated
 
 query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
@@ -134,8 +144,17 @@ TABLE: dict[str, Any] = {
     ("source", "change", "words"),
     [
         (VALUES, {"kind": "feed"}, "kind"),
-        (VALUES, {"source": "two words"}, "source: String should match pattern"),
-        (VALUES, {"source": "line\n"}, "source: String should match pattern"),
+        (
+            VALUES,
+            {"source": "two words"},
+            "source: a name has letters from A to Z and a to z, digits and . _ : / @ + - alone",
+        ),
+        (VALUES, {"source": "line\n"}, "source: a name has letters"),
+        (
+            VALUES,
+            {"renews": "1 month"},
+            "renews: give a whole number of days or hours, at most 9999, as 30d or 12h",
+        ),
         (VALUES, {"source": "a" * 129}, "source: String should have at most 128"),
         (VALUES, {"neighbors": "swap"}, "neighbors: Input should be 'add-remove' or 'replace'"),
         (VALUES, {"epsilon": 0.0}, "epsilon: Input should be greater than or equal to"),
@@ -209,7 +228,7 @@ STREAM: dict[str, Any] = {
         ),
         (
             {"kind": "open", "request": "1", "stream": {**STREAM, "stream": "a b"}},
-            "open.stream.stream: String should",
+            "open.stream.stream: a name has letters",
         ),
         (
             {"kind": "open", "request": "1", "stream": {**STREAM, "beta": 1}},
@@ -254,6 +273,52 @@ def test_a_refused_request_says_which_field_and_why(request_fields: dict[str, An
 @pytest.mark.parametrize("model", [Request, Control, LedgerRecord])
 def test_bytes_that_are_no_json_are_refused_by_every_codec(model: Any) -> None:
     assert "Invalid JSON" in message_of(Codec(model, limit=100), b"\xff")
+
+
+STANDING: dict[str, Any] = {"window": {"size": "1h"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"mechanism": {"kind": "laplace", "cutoff": 9}}, "mechanism.laplace.cutoff: unknown field; give 'answers' in its place"),
+        (
+            {"mechanism": {"kind": "above_threshold", "threshold": 1, "answers": 9}},
+            "mechanism.above_threshold.answers: unknown field; give 'cutoff' in its place",
+        ),
+        (
+            {"mechanism": {"kind": "histogram", "attributes": ["a"], "cutoff": 9}},
+            "mechanism.histogram.cutoff: unknown field; remove it",
+        ),
+        ({"mechanism": {"kind": "histogram", "attributes": "a"}}, "mechanism.histogram.attributes: is no list; give one, in brackets"),
+        ({"mechanism": "laplace"}, "mechanism: is no object; give one with its fields, in braces"),
+        ({"standing": {**STANDING, "window": "1h"}}, "standing.window: is no object; give one with its fields, in braces"),
+        *(
+            ({"standing": {**STANDING, "count": count}}, "standing.count: give 'events', 'people', or {\"sum\": NAME} with the name of an attribute, as text")
+            for count in ("flights", {"mean": "delay"}, {"sum": 3}, None)
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_stream_is_one_sentence_without_words_of_python(
+    change: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValidationError) as refused:
+        StreamSpec.model_validate({**STREAM, **change})
+    assert describe(refused.value) == words
+
+
+@pytest.mark.parametrize("field", ["group_by", "terms", "candidates", "cells", "values"])
+def test_a_text_in_place_of_a_list_is_told_as_such(field: str) -> None:
+    told = message_of(query_codec, json.dumps({"id": "a", "stream": "s", field: "sex"}).encode())
+    assert told == f"{field}: is no list; give one, in brackets"
+
+
+def test_whoever_gives_a_text_that_has_not_the_form_of_a_field_reads_no_pattern() -> None:
+    for model in models():
+        for name, field in model.model_fields.items():
+            for one in field.metadata:
+                pattern = getattr(one, "pattern", None)
+                assert pattern is None or words_of_pattern(pattern), f"{model.__name__}.{name}"
 
 
 def test_a_rule_of_the_contract_is_told_in_its_own_words() -> None:
