@@ -71,6 +71,17 @@ def rates_of(calibration: SparseVectorCalibration) -> tuple[float, float]:
     return calibration.epsilon_threshold / calibration.sensitivity_steps, calibration.epsilon_query / width
 
 
+def lean_of(calibration: SparseVectorCalibration) -> float:
+    """By how much the ``gap`` of a value far above the threshold is too low on average: s + Eρ − Eν, 0 for two-sided noise.
+
+    A public constant (``docs/numeric-sparse.md``, Accuracy). α bounds the error with it in.
+    """
+    if calibration.noise != "one_sided":
+        return calibration.shift * calibration.grid
+    threshold, query = (1.0 / math.expm1(rate) for rate in rates_of(calibration))
+    return (calibration.shift + threshold - query) * calibration.grid
+
+
 def layout_of(calibration: SparseVectorCalibration, answer_ratio: float = 1.0) -> Layout:
     """The accuracy view of a calibration, for the number of queries it was planned for."""
     threshold_rate, query_rate = rates_of(calibration)

@@ -31,6 +31,7 @@ from schemas import (
     StreamSpec,
 )
 from schemas.queries import MAX_CANDIDATES
+from stream.accounting.accuracy import lean_of
 from stream.accounting.answers import promised_answers
 from stream.accounting.charged import charged_answers, extended_beta
 from stream.figures import bound
@@ -94,8 +95,19 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
             )
             if not isinstance(calibration, SparseVectorCalibration) or calibration.numbers == "none":
                 return (decided,)
+            lean = lean_of(calibration) if calibration.numbers == "gap" else 0.0
+            remark = (
+                f"of values far above the threshold they are {bound(lean, grouped=True)} too low on average"
+                if lean > 0.0
+                else ""
+            )
             number = _promise(
-                calibration, "each number beside an 'above' is within ±", "", asked, alpha=calibration.answer_alpha
+                calibration,
+                "each number beside an 'above' is within ±",
+                "",
+                asked,
+                remark,
+                calibration.answer_alpha,
             )
             return decided, number
         case Laplace(dimensions=dimensions):

@@ -13,8 +13,18 @@ import pytest
 from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
-from schemas import Answer, Calibration, GrantRecord, LedgerRecord, Receipt, Source, StreamSpec
+from schemas import (
+    Answer,
+    Calibration,
+    GrantRecord,
+    LedgerRecord,
+    Receipt,
+    Source,
+    SparseVectorCalibration,
+    StreamSpec,
+)
 from sotto import Driver
+from stream.accounting.accuracy import lean_of
 from stream.accounting.counted import rows_counted
 from stream.accounting.plans import choose
 from stream.accounting.promises import VACUOUS, Promise, promises
@@ -22,6 +32,7 @@ from stream.accounting.setting import Setting
 from stream.asking.questions import as_source
 from stream.cli import streams as stream_commands
 from stream.cli.app import app
+from stream.figures import bound
 from tests.privacy.service import definition_of
 
 _ledger: TypeAdapter[LedgerRecord] = TypeAdapter(LedgerRecord)
@@ -174,6 +185,29 @@ def test_every_surface_says_the_same(kind: str, monkeypatch: pytest.MonkeyPatch)
         # Figures of the one stream are named by their fields there.
         phrase = re.sub(r"up to \d+ cells", "up to `sparsity` cells", promise.before).strip(" ±")
         assert phrase in document, phrase
+
+
+def test_by_how_much_gaps_of_values_far_above_the_threshold_are_low_is_said_and_is_so() -> None:
+    driver = Driver(KEY, partitions=1)
+    driver.register({**TABLE, "epsilon": 1000.0}, ROWS)
+    errors: list[float] = []
+    for number in range(40):
+        mechanism = {"kind": "numeric_sparse", "threshold": -1e6, "cutoff": 5, "monotone": True, "numbers": "gap"}
+        spec = {"stream": f"s{number}", "source": "people", "epsilon": 1.0, "mechanism": mechanism}
+        driver.open({**spec, "expected_queries": 1000})
+        answers = driver.ask_many(
+            [{"id": f"{one}", "stream": f"s{number}", "where": "age < 50"} for one in range(5)]
+        )
+        errors += [(answer.estimate or 0.0) - 100.0 for answer in answers]
+    grant = driver.grant("people", "s0")
+    assert isinstance(grant.calibration, SparseVectorCalibration)
+    lean = lean_of(grant.calibration)
+    assert lean > 0.4 * grant.calibration.answer_alpha
+    assert sum(errors) / len(errors) == pytest.approx(-lean, rel=0.2)
+    remark = promises(grant.spec, grant.calibration)[-1].remark
+    assert remark == f"of values far above the threshold they are {bound(lean)} too low on average"
+    _, fresh = opened("numeric_sparse")
+    assert not promises(fresh.spec, fresh.calibration)[-1].remark
 
 
 @pytest.mark.parametrize(("most", "words"), [(1, "at most 1 row counts"), (5_000, "at most 5,000 rows count")])
