@@ -183,7 +183,8 @@ def ratio_interval(
 ) -> tuple[float, float]:
     """A quotient and its α from two noisy numbers, each given with its own α; ``bounds`` is the quotient's public range.
 
-    The true quotient is within α of the estimate whenever both numbers are within theirs. The two share one answer's ε0
+    The true quotient is within α of the estimate whenever both numbers are within theirs. Where these leave the whole range open, and
+    their own quotient is none of it, the estimate is the middle of the range, with half of it for α. The two share one answer's ε0
     half and half: their α is that of ``alpha_for`` at twice the number's own sensitivity and two values.
     """
     low, high = bounds
@@ -198,7 +199,9 @@ def ratio_interval(
         # An interval beside the range says that one of the numbers is off by more than its α: nothing but the range is sure.
         if min(corners) <= high and max(corners) >= low:
             least, most = max(min(corners), low), min(max(corners), high)
-    plain = top / bottom if bottom > 0.0 else 0.5 * (low + high)
+    plain = top / bottom if bottom > 0.0 else low
+    if (least, most) == (low, high) and not low < plain < high:
+        plain = 0.5 * (low + high)
     estimate = min(max(plain, least), most)
     return estimate, max(most - estimate, estimate - least)
 

@@ -202,3 +202,15 @@ def test_a_quotient_stays_in_its_public_range_whatever_the_noise(
 def test_a_denominator_that_may_be_zero_leaves_the_whole_range_open() -> None:
     estimate, alpha = ratio_interval((1.0, 2.0), (-1.0, 5.0), (10.0, 20.0))
     assert (estimate, alpha) == (15.0, 5.0)
+
+
+@pytest.mark.parametrize("top", [-30.0, 0.0, 84.0, 300.0])
+def test_a_quotient_that_lies_beside_a_range_of_which_nothing_is_known_is_told_as_its_middle(top: float) -> None:
+    assert ratio_interval((top, 900.0), (1.0, 20.0), (0.0, 84.0)) == (42.0, 42.0)
+
+
+def test_a_quotient_within_a_range_of_which_nothing_is_sure_stays_and_one_that_is_known_is_cut_to_its_end() -> (
+    None
+):
+    assert ratio_interval((30.0, 900.0), (1.0, 20.0), (0.0, 84.0)) == (30.0, 54.0)
+    assert ratio_interval((-1.0, 2.0), (10.0, 5.0), (0.0, 84.0)) == (0.0, 0.2)
