@@ -17,6 +17,7 @@ from aiokafka.errors import (
     UnknownMemberIdError,
 )
 
+from stream.kafka.looking import only_looking
 from stream.kafka.names import alerts_group
 from stream.kafka.refused_times import refused_session
 from stream.kafka.security import connection
@@ -76,6 +77,7 @@ class Follower(ConsumerRebalanceListener):  # type: ignore[misc]
             fetch_max_bytes=settings.fetch_bytes,
             fetch_max_wait_ms=100,
         )
+        only_looking(consumer._client)  # noqa: SLF001
         consumer.subscribe([self._topic], listener=self)
         self._consumer, self._fresh = consumer, set()
         try:

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaTimeoutError
 
+from stream.kafka.looking import only_looking
 from stream.kafka.security import connection
 from stream.processors.base import Headers
 from stream.settings import Settings
@@ -39,6 +40,7 @@ class Sender:
         producer = AIOKafkaProducer(
             **connection(settings), enable_idempotence=True, linger_ms=2, max_batch_size=256 * 1024
         )
+        only_looking(producer.client)
         try:
             await producer.start()
         except BaseException:

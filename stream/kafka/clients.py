@@ -8,7 +8,8 @@ from typing import Any, Protocol, Self
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 
-from stream.kafka import batches, connections, instances, pacing
+from stream.kafka import batches, instances, pacing
+from stream.kafka.looking import only_looking
 from stream.kafka.observers import GroupObserver
 from stream.kafka.transactional import TransactionalProducer
 
@@ -81,7 +82,11 @@ class Clients:
 
 
 class _Consumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
-    """aiokafka's consumer, and how its group's coordinator knows it."""
+    """aiokafka's consumer, which makes no topics, and how its group's coordinator knows it."""
+
+    def __init__(self, *topics: str, **options: Any) -> None:
+        super().__init__(*topics, **options)
+        only_looking(self._client)
 
     @property
     def member_id(self) -> str:
@@ -100,7 +105,6 @@ class _Consumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka is not type
 
 
 batches.install()
-connections.install()
 instances.install()
 pacing.install()
 

@@ -13,6 +13,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from schemas import MemberStatus
+from stream.kafka.looking import only_looking
 from stream.kafka.roles import Role
 from stream.kafka.security import connection
 from stream.log import get_logger
@@ -41,6 +42,7 @@ async def heartbeats(settings: Settings, role: Role, started: float) -> None:
         try:
             # Secrets are read anew at each connection: their files may be in the middle of being replaced.
             producer = AIOKafkaProducer(**connection(settings))
+            only_looking(producer.client)
             await producer.start()
             while True:
                 await producer.send_and_wait(role.status, key=_key(role), value=_word(role, started))

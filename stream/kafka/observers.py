@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import for_code
 
+from stream.kafka.looking import only_looking
+
 
 class GroupMember(NamedTuple):
     """One member of a group, as the group's coordinator describes it."""
@@ -50,6 +52,7 @@ class GroupObserver:
         try:
             if self._admin is None:
                 self._admin = AIOKafkaAdminClient(**self._options)
+                only_looking(self._admin._client)  # noqa: SLF001
                 await self._admin.start()
             return frozenset(member.member_id for member in await group_members(self._admin, group))
         except BaseException:

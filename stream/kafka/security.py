@@ -30,6 +30,7 @@ from aiokafka.errors import (
 )
 
 from stream.environment import SECRETS, without
+from stream.kafka.looking import only_looking
 from stream.kafka.nearby import whence
 from stream.kafka.refused_times import RefusedTimeError
 from stream.secret_files import SecretFileError, read_secret
@@ -102,6 +103,7 @@ async def admin_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]
         UnansweredError: no broker answers.
     """
     admin = AIOKafkaAdminClient(**connection(settings))
+    only_looking(admin._client)  # noqa: SLF001
     try:
         try:
             await admin.start()

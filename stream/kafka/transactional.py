@@ -19,6 +19,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from stream.kafka import wire
+from stream.kafka.looking import only_looking
 from stream.kafka.protocols import (
     Batches,
     First,
@@ -71,7 +72,7 @@ class TransactionalProducer:
         self._id = transactional_id
         self._timeout_ms = transaction_timeout_ms
         self._batch_bytes = max_batch_size
-        self._client = AIOKafkaClient(**connection)
+        self._client = only_looking(AIOKafkaClient(**connection))
         self._coordinators: dict[int, int] = {}
         self._identity = Identity(-1, -1)
         self._protocol: TransactionProtocol = First(transactional_id, transaction_timeout_ms)

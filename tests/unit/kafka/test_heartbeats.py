@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from stream.version import VERSION
 class Producer:
     """Keeps what is sent; fails as often as it is told to."""
 
+    client = SimpleNamespace(_get_conn=None)
+    """Where aiokafka's has its connections."""
     failures = 0
     sent: list[tuple[str, bytes, bytes | None]]
 

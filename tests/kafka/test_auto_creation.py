@@ -1,0 +1,127 @@
+"""Brokers that make topics for whoever asks for them, which is Kafka's default: nothing of ours has any made that way."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from stream.client.sending import Sender
+from stream.kafka.broker import LocalBroker
+from stream.kafka.clients import KAFKA
+from stream.kafka.processes import Service
+from stream.kafka.restore import reader
+from stream.kafka.security import admin_client, connection
+from stream.kafka.topics import TopicsError, find_topics
+from stream.noise import NoiseKey
+from stream.processors.topics import Topics
+from stream.settings import Settings
+from tests.unit.test_cli import sotto
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(scope="module")
+def obliging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a broker that makes every topic that is asked for."""
+    broker = LocalBroker(tmp_path_factory.mktemp("obliging"), properties={"auto.create.topics.enable": "true"})
+    yield broker.start(timeout=180).bootstrap
+    broker.kill()
+
+
+@pytest.fixture
+def settings(obliging: str) -> Settings:
+    """An installation of which there is no topic."""
+    return Settings(bootstrap=obliging, prefix=f"test-{uuid.uuid4().hex[:8]}")
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    NoiseKey.generate().save(tmp_path / "noise.key")
+    return tmp_path / "noise.key"
+
+
+async def made(settings: Settings) -> set[str]:
+    """The installation's topics that are there."""
+    async with admin_client(settings) as admin:
+        return {name for name in await admin.list_topics() if name.startswith(f"{settings.prefix}.")}
+
+
+async def test_looking_an_installation_up_makes_no_topic(settings: Settings) -> None:
+    with pytest.raises(TopicsError, match=r"topics are missing: .*run 'sotto topics create'"):
+        await find_topics(settings)
+    listed = await asyncio.to_thread(
+        sotto, "source", "list", SOTTO_BOOTSTRAP=settings.bootstrap, SOTTO_PREFIX=settings.prefix
+    )
+    assert listed.returncode == 1
+    assert "topics are missing" in listed.stderr
+    assert await made(settings) == set()
+
+
+async def test_a_service_that_waits_for_its_topics_makes_none(
+    settings: Settings, key_file: Path, tmp_path: Path
+) -> None:
+    with (
+        Service("budget", settings, key_file, tmp_path / "budget.log") as budget,
+        Service("worker", settings, key_file, tmp_path / "worker.log") as worker,
+    ):
+        async with asyncio.timeout(120):
+            while budget.exit_status is None or worker.exit_status is None:
+                await asyncio.sleep(0.2)
+    for service in (budget, worker):
+        assert "topics are missing" in service.log.read_text()
+    assert await made(settings) == set()
+
+
+async def read(settings: Settings, topic: str) -> None:
+    async with reader(settings) as consumer:
+        await consumer.end_offsets([TopicPartition(topic, 0)])
+
+
+async def send(settings: Settings, topic: str) -> None:
+    sender = await Sender.start(settings)
+    try:
+        await sender.send(topic, b"key", b"value", ())
+    finally:
+        await sender.end()
+
+
+async def write(settings: Settings, topic: str) -> None:
+    producer = KAFKA.producer(
+        **connection(settings),
+        transactional_id=f"{topic}-0",
+        transaction_timeout_ms=5000,
+        max_batch_size=1024,
+    )
+    await producer.start()
+    try:
+        batch = producer.create_batch()
+        batch.append(timestamp=0, key=b"key", value=b"value", headers=[])
+        await producer.write({TopicPartition(topic, 0): [batch]})
+    finally:
+        await producer.stop()
+
+
+@pytest.mark.parametrize("use", [read, send, write])
+async def test_a_client_of_a_topic_that_is_gone_does_not_have_it_made_anew(
+    settings: Settings, use: Callable[[Settings, str], Awaitable[None]]
+) -> None:
+    """A topic that somebody deletes while services run would come back with the brokers' own configuration."""
+    topic = Topics(settings.prefix).ledger
+    with suppress(KafkaError, TimeoutError):
+        async with asyncio.timeout(3):
+            await use(settings, topic)
+    assert await made(settings) == set()
+
+
+async def test_a_program_s_own_clients_have_topics_made_as_before(settings: Settings) -> None:
+    name = f"{settings.prefix}.others"
+    async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap) as producer, asyncio.timeout(60):
+        await producer.send_and_wait(name, b"value")
+    assert await made(settings) == {name}
