@@ -19,12 +19,13 @@ from schemas import Progress, TrailHead
 from schemas.trail import Since
 from stream.backup.checking import check_backup
 from stream.backup.files import BackupError, BackupFile, BackupRecord
+from stream.kafka.layouts import layout
 from stream.kafka.names import budget_group, worker_group
 from stream.kafka.observers import group_members
 from stream.kafka.refused_times import RefusedTimeError
 from stream.kafka.restore import reader
 from stream.kafka.security import admin_client
-from stream.kafka.topics import find_topics, layout
+from stream.kafka.topics import find_topics
 from stream.kafka.writer import Writer
 from stream.processors.base import PROGRESS_KEY, Outputs
 from stream.processors.budget.returning import Returning

@@ -79,7 +79,7 @@ _EXPECTED: Final = (
     "stream.data:DataError",
     "stream.kafka.broker_errors:BrokerError",
     "stream.kafka.listening:ListenError",
-    "stream.kafka.topics:TopicsError",
+    "stream.kafka.differences:TopicsError",
     "stream.noise:NoiseKeyError",
     "stream.secret_files:SecretFileError",
     "stream.monitor.tokens:TokenError",

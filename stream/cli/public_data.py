@@ -16,9 +16,10 @@ from stream.data import UnreadableError, adult
 from stream.data.places import read_columns
 from stream.data.roots import parse_roots
 from stream.data.rows import columns_of
+from stream.kafka.differences import TopicsError
 from stream.kafka.nearby import settings_here
 from stream.kafka.security import advice
-from stream.kafka.topics import TopicsError, find_topics
+from stream.kafka.topics import find_topics
 from stream.settings import Settings
 from stream.simulation import LAW, SimulationError, require_public, synthetic
 from stream.simulation.publicness import is_shipped, require_other_table

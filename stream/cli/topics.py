@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 from stream.cli.output import AsJson, CommandError, show_json, show_table
 from stream.kafka.acls import ANY_HOST, Grant, Role, apply, command, grants, usual_principal
+from stream.kafka.differences import told
+from stream.kafka.layouts import durability
 from stream.kafka.nearby import settings_here
-from stream.kafka.topics import Difference, check_topics, create_topics, durability
-from stream.settings import Settings, variable
+from stream.kafka.topics import check_topics, create_topics
+from stream.settings import Settings
 
 app = typer.Typer(help="The topics of an installation, and who may touch them.", no_args_is_help=True)
 
@@ -47,10 +48,7 @@ def create(
     else:
         typer.echo("all topics are there")
     if created.otherwise:
-        raise CommandError(
-            f"{_told(created.otherwise)}; topics that were there are left as they are: change their replicas with "
-            f"kafka-reassign-partitions.sh, or leave --replication ({variable('replication')}) out"
-        )
+        raise CommandError(f"topics that were there are left as they are: {told(created.otherwise)}")
 
 
 @app.command("check")
@@ -58,7 +56,7 @@ def check() -> None:
     """Compare every topic with what it should be; exit status 1 if one differs."""
     differences = asyncio.run(check_topics(settings_here()))
     if differences:
-        raise CommandError(f"{_told(differences)}; set them with kafka-configs.sh")
+        raise CommandError(told(differences))
     typer.echo("all topics are as they should be")
 
 
@@ -112,10 +110,6 @@ def acl(
                 for given in granted
             ],
         )
-
-
-def _told(differences: Iterable[Difference]) -> str:
-    return "; ".join(f"{one.topic} has {one.setting}={one.actual}, not {one.wanted}" for one in differences)
 
 
 async def _apply(settings: Settings, wanted: dict[str, tuple[Grant, ...]]) -> None:

@@ -9,8 +9,8 @@ from aiokafka.errors import KafkaError
 
 from schemas.wire import MalformedEventError
 from stream.errors import Forbidden, Invalid, SottoError, Unreachable
+from stream.kafka.differences import TopicsError
 from stream.kafka.security import advice, is_refusal
-from stream.kafka.topics import TopicsError
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from typing import Any, Final
 from stream.contract.events import CHANNELS, CONTRACT_VERSION, EVENTS, Channel, EventKind
 from stream.contract.headers import ANSWER_HEADERS, DEAD_LETTER_HEADERS, QUERY_HEADERS
 from stream.contract.json_schemas import Json, bundled
+from stream.kafka.layouts import TopicLayout, feed_layout, layout
 from stream.kafka.names import budget_group, merging_group, worker_group
-from stream.kafka.topics import TopicLayout, feed_layout, layout
 from stream.processors.topics import Topics
 from stream.settings import Settings
 

@@ -52,6 +52,7 @@ class Operation(StrEnum):
     WRITE = "Write"
     DESCRIBE = "Describe"
     CREATE = "Create"
+    DESCRIBE_CONFIGS = "DescribeConfigs"
 
 
 class Resource(StrEnum):
@@ -62,7 +63,13 @@ class Resource(StrEnum):
     TRANSACTIONAL_ID = "transactional-id"
 
 
-_OPERATION_CODES: Final = {Operation.READ: 3, Operation.WRITE: 4, Operation.CREATE: 5, Operation.DESCRIBE: 8}
+_OPERATION_CODES: Final = {
+    Operation.READ: 3,
+    Operation.WRITE: 4,
+    Operation.CREATE: 5,
+    Operation.DESCRIBE: 8,
+    Operation.DESCRIBE_CONFIGS: 10,
+}
 _RESOURCE_CODES: Final = {Resource.TOPIC: 2, Resource.GROUP: 3, Resource.TRANSACTIONAL_ID: 5}
 _PATTERN_CODES: Final = {"literal": 3, "prefixed": 4}
 
@@ -75,6 +82,8 @@ class Grant:
     resource: Resource
     name: str
     prefixed: bool = False
+    optional: bool = False
+    """Whether a service goes on without it, and only checks less."""
 
     @property
     def pattern(self) -> str:
@@ -90,6 +99,11 @@ class Grant:
     def write(cls, *topics: str) -> tuple[Self, ...]:
         """Writing these topics."""
         return tuple(cls(Operation.WRITE, Resource.TOPIC, topic) for topic in topics)
+
+    @classmethod
+    def check(cls, *topics: str) -> tuple[Self, ...]:
+        """Reading how these topics are set."""
+        return tuple(cls(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic, optional=True) for topic in topics)
 
     @classmethod
     def own_groups(cls, beginning: str) -> Self:
@@ -118,11 +132,15 @@ def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[Role, tuple[
         Role.WORKER: (
             *Grant.read(topics.queries, topics.control, topics.state),
             *Grant.write(topics.answers, topics.state, topics.charges, topics.rejected, topics.status),
+            *Grant.check(topics.queries, topics.control, topics.state),
+            *Grant.check(topics.answers, topics.charges, topics.rejected, topics.status),
             *_service(worker_group(settings)),
         ),
         Role.BUDGET: (
             *Grant.read(topics.requests, topics.charges, topics.ledger),
             *Grant.write(topics.control, topics.ledger, topics.trail, topics.rejected, topics.status),
+            *Grant.check(topics.requests, topics.charges, topics.control, topics.ledger),
+            *Grant.check(topics.trail, topics.rejected, topics.status),
             *_service(budget_group(settings)),
         ),
         Role.FEED: (
@@ -131,10 +149,12 @@ def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[Role, tuple[
             *Grant.write(
                 topics.partials, topics.merges, topics.queries, topics.requests, topics.rejected, topics.status
             ),
+            *Grant.check(topics.control, topics.partials, topics.merges, topics.queries),
+            *Grant.check(topics.requests, topics.rejected, topics.status),
             # The changelog of each live topic is made when the topic is first served.
             *(
                 Grant(operation, Resource.TOPIC, topics.feed_states(), prefixed=True)
-                for operation in (Operation.READ, Operation.WRITE, Operation.CREATE)
+                for operation in (Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DESCRIBE_CONFIGS)
             ),
             *_service(merging_group(settings)),
             Grant(Operation.READ, Resource.GROUP, feed_groups(settings), prefixed=True),
@@ -148,6 +168,17 @@ def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[Role, tuple[
             *(Grant.write(topics.queries) if settings.monitor_asks else ()),
             *(Grant.read(topics.answers) if settings.monitor_asks or settings.monitor_alerts else ()),
             *(Grant(Operation.DESCRIBE, Resource.TOPIC, topic) for topic in (topics.queries, topics.partials)),
+            # Whether every topic is as it should be is for the monitor to tell.
+            *(
+                Grant(Operation.DESCRIBE, Resource.TOPIC, topic, optional=True)
+                for topic in (topics.answers, topics.state, topics.merges)
+            ),
+            *Grant.check(
+                topics.queries, topics.control, topics.answers, topics.state, topics.partials, topics.merges
+            ),
+            *Grant.check(
+                topics.requests, topics.charges, topics.ledger, topics.trail, topics.rejected, topics.status
+            ),
             *(
                 Grant(Operation.DESCRIBE, Resource.GROUP, group)
                 for group in (worker_group(settings), budget_group(settings), merging_group(settings))

@@ -11,6 +11,7 @@ from aiokafka.errors import KafkaError
 
 from schemas import EventsSource
 from stream.kafka.clients import KAFKA, Clients
+from stream.kafka.differences import TopicsError
 from stream.kafka.engine import Engine
 from stream.kafka.feed_figures import FeedFigures
 from stream.kafka.health import Health
@@ -18,7 +19,6 @@ from stream.kafka.hearing import Hearing
 from stream.kafka.live_topics import find_live_topic
 from stream.kafka.names import feed_groups, merging_group
 from stream.kafka.roles import Role
-from stream.kafka.topics import TopicsError
 from stream.log import get_logger
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.merging import MergeProcessor

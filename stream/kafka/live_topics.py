@@ -8,17 +8,10 @@ from typing import Final
 from aiokafka.admin import AIOKafkaAdminClient
 
 from schemas import EventsSource
+from stream.kafka.differences import TopicsError, configuration, configurations, losses, told
+from stream.kafka.layouts import STAMPED, TopicLayout, feed_layout
 from stream.kafka.security import admin_client
-from stream.kafka.topics import (
-    STAMPED,
-    TopicLayout,
-    TopicsError,
-    configurations,
-    create_missing,
-    describe_topics,
-    feed_layout,
-    replication_of,
-)
+from stream.kafka.topics import create_missing, describe_topics, replication_of
 from stream.processors.topics import Topics
 from stream.settings import Settings
 
@@ -44,7 +37,7 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
         if not found:
             raise TopicsError(f"topic {source.topic} was made and is not there; see the broker's log")
         [(setting, stamped)] = STAMPED.items()
-        actual = (await configurations(admin, [source.topic]))[source.topic].get(setting)
+        actual = (await configuration(admin, source.topic)).get(setting)
     if by_broker and actual != stamped:
         raise TopicsError(
             f"topic {source.topic} is there with {setting}={actual}, and windows of source '{source.source}' close by the "
@@ -57,7 +50,8 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
     """How many partitions a source's topic has; the changelog of its tasks is made if it is missing.
 
     Raises:
-        TopicsError: the topic is not there or hidden, or the changelog was made for another number of partitions.
+        TopicsError: the topic is not there or hidden, or the changelog was made for another number of partitions, or Kafka deletes
+            records of it.
     """
     async with admin_client(settings) as admin:
         found = await describe_topics(admin, [topic])
@@ -68,14 +62,17 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
                 else f"Kafka hides topic {topic} of source '{source}'; see 'sotto topics acl --role feed --live {topic}'"
             )
         wanted = feed_layout(topics, source, len(found[topic]))
-        kept, _ = await _made(admin, settings, wanted)
+        kept, made = await _made(admin, settings, wanted)
         if not kept:
             raise TopicsError(f"topic {wanted.name} is not there; see 'sotto topics acl --role feed'")
+        actual = {} if made else await configurations(admin, [wanted.name])
     if len(kept) != wanted.partitions:
         raise TopicsError(
             f"topic {topic} has {wanted.partitions} partitions, and had {len(kept)} when its first stream began; close the "
             f"streams of source '{source}', and register another source for the topic as it is"
         )
+    if losing := losses(wanted, actual.get(wanted.name, {})):
+        raise TopicsError(f"Kafka deletes records that must be kept: {told(losing)}")
     return wanted.partitions
 
 

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Final
 from stream import tracing
 from stream.garbage import look_rarely
 from stream.kafka import acls, reading
+from stream.kafka.guarding import guard_topics
 from stream.kafka.health import Health
 from stream.kafka.heartbeats import heartbeats
 from stream.kafka.processes import STOP_SECONDS
 from stream.kafka.roles import ServiceName
 from stream.kafka.starting import Stopped, patiently
-from stream.kafka.topics import find_topics, warn_of_topics
+from stream.kafka.topics import find_topics
 from stream.kernel import compiled
 from stream.log import get_logger
 from stream.noise import NoiseKey
@@ -71,7 +72,7 @@ async def serve(
     try:
         find = partial(find_topics, settings, attempts=50, role=acls.Role(role))
         topics = await patiently(find, stopping, health.tell)
-        await warn_of_topics(settings, acls.Role(role))
+        await patiently(partial(guard_topics, settings, acls.Role(role)), stopping, health.tell)
         gc.disable()  # until all is imported: it stays
         engine = _service(role, settings, topics, key, health)
         reading.install()

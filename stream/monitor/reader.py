@@ -23,10 +23,10 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, EventT
 from faust.web.drivers.aiohttp import Web
 
+from stream.kafka.layouts import layout
 from stream.kafka.names import monitor_group
 from stream.kafka.restore import reader
 from stream.kafka.security import connection
-from stream.kafka.topics import layout
 from stream.log import get_logger
 from stream.monitor.connections import Runner
 from stream.monitor.server import APPLICATION_OPTIONS

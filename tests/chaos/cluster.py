@@ -16,9 +16,10 @@ from aiokafka.errors import KafkaError
 
 from stream.kafka.broker_cluster import LocalCluster
 from stream.kafka.feeds import feed_group
+from stream.kafka.layouts import layout
 from stream.kafka.names import worker_group
 from stream.kafka.starting import from_any_broker
-from stream.kafka.topics import create_topics, layout
+from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
 from stream.settings import Settings
 from tests.chaos.ground import Ground, installation

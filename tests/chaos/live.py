@@ -17,9 +17,9 @@ from aiokafka.errors import KafkaError
 
 from schemas import EventsSource, StreamSpec, written_moment
 from sotto import AsyncClient
+from stream.kafka.layouts import durability
 from stream.kafka.processes import Service
 from stream.kafka.security import admin_client
-from stream.kafka.topics import durability
 from stream.processors.base import RecordLike
 from stream.processors.topics import LEDGER_PARTITIONS
 from stream.settings import Settings

@@ -11,7 +11,7 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver, Unknown
-from stream.kafka.topics import layout
+from stream.kafka.layouts import layout
 from stream.noise import NoiseKey
 from stream.processors.topics import Topics
 from tests.docs.pages import DOCS

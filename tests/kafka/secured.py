@@ -32,9 +32,11 @@ from cryptography.x509.oid import NameOID
 
 from stream.kafka.acls import Role, apply, grants, usual_principal
 from stream.kafka.broker import BrokerSecurity, LocalBroker
+from stream.kafka.differences import TopicsError
+from stream.kafka.layouts import layout
 from stream.kafka.restore import reader
 from stream.kafka.security import SecurityError, connection
-from stream.kafka.topics import TopicsError, create_topics, find_topics, layout
+from stream.kafka.topics import create_topics, find_topics
 from stream.processors.topics import Topics
 from stream.secret_files import write_secret
 from stream.settings import SECURITY_FIELDS, Settings, variable

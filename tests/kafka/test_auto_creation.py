@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 
 from stream.client.sending import Sender
 from stream.kafka.broker import LocalBroker
 from stream.kafka.clients import KAFKA
-from stream.kafka.processes import Service
+from stream.kafka.differences import TopicsError
+from stream.kafka.layouts import layout
+from stream.kafka.processes import RoleName, Service
 from stream.kafka.restore import reader
 from stream.kafka.security import admin_client, connection
-from stream.kafka.topics import TopicsError, find_topics
+from stream.kafka.topics import check_topics, find_topics
 from stream.noise import NoiseKey
 from stream.processors.topics import Topics
 from stream.settings import Settings
@@ -53,6 +57,26 @@ async def made(settings: Settings) -> set[str]:
         return {name for name in await admin.list_topics() if name.startswith(f"{settings.prefix}.")}
 
 
+@asynccontextmanager
+async def others_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]:
+    """A client as somebody else's program has it."""
+    client = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def make_by_asking(settings: Settings) -> None:
+    """Have the broker make every topic, as somebody else's client does by asking for them."""
+    names = {one.name for one in layout(Topics(settings.prefix))}
+    async with others_client(settings) as other, asyncio.timeout(60):
+        while not names <= await made(settings):
+            await other.describe_topics(sorted(names))
+            await asyncio.sleep(0.1)
+
+
 async def test_looking_an_installation_up_makes_no_topic(settings: Settings) -> None:
     with pytest.raises(TopicsError, match=r"topics are missing: .*run 'sotto topics create'"):
         await find_topics(settings)
@@ -77,6 +101,53 @@ async def test_a_service_that_waits_for_its_topics_makes_none(
     for service in (budget, worker):
         assert "topics are missing" in service.log.read_text()
     assert await made(settings) == set()
+
+
+async def test_topics_that_a_broker_made_are_told_by_create_and_check_with_the_remedy(settings: Settings) -> None:
+    await make_by_asking(settings)
+    given = {"SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
+    for command in ("create", "check"):
+        told = await asyncio.to_thread(sotto, "topics", command, **given)
+        assert told.returncode == 1, told.stdout
+        assert f"{settings.prefix}.ledger has cleanup.policy=delete, not compact" in told.stderr
+        assert f"{settings.prefix}.trail has retention.ms=604800000, not -1" in told.stderr
+        assert "kafka-configs.sh --alter" in told.stderr
+
+
+@pytest.mark.parametrize(("role", "topic"), [("budget", "ledger"), ("worker", "state"), ("feed", "merges")])
+async def test_a_service_refuses_topics_of_which_kafka_deletes_what_must_be_kept(
+    settings: Settings, key_file: Path, tmp_path: Path, role: RoleName, topic: str
+) -> None:
+    await make_by_asking(settings)
+    with Service(role, settings, None if role == "feed" else key_file, tmp_path / "service.log") as service:
+        async with asyncio.timeout(120):
+            while service.exit_status is None:
+                await asyncio.sleep(0.2)
+    assert service.exit_status == 1
+    log = service.log.read_text()
+    assert f"{settings.prefix}.{topic} has cleanup.policy=delete, not compact" in log
+    assert "kafka-configs.sh --alter" in log
+    assert ("trail has retention.ms=604800000, not -1" in log) == (role == "budget")
+
+
+async def test_once_they_are_set_right_the_service_begins(
+    settings: Settings, key_file: Path, tmp_path: Path
+) -> None:
+    await make_by_asking(settings)
+    async with others_client(settings) as other:
+        wanted = {one.name: one.configuration_with(1) for one in layout(Topics(settings.prefix, 1))}
+        await other.alter_configs(
+            [ConfigResource(ConfigResourceType.TOPIC, name, values) for name, values in wanted.items()]
+        )
+    async with asyncio.timeout(60):
+        while await check_topics(settings):
+            await asyncio.sleep(0.1)
+    with Service("budget", settings, key_file, tmp_path / "budget.log") as budget:
+        async with asyncio.timeout(120):
+            while '"partition ready"' not in budget.log.read_text():
+                assert budget.exit_status is None
+                await asyncio.sleep(0.2)
+    assert '"topic differs"' not in budget.log.read_text()
 
 
 async def read(settings: Settings, topic: str) -> None:

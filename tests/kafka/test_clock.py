@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from stream.kafka.differences import Difference
+from stream.kafka.layouts import layout
 from stream.kafka.processes import Service
 from stream.kafka.security import admin_client
-from stream.kafka.topics import Difference, check_topics, layout
+from stream.kafka.topics import check_topics
 from stream.noise import NoiseKey
 from stream.processors.topics import Topics
 from stream.settings import Settings

@@ -12,9 +12,10 @@ from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from schemas import MAX_EVENT_BYTES, Answer, OpenStream, Query, StreamSpec
 from sotto import AsyncClient, Refused
+from stream.kafka.differences import TopicsError
 from stream.kafka.keyed import worker
 from stream.kafka.names import budget_group
-from stream.kafka.topics import TopicsError, create_topics, find_topics
+from stream.kafka.topics import create_topics, find_topics
 from stream.noise import NoiseKey
 from stream.processors.topics import partition_of
 from stream.settings import Settings

@@ -26,10 +26,13 @@ from sotto import AsyncClient, Forbidden, SottoError, Unknown
 from stream.cli.topics import app
 from stream.kafka.acls import Grant, Operation, Resource, Role, apply, grants
 from stream.kafka.broker_config import free_port
+from stream.kafka.differences import TopicsError
+from stream.kafka.guarding import guard_topics
+from stream.kafka.layouts import layout
 from stream.kafka.processes import RoleName, Service
 from stream.kafka.restore import read_to_end, reader
 from stream.kafka.security import SecurityError, admin_client, connection
-from stream.kafka.topics import TopicsError, check_topics, find_topics, layout
+from stream.kafka.topics import check_topics, find_topics, inspect_topics
 from stream.noise import NoiseKey
 from stream.processors.topics import Topics, partition_of
 from stream.settings import Settings
@@ -338,6 +341,22 @@ async def test_a_service_without_its_role_says_so_at_its_start(matrix: SecuredKa
         await find_topics(analyst, role=Role.WORKER)
     with pytest.raises(TopicsError, match="no topic of 'elsewhere'"):
         await find_topics(analyst.model_copy(update={"prefix": "elsewhere"}))
+
+
+@pytest.mark.parametrize("role", [Role.WORKER, Role.BUDGET, Role.FEED, Role.MONITOR])
+async def test_a_service_may_read_how_its_topics_are_set(matrix: SecuredKafka, role: Role) -> None:
+    async with asyncio.timeout(120):
+        while (await inspect_topics(matrix.role(role, MATRIX), role=role)).hidden:
+            await asyncio.sleep(0.1)  # the broker has not heard of all grants yet
+
+
+async def test_a_service_that_may_not_read_how_its_topics_are_set_begins_unchecked(matrix: SecuredKafka) -> None:
+    """Roles of an earlier version lack the right; an analyst has all of an alerts service's topics, and lacks it too."""
+    analyst = matrix.role(Role.ANALYST, MATRIX)
+    found = await inspect_topics(analyst, role=Role.ALERTS)
+    assert (found.differences, found.losses) == ([], [])
+    assert found.hidden == [f"{MATRIX}.answers", f"{MATRIX}.ledger"]
+    await guard_topics(analyst, Role.ALERTS)
 
 
 def test_the_command_makes_topics_and_access_lists_and_checks_them(kafka: SecuredKafka) -> None:

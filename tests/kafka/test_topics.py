@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from schemas import EventsSource
+from stream.kafka.differences import TopicsError, configurations
+from stream.kafka.layouts import layout
 from stream.kafka.live_topics import create_live_topic
 from stream.kafka.security import admin_client
-from stream.kafka.topics import TopicsError, configurations, create_topics, delete_topics, find_topics, layout
+from stream.kafka.topics import create_topics, delete_topics, find_topics
 from stream.processors.topics import Topics
 from stream.settings import Settings
 from tests.unit.test_cli import sotto

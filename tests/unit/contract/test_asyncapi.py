@@ -12,7 +12,7 @@ import pytest
 from stream.contract.asyncapi import document
 from stream.contract.events import CONTRACT_VERSION, EVENTS
 from stream.contract.export import DOCUMENT
-from stream.kafka.topics import feed_layout, layout
+from stream.kafka.layouts import feed_layout, layout
 from stream.processors.topics import Topics
 from tests.unit.contract import asyncapi_parser
 
