@@ -17,6 +17,7 @@ from stream.monitor.budget_models import Forecast
 from stream.monitor.entries import STATES, SourceEntry
 from stream.monitor.history import HEADLINE_WINDOW, PACE_WINDOWS
 from stream.monitor.monitor import Monitor
+from stream.monitor.topic_watch import by_kind
 from stream.monitor.views import dry_in, forecasts, source_row
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -42,6 +43,7 @@ class _Figures(Collector):
         yield from self._sources()
         yield from self._streams()
         yield from self._partitions()
+        yield from self._topics()
 
     def _installation(self) -> Iterable[_Family]:
         tables, readiness = self._monitor.tables, self._monitor.readiness()
@@ -153,6 +155,22 @@ class _Figures(Collector):
                 idle.add_metric([role], sum(row.member is None for row in rows))
             members.add_metric([role], sum(member.role == role for member in workers.members))
         yield from (lag, idle, members)
+
+    def _topics(self) -> Iterable[_Family]:
+        """Without a sample until the topics have been looked at: nobody is to take what is not known for well."""
+        differing = GaugeMetricFamily(
+            "sotto_monitor_differing_topics",
+            "Topics that are not as they should be: losing records that must be kept, of other partitions, or of other settings.",
+            labels=["kind"],
+        )
+        unchecked = GaugeMetricFamily(
+            "sotto_monitor_unchecked_topics", "Topics whose configuration the monitor may not read."
+        )
+        if (topics := self._monitor.topics) is not None:
+            for kind, count in by_kind(topics).items():
+                differing.add_metric([kind], count)
+            unchecked.add_metric([], len(topics.hidden))
+        yield from (differing, unchecked)
 
 
 def seconds_until_gone(forecast: Forecast, now: float) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from schemas import Receipt, Request
+from stream.kafka.topics import Inspection
 from stream.monitor import views
 from stream.monitor.alerts import Alerts
 from stream.monitor.asking import Asker
@@ -67,6 +68,9 @@ class Monitor:
     history: Series = field(default_factory=views.new_history)
     workers: WorkersView = field(default_factory=lambda: WorkersView(time=0.0, members=[], partitions=[]))
 
+    topics: Inspection | None = None
+    """How the topics are set; None until that is known."""
+
     _complete: bool = False
 
     def bearer(self, text: str) -> Bearer | None:
@@ -99,6 +103,10 @@ class Monitor:
         """Show another picture of the workers."""
         self.workers = workers
         self.tables.changes["workers"] += 1
+
+    def show_topics(self, topics: Inspection) -> None:
+        """Show another picture of the topics."""
+        self.topics = topics
 
     def version(self, view: ViewName) -> int:
         """A number that grows whenever a view may have changed."""

@@ -25,6 +25,7 @@ from stream.monitor.reader import Reader
 from stream.monitor.server import add_api
 from stream.monitor.tables import Tables
 from stream.monitor.tokens import Names
+from stream.monitor.topic_watch import TopicWatch
 from stream.monitor.views import HISTORY_SPACING
 from stream.settings import Settings
 
@@ -58,7 +59,12 @@ async def serve_monitor(settings: Settings, names: Callable[[], Names], *, stop_
         add_api(reader.web, monitor)
         async with reader:
             log.info("monitor is up", host=settings.monitor_host, port=settings.monitor_port)
-            works: list[Coroutine[Any, Any, None]] = [groups.run(), _remember(monitor), asking.rest()]
+            works: list[Coroutine[Any, Any, None]] = [
+                groups.run(),
+                TopicWatch(settings, monitor.show_topics).run(),
+                _remember(monitor),
+                asking.rest(),
+            ]
             if alerts is not None:
                 works.append(AlertReader(settings, client.topics, alerts).run())
             tasks = [asyncio.create_task(one) for one in works]

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stream.alerts.metrics import AlertMetrics
 from stream.kafka.feed_figures import FeedFigures
 from stream.kafka.metrics import Metrics
+from stream.kafka.topics import Inspection
 from stream.monitor.metrics import exposition
 from tests.unit.monitor.installation import HIGH, Installation, spec
 
@@ -50,6 +51,7 @@ def exported() -> dict[str, set[str]]:
     installation.ask("one", HIGH)
     installation.driver.send(0, b"no JSON")
     installation.flow()
+    installation.monitor.show_topics(Inspection([], [], []))
     families = list(text_string_to_metric_families(exposition(installation.monitor).decode()))
     for role in ("worker", "budget", "feed"):
         families += Metrics(role).registry.collect()

@@ -1,0 +1,47 @@
+"""Topics that differ: counted by what that does, each once, and logged when they begin to."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from stream.kafka.differences import Difference
+from stream.kafka.topics import Inspection
+from stream.monitor.metrics import exposition
+from stream.monitor.topic_watch import TopicWatch
+from stream.settings import Settings
+from tests.unit.monitor.installation import Installation
+
+LOSING = Difference("s.ledger", "cleanup.policy", "compact", "delete")
+WIDER = Difference("s.merges", "partitions", "2", "3")
+SET = Difference("s.queries", "compression.type", "producer", "gzip")
+
+
+def figures(installation: Installation) -> dict[str, float]:
+    families = text_string_to_metric_families(exposition(installation.monitor).decode())
+    samples = [sample for family in families for sample in family.samples if sample.name.endswith("_topics")]
+    return {sample.labels.get("kind", "unchecked"): sample.value for sample in samples}
+
+
+def test_nothing_is_said_of_topics_before_they_have_been_looked_at() -> None:
+    assert figures(Installation()) == {}
+
+
+def test_each_topic_that_differs_counts_once_and_by_the_worst_of_it() -> None:
+    installation = Installation()
+    watch = TopicWatch(Settings(), installation.monitor.show_topics)
+    more = [Difference("s.ledger", "segment.ms", "1", "2"), Difference("s.merges", "segment.ms", "1", "2")]
+    watch.take(Inspection([LOSING, WIDER, SET, *more], [LOSING], ["s.trail"]))
+    assert figures(installation) == {"losing": 1, "partitions": 1, "settings": 1, "unchecked": 1}
+    watch.take(Inspection([], [], []))
+    assert figures(installation) == {"losing": 0, "partitions": 0, "settings": 0, "unchecked": 0}
+
+
+def test_what_differs_is_logged_when_it_begins_to_and_not_at_every_look(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    watch = TopicWatch(Settings(), lambda _: None)
+    for differences in ([WIDER], [WIDER], [], [WIDER]):
+        watch.take(Inspection(differences, [], []))
+    logged = "".join(capsys.readouterr())
+    assert logged.count("topic differs") == 2
