@@ -17,7 +17,7 @@ from schemas import MAX_RECORD_BYTES, LedgerProgress, LedgerRecord, TrailHead
 from schemas.wire import Codec, MalformedEventError
 from stream.backup.files import BackupError, BackupRecord, BackupWriter, Ending, Heading, TopicName
 from stream.kafka.restore import read_to_end, reader, require_visible
-from stream.kafka.topics import find_topics
+from stream.kafka.topics import look_up
 from stream.processors.base import PROGRESS_KEY
 from stream.processors.topics import Topics
 from stream.processors.trails import trail_codec
@@ -33,7 +33,8 @@ async def take_backup(settings: Settings, file: IO[bytes]) -> Ending:
     Raises:
         BackupError: the ledger has no trail yet, or the trail ends before the ledger says.
     """
-    topics = await find_topics(settings)
+    # Whatever their partitions: an installation that has to move because some differ is the one to be backed up.
+    topics = (await look_up(settings)).topics
     began = datetime.now(UTC).isoformat(timespec="seconds")
     heading = Heading(prefix=topics.prefix, partitions=topics.partitions, began=began, sotto=VERSION)
     writer = BackupWriter(file, heading)

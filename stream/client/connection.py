@@ -14,7 +14,7 @@ from stream.asking.live import LiveRecord
 from stream.client.sending import Sender
 from stream.errors import SottoError, Unknown
 from stream.kafka.restore import reader, require_visible
-from stream.kafka.topics import find_topics
+from stream.kafka.topics import Found, look_up
 from stream.processors.base import Headers
 from stream.processors.topics import Topics
 from stream.settings import Settings
@@ -28,12 +28,17 @@ class Connection:
         self.settings = settings
         self.topics = Topics(settings.prefix)
         self.is_open = False
+        self._found: Found | None = None
         self._sender: Sender | None = None
         self._starting = asyncio.Lock()
 
     async def open(self) -> None:
-        """Find the installation's topics, waiting a moment for topics that are being made."""
-        self.topics = await find_topics(self.settings, attempts=25)
+        """Find the installation's topics, waiting a moment for topics that are being made.
+
+        Where the partitions of some differ, these are refused once they are used: a halt needs requests alone.
+        """
+        self._found = await look_up(self.settings, attempts=25)
+        self.topics = self._found.topics
         self.is_open = True
 
     def require_open(self) -> None:
@@ -52,7 +57,12 @@ class Connection:
             await sender.end()
 
     async def send(self, topic: str, key: str, value: bytes, headers: Headers = ()) -> asyncio.Future[Any]:
-        """Hand a record to the producer; the future resolves when Kafka has it."""
+        """Hand a record to the producer; the future resolves when Kafka has it.
+
+        Raises:
+            TopicsError: the topic has other partitions than it should, so that nobody might read the record.
+        """
+        self._require_even(topic)
         return await self._send(topic, key.encode(), value, [*headers, *context_headers()])
 
     async def write(self, record: LiveRecord) -> asyncio.Future[Any]:
@@ -86,7 +96,12 @@ class Connection:
             yield consumer
 
     async def answers_reader(self, *, from_beginning: bool) -> AIOKafkaConsumer:
-        """A reader of all answers, at the beginning or at what comes next; to be stopped by the caller."""
+        """A reader of all answers, at the beginning or at what comes next; to be stopped by the caller.
+
+        Raises:
+            TopicsError: their topic has other partitions than it should.
+        """
+        self._require_even(self.topics.answers)
         consumer = reader(self.settings, fetch_max_wait_ms=50)
         partitions = [TopicPartition(self.topics.answers, number) for number in range(self.topics.partitions)]
         try:
@@ -102,6 +117,10 @@ class Connection:
             await consumer.stop()
             raise
         return consumer
+
+    def _require_even(self, topic: str) -> None:
+        if self._found is not None:
+            self._found.require_even([topic])
 
     @asynccontextmanager
     async def _looking(self) -> AsyncIterator[AIOKafkaConsumer]:

@@ -13,7 +13,7 @@ from stream.kafka.acls import Role
 from stream.kafka.listening import require_free
 from stream.kafka.services import heed_no_more, stop_when_told
 from stream.kafka.starting import Stopped, patiently
-from stream.kafka.topics import find_topics
+from stream.kafka.topics import look_up
 from stream.log import get_logger
 from stream.monitor.alert_reader import AlertReader
 from stream.monitor.alerts import Alerts
@@ -42,7 +42,7 @@ async def serve_monitor(settings: Settings, names: Callable[[], Names], *, stop_
     stopping = asyncio.Event()
     stop_when_told(stopping.set, stop_with_stdin=stop_with_stdin)
     try:
-        await patiently(lambda: find_topics(settings, attempts=50, role=Role.MONITOR), stopping)
+        await patiently(lambda: look_up(settings, attempts=50, role=Role.MONITOR), stopping)
     except Stopped:
         heed_no_more()
         return

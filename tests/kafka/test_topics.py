@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.admin import NewPartitions
 
 from schemas import EventsSource
+from sotto import AsyncClient
 from stream.kafka.differences import TopicsError, configurations
 from stream.kafka.layouts import layout
 from stream.kafka.live_topics import create_live_topic
 from stream.kafka.security import admin_client
-from stream.kafka.topics import create_topics, delete_topics, find_topics
+from stream.kafka.topics import create_topics, delete_topics, describe_topics, find_topics
 from stream.processors.topics import Topics
 from stream.settings import Settings
+from tests.conftest import StartService
 from tests.unit.test_cli import sotto
 from tests.unit.test_driver_live import FLIGHTS
 
 pytestmark = pytest.mark.kafka
+
+SOURCE = {"source": "vitals", "kind": "values", "neighbors": "add-remove", "epsilon": 4.0, "sensitivity": 1.0}
+SPEC = {
+    "stream": "ward-7",
+    "source": "vitals",
+    "epsilon": 1.0,
+    "mechanism": {"kind": "above_threshold", "threshold": 0.0, "cutoff": 3},
+}
 
 
 @pytest.fixture
@@ -65,6 +77,65 @@ async def test_a_topic_that_is_missing_gets_the_partitions_of_the_others(made: d
     created = await create_topics(settings)
     assert (created.names, created.otherwise) == ([missing], [])
     assert (await find_topics(settings)).partitions == 3
+
+
+async def widen(settings: Settings, topic: str, partitions: int) -> None:
+    """Give a topic more partitions, and return once the broker tells of them."""
+    async with admin_client(settings) as admin, asyncio.timeout(60):
+        await admin.create_partitions({topic: NewPartitions(partitions)})
+        while len((await describe_topics(admin, [topic]))[topic]) != partitions:
+            await asyncio.sleep(0.1)
+
+
+async def test_the_topic_that_differs_is_named_and_not_the_others(made: dict[str, Any]) -> None:
+    settings = settings_of(made)
+    merges, ledger = Topics(settings.prefix).merges, Topics(settings.prefix).ledger
+    await widen(settings, merges, 4)
+    await widen(settings, ledger, 2)
+    for command in ("check", "create"):
+        told = await asyncio.to_thread(sotto, "topics", command, **made)
+        assert told.returncode == 1
+        assert (
+            f"{merges} has partitions=4, not 3; {ledger} has partitions=2, not 1; partitions cannot be"
+            in told.stderr
+        )
+        assert ".queries" not in told.stderr
+    with pytest.raises(
+        TopicsError, match=r"\.merges has partitions=4, not 3.*another prefix, or bring a backup back"
+    ):
+        await find_topics(settings)
+
+
+async def test_with_partitions_that_differ_streams_are_halted_and_nothing_is_asked(
+    settings: Settings, client: AsyncClient, start: StartService, tmp_path: Path
+) -> None:
+    given = {"SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
+    start("budget")
+    await client.register(SOURCE)
+    await client.open(SPEC)
+    topics = client.topics
+    await widen(settings, topics.queries, topics.partitions + 2)
+    worker = start("worker")
+    for asked in (
+        ("stream", "halt", "vitals", "ward-7"),
+        ("source", "show", "vitals"),
+        ("ledger", "trail"),
+        ("ledger", "export", str(tmp_path / "backup")),
+    ):
+        done = await asyncio.to_thread(sotto, *asked, **given)
+        assert done.returncode == 0, done.stderr
+    refusal = (
+        f"{topics.queries} has partitions={topics.partitions + 2}, not {topics.partitions}; partitions cannot be"
+    )
+    ask = await asyncio.to_thread(sotto, "ask", "ward-7", "--value", "1", **given)
+    assert ask.returncode != 0
+    assert refusal in ask.stderr
+    async with asyncio.timeout(120):
+        while worker.exit_status is None:
+            await asyncio.sleep(0.2)
+    assert refusal in worker.log.read_text()
+    start("budget")  # another one begins: what it reads and writes is as it should be
+    await client.halt("vitals")
 
 
 async def test_an_installation_that_was_deleted_can_be_created_again_at_once(made: dict[str, Any]) -> None:
