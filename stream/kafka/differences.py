@@ -15,6 +15,10 @@ from stream.settings import variable
 
 PARTITIONS, REPLICATION = "partitions", "replication"
 """What is no setting of a topic's configuration, and differs all the same."""
+PARTITIONS_REMEDY = (
+    "partitions cannot be taken back and none of these may be recreated: halt the streams, which needs requests alone, and go on "
+    "under another prefix, or bring a backup back (docs/operations.md, 'Topics that differ')"
+)
 _HIDDEN = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 
@@ -70,10 +74,7 @@ def told(differences: Iterable[Difference]) -> str:
     settings = {one.setting for one in listed}
     remedies = []
     if PARTITIONS in settings:
-        remedies.append(
-            "partitions cannot be taken back and none of these may be recreated: halt the streams, which needs requests alone, and go on "
-            "under another prefix, or bring a backup back (docs/operations.md, 'Topics that differ')"
-        )
+        remedies.append(PARTITIONS_REMEDY)
     if REPLICATION in settings:
         remedies.append(
             "change replicas with kafka-reassign-partitions.sh, or leave --replication "

@@ -10,10 +10,11 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Final
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
-from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
 
+from stream.kafka.assigning import KnownRanges
 from stream.kafka.clients import KAFKA, Clients
+from stream.kafka.differences import PARTITIONS_REMEDY
 from stream.kafka.health import Health, Part
 from stream.kafka.lives import Equipment
 from stream.kafka.membership import Membership, MembershipLostError
@@ -44,8 +45,8 @@ log = get_logger("engine")
 class Engine:
     """Runs a role's processor on the partitions that the group gives to this process, until cancelled or stopped.
 
-    All input and table topics of a role have equal partition counts; the range assignor gives the same numbers of each
-    to the same member.
+    All input and table topics of a role have equal partition counts; the assignor gives the same numbers of each to the same
+    member. What a topic was given beyond that while the engine runs is refused, for no other topic has anything for it.
 
     Whoever runs is a member of the group or says that it is not: in its log, its figures and at /readyz.
     """
@@ -57,25 +58,33 @@ class Engine:
         topics: Iterable[str],
         clients: Clients = KAFKA,
         *,
-        partitions: int = 0,
+        partitions: int,
+        copies: bool = True,
+        remedy: str = PARTITIONS_REMEDY,
         health: Health | Part | None = None,
         stamps: Stamps | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Take the role's input and table topics, and of how many partitions warm copies may be kept."""
+        """Take the role's input and table topics, how many partitions each has, whether warm copies of them may be kept, and what helps against more."""
         self.role = role
         self._settings = settings
         self._topics = list(topics)
         self._clients = clients
         self.health = health or Health(role.name)
         self.metrics = self.health.metrics
-        self._standby = Standby(role, settings, partitions, clients)
+        self._known = partitions
+        self._remedy = remedy
+        self._standby = Standby(role, settings, partitions if copies else 0, clients)
         self._stamps = stamps or Stamps()
         self._clock = clock
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._partitions: dict[int, PartitionTask] = {}
         self._stopping = asyncio.Event()
         self._parking = 0
+        self.refused: set[int] = set()
+        """Partitions that were assigned, and are beyond those that its topics have in common."""
+        self.refusal = ""
+        """Why, and what to do."""
         self.broken: Exception | None = None
         """Why a rebalance could not be followed."""
         self.on_failure: Callable[[], None] = lambda: None
@@ -110,7 +119,7 @@ class Engine:
             enable_auto_commit=False,
             isolation_level="read_committed",
             auto_offset_reset="earliest",
-            partition_assignment_strategy=[RangePartitionAssignor],
+            partition_assignment_strategy=[KnownRanges(self._known)],
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_ms,
             max_poll_interval_ms=POLL_INTERVAL_MS,
@@ -173,7 +182,7 @@ class Engine:
                         raise error
                 if self.broken is not None:
                     raise self.broken
-                supervision.look(self._partitions.values())
+                supervision.look(self._partitions.values(), self.refused, self.refusal)
         finally:
             stopping.cancel()
             watching.cancel()
@@ -208,6 +217,17 @@ class Engine:
         gone = [self._partitions.pop(partition) for partition in list(partitions) if partition not in self._tasks]
         await asyncio.gather(*(partition.close() for partition in gone), return_exceptions=True)
 
+    def sift(self, assigned: Iterable[TopicPartition]) -> set[int]:
+        """The partitions to work on, of those that are assigned; the others are refused, and said so of."""
+        beyond = sorted(source for source in assigned if source.partition >= self._known)
+        self.refused = {source.partition for source in beyond}
+        self.refusal = ""
+        if beyond:
+            named = ", ".join(f"{source.partition} of {source.topic}" for source in beyond)
+            self.refusal = f"partitions beyond the {self._known} that all its topics had when this {self.role.name} began: {named}; {self._remedy}"
+            log.error("partitions refused", role=self.role.name, reason=self.refusal)
+        return {source.partition for source in assigned} - self.refused
+
     async def take(self, partitions: set[int], equipment: Equipment) -> None:
         """Start or resume the partitions assigned, and drop those that went elsewhere."""
         await self.discard(set(self._partitions) - partitions)
@@ -236,7 +256,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is
         with self._told():
             # Nothing is read before the task has fenced, restored and sought.
             self._equipment.consumer.pause(*assigned)
-            await self._engine.take({source.partition for source in assigned}, self._equipment)
+            await self._engine.take(self._engine.sift(assigned), self._equipment)
 
     @contextmanager
     def _told(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ from stream.kafka.engine import Engine
 from stream.kafka.feed_figures import FeedFigures
 from stream.kafka.health import Health
 from stream.kafka.hearing import Hearing
-from stream.kafka.live_topics import find_live_topic
+from stream.kafka.live_topics import another_source, find_live_topic
 from stream.kafka.names import feed_groups, merging_group
 from stream.kafka.roles import Role
 from stream.log import get_logger
@@ -161,6 +161,7 @@ class FeedService:
                 [source.topic],
                 self._clients,
                 partitions=partitions,
+                remedy=another_source(source.source),
                 health=health,
                 clock=self._clock,
             )

@@ -13,7 +13,7 @@ from stream.noise import NoiseKey
 from stream.processors.budget import BudgetProcessor
 from stream.processors.queries import QueryProcessor
 from stream.processors.queries.shares import Limits
-from stream.processors.topics import Topics
+from stream.processors.topics import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
 
 
@@ -57,4 +57,11 @@ def budget(settings: Settings, topics: Topics, key: NoiseKey, health: Health | N
             mint=lambda _: secrets.token_bytes(16),
         ),
     )
-    return Engine(role, settings, [topics.requests, topics.charges], health=health)
+    return Engine(
+        role,
+        settings,
+        [topics.requests, topics.charges],
+        partitions=LEDGER_PARTITIONS,
+        copies=False,
+        health=health,
+    )

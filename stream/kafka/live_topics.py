@@ -46,6 +46,11 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
     return len(found), made
 
 
+def another_source(source: str) -> str:
+    """What helps where a source's topic has other partitions than it had."""
+    return f"close the streams of source '{source}', and register another source for the topic as it is"
+
+
 async def find_live_topic(settings: Settings, topics: Topics, source: str, topic: str) -> int:
     """How many partitions a source's topic has; the changelog of its tasks is made if it is missing.
 
@@ -68,8 +73,8 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
         actual = {} if made else await configurations(admin, [wanted.name])
     if len(kept) != wanted.partitions:
         raise TopicsError(
-            f"topic {topic} has {wanted.partitions} partitions, and had {len(kept)} when its first stream began; close the "
-            f"streams of source '{source}', and register another source for the topic as it is"
+            f"topic {topic} has {wanted.partitions} partitions, and had {len(kept)} when its first stream began; "
+            f"{another_source(source)}"
         )
     if losing := losses(wanted, actual.get(wanted.name, {})):
         raise TopicsError(f"Kafka deletes records that must be kept: {told(losing)}")

@@ -57,7 +57,7 @@ class Metrics:
         self.ready = Gauge(f"sotto_{role}_ready", "Whether /readyz says so.", registry=self.registry)
         self.failing = Gauge(
             f"sotto_{role}_failing_partitions",
-            "Partitions owned that have done nothing but start over for a minute, or whose restore has not gone on.",
+            "Partitions owned that are beyond those of other topics, have done nothing but start over for a minute, or whose restore has not gone on.",
             registry=self.registry,
         )
         self.step_seconds = Gauge(

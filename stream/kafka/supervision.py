@@ -36,8 +36,8 @@ class Supervision:
         self._health = health
         self._long: dict[int, float] = {}
 
-    def look(self, partitions: Iterable[PartitionTask]) -> None:
-        """Take figures, and say what is lacking.
+    def look(self, partitions: Iterable[PartitionTask], refused: Iterable[int] = (), refusal: str = "") -> None:
+        """Take figures, and say what is lacking; partitions that are ``refused`` count among those that fail.
 
         Raises:
             MembershipLostError: another process has this one's name.
@@ -45,7 +45,8 @@ class Supervision:
             StalledError: a task waits for Kafka for good; its process must end, for others to take over.
         """
         self._membership.require_place()
-        now, longest, failing, refusals = time.monotonic(), 0.0, [], set[str]()
+        now, longest, failing = time.monotonic(), 0.0, [*refused]
+        refusals = {refusal} if refusal else set[str]()
         for task in partitions:
             name, since = task.step.name, task.step.since
             if name == "resting":

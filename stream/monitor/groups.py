@@ -28,6 +28,8 @@ from stream.settings import Settings
 INTERVAL = 2.0
 """Seconds between two looks."""
 THROUGHPUT_SECONDS = 60
+METADATA_MS = 60_000
+"""So long a topic's partitions may be as they were last heard of: somebody may add some."""
 
 log = get_logger("monitor")
 
@@ -78,7 +80,7 @@ class Groups:
     async def _watch(self) -> None:
         async with (
             admin_client(self._settings) as admin,
-            reader(self._settings, isolation_level="read_uncommitted") as ends,
+            reader(self._settings, isolation_level="read_uncommitted", metadata_max_age_ms=METADATA_MS) as ends,
         ):
             while True:
                 self._show(await self._look(admin, ends))
@@ -117,12 +119,16 @@ class Groups:
         self, admin: AIOKafkaAdminClient, ends: AIOKafkaConsumer, group: _Group, present: list[_Member]
     ) -> list[PartitionRow]:
         committed: dict[TopicPartition, Any] = await admin.list_consumer_group_offsets(group.name)
-        sources = [TopicPartition(topic, number) for topic in group.inputs for number in range(group.partitions)]
+        # No more than the client knows of: it would wait in vain for what others are said to have.
+        counts = {
+            topic: len(ends.partitions_for_topic(topic) or range(group.partitions)) for topic in group.inputs
+        }
+        sources = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
         beginning: dict[TopicPartition, int] = await ends.beginning_offsets(sources)
         end: dict[TopicPartition, int] = await ends.end_offsets(sources)
         rows = []
-        for number in range(group.partitions):
-            inputs = [TopicPartition(topic, number) for topic in group.inputs]
+        for number in range(max(counts.values())):
+            inputs = [TopicPartition(topic, number) for topic, count in counts.items() if number < count]
             positions = [committed[one].offset if one in committed else beginning[one] for one in inputs]
             lags = [
                 self._behind(one, end[one] - position) for one, position in zip(inputs, positions, strict=True)

@@ -24,7 +24,7 @@ from stream.processors.exhaustion import says_exhausted
 from stream.processors.queries import QueryProcessor
 from stream.processors.queries.shares import Limits
 from stream.processors.receipts import receipt_key
-from stream.processors.topics import Topics, partition_of
+from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from tests.chaos.checker import check_letters, examine
 from tests.chaos.replay import Installation, Logs, answers_codec, as_read, differences
 from tests.simulation.broker import Broker
@@ -133,10 +133,12 @@ class World:
             )
 
         inputs = [topics.queries, topics.control] if role == "worker" else [topics.requests, topics.charges]
-        copied = PARTITIONS if role == "worker" else 0
+        count = PARTITIONS if role == "worker" else LEDGER_PARTITIONS
         described = Role(role, group_of(role), topics.status, make, process=member)
         stamps = Stamps(self._wall_clock())
-        return Engine(described, SETTINGS, inputs, clients, partitions=copied, stamps=stamps)
+        return Engine(
+            described, SETTINGS, inputs, clients, partitions=count, copies=role == "worker", stamps=stamps
+        )
 
     def _wall_clock(self) -> Callable[[], float]:
         """A new process's clock: now and then far ahead, or by less than Kafka minds."""

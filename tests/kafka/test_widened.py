@@ -1,0 +1,99 @@
+"""A topic that is given more partitions while services run: those that all topics have go on, and what is beyond is refused and told."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from sotto import AsyncClient
+from stream.kafka.clients import KAFKA
+from stream.kafka.engine import Engine
+from stream.kafka.health import Health
+from stream.kafka.keyed import table_store
+from stream.kafka.names import worker_group
+from stream.kafka.roles import Role
+from stream.monitor.groups import Groups
+from stream.monitor.models import WorkersView
+from stream.monitor.tables import Tables
+from stream.noise import NoiseKey
+from stream.processors.queries import QueryProcessor
+from stream.processors.topics import Topics, partition_of
+from stream.settings import Settings
+from tests.conftest import StartService
+from tests.kafka.test_topics import SOURCE, SPEC, widen
+
+pytestmark = pytest.mark.kafka
+
+SOON = replace(KAFKA, consumer=partial(KAFKA.consumer, metadata_max_age_ms=500))
+"""Clients that hear of further partitions within a second, and not within minutes."""
+
+
+def worker(settings: Settings, topics: Topics, key: NoiseKey, health: Health, name: str) -> Engine:
+    tables = table_store(settings, key)
+    role = Role(
+        name="worker",
+        group=worker_group(settings),
+        status=topics.status,
+        make=lambda partition: QueryProcessor(topics, partition, key, tables),
+        process=name,
+    )
+    return Engine(
+        role, settings, [topics.queries, topics.control], SOON, partitions=topics.partitions, health=health
+    )
+
+
+async def test_what_is_beyond_is_refused_and_the_others_go_on(
+    settings: Settings, client: AsyncClient, start: StartService, key: NoiseKey
+) -> None:
+    topics = client.topics
+    before, after = topics.partitions, topics.partitions + 2
+    # The client may hear of the partitions at any time, and then asks elsewhere.
+    stream = next(
+        name
+        for name in map("ward-{}".format, range(1000))
+        if partition_of(name.encode(), before) == partition_of(name.encode(), after)
+    )
+    start("budget")
+    await client.register(SOURCE)
+    await client.open({**SPEC, "stream": stream})
+    healths = [Health("worker") for _ in range(2)]
+    engines = [worker(settings, topics, key, health, f"worker-{at}") for at, health in enumerate(healths)]
+    async with AsyncExitStack() as stack:
+        for engine in engines:
+            running = asyncio.create_task(engine.run())
+            stack.push_async_callback(asyncio.wait_for, running, 60)
+            stack.callback(engine.stop)
+        await client.ask({"stream": stream, "value": -1.0})
+        await widen(settings, topics.queries, after)
+        async with asyncio.timeout(120):
+            while set().union(*(engine.refused for engine in engines)) != {before, before + 1}:
+                await asyncio.sleep(0.1)
+            while any(bool(engine.refused) != ("another prefix" in engine.health.lack) for engine in engines):
+                await asyncio.sleep(0.1)
+        failing = [
+            health.metrics.registry.get_sample_value("sotto_worker_failing_partitions") for health in healths
+        ]
+        assert failing == [len(engine.refused) for engine in engines]
+        assert (await client.ask({"stream": stream, "value": -1.0})).outcome == "below"
+        for engine in engines:
+            assert not any(one.partition >= before for one in engine._partitions.values())
+
+
+async def test_the_monitor_shows_every_partition_there_is(settings: Settings, client: AsyncClient) -> None:
+    shown: list[WorkersView] = []
+    topics = client.topics
+    await widen(settings, topics.queries, topics.partitions + 2)
+    groups = Groups(settings, topics, Tables(topics), shown.append)
+    watching = asyncio.create_task(groups.run())
+    async with asyncio.timeout(60):
+        while (
+            not shown
+            or len([row for row in shown[-1].partitions if row.role == "worker"]) != topics.partitions + 2
+        ):
+            await asyncio.sleep(0.1)
+    watching.cancel()
+    assert len([row for row in shown[-1].partitions if row.role == "budget"]) == 1

@@ -1,0 +1,69 @@
+"""Partitions beyond those that all topics have part nobody from its tables, and are refused by whoever gets them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiokafka import TopicPartition
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+
+from stream.kafka.assigning import KnownRanges
+from stream.kafka.engine import Engine
+from stream.kafka.roles import Role
+from stream.settings import Settings
+
+TOPICS = ["control", "queries"]
+
+
+class Cluster(ClusterMetadata):  # type: ignore[misc]  # aiokafka is not typed
+    """Topics with so many partitions."""
+
+    def __init__(self, **partitions: int) -> None:
+        super().__init__()
+        self.counts = partitions
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        return set(range(self.counts[topic])) if topic in self.counts else None
+
+
+def assigned(assignor: Any, cluster: Cluster, members: int) -> list[dict[str, list[int]]]:
+    of = {f"m{number}": RangePartitionAssignor.metadata(TOPICS) for number in range(members)}
+    found = assignor.assign(cluster, of)
+    return [dict(found[member].assignment) for member in of]
+
+
+def test_where_topics_agree_partitions_are_assigned_as_by_kafkas_own_ranges() -> None:
+    for members in range(1, 7):
+        cluster = Cluster(control=4, queries=4)
+        ours, own = (assigned(one, cluster, members) for one in (KnownRanges(4), RangePartitionAssignor))
+        assert [{topic: numbers for topic, numbers in one.items() if numbers} for one in ours] == [
+            {topic: numbers for topic, numbers in one.items() if numbers} for one in own
+        ]
+
+
+def test_with_more_partitions_of_one_topic_everybody_keeps_its_tables_and_somebody_has_what_is_beyond() -> None:
+    found = assigned(KnownRanges(4), Cluster(control=4, queries=6), 2)
+    assert found == [{"control": [0, 1], "queries": [0, 1, 4]}, {"control": [2, 3], "queries": [2, 3, 5]}]
+
+
+def test_a_topic_that_is_not_known_yet_is_assigned_to_nobody() -> None:
+    assert assigned(KnownRanges(4), Cluster(queries=4), 1) == [{"queries": [0, 1, 2, 3]}]
+
+
+def engine() -> Engine:
+    role = Role("worker", "group", "status", lambda _: None)  # type: ignore[arg-type, return-value]  # nothing begins
+    return Engine(role, Settings(), TOPICS, partitions=4)
+
+
+def test_an_engine_refuses_what_is_beyond_and_says_what_to_do() -> None:
+    one = engine()
+    known = [TopicPartition("control", 3), TopicPartition("queries", 3)]
+    assert one.sift([*known, TopicPartition("queries", 5)]) == {3}
+    assert one.refused == {5}
+    assert one.refusal.startswith(
+        "partitions beyond the 4 that all its topics had when this worker began: 5 of queries; "
+    )
+    assert "another prefix" in one.refusal
+    assert one.sift(known) == {3}
+    assert (one.refused, one.refusal) == (set(), "")
