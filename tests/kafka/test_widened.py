@@ -17,8 +17,8 @@ from stream.kafka.keyed import table_store
 from stream.kafka.names import worker_group
 from stream.kafka.roles import Role
 from stream.monitor.groups import Groups
-from stream.monitor.models import WorkersView
 from stream.monitor.tables import Tables
+from stream.monitor.worker_models import WorkersView
 from stream.noise import NoiseKey
 from stream.processors.queries import QueryProcessor
 from stream.processors.topics import Topics, partition_of
