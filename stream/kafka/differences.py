@@ -28,12 +28,18 @@ class TopicsError(RuntimeError):
 
 @dataclass(frozen=True)
 class Difference:
-    """A topic's setting that is not as it should be."""
+    """A topic's setting that is not as it should be; ``losing`` where Kafka deletes by it what must be kept."""
 
     topic: str
     setting: str
     wanted: str
     actual: str
+    losing: bool = False
+
+    @property
+    def serves(self) -> bool:
+        """Whether services can work with it as it is."""
+        return not self.losing and self.setting not in {PARTITIONS, REPLICATION}
 
 
 def uneven(wanted: Iterable[TopicLayout], counts: Mapping[str, int]) -> list[Difference]:
@@ -47,8 +53,9 @@ def uneven(wanted: Iterable[TopicLayout], counts: Mapping[str, int]) -> list[Dif
 
 def unlike(one: TopicLayout, replicas: Sequence[int], actual: Mapping[str, str]) -> list[Difference]:
     """What of a topic's configuration is otherwise than it should be."""
+    lost = {different.setting for different in losses(one, actual)}
     return [
-        Difference(one.name, setting, value, actual.get(setting, ""))
+        Difference(one.name, setting, value, actual.get(setting, ""), losing=setting in lost)
         for setting, value in one.configuration_with(min(replicas)).items()
         if actual.get(setting) != value
     ]
@@ -65,7 +72,9 @@ def losses(one: TopicLayout, actual: Mapping[str, str]) -> list[Difference]:
         losing = ["cleanup.policy"] if "compact" in policies else []
         if "delete" in policies:
             losing += [name for name in ("retention.ms", "retention.bytes") if actual.get(name) != "-1"]
-    return [Difference(one.name, name, one.configuration[name], actual.get(name, "")) for name in losing]
+    return [
+        Difference(one.name, name, one.configuration[name], actual.get(name, ""), losing=True) for name in losing
+    ]
 
 
 def told(differences: Iterable[Difference]) -> str:

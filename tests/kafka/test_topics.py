@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiokafka.admin import NewPartitions
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from schemas import EventsSource
 from sotto import AsyncClient
@@ -16,7 +17,7 @@ from stream.kafka.differences import TopicsError, configurations
 from stream.kafka.layouts import layout
 from stream.kafka.live_topics import create_live_topic
 from stream.kafka.security import admin_client
-from stream.kafka.topics import create_topics, delete_topics, describe_topics, find_topics
+from stream.kafka.topics import check_topics, create_topics, delete_topics, describe_topics, find_topics
 from stream.processors.topics import Topics
 from stream.settings import Settings
 from tests.conftest import StartService
@@ -77,6 +78,27 @@ async def test_a_topic_that_is_missing_gets_the_partitions_of_the_others(made: d
     created = await create_topics(settings)
     assert (created.names, created.otherwise) == ([missing], [])
     assert (await find_topics(settings)).partitions == 3
+
+
+async def test_what_an_earlier_version_set_otherwise_is_a_warning_unless_it_loses_what_must_be_kept(
+    made: dict[str, Any],
+) -> None:
+    requests, trail = (
+        one for one in layout(Topics(made["SOTTO_PREFIX"], 3)) if one.name.endswith(("requests", "trail"))
+    )
+    statuses = []
+    for topic in (requests, trail):
+        shorter = {**topic.configuration_with(1), "retention.ms": "604800000"}
+        async with admin_client(settings_of(made)) as admin:
+            await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic.name, shorter)])
+        async with asyncio.timeout(60):
+            while topic.name not in {one.topic for one in await check_topics(settings_of(made))}:
+                await asyncio.sleep(0.1)
+        told = await asyncio.to_thread(sotto, "topics", "create", **made)
+        statuses.append(told.returncode)
+        assert told.stdout == "all topics are there\n"
+        assert f"{topic.name} has retention.ms=604800000, not {topic.configuration['retention.ms']}" in told.stderr
+    assert statuses == [0, 1]
 
 
 async def widen(settings: Settings, topic: str, partitions: int) -> None:

@@ -27,7 +27,7 @@ def test_no_topic_that_is_as_it_should_be_loses_anything(name: str) -> None:
 @pytest.mark.parametrize("policy", ["delete", "compact,delete", "delete, compact"])
 def test_a_compacted_topic_from_which_old_records_are_deleted_loses_them(name: str, policy: str) -> None:
     lost = losses(LAYOUT[name], {**LAYOUT[name].configuration, "cleanup.policy": policy})
-    assert lost == [Difference(f"q.{name}", "cleanup.policy", "compact", policy)]
+    assert lost == [Difference(f"q.{name}", "cleanup.policy", "compact", policy, losing=True)]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_compacted_topic_from_which_old_records_are_deleted_loses_them(name: s
 def test_a_trail_that_is_not_kept_for_ever_loses_its_beginning(setting: str, value: str) -> None:
     trail = LAYOUT["trail"]
     lost = losses(trail, {**trail.configuration, setting: value})
-    assert lost == [Difference("q.trail", setting, trail.configuration[setting], value)]
+    assert lost == [Difference("q.trail", setting, trail.configuration[setting], value, losing=True)]
 
 
 def test_what_may_expire_is_no_loss_whatever_it_is_set_to() -> None:
