@@ -46,34 +46,26 @@ def test_figures_of_every_kind_are_written_as_events_are(seed: int, *, compiled:
         state, reason = STATES[columns.state[slot]], streams.life.reasons.get(slot)
         counts, surplus = (int(columns.answered[slot]), int(columns.tops[slot])), int(columns.surplus[slot])
         offset, source = int(columns.last_offset[slot]), terms.source.source
-        spent = Amount.model_validate(msgspec.to_builtins(streams.spent(slot)))
         figures = (incarnation, state, *counts, offset, reason, int(columns.due[slot]), surplus)
         turn = streams.life.turns.get(slot, 0)
         kept = Checkpoint(**dict(zip(Checkpoint.model_fields, (*figures, turn), strict=True)))
-        charged = Charge.model_construct(
-            stream=name,
-            source=source,
-            incarnation=incarnation,
-            state=state,
-            answered=counts[0],
-            tops=counts[1],
-            spent=spent,
-            reason=reason,
-            surplus=surplus,
-        )
+        figured = {
+            "stream": name,
+            "source": source,
+            "incarnation": incarnation,
+            "state": state,
+            "answered": counts[0],
+            "tops": counts[1],
+            "spent": Amount.model_validate(msgspec.to_builtins(streams.spent(slot))),
+            "surplus": surplus,
+        }
+        charged = Charge.model_construct(**figured, reason=reason)
         shown = StreamStatus.model_construct(
-            stream=name,
-            source=source,
-            incarnation=incarnation,
-            state=state,
-            answered=counts[0],
-            tops=counts[1],
+            **figured,
             tops_left=streams.shown_left(slot),
-            spent=spent,
             alpha=terms.calibration.alpha,
             position=Position.model_construct(topic=DRIVER.topics.queries, partition=0, offset=offset),
             refused=streams.reason(slot) if columns.refused[slot] else None,
-            surplus=surplus,
         )
         expected["state"].append((name.encode(), kept.model_dump_json().encode(), ()))
         expected["charges"].append((source.encode(), charges.encode(charged), ()))
