@@ -67,7 +67,8 @@ class Answering:
                 life, await asyncio.to_thread(life.processor.follow, readable(news, self._metrics.unread))
             )
             life.positions[table] = news[-1].offset + 1
-            life.refusals.tell(life.processor)
+            # All streams may lack something: to look at a million takes as long as a batch.
+            await asyncio.to_thread(life.refusals.tell, life.processor)
 
     async def answer(self, life: Life, source: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
         """Answer a batch step by step, each in a transaction of its own; between two, hear what control says.

@@ -133,7 +133,7 @@ class Lives:
             warm=copy is not None,
         )
         refusals = Refusals(role.name, self._partition)
-        refusals.tell(processor)
+        await asyncio.to_thread(refusals.tell, processor)
         changelog = TopicPartition(processor.changelog, self._partition)
         sources, ahead = list(positions), not isinstance(processor, Timed)
         return Life(
