@@ -15,6 +15,7 @@ from aiokafka.partitioner import murmur2
 from schemas import EventsSource, Source, moment_ms, written_moment
 from schemas.moments import END_MS, MARK_HEADER, NO_MOMENT, moment_of
 from schemas.wire import UNREADABLE
+from stream.asking.event_encoding import encode_event
 from stream.asking.questions import Question
 from stream.errors import Invalid
 from stream.processors.base import Headers
@@ -24,7 +25,6 @@ LiveEvent = Mapping[str, Any] | bytes
 
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00Z")
 _MOMENTS: Final = "give seconds since 1970, ISO 8601 with a zone, or a datetime with one"
-_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
@@ -46,9 +46,9 @@ class LiveTopic:
     partitions: int
 
     def record(self, event: LiveEvent) -> LiveRecord:
-        """An event under its person's name; one that names nobody goes to the first partition, where it is set aside."""
-        value = event if isinstance(event, bytes) else _encode(event)
-        key = person_key(event, self.source.person)
+        """Encode an event, keyed by its person; an event without a person goes to the first partition, where it is refused."""
+        value = event if isinstance(event, bytes) else encode_event(event)
+        key = person_key(value, self.source.person)
         partition = 0 if key is None else int(murmur2(key) & 0x7FFFFFFF) % self.partitions
         return LiveRecord(self.source.topic, partition, key, value)
 
@@ -58,8 +58,8 @@ class LiveTopic:
         return (LiveRecord(self.source.topic, number, None, b"", headers) for number in range(self.partitions))
 
 
-def person_key(event: LiveEvent, path: str) -> bytes | None:
-    """The key of a person's events; None where the event names nobody."""
+def person_key(event: bytes, path: str) -> bytes | None:
+    """Read the key of a person's events from an encoded event, as feeds read it; None if the event has no person."""
     found = _field(event, path)
     if isinstance(found, bool) or not isinstance(found, str | int):
         return None
@@ -88,16 +88,14 @@ def event_moment(event: bytes, path: str) -> int | None:
     return None if moment == NO_MOMENT else moment
 
 
-def _field(event: LiveEvent, path: str) -> Any:
+def _field(event: bytes, path: str) -> Any:
     """What stands in an event, None if nothing."""
-    found: Any = event
-    if isinstance(event, bytes):
-        try:
-            found = _decode(event)
-        except UNREADABLE:
-            return None
+    try:
+        found = _decode(event)
+    except UNREADABLE:
+        return None
     for name in path.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
+        found = found.get(name) if isinstance(found, dict) else None
     return found
 
 

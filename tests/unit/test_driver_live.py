@@ -6,8 +6,15 @@ import json
 import random
 from collections import Counter
 from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from itertools import product
+from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from schemas import Query
@@ -77,7 +84,7 @@ def asked(driver: Driver) -> dict[tuple[str, str, str], Any]:
         assert query.window is not None
         place = (query.stream, query.window.start, str((query.group or {}).get("origin")))
         assert place not in found
-        found[place] = query.value if query.value is not None else sum(query.values or ())
+        found[place] = query.value if query.value is not None else sum(query.values or ())  # noqa: PD011
     return found
 
 
@@ -211,6 +218,80 @@ def test_what_is_no_event_is_set_aside_with_its_reason_and_stops_nobody() -> Non
     assert asked(driver)["late", "2026-01-01T00:00:00Z", "EWR"] == 1.0
     headers = [value for one in driver.records(driver.topics.rejected) for _, value in one.headers]
     assert not [value for value in headers if b"SFO" in value or b"N1" in value]
+
+
+class Tail(str, Enum):  # noqa: UP042  (its text is another than that of a StrEnum)
+    """A text that is also a member of an enumeration, whose ``str`` is another text."""
+
+    FIRST = "N-1"
+
+
+IDS = [
+    *(UUID(int=number) for number in range(20)),
+    *(Decimal(number) / 4 for number in range(20)),
+    *(b"N%d" % number for number in range(20)),
+    *(np.int64(number) for number in range(20)),
+    *(np.str_(f"K{number}") for number in range(20)),
+    *(number << 70 for number in range(1, 20)),
+    Tail.FIRST,
+]
+
+
+def test_publish_keys_an_event_by_its_encoded_person() -> None:
+    """Events of UUIDs, decimals, bytes, enumerations and numpy's scalars are counted, each in its person's partition."""
+    driver = new_driver(partitions=4)
+    driver.advance("flights", "2026-01-01T00:40:00Z")
+    time = "2026-01-01T00:30:00Z"
+    driver.publish("flights", [{**event("", time), "plane": {"tail": tail}} for tail in IDS])
+    driver.advance("flights", "2026-01-01T01:10:00Z")
+    assert not driver.records(driver.topics.rejected)
+    assert asked(driver)["late", "2026-01-01T00:00:00Z", "EWR"] == len(IDS)
+    for number in range(4):
+        for record in driver.log(("ops.departures", number)):
+            assert record.key == str(json.loads(record.value or b"")["plane"]["tail"]).encode()
+
+
+TIMES = [
+    np.datetime64("2026-01-01T00:30:00"),
+    np.datetime64("2026-01-01T00:30:00.123456789", "ns"),
+    np.int64(1_767_227_400_000),
+    pd.Timestamp("2026-01-01T00:30:00", tz="UTC"),
+    datetime(2026, 1, 1, 0, 30, tzinfo=UTC),
+]
+DELAYS = [np.int32(60), np.uint8(60), np.float32(60), np.float64(60), Decimal(60)]
+
+
+def test_publish_takes_scalars_and_moments_of_numpy() -> None:
+    """Events whose fields are scalars of numpy, moments or decimals are counted like those of Python's numbers and texts."""
+    driver = new_driver()
+    driver.advance("flights", "2026-01-01T00:40:00Z")
+    both = list(product(TIMES, DELAYS))
+    events = [
+        {**event(f"N{row}", ""), "scheduled": time, "delay": delay} for row, (time, delay) in enumerate(both)
+    ]
+    driver.publish("flights", map(MappingProxyType, events))
+    driver.advance("flights", "2026-01-01T01:10:00Z")
+    assert not driver.records(driver.topics.rejected)
+    assert asked(driver)["late", "2026-01-01T00:00:00Z", "EWR"] == len(both)
+
+
+def test_publish_names_the_field_that_has_no_json_form() -> None:
+    """A value that JSON cannot hold is Invalid, with the path of its field, and nothing is written."""
+    driver = new_driver()
+    right = event("N1", "2026-01-01T00:00:00Z")
+    itself: dict[str, Any] = {}
+    itself["on"] = itself
+    for wrong, field in (
+        ({**right, "plane": {"tail": object()}}, "plane.tail: object has"),
+        ({**right, "delay": np.array([1, 2])}, "delay: ndarray has"),
+        ({**right, "delay": np.complex64(1)}, "delay: complex64 has"),
+        ({**right, "note": "\ud800"}, "note: str has"),
+        (itself, r"on\.on\.on"),
+        ("scheduled", "event: is of type str"),
+    ):
+        with pytest.raises(Invalid, match=f"^{field}"):
+            driver.publish("flights", [right, wrong])  # type: ignore[list-item]
+    assert not driver.records("ops.departures")
 
 
 def test_a_stream_that_ends_asks_no_more() -> None:
