@@ -26,7 +26,7 @@ def read_as(kind: TypeAdapter[Read], argument: str) -> Read:
     try:
         return kind.validate_json(document)
     except ValidationError as error:
-        raise CommandError(f"{_name(argument)}: {describe(error)}") from None
+        raise CommandError(f"{name_of(argument)}: {describe(error)}") from None
 
 
 def read_document(argument: str) -> str:
@@ -37,31 +37,38 @@ def read_document(argument: str) -> str:
     except ValueError:
         return document  # whoever reads it says what is wrong with it
     except RecursionError:
-        raise CommandError(f"{_name(argument)}: is nested too deeply; give one JSON object") from None
+        raise CommandError(f"{name_of(argument)}: is nested too deeply; give one JSON object") from None
     if repeated:
-        raise CommandError(f"{_name(argument)}: a field is given twice; give each field once")
+        raise CommandError(f"{name_of(argument)}: a field is given twice; give each field once")
     return document
 
 
 @contextmanager
 def lines_of(argument: str) -> Iterator[Iterator[bytes]]:
     """The lines of a file, or of standard input for ``-``, without those that are blank."""
+    with numbered_lines(argument) as lines:
+        yield (line for _, line in lines)
+
+
+@contextmanager
+def numbered_lines(argument: str) -> Iterator[Iterator[tuple[int, bytes]]]:
+    """Open a file, or standard input for ``-``, as lines that are not blank, each with its number from 1."""
     if argument == STANDARD_INPUT:
-        yield _told(sys.stdin.buffer)
+        yield _numbered(sys.stdin.buffer)
         return
     try:
         with Path(argument).open("rb") as opened:
-            yield _told(opened)
+            yield _numbered(opened)
     except OSError as error:
         raise CommandError(
             f"cannot read {argument}: {error.strerror}; give a file, or - for standard input"
         ) from None
 
 
-def _told(opened: BinaryIO) -> Iterator[bytes]:
-    for number, read in enumerate(opened):
-        if line := (read if number else read.removeprefix(BOM_UTF8)).strip():
-            yield line
+def _numbered(opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    for number, read in enumerate(opened, 1):
+        if line := (read if number > 1 else read.removeprefix(BOM_UTF8)).strip():
+            yield number, line
 
 
 def _read(argument: str) -> str:
@@ -76,10 +83,13 @@ def _read(argument: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise CommandError(f"{_name(argument)}: is no text in UTF-8; save it as UTF-8 and give it again") from None
+        raise CommandError(
+            f"{name_of(argument)}: is no text in UTF-8; save it as UTF-8 and give it again"
+        ) from None
 
 
-def _name(argument: str) -> str:
+def name_of(argument: str) -> str:
+    """Name a document in messages: by its file, or by what it is."""
     if _is_inline(argument):
         return "document"
     return "standard input" if argument == STANDARD_INPUT else argument

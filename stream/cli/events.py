@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import Annotated, Final
 
+import msgspec
 import typer
 
 from schemas import EventsSource, written_moment
+from schemas.wire import UNREADABLE
 from stream.asking.live import live_source, milliseconds_of
 from stream.asking.replays import Replay
-from stream.cli.documents import lines_of
+from stream.cli.documents import name_of, numbered_lines
 from stream.cli.output import CommandError, say
 from stream.client import AsyncClient
 from stream.kafka.live_topics import create_live_topic
 from stream.kafka.nearby import settings_here
 
 AT_ONCE: Final = 1000
+_ARRAY: Final = "begins a JSON array; give one object a line, as jq -c '.[]' writes them"
+
+_decode = msgspec.json.Decoder().decode
 
 app = typer.Typer(help="People's events, for live topics.", no_args_is_help=True)
 
@@ -47,8 +52,8 @@ def publish(
     if until is not None and marks is None:
         raise CommandError("--until: is the last mark of a replay; give --marks as well")
     last = None if until is None else milliseconds_of(until)
-    with lines_of(file) as events:
-        asyncio.run(_publish(source, events, marks, last))
+    with numbered_lines(file) as lines:
+        asyncio.run(_publish(source, _objects_of(file, lines), marks, last))
 
 
 @app.command("topic")
@@ -67,6 +72,32 @@ def topic(
         say(f"created {declared.topic} with {count} partitions")
     else:
         say(f"{declared.topic} is there, with {count} partitions")
+
+
+def _objects_of(file: str, lines: Iterator[tuple[int, bytes]]) -> Iterator[bytes]:
+    """The events of a file; CommandError if its first line is no object, as of a file in another format."""
+    first = next(lines, None)
+    if first is None:
+        return iter(())
+    number, line = first
+    if (problem := _no_object(line)) is not None:
+        raise CommandError(f"{name_of(file)}: line {number}: {problem}")
+    return chain([line], (line for _, line in lines))
+
+
+def _no_object(line: bytes) -> str | None:
+    """Say why a file that begins with this line is none of events, and how to make one of it; None if the line is an object."""
+    try:
+        found = _decode(line)
+    except UNREADABLE:
+        if line.startswith(b"["):
+            return _ARRAY
+        if line.startswith(b"{"):
+            return "begins a JSON object of several lines, or is cut off; give one object a line, as jq -c . writes them"
+        return "is not JSON; give one JSON object a line (JSON Lines), not CSV or another format"
+    if isinstance(found, list):
+        return _ARRAY
+    return None if isinstance(found, dict) else "is JSON and no object; give one JSON object a line"
 
 
 async def _made(source: str, partitions: int) -> tuple[EventsSource, int, bool]:

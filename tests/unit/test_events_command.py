@@ -132,3 +132,29 @@ def test_standard_input_goes_to_a_topic_with_the_brokers_clock(driver: Driver, t
         run("events", "publish", "flights", str(path), "--until", f"{DAY}00:00:00Z")
     with pytest.raises(CommandError, match="cannot read"):
         run("events", "publish", "flights", str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (json.dumps(LINES), "line 1: begins a JSON array; give one object a line, as jq -c '.[]' writes them"),
+        (json.dumps(LINES, indent=2), "line 1: begins a JSON array"),
+        (json.dumps(LINES[0], indent=2), "line 1: begins a JSON object of several lines"),
+        ("tail,scheduled\nN1,2026-01-01T00:00:00Z\n", "line 1: is not JSON; give one JSON object a line"),
+        ("\n\n7\n", "line 3: is JSON and no object"),
+        ("\ufeff" + json.dumps(LINES[0])[:-1], "line 1: begins a JSON object of several lines, or is cut off"),
+    ],
+)
+def test_publish_refuses_a_file_whose_first_line_is_no_object(
+    text: str, said: str, driver: Driver, tmp_path: Path
+) -> None:
+    """A JSON array, indented JSON or CSV is refused at its first line, from a file and standard input, and nothing is written."""
+    driver.register(FLIGHTS)
+    path = tmp_path / "events.json"
+    path.write_text(text)
+    with pytest.raises(CommandError) as raised:
+        run("events", "publish", "flights", str(path))
+    assert str(raised.value).startswith(f"{path}: {said}")
+    done = CliRunner().invoke(app, ["events", "publish", "flights", "-"], input=text)
+    assert str(done.exception).startswith(f"standard input: {said}")
+    assert not driver.records("ops.departures")
