@@ -55,8 +55,9 @@ def check(
     try:
         report = check_table(wanted, path, person)
     except UnreadableError as error:
+        place = f"{path}, {error.where}," if error.where else path
         raise CommandError(
-            f"table: {path} cannot be read: {error.cause}; give a well-formed .csv, .csv.gz or .parquet file, a folder of them "
+            f"table: {place} cannot be read: {error.cause}; give a well-formed .csv, .csv.gz or .parquet file, a folder of them "
             "with '/' at its end, or an address"
         ) from None
     if as_json:

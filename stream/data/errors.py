@@ -54,9 +54,10 @@ class UnreadableError(DataError):
 
     The message is one and the same whatever the ``cause``: whoever may register a source must not learn from it which
     files a service can see. The cause, in public words, is for the service's own log. ``lasting`` says whether it is the table's.
+    ``where`` names the place in the file: it is private, for the table's owner alone, and leaves no process.
     """
 
-    def __init__(self, cause: str, *, lasting: bool = True) -> None:
+    def __init__(self, cause: str, *, lasting: bool = True, where: str = "") -> None:
         super().__init__(
             "path: no table can be read there; give a well-formed .csv, .csv.gz or .parquet file, a folder of them with '/' at "
             "its end, or an address, that lies in the deployment's table roots, that its services may read, and that is within "
@@ -64,6 +65,7 @@ class UnreadableError(DataError):
         )
         self.cause = cause
         self.lasting = lasting
+        self.where = where
 
 
 COLUMN_ERRORS: Final = {

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, Final
 
@@ -44,7 +45,7 @@ def object_sheets(address: Address, most_bytes: int | None = None) -> Iterator[F
     parts = object_parts(address)
     require_size(parts, most_bytes)
     for part in parts:
-        yield FileSheet.open(part, _options())
+        yield FileSheet.open(part, _options(), partial(_ObjectStream, part))
     if object_parts(address) != parts:
         raise UnreadableError(CHANGED)
 
@@ -69,6 +70,24 @@ def object_parts(address: Address) -> tuple[Part, ...]:
     return tuple(_part(address.host, listed[one], one) for one in names)
 
 
+class _ObjectStream:
+    """An object's bytes, in the version that was listed."""
+
+    def __init__(self, part: Part) -> None:
+        bucket, _, key = part.location.removeprefix("s3://").partition("/")
+        with _answering():
+            self._body = _client().get_object(Bucket=bucket, Key=key, IfMatch=str(part.stamp[0]))["Body"]
+
+    def read(self, size: int) -> bytes:
+        """Give up to ``size`` bytes; none at the end."""
+        with _answering():
+            return bytes(self._body.read(size))
+
+    def close(self) -> None:
+        """End the transfer."""
+        self._body.close()
+
+
 def _part(bucket: str, found: dict[str, Any], names: Names) -> Part:
     stamp = (found["ETag"], found["LastModified"].isoformat(), found["Size"])
     return Part(f"s3://{bucket}/{found['Key']}", found["Size"], stamp, cells_of(names))
@@ -77,9 +96,7 @@ def _part(bucket: str, found: dict[str, Any], names: Names) -> Part:
 def _listed(bucket: str, prefix: str, *, exact: bool = False) -> list[dict[str, Any]]:
     """The objects whose keys begin so, or the one whose key this is; markers of folders are none."""
     found: list[dict[str, Any]] = []
-    needed("boto3", "s3")
-    failures = import_module("botocore.exceptions")
-    try:
+    with _answering():
         for page in _client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
             for one in page.get("Contents", ()):
                 if exact and one["Key"] == prefix:
@@ -88,13 +105,25 @@ def _listed(bucket: str, prefix: str, *, exact: bool = False) -> list[dict[str, 
                     found.append(one)
             if exact or len(found) > MOST_LISTED:
                 break
-    except failures.ClientError as error:
-        raise UnreadableError(f"the store refused: {_told(error.response.get('Error', {}).get('Code'))}") from None
-    except failures.BotoCoreError as error:
-        raise UnreadableError(f"the store was not reached: {type(error).__name__}") from None
     if len(found) > MOST_LISTED:
         raise UnreadableError(f"more than {MOST_LISTED} files below its folder")
     return [] if exact else found
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """UnreadableError if the store refuses or is not reached; its messages may quote what lies there, so they are not passed on."""
+    needed("boto3", "s3")
+    failures = import_module("botocore.exceptions")
+    try:
+        yield
+    except failures.ClientError as error:
+        code = error.response.get("Error", {}).get("Code")
+        if code == "PreconditionFailed":
+            raise UnreadableError(CHANGED) from None
+        raise UnreadableError(f"the store refused: {_told(code)}") from None
+    except failures.BotoCoreError as error:
+        raise UnreadableError(f"the store was not reached: {type(error).__name__}") from None
 
 
 def _told(code: object) -> str:

@@ -13,9 +13,9 @@ from stream.data.checks.people import count_people
 from stream.data.checks.report import Columns, Report
 from stream.data.checks.scan import TableScan
 from stream.data.checks.suggestions import about_cells, about_columns, about_rows, separator_of
+from stream.data.csv_files import SURPLUS
 from stream.data.encoding import encode
 from stream.data.errors import DataError, shown
-from stream.data.sheets import SURPLUS
 
 
 def check_table(source: TableSource, path: Path | str | None = None, person: str | None = None) -> Report:
@@ -85,6 +85,7 @@ def _columns(source: TableSource, file: TableScan, person: str | None) -> Column
         missing=missing,
         unusable=unusable,
         undeclared=tuple(name for name in file.types if name not in source.attributes and name != person),
+        repeated=file.repeated,
         separator=separator_of(list(file.types), source.attributes) if file.has_lines and missing else None,
     )
 

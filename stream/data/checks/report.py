@@ -63,6 +63,9 @@ class Columns:
     undeclared: tuple[str, ...]
     """There, not declared, and ignored."""
 
+    repeated: tuple[str, ...]
+    """Names that several columns of a part have; the first of them is read."""
+
     separator: str | None
     """What a CSV file seems to be separated by, if not by commas."""
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from stream.data.csv_files import SURPLUS
 from stream.data.places import sheets_of
-from stream.data.sheets import SURPLUS
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,9 @@ class TableScan:
     path: str
     types: Mapping[str, pl.DataType]
     """The columns that all of its parts have, in order, by the types of the first; those of CSV are text."""
+
+    repeated: tuple[str, ...]
+    """Names that several columns of one part have."""
 
     has_lines: bool
     """Whether lines may have too many cells, in some part."""
@@ -29,7 +32,8 @@ class TableScan:
         types = {
             name: kind for name, kind in sheets[0].types.items() if all(name in sheet.types for sheet in sheets)
         }
-        return cls(path, types, any(sheet.is_csv for sheet in sheets))
+        repeated = dict.fromkeys(name for sheet in sheets for name in sheet.repeated)
+        return cls(path, types, tuple(repeated), any(sheet.is_csv for sheet in sheets))
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         """The named columns, some rows at a time and in order, with ``SURPLUS`` beside them where they are lines of CSV.

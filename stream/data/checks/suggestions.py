@@ -11,9 +11,9 @@ from typing import Final
 from schemas import Categories, TableSource
 from stream.data.checks.cells import CellCheck
 from stream.data.checks.report import Columns, Misfit, People
+from stream.data.csv_files import SEPARATORS
 from stream.data.errors import normal, shown
 
-_SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _MOST_ALIKE: Final = 3
 _DECIMAL_COMMA: Final = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _UNIT: Final = re.compile(r"\s*[-+]?\d+(\.\d+)?\s*[^\d\s.,eE+-]+\s*")
@@ -23,7 +23,7 @@ _NOT_UTF8: Final = "\ufffd"
 def separator_of(header: list[str], declared: Iterable[str]) -> str | None:
     """The sign that seems to stand between a header's names in the place of a comma; None if none does."""
     wanted, line = set(declared), ",".join(header)
-    named = {sign: len(wanted & {name.strip().strip('"') for name in line.split(sign)}) for sign in _SEPARATORS}
+    named = {sign: len(wanted & {name.strip().strip('"') for name in line.split(sign)}) for sign in SEPARATORS}
     best = max(named, key=lambda sign: named[sign])
     return best if named[best] > len(wanted.intersection(header)) else None
 
@@ -32,7 +32,7 @@ def about_columns(columns: Columns) -> Iterator[str]:
     """What to do about columns that are missing."""
     if columns.separator is not None:
         yield (
-            f"the columns seem to be separated by {_SEPARATORS[columns.separator]}; services read commas only: write the "
+            f"the columns seem to be separated by {SEPARATORS[columns.separator]}; services read commas only: write the "
             "file with commas"
         )
         return
@@ -47,10 +47,8 @@ def about_columns(columns: Columns) -> Iterator[str]:
             )
     if len(columns.undeclared) == len(columns.found):
         yield "no declared column is there; see that the first line of a CSV file names the columns"
-    for name in columns.found:
-        repeated = name.removesuffix("_duplicated_0")
-        if repeated != name and repeated in columns.found:
-            yield f"column {shown(repeated)} is there twice; the first one is read"
+    for name in columns.repeated:
+        yield f"several columns are called {shown(name)}; the first one is read"
 
 
 def about_cells(checks: Iterable[CellCheck]) -> Iterator[str]:

@@ -1,0 +1,141 @@
+"""CSV files: rows are cut where unquoted newlines are, and no stray quote makes rows disappear."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import Categories, Domain, Integers
+from stream.data import Rows, UnreadableError, csv_files
+from stream.data.checks import check_table
+from stream.data.csv_files import SURPLUS, CsvFile
+from stream.data.places import read_columns
+from tests.unit.data.guarded import cause, reader
+from tests.unit.data.small import source, unhurried
+
+ATTRIBUTES: dict[str, Domain] = {
+    "age": Integers(minimum=0, maximum=120),
+    "sex": Categories(values=("F", "M", "?"), other="?"),
+}
+QUOTES = "put cells with quotes, commas or newlines in quotes"
+
+cells = st.text(alphabet='ab,"\n é', max_size=4)
+tables = st.lists(st.lists(cells, min_size=2, max_size=4), max_size=8)
+
+
+def csv_file(content: bytes) -> CsvFile:
+    return CsvFile(lambda: io.BytesIO(content))
+
+
+def cells_of(content: bytes, names: list[str]) -> list[tuple[str, ...]]:
+    return [row for batch in csv_file(content).batches(names, 3) for row in batch.rows()]
+
+
+def written(table: list[list[str]], end: str = "\n") -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator=end).writerows([["one", "two", "three"], *table])
+    return text.getvalue().encode()
+
+
+@unhurried
+@given(table=tables, block=st.integers(1, 40), end=st.sampled_from(["\n", "\r\n"]), zipped=st.booleans())
+def test_csv_file_reads_what_a_writer_wrote(table: list[list[str]], block: int, end: str, zipped: bool) -> None:
+    """Whatever cells a CSV writer wrote come back, however blocks are cut, also from gzip and from each column alone."""
+    content = written(table, end)
+    expected = [(*row, "", "")[:4] for row in table]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csv_files, "BLOCK_BYTES", block)
+        patch.setattr(csv_files, "_HEADER_BYTES", max(4, block))
+        content = gzip.compress(content) if zipped else content
+        assert cells_of(content, ["one", "two", "three", SURPLUS]) == expected
+        assert cells_of(content, ["two"]) == [(row[1],) for row in table]
+
+
+@unhurried
+@given(text=st.text(alphabet='a,"\n', max_size=16), block=st.integers(1, 20))
+def test_csv_file_never_loses_a_row(text: str, block: int) -> None:
+    """A file is refused, or has as many rows as unquoted newlines say; which of both no choice of columns decides."""
+    content = f"one,two\n{text}".encode()
+    rows = [row or [""] for row in csv.reader(io.StringIO(f"{text}", newline=""))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csv_files, "BLOCK_BYTES", block)
+        found: list[list[str] | None] = []
+        for names in (["one"], ["two"], ["one", "two", SURPLUS]):
+            try:
+                found.append([row[0] for row in cells_of(content, names)])
+            except UnreadableError:
+                found.append(None)
+    if found[0] is None:
+        assert found == [None, None, None]
+        assert '"' in text
+    else:
+        assert [len(one or []) for one in found] == [len(rows)] * 3
+        assert found[0] == found[2] == [row[0] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ('age,sex,note\n7,F,27"\n8,M,24"\n9,F,x\n', 2),
+        ('age,sex,size"\n1,F,2\n2,M,3\n', 1),
+        ('age,sex,note\n1,F,"a"b\n2,M,c"\n', 2),
+        ('age,sex,note\n1,F,x\n2,M,"open\n3,F,y\n', 3),
+        ('age,sex,note\n1,F, "x"\n', 2),
+        ('age,sex,"note\n1,F,x\n', 1),
+    ],
+)
+def test_stray_quote_is_refused_by_every_reader(tmp_path: Path, content: str, line: int) -> None:
+    """A stray quote in a column that is not declared, or in a name, is refused alike by services, simulate and check."""
+    path = tmp_path / "people.csv"
+    path.write_text(content)
+    declared = source(ATTRIBUTES, path=str(path))
+    readers: list[Callable[[], object]] = [
+        lambda: Rows.load(declared),
+        lambda: read_columns(str(path), list(ATTRIBUTES)),
+        lambda: check_table(declared),
+    ]
+    for read in readers:
+        with pytest.raises(UnreadableError) as refused:
+            read()
+        assert QUOTES in refused.value.cause
+        assert refused.value.where == f"line {line}"
+    assert QUOTES in cause(lambda: reader(tmp_path)(declared))
+
+
+def test_one_stray_quote_in_a_hundred_rows_hides_none(tmp_path: Path) -> None:
+    """Of rows of which one in a hundred holds an inch mark, all are read once the marks are quoted, and none before."""
+    path = tmp_path / "people.csv"
+    rows = [f"{number % 90},F,{number}" for number in range(2000)]
+    marked = [row + '"' if number % 100 == 0 else row for number, row in enumerate(rows)]
+    path.write_text("\n".join(["age,sex,size", *marked, ""]))
+    with pytest.raises(UnreadableError):
+        Rows.load(source(ATTRIBUTES, path=str(path)))
+    quoted = [f'{row[: row.rindex(",")]},"{number}"""' for number, row in enumerate(rows)]
+    path.write_text("\n".join(["age,sex,size", *quoted, ""]))
+    assert Rows.load(source(ATTRIBUTES, path=str(path))).file_row_count == 2000
+
+
+def test_names_in_quotes_are_unquoted(tmp_path: Path) -> None:
+    """A quoted name's doubled quotes are one each, as in cells, and it may hold commas and newlines."""
+    path = tmp_path / "people.csv"
+    path.write_text('"size ("")","a,b","c\nd"\n1,2,3\n')
+    domain = Integers(minimum=0, maximum=9)
+    rows = Rows.load(source(dict.fromkeys(('size (")', "a,b", "c\nd"), domain), path=str(path)))
+    assert [column.tolist() for column in rows.private_codes.values()] == [[1], [2], [3]]
+
+
+@pytest.mark.parametrize("cut", [1, 8, 20])
+def test_gzip_that_ends_early_is_refused(cut: int) -> None:
+    """A gzipped file that lacks its end is refused; several members, and zeros behind them, are one file."""
+    content = written([["a", "b", "c"]] * 9)
+    with pytest.raises(UnreadableError, match="path"):
+        cells_of(gzip.compress(content)[:-cut], ["one"])
+    several = gzip.compress(content) + gzip.compress(b"x,y,z\n") + bytes(64)
+    assert cells_of(several, ["one"]) == [("a",)] * 9 + [("x",)]
