@@ -8,7 +8,7 @@ field. A property test holds the two equal.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
 
@@ -155,7 +155,7 @@ class Codec(Generic[ModelType]):
         try:
             event = self._adapter.validate_json(data)
         except ValidationError as error:
-            raise MalformedEventError(describe_at(error, _Place(data))) from None
+            raise MalformedEventError(_describe_event(error, data)) from None
         if repeats_a_field(data):
             raise MalformedEventError(REPEATED)
         return event
@@ -165,35 +165,51 @@ class Codec(Generic[ModelType]):
         try:
             return self._adapter.validate_json(data)
         except ValidationError as error:
-            raise MalformedEventError(describe_at(error, _Place(data))) from None
+            raise MalformedEventError(_describe_event(error, data)) from None
 
     def encode(self, event: ModelType) -> bytes:
         """The event as compact JSON."""
         return self._adapter.dump_json(event, exclude_defaults=self._omit_defaults)
 
 
-def describe(error: ValidationError, name: Callable[[str], str] = str) -> str:
-    """Say which fields are wrong and why, without quoting any value; for whoever wrote them, names of fields as given.
+def describe(error: ValidationError, name: Callable[[str], str] = str, given: Any = None) -> str:
+    """Say which fields are wrong and why, without quoting any value; the reader is the author of the fields.
 
-    ``name`` is what they call an outermost field, as an option or a variable.
+    ``name`` translates the name of an outermost field into that of an option or a variable. ``given`` is what was validated:
+    with it, fields are named as they stand there, without the kinds of the contract that lie between them.
     """
+    written = Place(given) if given is not None else None
 
-    def place_of(loc: Steps) -> list[str]:
-        first, *others = (str(step) for step in loc) if loc else ("",)
-        return [name(first), *others] if first else []
+    def place_of(detail: ErrorDetails) -> list[str]:
+        steps = written(detail) if written is not None else [str(step) for step in detail["loc"]]
+        return [name(steps[0]), *steps[1:]] if steps and steps[0] else []
 
     return describe_at(error, place_of, whole="")
 
 
-def describe_at(error: ValidationError, place_of: Callable[[Steps], list[str]], *, whole: str = "event") -> str:
-    """The same of fields that ``place_of`` names by their steps; of what has no name as ``whole``."""
+def parsed(document: bytes | str) -> Any:
+    """The value of a JSON document; None if it is not JSON."""
+    try:
+        return from_json(document)
+    except ValueError:
+        return None
+
+
+def _describe_event(error: ValidationError, data: bytes) -> str:
+    return describe_at(error, Place(parsed(data), public=True))
+
+
+def describe_at(
+    error: ValidationError, place_of: Callable[[ErrorDetails], list[str]], *, whole: str = "event"
+) -> str:
+    """The same of fields that ``place_of`` names; of an error of the event as a whole as ``whole``."""
     parts = []
     faults = error.errors(include_input=False, include_url=False)
     # Pydantic counts a list's items without those that are wrong.
     at_fault = {one["loc"][:end] for one in faults for end in range(len(one["loc"]))}
     faults = [one for one in faults if one["type"] != "too_short" or one["loc"] not in at_fault]
     for detail in faults[:MOST_FAULTS]:
-        steps = place_of(detail["loc"])
+        steps = place_of(detail)
         if detail["type"] == KIND_ERROR:
             steps.append("kind")
         place = ".".join(steps) or whole
@@ -212,6 +228,11 @@ _FORMS: Final = {
 }
 """What to give where a value has the form of another."""
 
+_MISSING: Final = {
+    "neighbors": "is missing; give 'add-remove' (recommended: how many people there are stays private) or 'replace' (their number is public)",
+}
+"""What to give for a field that is missing, if its values need a choice."""
+
 _ALIKE: Final = {"cutoff": "answers", "answers": "cutoff"}
 """How many charged answers a mechanism gives is called by either name, and never by both."""
 
@@ -224,29 +245,34 @@ def _told(detail: ErrorDetails) -> str:
         if other is not None and len(loc) > 1 and other in _fields_of_mechanisms().get(str(loc[-2]), ()):
             return f"unknown field; give '{other}' in its place"
         return "unknown field; remove it"
+    if kind == "missing" and loc[-1] in _MISSING:
+        return _MISSING[str(loc[-1])]
     if kind == "string_pattern_mismatch":
         return words_of_pattern(detail["ctx"]["pattern"]) or detail["msg"]
     return _FORMS.get(kind, detail["msg"])
 
 
-class _Place:
-    """Where in an event something is wrong, in words of the contract; a name that it does not know is told by its place."""
+class Place:
+    """Names the place of a fault by the fields of what was validated; ``public`` shows names of the contract alone.
 
-    def __init__(self, data: bytes) -> None:
-        try:
-            self._event = from_json(data)
-        except ValueError:
-            self._event = None
+    Pydantic puts the kind of a union's member between fields: a step that is no field of what was given is such a kind, unless
+    it is the field that is missing.
+    """
 
-    def __call__(self, loc: Steps) -> list[str]:
-        at, words = self._event, []
-        for step in loc:
-            inside = isinstance(at, dict) and step in at
-            if isinstance(step, int) or step in contract_words():
-                words.append(str(step))
-            elif inside:
+    def __init__(self, given: Any, *, public: bool = False) -> None:
+        self._given = given
+        self._public = public
+
+    def __call__(self, detail: ErrorDetails) -> list[str]:
+        """The names of the fields on the way to a fault; of one that may not be shown its number."""
+        at, words = self._given, []
+        for left, step in enumerate(detail["loc"], 1 - len(detail["loc"])):
+            inside = isinstance(at, Mapping) and step in at
+            if inside and self._public and step not in contract_words():
                 words.append(f"field {list(at).index(step) + 1}")
-            if inside or (isinstance(at, list) and isinstance(step, int) and step < len(at)):
+            elif inside or isinstance(step, int) or (left == 0 and detail["type"] == "missing"):
+                words.append(str(step))
+            if inside or (isinstance(at, list | tuple) and isinstance(step, int) and step < len(at)):
                 at = at[step]
         return words
 

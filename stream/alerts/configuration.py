@@ -6,7 +6,7 @@ import re
 import ssl
 from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -18,12 +18,12 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import from_json
+from pydantic_core import ErrorDetails
 
 from schemas.base import ByKind
 from schemas.repeats import repeats_a_field
 from schemas.windows import Span, span_ms
-from schemas.wire import Steps, describe_at
+from schemas.wire import Place, describe_at, parsed
 from stream.alerts.signing import Secret
 from stream.asking.alerts import matches
 from stream.secret_files import SecretFileError, read_secret
@@ -218,7 +218,7 @@ class AlertsFile(_Strict):
         try:
             found = cls.model_validate_json(text)
         except ValidationError as error:
-            raise AlertsError(f"{path}: {describe_at(error, partial(_place, text), whole='')}") from None
+            raise AlertsError(f"{path}: {describe_at(error, partial(_place, parsed(text)), whole='')}") from None
         if repeats_a_field(text.encode()):
             raise AlertsError(f"{path}: a field is given twice; give each once")
         for target in found.targets:
@@ -229,16 +229,17 @@ class AlertsFile(_Strict):
         return found
 
 
-def _place(text: str, steps: Steps) -> list[str]:
-    """Where in a file something is wrong: of a target by its name, if it has one, in place of its number and kind."""
+def _place(given: Any, detail: ErrorDetails) -> list[str]:
+    """Name the place of a fault in a file: that of a target by the target's name, if it has one, in place of its number."""
+    steps = Place(given)(detail)
     if len(steps) < 2 or steps[0] != "targets":
-        return [str(step) for step in steps]
+        return steps
     _, number, *fields = steps
-    target = from_json(text)["targets"][number]
+    target = given["targets"][int(number)]
     name = target.get("name") if isinstance(target, dict) else None
-    if not isinstance(name, str) or re.fullmatch(TARGET_NAME, name) is None:
-        name = str(number)
-    return ["targets", name, *(str(step) for step in fields[1:])]
+    if isinstance(name, str) and re.fullmatch(TARGET_NAME, name) is not None:
+        number = name
+    return ["targets", number, *fields]
 
 
 def _read(file: str, target: str, field: str) -> str:

@@ -8,10 +8,14 @@ from typing import Any, Final
 from schemas import (
     Allot,
     AllotmentRecord,
+    CloseStream,
     ExtendStream,
+    HaltSource,
+    HaltStream,
     JoinPopulation,
     OpenStream,
     Population,
+    RefreshSource,
     RegisterPopulation,
     StreamSpec,
 )
@@ -35,7 +39,8 @@ def extension(new_id: Callable[[], str], **fields: Any) -> ExtendStream:
 
 def registration(new_id: Callable[[], str], population: Population | Mapping[str, Any]) -> RegisterPopulation:
     """The request that makes a population known; Invalid if it is none."""
-    return valid(lambda: RegisterPopulation(request=new_id(), population=Population.model_validate(population)))
+    made = valid(lambda: Population.model_validate(population), given=population)
+    return RegisterPopulation(request=new_id(), population=made)
 
 
 def joining(new_id: Callable[[], str], source: str, population: str) -> JoinPopulation:
@@ -57,6 +62,23 @@ def allotting(
     return valid(
         lambda: Allot.model_validate({"request": new_id(), **fields, "delta": delta, "analysts": tuple(analysts)})
     )
+
+
+def closing(new_id: Callable[[], str], source: str, stream: str, reason: str) -> CloseStream:
+    """The request that closes a stream; Invalid if it is none."""
+    return valid(lambda: CloseStream(request=new_id(), source=source, stream=stream, reason=reason))
+
+
+def halting(new_id: Callable[[], str], source: str, stream: str | None, reason: str) -> HaltSource | HaltStream:
+    """The request that halts a stream, or a source with all its streams; Invalid if it is none."""
+    if stream is None:
+        return valid(lambda: HaltSource(request=new_id(), source=source, reason=reason))
+    return valid(lambda: HaltStream(request=new_id(), source=source, stream=stream, reason=reason))
+
+
+def refreshing(new_id: Callable[[], str], source: str, *, close: bool) -> RefreshSource:
+    """The request that takes a source's data for its next version; Invalid if it is none."""
+    return valid(lambda: RefreshSource(request=new_id(), source=source, close=close))
 
 
 def is_of(record: AllotmentRecord, source: str | None, population: str | None) -> bool:

@@ -36,17 +36,17 @@ def as_query(question: Question, fields: Mapping[str, Any], new_id: Callable[[],
     document = {**given, **fields}
     if "id" not in document:
         document["id"] = new_id()
-    return valid(lambda: Query.model_validate(document))
+    return valid(lambda: Query.model_validate(document), given=document)
 
 
 def as_source(source: Source | Mapping[str, Any]) -> Source:
     """The source that is meant; Invalid if it is none."""
-    return valid(lambda: _sources().validate_python(source))
+    return valid(lambda: _sources().validate_python(source), given=source)
 
 
 def as_spec(stream: StreamSpec | Mapping[str, Any]) -> StreamSpec:
     """The stream that is meant; Invalid if it is none."""
-    return valid(lambda: StreamSpec.model_validate(stream))
+    return valid(lambda: StreamSpec.model_validate(stream), given=stream)
 
 
 @cache
@@ -54,12 +54,12 @@ def _sources() -> TypeAdapter[Source]:
     return TypeAdapter(Source)
 
 
-def valid(make: Callable[[], Made], name: Callable[[str], str] = str) -> Made:
-    """What is made, or Invalid with the fields that are wrong, by the ``name`` that they were given under."""
+def valid(make: Callable[[], Made], name: Callable[[str], str] = str, given: Any = None) -> Made:
+    """What is made, or Invalid with the fields of ``given`` that are wrong, by the ``name`` that they were given under."""
     try:
         return make()
     except ValidationError as error:
-        raise Invalid(describe(error, name)) from None
+        raise Invalid(describe(error, name, given)) from None
 
 
 def made_settings(settings: Settings | None, fields: Mapping[str, Any]) -> Settings:

@@ -11,6 +11,7 @@ from stream.asking.alerts import ABOVE, Notice, matches
 from stream.asking.openings import Opening
 from stream.asking.results import Result
 from stream.errors import Unknown
+from stream.suggestions import did_you_mean
 
 _HALTED: Final = b'"halted"'
 
@@ -59,7 +60,8 @@ class Watch:
             Unknown: such a stream, or the source, is not there.
         """
         if self._source is not None and self._source not in sources:
-            raise Unknown(f"source '{self._source}' is not registered; see 'sotto source list'")
+            hint = did_you_mean(self._source, sources) or "; see 'sotto source list'"
+            raise Unknown(f"source '{self._source}' is not registered{hint}")
         known = {opening.stream: opening for opening in openings}
         for name in self._patterns:
             if name not in known and not any(sign in name for sign in "*?["):

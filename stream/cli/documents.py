@@ -12,7 +12,7 @@ from typing import BinaryIO, Final, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from schemas.repeats import repeats_a_field
-from schemas.wire import describe
+from schemas.wire import describe, parsed
 from stream.cli.output import CommandError
 
 Read = TypeVar("Read")
@@ -26,7 +26,7 @@ def read_as(kind: TypeAdapter[Read], argument: str) -> Read:
     try:
         return kind.validate_json(document)
     except ValidationError as error:
-        raise CommandError(f"{name_of(argument)}: {describe(error)}") from None
+        raise CommandError(f"{name_of(argument)}: {describe(error, given=parsed(document))}") from None
 
 
 def read_document(argument: str) -> str:

@@ -116,13 +116,11 @@ def ask(
     if document.get("stream", stream) != stream:
         raise CommandError(f"--question: is for another stream than '{stream}'; name one stream")
     try:
-        query = Query.model_validate_json(
-            json.dumps({"id": uuid.uuid4().hex, **document, **fields, "stream": stream})
-        )
+        asked = {"id": uuid.uuid4().hex, **document, **fields, "stream": stream}
+        query = Query.model_validate_json(json.dumps(asked))
     except ValidationError as error:
-        raise CommandError(
-            describe(error, lambda name: _OPTIONS.get(name, name) if name in fields else name)
-        ) from None
+        named = describe(error, lambda name: _OPTIONS.get(name, name) if name in fields else name, asked)
+        raise CommandError(named) from None
     try:
         answer = asyncio.run(_ask(query, timeout))
     except Timeout as error:

@@ -52,6 +52,7 @@ from stream.processors.base import Headers
 from stream.processors.topics import Topics
 from stream.processors.trails import trail_codec
 from stream.settings import Settings
+from stream.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from stream.sql import Table
@@ -278,10 +279,11 @@ class AsyncClient(PublishCalls, BudgetCalls):
 
     async def grant(self, source: str, stream: str) -> GrantRecord:
         """A stream's grant as of now: its plan, its cost, and what is spent of it. Unknown if it was never opened."""
-        for grant in await self.list_streams(source):
-            if grant.spec.stream == stream:
-                return grant
-        raise Unknown(f"stream '{stream}' of source '{source}' is not known; see 'sotto source show {source}'")
+        grants = {one.spec.stream: one for one in await self.list_streams(source)}
+        if stream not in grants:
+            hint = did_you_mean(stream, grants) or f"; see 'sotto source show {source}'"
+            raise Unknown(f"stream '{stream}' of source '{source}' is not known{hint}")
+        return grants[stream]
 
     async def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
         """What workers last showed of these streams, with the time in seconds since the epoch; not all have a digest."""

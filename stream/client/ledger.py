@@ -21,21 +21,27 @@ from stream.client.connection import Connection
 from stream.errors import Unknown
 from stream.kafka.restore import read_to_end
 from stream.processors.topics import LEDGER_PARTITIONS, partition_of
+from stream.suggestions import did_you_mean
 
 _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 _statuses: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)
 
-_BUDGETS = (b"source|", b"population|", b"allotment|")
+_SOURCE = b"source|"
+_BUDGETS = (_SOURCE, b"population|", b"allotment|")
 
 
 @dataclass
 class Ledger:
-    """Sources and populations by their name, allotments, and grants by their stream's name."""
+    """Sources and populations by their name, allotments, and grants by their stream's name.
+
+    ``other_sources`` are the names of the sources that were not read.
+    """
 
     sources: dict[str, SourceRecord] = field(default_factory=dict)
     grants: dict[str, GrantRecord] = field(default_factory=dict)
     populations: dict[str, PopulationRecord] = field(default_factory=dict)
     allotted: dict[bytes, AllotmentRecord] = field(default_factory=dict)
+    other_sources: set[str] = field(default_factory=set)
 
     @property
     def allotments(self) -> list[AllotmentRecord]:
@@ -45,13 +51,17 @@ class Ledger:
     def population(self, name: str) -> PopulationRecord:
         """A population; Unknown if it is not registered."""
         if name not in self.populations:
-            raise Unknown(f"population '{name}' is not registered; register it with 'sotto population register'")
+            hint = did_you_mean(name, self.populations) or "; register it with 'sotto population register'"
+            raise Unknown(f"population '{name}' is not registered{hint}")
         return self.populations[name]
 
     def source(self, name: str) -> SourceRecord:
         """A source; Unknown if it is not registered."""
         if name not in self.sources:
-            raise Unknown(f"source '{name}' is not registered; register it with 'sotto source add'")
+            hint = (
+                did_you_mean(name, {*self.sources, *self.other_sources}) or "; register it with 'sotto source add'"
+            )
+            raise Unknown(f"source '{name}' is not registered{hint}")
         return self.sources[name]
 
 
@@ -63,6 +73,8 @@ async def read_ledger(connection: Connection, source: str | None = None) -> Ledg
     async for record in _records(connection, LEDGER_PARTITIONS):
         is_source = record.key == one if one is not None else record.key.startswith(_BUDGETS)
         if record.value is None or not (is_source or record.key.startswith(of_source)):
+            if record.value is not None and record.key.startswith(_SOURCE):
+                found.other_sources.add(record.key.removeprefix(_SOURCE).decode())
             continue
         entry = _ledger.decode(record.value)
         if isinstance(entry, SourceRecord):

@@ -13,6 +13,7 @@ from typing import Literal, TypeGuard
 from schemas import Bins, Categories, Domain, Integers
 from stream.data.errors import PredicateError, listed, normal, shown
 from stream.data.expressions import FALSE, TRUE, Predicate, codes, conjunction, disjunction, negation
+from stream.suggestions import in_other_case
 
 Operator = Literal["=", "<>", "<", "<=", ">", ">="]
 Constant = str | Decimal
@@ -82,6 +83,17 @@ class Attribute:
                         f"{shown(self.name)} holds numbers from {edges[0]!r} to {edges[-1]!r}; give one of them",
                     )
                 return min(bisect_right(edges, float(value)), size) - 1
+
+    def refusal_of_truth(self, *, truth: bool) -> str:
+        """Say what to write in place of TRUE or FALSE."""
+        word = str(truth)
+        if not isinstance(self.domain, Categories):
+            return f"{shown(self.name)} is numeric; write a number in place of {word.upper()}"
+        value = in_other_case(word, self.domain.values)
+        instead = f"declared are {listed(self.domain.values)}" if value is None else f"write {shown(value)}"
+        return (
+            f"{shown(self.name)} holds categories, which stand in single quotes, and not {word.upper()}; {instead}"
+        )
 
     @cached_property
     def _code_of(self) -> dict[str, int]:

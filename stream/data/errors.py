@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 from unicodedata import normalize
+
+from stream.suggestions import in_other_case
 
 MAX_MESSAGE_LENGTH = 300
 _SHOWN_LENGTH = 60
@@ -36,6 +38,13 @@ def listed(names: Iterable[str]) -> str:
             return f"{found}, …"
         found += f"{', ' if found else ''}{shown(name)}"
     return found
+
+
+def no_attribute(place: int, name: str, names: Collection[str], whole: str) -> str:
+    """Say that the name at a place is none of the declared ``names`` of ``whole``; the name itself is not shown."""
+    meant = in_other_case(name, names)
+    hint = f"; did you mean {shown(meant)}?" if meant is not None else ""
+    return f"name {place + 1} is no attribute of {whole} {listed(names)}{hint}"
 
 
 class DataError(ValueError):

@@ -20,6 +20,12 @@ from stream.data.errors import PredicateError, listed, shown
 from stream.data.expressions import FALSE, TRUE, Predicate, conjunction, disjunction, negation
 from stream.data.shapes import Ranges, Shapes
 
+DOUBLE_QUOTES: Final = "put names in double quotes"
+DOUBLED_QUOTE: Final = (
+    "a quote in a text is written twice, as in 'O''Brien', and a backslash is a sign like others"
+)
+_ESCAPED_QUOTE: Final = "\\'"
+
 MAX_TOKENS = 1024
 """Most tokens of a predicate; its syntax tree has at most as many nodes twice over."""
 
@@ -75,13 +81,14 @@ _HINTS: Final[dict[TokenType, str]] = {
     TokenType.SEMICOLON: "give one condition",
     TokenType.DOT: "name attributes alone, without a table",
     TokenType.NULL: "tables hold no nulls",
-    TokenType.IS: "compare with = or <>",
+    TokenType.IS: "compare with = or <>; tables hold no nulls",
     TokenType.LIKE: "list the categories with IN",
     TokenType.DCOLON: "neither attributes nor literals need a cast",
     TokenType.SELECT: "a predicate is a condition over attributes alone",
     TokenType.PARAMETER: "write the value itself",
     TokenType.PLACEHOLDER: "write the value itself",
     TokenType.COLON: "write the value itself",
+    TokenType.L_BRACKET: DOUBLE_QUOTES,
 }
 _NO_NAME_BUT_A_VALUE: Final = "no declared attribute has this name; put a value in single quotes"
 _USUAL_HINT: Final = "use comparisons, BETWEEN, IN, AND, OR and NOT, and put names in double quotes"
@@ -130,7 +137,7 @@ class PredicateParser:
         try:
             trees = _DIALECT.parser().parse_into(exp.Condition, tokens, text)
         except ParseError as error:
-            raise PredicateError(_syntax_error(error)) from None
+            raise PredicateError(_syntax_error(error, remedy_of(text, _USUAL_HINT))) from None
         except Exception:  # noqa: BLE001 - whatever a stranger's text does to the parser, the worker goes on
             raise PredicateError("the predicate cannot be read; check its operators and parentheses") from None
         if len(trees) != 1 or trees[0] is None:
@@ -142,7 +149,8 @@ class PredicateParser:
             text.encode()
             tokens = list(_DIALECT.tokenize(text))
         except Exception:  # noqa: BLE001 - see parse
-            raise PredicateError("the predicate cannot be read; check that every quote is closed") from None
+            remedy = remedy_of(text, "check that every quote is closed")
+            raise PredicateError(f"the predicate cannot be read; {remedy}") from None
         if not tokens:
             raise PredicateError("the predicate is empty; write TRUE for all rows")
         if len(tokens) > MAX_TOKENS:
@@ -155,7 +163,7 @@ class PredicateParser:
             written = text[token.start : token.end + 1]
             # An attribute may be called 'date' or 'type', which SQL keeps for itself; E'date' is not its name.
             if not written.isidentifier() or self._find(written) is None:
-                hint = _HINTS.get(token.token_type, _USUAL_HINT)
+                hint = _hint(tokens[place : place + 3]) or remedy_of(text, _USUAL_HINT)
                 sign = written.upper() if written.upper() in _KNOWN_WORDS else "what stands there"
                 raise PredicateError(f"character {token.start + 1}: {sign} is not allowed in a predicate; {hint}")
             tokens[place] = Token(TokenType.VAR, written, token.line, token.col, token.start, token.end)
@@ -182,13 +190,15 @@ class PredicateParser:
             case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
                 return self._comparison(node)
             case exp.Between():
-                attribute, low, high = _parts(node, "this", "low", "high")
-                return self._attribute(attribute).between(self._literal(low), self._literal(high))
+                column, low, high = _parts(node, "this", "low", "high")
+                attribute = self._attribute(column)
+                return attribute.between(self._literal(low, attribute), self._literal(high, attribute))
             case exp.In():
-                attribute, *literals = _parts(node, "this", "expressions")
+                column, *literals = _parts(node, "this", "expressions")
                 if not 0 < len(literals) <= MAX_LIST_LENGTH:
                     raise PredicateError(f"an IN list has 1 to {MAX_LIST_LENGTH} literals; split it with OR")
-                return self._attribute(attribute).among([self._literal(literal) for literal in literals])
+                attribute = self._attribute(column)
+                return attribute.among([self._literal(literal, attribute) for literal in literals])
             case exp.Column():
                 name = self._attribute(node).name
                 raise PredicateError(
@@ -207,9 +217,11 @@ class PredicateParser:
                     raise PredicateError(_NO_NAME_BUT_A_VALUE, next(name for name in names if name not in known))
                 raise PredicateError("two attributes are compared; compare each with a literal")
             case exp.Column(), _:
-                return self._attribute(left).compare(operator, _literal(right))
+                attribute = self._attribute(left)
+                return attribute.compare(operator, self._literal(right, attribute))
             case _, exp.Column():
-                return self._attribute(right).compare(mirrored, _literal(left))
+                attribute = self._attribute(right)
+                return attribute.compare(mirrored, self._literal(left, attribute))
             case _:
                 culprit = next((side for side in (left, right) if not _is_literal(side)), None)
                 what = "two literals are compared" if culprit is None else f"{_described(culprit)} is compared"
@@ -236,8 +248,10 @@ class PredicateParser:
             )
         return attribute
 
-    def _literal(self, node: exp.Expr) -> Constant:
+    def _literal(self, node: exp.Expr, attribute: Attribute) -> Constant:
         bare = _bare(node)
+        if isinstance(bare, exp.Boolean):
+            raise PredicateError(attribute.refusal_of_truth(truth=bool(bare.this)))
         if isinstance(bare, exp.Column) and (name := _name(bare)) is not None and self._find(name) is None:
             raise PredicateError(_NO_NAME_BUT_A_VALUE, name)
         return _literal(bare)
@@ -331,8 +345,26 @@ def _described(node: exp.Expr) -> str:
     return next(names, f"the construct {node.key.upper()}")
 
 
-def _syntax_error(error: ParseError) -> str:
+def remedy_of(text: str, usual: str) -> str:
+    """What to do about SQL that cannot be read: ``usual``, or how quotes are written if one has a backslash before it."""
+    return DOUBLED_QUOTE if _ESCAPED_QUOTE in text else usual
+
+
+def _hint(tokens: Sequence[Token]) -> str | None:
+    """What to write in place of the first of these tokens, which is not allowed."""
+    first, *following = tokens
+    kinds = [token.token_type for token in following]
+    if first.text == "`":
+        return DOUBLE_QUOTES
+    if first.token_type is TokenType.DOT and kinds[:1] == [TokenType.NUMBER]:
+        return "write a digit before the point, as in 0.5"
+    if first.token_type is TokenType.IS and TokenType.NULL in kinds:
+        return "tables hold no nulls; leave this condition out"
+    return _HINTS.get(first.token_type)
+
+
+def _syntax_error(error: ParseError, remedy: str) -> str:
     first = error.errors[0] if error.errors else {}
     line, column = first.get("line"), first.get("col")
     near = f" near line {line}, column {column}" if line and column else ""
-    return f"the predicate is not a valid condition{near}; {_USUAL_HINT}"
+    return f"the predicate is not a valid condition{near}; {remedy}"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from schemas import MAX_UNIVERSE, Domain, TableSource
 from stream.data.cache import BoundedCache
 from stream.data.encoding import CodeArray
-from stream.data.errors import DataError, listed, shown
+from stream.data.errors import DataError, no_attribute, shown
 from stream.data.expressions import Codes, Cuts, Predicate, evaluate
 from stream.data.frames import Frame
 from stream.data.masks import membership
@@ -229,9 +229,7 @@ class Table:
             raise DataError("no attribute is named; name at least one")
         for place, name in enumerate(attributes):
             if name not in self.attributes:
-                raise DataError(
-                    f"name {place + 1} is no attribute of the table, which has {listed(self.attributes)}"
-                )
+                raise DataError(no_attribute(place, name, self.attributes, "the table, which has"))
             if name in attributes[:place]:
                 raise DataError(f"attribute {shown(name)} is named twice; name it once")
         return {name: self.attributes[name] for name in attributes}

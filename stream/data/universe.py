@@ -14,7 +14,7 @@ import numpy.typing as npt
 from schemas import Domain
 from stream.data.comparisons import Attribute
 from stream.data.encoding import CodeArray, code_type
-from stream.data.errors import DataError, PredicateError, listed, shown
+from stream.data.errors import DataError, PredicateError, no_attribute, shown
 
 Cell = tuple[int, ...]
 
@@ -33,9 +33,7 @@ class CellReader:
         """
         for place, name in enumerate(cell):
             if name not in self._attributes:
-                raise PredicateError(
-                    f"name {place + 1} is no attribute of these cells, which have {listed(self._attributes)}"
-                )
+                raise PredicateError(no_attribute(place, name, self._attributes, "these cells, which have"))
         for name in self._attributes:
             if name not in cell:
                 raise PredicateError(f"the cell has no value for {shown(name)}; give it one")

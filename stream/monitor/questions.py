@@ -14,6 +14,7 @@ from stream.monitor.asking import Asker
 from stream.monitor.problems import ProblemError, unknown
 from stream.monitor.tables import Tables
 from stream.monitor.workbench import QuestionAnswered, Statement, StatementAnswered
+from stream.suggestions import closest
 
 _OFF = "this monitor does not ask; start it with SOTTO_MONITOR_ASKS=true, and let its principal write queries and read answers"
 
@@ -92,6 +93,8 @@ def _subject(tables: Tables, stream: str) -> tuple[GrantRecord, Source]:
 
 def _candidates(tables: Tables, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:
     """The sources and streams that a name after FROM may mean; the others need not be read for it."""
+    if name not in tables.sources and name not in tables.streams:
+        name = closest(name, [*tables.sources, *tables.streams]) or name
     streams = [one for one in tables.streams.values() if one.grant and name in {one.name, one.grant.spec.source}]
     named = {name, *(one.grant.spec.source for one in streams if one.grant)}
     sources = [views.source_record(tables, tables.sources[one]) for one in named if one in tables.sources]

@@ -9,8 +9,7 @@ from pydantic import Field, StringConstraints
 from schemas import Amount, Answer, Source, StreamSpec
 from schemas.base import EventId
 from stream.monitor.models import SourceRow, View
-
-MAX_STATEMENT = 10_000
+from stream.sql.statements import MAX_STATEMENT_LENGTH
 
 
 class AttributeView(View):
@@ -92,7 +91,7 @@ class Statement(View):
     """One SELECT. Under the same ``id`` the same statement is asked once, however often it is sent."""
 
     id: EventId
-    statement: Annotated[str, StringConstraints(min_length=1, max_length=MAX_STATEMENT)]
+    statement: Annotated[str, StringConstraints(min_length=1, max_length=MAX_STATEMENT_LENGTH)]
 
 
 class StatementAnswered(View):

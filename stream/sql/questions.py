@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from itertools import pairwise, product
 from math import prod
 from typing import Any, Final
 
 from schemas import Bins, Categories, Domain, GrantRecord, Integers, TableSource
 from stream.asking.labels import Group, groups_of
+from stream.data.errors import listed, shown
 from stream.sql.aggregates import Measured, distinct
 from stream.sql.checks import Check
 from stream.sql.errors import StatementError
 from stream.sql.statements import Column, Grouped, Statement
+from stream.suggestions import did_you_mean
 
 MAX_QUESTIONS: Final = 256
 """Most questions that one statement asks."""
@@ -92,8 +93,8 @@ class _Attributes:
             return name
         if len(alike := self._folded.get(name.casefold(), [])) == 1:
             return alike[0]
-        near = get_close_matches(name, self._names, n=3) or self._names[:8]
-        raise StatementError(f"{where}: no attribute is called '{name}'; there are {', '.join(near)}")
+        hint = did_you_mean(name, self._names) or f"; there are {listed(self._names)}"
+        raise StatementError(f"{where}: no attribute is called {shown(name)}{hint}")
 
 
 def _require_columns(column: Measured, named: _Attributes, source: TableSource) -> None:

@@ -6,16 +6,19 @@ and a `GROUP BY`. What comes back may be ordered and limited, which costs nothin
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
 
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 
 from stream.asking.shown import ERROR
-from stream.data.errors import one_line
+from stream.data.errors import one_line, shown
+from stream.data.predicates import DOUBLE_QUOTES, remedy_of
 from stream.sql.aggregates import Measured, measured
 from stream.sql.errors import StatementError
 from stream.sql.nodes import USUAL, attribute_of, bare, condition_of
@@ -26,6 +29,12 @@ MAX_STATEMENT_LENGTH: Final = 8192
 
 # As predicates: double quotes are identifiers, and a doubled quote is all that escapes in a string.
 _DIALECT: Final = Dialect.get_or_raise("postgres")
+
+_LISTS: Final = "'sotto source list' and list_sources() show what can be asked"
+
+_reading: Final[ContextVar[bool]] = ContextVar("reading", default=False)
+# The parser quotes what it does not know in its log, which Python writes to standard error.
+logging.getLogger("sqlglot").addFilter(lambda _: not _reading.get())
 
 _CLAUSES: Final = frozenset({"kind", "expressions", "from_", "where", "group", "order", "limit"})
 _REFUSED: Final[dict[str, str]] = {
@@ -39,6 +48,20 @@ _REFUSED: Final[dict[str, str]] = {
     "into": "answers come back to you",
 }
 """Some of the clauses that are refused, and what to do instead."""
+
+_NO_SELECT: Final[dict[str, str]] = {
+    "EXPLAIN": "leave it out: what a statement costs is shown with its answer",
+    "SHOW": _LISTS,
+    "DESCRIBE": _LISTS,
+    "DESC": _LISTS,
+}
+"""What to do in place of a statement that is no SELECT, by its first word."""
+
+_FIRST: Final = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, TokenType.SEMICOLON})
+"""What the parser reads further; it takes most other words for commands, and warns of them."""
+
+_MAX_DIGITS: Final = 18
+"""Most digits of a whole number in LIMIT, GROUP BY and ORDER BY."""
 
 _ONE_NAME: Final = "FROM: name one source or one stream, by its name alone (in double quotes if it has signs)"
 
@@ -78,25 +101,44 @@ def read(text: str) -> Statement:
     """
     if len(text) > MAX_STATEMENT_LENGTH:
         raise StatementError(f"the statement has more than {MAX_STATEMENT_LENGTH} characters; ask less at once")
+    outer = _reading.set(True)
     try:
         return _read(text)
     except RecursionError:
         raise StatementError("the statement nests too deep; flatten it") from None
+    finally:
+        _reading.reset(outer)
 
 
 def _read(text: str) -> Statement:
     try:
+        _require_select(text)
         if (name := name_with_signs(text)) is not None:
             raise StatementError(f'{_ONE_NAME}: FROM "{one_line(name)}"')
         trees = [tree for tree in _DIALECT.parse(text) if tree is not None]
     except SqlglotError as error:
-        raise StatementError(f"the statement cannot be read{_place(error)}; {USUAL} FROM a source") from None
+        remedy = remedy_of(text, f"{USUAL} FROM a source")
+        raise StatementError(f"the statement cannot be read{_place(error)}; {remedy}") from None
     if len(trees) != 1:
         raise StatementError("give one statement")
     select = trees[0]
+    if isinstance(select, exp.Subquery):
+        raise StatementError("the statement stands in parentheses; leave them out")
     if not isinstance(select, exp.Select):
         raise StatementError(f"{select.key.upper()} cannot be asked; write one SELECT over a source")
     return _statement(select, text)
+
+
+def _require_select(text: str) -> None:
+    """Refuse other statements by their first word, and names that are quoted as other dialects do."""
+    tokens = _DIALECT.tokenize(text)
+    if tokens and tokens[0].token_type not in _FIRST:
+        word = tokens[0].text
+        remedy = _NO_SELECT.get(word.upper(), f"{USUAL} FROM a source")
+        raise StatementError(f"a statement begins with SELECT, not with {shown(word)}; {remedy}")
+    for token in tokens:
+        if token.token_type in {TokenType.UNKNOWN, TokenType.L_BRACKET} and token.text in {"`", "["}:
+            raise StatementError(f"character {token.start + 1}: {token.text} quotes no name; {DOUBLE_QUOTES}")
 
 
 def _statement(select: exp.Select, text: str) -> Statement:
@@ -154,8 +196,8 @@ def _groups(select: exp.Select) -> tuple[tuple[str, ...], tuple[str, ...]]:
     }
     found, aliases = [], []
     for one in group.expressions:
-        if isinstance(one, exp.Literal) and not one.is_string and one.this.isdigit():
-            place = int(one.this) - 1
+        if (number := _whole_number(one)) is not None:
+            place = number - 1
             chosen = select.expressions[place] if 0 <= place < len(select.expressions) else None
             one = chosen.this if isinstance(chosen, exp.Alias) else chosen  # noqa: PLW2901
         name = attribute_of(one, "GROUP BY")
@@ -185,7 +227,7 @@ def _column(node: exp.Expr, written: str, where: str | None, groups: Sequence[st
     try:
         return measured(name, node, where, grouped=bool(groups))
     except StatementError as error:
-        raise StatementError(f"column '{written}': {error}") from None
+        raise StatementError(f"column '{one_line(written)}': {error}") from None
 
 
 def _normal(node: exp.Expr) -> str:
@@ -199,8 +241,8 @@ def _order(select: exp.Select, columns: Sequence[Column]) -> tuple[tuple[int, bo
     places = []
     for one in order.expressions if order is not None else ():
         key = bare(one.this)
-        if isinstance(key, exp.Literal) and not key.is_string and key.this.isdigit():
-            place = int(key.this) - 1
+        if (number := _whole_number(key)) is not None:
+            place = number - 1
         else:
             name = key.name if isinstance(key, exp.Column) else _normal(key)
             place = _place_of(name, known)
@@ -225,12 +267,18 @@ def _limit(select: exp.Select) -> int | None:
     options = limit.args.get("limit_options")
     if options is not None and (options.args.get("percent") or options.args.get("with_ties")):
         raise StatementError("FETCH: give a whole number of rows, without PERCENT and WITH TIES, as LIMIT does")
-    number = limit.expression if isinstance(limit, exp.Limit) else limit.args.get("count")
-    if not isinstance(number, exp.Literal) or not number.this.isdigit():
-        raise StatementError("LIMIT: give a whole number")
-    if not int(number.this):
+    number = _whole_number(limit.expression if isinstance(limit, exp.Limit) else limit.args.get("count"))
+    if number is None:
+        raise StatementError(f"LIMIT: give a whole number of at most {_MAX_DIGITS} digits")
+    if not number:
         raise StatementError("LIMIT: no row would be told, at the cost of all; give 1 or more")
-    return int(number.this)
+    return number
+
+
+def _whole_number(node: exp.Expr | None) -> int | None:
+    """The whole number that a node is; None if it is anything else, or has too many digits."""
+    is_whole = isinstance(node, exp.Literal) and not node.is_string and node.this.isdecimal()
+    return int(node.this) if is_whole and node is not None and len(node.this) <= _MAX_DIGITS else None
 
 
 def _place(error: SqlglotError) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from schemas import EventsSource, GrantRecord, SourceRecord, TableSource
 from stream.errors import Unknown
 from stream.sql.errors import StatementError
+from stream.suggestions import did_you_mean
 
 ANSWERING: Final = ("pmw", "laplace")
 """The mechanisms that answer any question of a statement with numbers."""
@@ -36,7 +37,8 @@ def target(name: str, sources: Iterable[SourceRecord], grants: Sequence[GrantRec
             f"FROM {name}: is about a live topic, whose windows ask its streams; statements are about tables"
         )
     if grant is None:
-        grant = _on_source(name, tables.keys(), grants)
+        streams = [one.spec.stream for one in grants if one.state == "open"]
+        grant = _on_source(name, tables, streams, grants)
     if grant.spec.mechanism.kind not in ANSWERING:
         raise StatementError(
             f"FROM {name}: stream '{grant.spec.stream}' is one of {grant.spec.mechanism.kind}, which does not answer every count with a "
@@ -50,9 +52,12 @@ def target(name: str, sources: Iterable[SourceRecord], grants: Sequence[GrantRec
     return Target(table, grant)
 
 
-def _on_source(name: str, sources: Iterable[str], grants: Sequence[GrantRecord]) -> GrantRecord:
+def _on_source(
+    name: str, sources: Collection[str], streams: Collection[str], grants: Sequence[GrantRecord]
+) -> GrantRecord:
     if name not in sources:
-        raise Unknown(f"FROM {name}: there is no such source or stream; 'sotto source list' shows the sources")
+        hint = did_you_mean(name, [*sources, *streams]) or "; 'sotto source list' shows the sources"
+        raise Unknown(f"FROM {name}: there is no such source or stream{hint}")
     found = [
         one
         for one in grants

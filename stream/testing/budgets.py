@@ -10,6 +10,7 @@ from schemas import AllotmentRecord, LedgerRecord, Population, PopulationRecord,
 from stream.asking.budgets import ALLOTMENT_KEYS, POPULATION_KEYS, allotting, is_of, joining, registration
 from stream.asking.questions import REQUEST_TIMEOUT
 from stream.errors import Unknown
+from stream.suggestions import did_you_mean
 
 
 class BudgetCalls(ABC):
@@ -52,10 +53,10 @@ class BudgetCalls(ABC):
 
     def population(self, population: str) -> PopulationRecord:
         """A population's budget as the ledger topic shows it; Unknown if it is not registered."""
-        for one in self.list_populations():
-            if one.population.population == population:
-                return one
-        raise Unknown(f"population '{population}' is not registered")
+        found = {one.population.population: one for one in self.list_populations()}
+        if population not in found:
+            raise Unknown(f"population '{population}' is not registered{did_you_mean(population, found)}")
+        return found[population]
 
     def list_allotments(
         self, *, source: str | None = None, population: str | None = None

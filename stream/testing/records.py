@@ -8,6 +8,7 @@ from schemas import MAX_RECORD_BYTES, GrantRecord, LedgerRecord, SourceRecord, S
 from schemas.wire import Codec
 from stream.errors import Unknown
 from stream.processors.trails import trail_codec
+from stream.suggestions import did_you_mean
 from stream.testing.installation import Installation
 
 _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
@@ -32,14 +33,16 @@ class Recorded(Installation):
         """A source's budget as the ledger topic shows it; Unknown if it is not registered."""
         record = self._entry(f"source|{source}")
         if not isinstance(record, SourceRecord):
-            raise Unknown(f"source '{source}' is not registered")
+            names = [one.source.source for one in self.list_sources()]
+            raise Unknown(f"source '{source}' is not registered{did_you_mean(source, names)}")
         return record
 
     def grant(self, source: str, stream: str) -> GrantRecord:
         """A stream's grant as the ledger topic shows it: its plan, its cost, and what is spent of it."""
         record = self._entry(f"grant|{source}|{stream}")
         if not isinstance(record, GrantRecord):
-            raise Unknown(f"stream '{stream}' of source '{source}' was never opened")
+            names = [one.spec.stream for one in self.list_streams(source)]
+            raise Unknown(f"stream '{stream}' of source '{source}' was never opened{did_you_mean(stream, names)}")
         return record
 
     def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:

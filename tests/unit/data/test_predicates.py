@@ -166,7 +166,7 @@ def test_an_attribute_may_have_a_name_that_sql_keeps_for_itself() -> None:
         ("age = 3 = TRUE", "condition"),
         ("age < 3 < 5", "condition"),
         ("TRUE = FALSE", "literal"),
-        ("age = TRUE", "literal"),
+        ("age = TRUE", "'age' is numeric; write a number in place of TRUE"),
         ("age IN ()", "IN list"),
         ("age IN 3", "IN"),
         ("age IN (date)", "attribute"),
@@ -276,3 +276,27 @@ def test_long_names_and_literals_are_cut_in_messages() -> None:
     assert len(refusal(f"sex = '{'x' * 2000}'")) < 200
     assert len(refusal(f'"{"x" * 2000}" = 1')) < 200
     assert refusal("sex = '\x1b[31m\nred'").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("`age` = 3", "character 1: ` is not allowed in a predicate; put names in double quotes"),
+        ("[education-num] = 3", "character 1: [ is not allowed in a predicate; put names in double quotes"),
+        ("sex = 'O\\'Brien'", "a quote in a text is written twice, as in 'O''Brien'"),
+        (
+            "height < .5",
+            "character 10: . is not allowed in a predicate; write a digit before the point, as in 0.5",
+        ),
+        ("age IS NOT NULL", "tables hold no nulls; leave this condition out"),
+        ("age IS NULL", "tables hold no nulls; leave this condition out"),
+        ("flag = TRUE", "'flag' holds categories, which stand in single quotes, and not TRUE; write 'true'"),
+        ("FALSE <> flag", "'flag' holds categories, which stand in single quotes, and not FALSE; write 'False'"),
+        ("sex IN (TRUE)", "and not TRUE; declared are 'F', 'M'"),
+    ],
+)
+def test_a_predicate_of_another_dialect_is_refused_with_how_it_is_written(text: str, remedy: str) -> None:
+    """Quotes, numbers, truth values and nulls as other dialects write them are refused with the accepted form."""
+    with pytest.raises(PredicateError) as refused:
+        parse(text, {**ATTRIBUTES, "flag": Categories(values=("true", "False"))})
+    assert remedy in str(refused.value)

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stream.monitor.openapi import document
 from stream.monitor.routes import ROUTES
 from stream.monitor.worker_models import MemberRow, PartitionRow, WorkersView
+from stream.sql import StatementError, read
 from tests.unit.monitor.installation import HIGH, LOW, VIEWER, Installation, bearer, get, spec
 
 
@@ -134,3 +135,12 @@ async def test_the_overview_adds_up(lived: Installation) -> None:
     assert [point["answered"] for point in overview["history"]] == [18, 24]
     minute = overview["rates"][0]
     assert (minute["above"], minute["below"]) == (pytest.approx(1 / 60), pytest.approx(5 / 60))
+
+
+def test_openapi_and_parser_agree_on_a_statements_length() -> None:
+    """The longest statement of the OpenAPI document is the longest that the parser reads."""
+    longest = document()["components"]["schemas"]["Statement"]["properties"]["statement"]["maxLength"]
+    statement = "SELECT COUNT(*) FROM a"
+    assert read(statement.ljust(longest)).table == "a"
+    with pytest.raises(StatementError, match=f"more than {longest} characters"):
+        read(statement.ljust(longest + 1))

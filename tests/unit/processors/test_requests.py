@@ -169,8 +169,8 @@ def test_a_stream_name_is_never_used_again(source: str) -> None:
         (b"{", "Invalid JSON"),
         (None, "has no value"),
         (b"{}", "kind: give one of 'register', 'open', 'extend'"),
-        (b'{"kind":"open","request":"1"}', "open.stream: Field required"),
-        (register(epsilon=-1), "register.source.values.epsilon"),
+        (b'{"kind":"open","request":"1"}', "stream: Field required"),
+        (register(epsilon=-1), "source.epsilon"),
         (register() + b" " * MAX_DEFINITION_BYTES, f"send at most {MAX_DEFINITION_BYTES}"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from schemas import (
     MAX_DEFINITION_BYTES,
@@ -170,10 +170,10 @@ TABLE: dict[str, Any] = {
         (
             TABLE,
             {"attributes": {"age": 0}},
-            "attributes.field 1.integers: maximum must not be below minimum",
+            "attributes.field 1: maximum must not be below minimum",
         ),
         (TABLE, {"attributes": {"age": True}}, "attributes.field 1"),
-        (TABLE, {"attributes": {"sex": []}}, "attributes.field 1.categories.values"),
+        (TABLE, {"attributes": {"sex": []}}, "attributes.field 1: Tuple"),
         (TABLE, {"attributes": {"sex": ["F", "F"]}}, "values must be distinct; remove the repeated category"),
         (
             TABLE,
@@ -185,12 +185,12 @@ TABLE: dict[str, Any] = {
             {"attributes": {"age": {"kind": "integers", "minimum": 0, "maximum": 2**40}}},
             "declare bins instead",
         ),
-        (TABLE, {"attributes": {"age": 2**60}}, "attributes.field 1.integers.maximum"),
+        (TABLE, {"attributes": {"age": 2**60}}, "attributes.field 1: Input"),
         (TABLE, {"attributes": {"fare": {"kind": "bins", "edges": [1, 1]}}}, "edges must increase strictly"),
         (
             TABLE,
             {"attributes": {"fare": {"kind": "bins", "edges": [1, 1e400]}}},
-            "attributes.field 1.bins.edges.1",
+            "attributes.field 1.edges.1",
         ),
     ],
 )
@@ -218,30 +218,30 @@ STREAM: dict[str, Any] = {
         ({"request": "1"}, "kind: give one of 'register', 'open', 'extend', 'close', 'halt', 'halt_source'"),
         (
             {"kind": "open", "request": "1", "stream": {**STREAM, "mechanism": {"threshold": 3}}},
-            "open.stream.mechanism.kind: give one of 'above_threshold', 'numeric_sparse', 'laplace'",
+            "stream.mechanism.kind: give one of 'above_threshold', 'numeric_sparse', 'laplace'",
         ),
-        ({"kind": "open", "stream": STREAM}, "open.request: Field required"),
-        ({"kind": "open", "request": "", "stream": STREAM}, "open.request: String should have at least 1"),
+        ({"kind": "open", "stream": STREAM}, "request: Field required"),
+        ({"kind": "open", "request": "", "stream": STREAM}, "request: String should have at least 1"),
         (
             {"kind": "open", "request": "1", "stream": {**STREAM, "epsilon": "1"}},
-            "open.stream.epsilon: Input should be",
+            "stream.epsilon: Input should be",
         ),
         (
             {"kind": "open", "request": "1", "stream": {**STREAM, "stream": "a b"}},
-            "open.stream.stream: a name has letters",
+            "stream.stream: a name has letters",
         ),
         (
             {"kind": "open", "request": "1", "stream": {**STREAM, "beta": 1}},
-            "open.stream.beta: Input should be less than",
+            "stream.beta: Input should be less than",
         ),
         (
             {"kind": "open", "request": "1", "stream": {**STREAM, "expected_queries": 0}},
-            "open.stream.expected_queries",
+            "stream.expected_queries",
         ),
-        ({"kind": "open", "request": "1", "stream": {**STREAM, "calibration": "x"}}, "open.stream.calibration"),
+        ({"kind": "open", "request": "1", "stream": {**STREAM, "calibration": "x"}}, "stream.calibration"),
         (
             {"kind": "open", "request": "1", "stream": {**STREAM, "mechanism": {"kind": "median"}}},
-            "open.stream.mechanism.kind: give one of 'above_threshold', 'numeric_sparse', 'laplace'",
+            "stream.mechanism.kind: give one of 'above_threshold', 'numeric_sparse', 'laplace'",
         ),
         (
             {
@@ -249,12 +249,12 @@ STREAM: dict[str, Any] = {
                 "request": "1",
                 "stream": {**STREAM, "mechanism": {**STREAM["mechanism"], "cutoff": 0}},
             },
-            "open.stream.mechanism.above_threshold.cutoff",
+            "stream.mechanism.cutoff",
         ),
-        ({"kind": "close", "request": "1", "source": "feed"}, "close.stream: Field required"),
+        ({"kind": "close", "request": "1", "source": "feed"}, "stream: Field required"),
         (
             {"kind": "halt", "request": "1", "source": "feed", "stream": 1},
-            "halt.stream: Input should be a valid string",
+            "stream: Input should be a valid string",
         ),
         (
             {"kind": "halt_source", "request": "1", "source": "feed", "stream": "a"},
@@ -262,7 +262,7 @@ STREAM: dict[str, Any] = {
         ),
         (
             {"kind": "register", "request": "1", "source": {**VALUES, "epsilon": 0}},
-            "register.source.values.epsilon",
+            "source.epsilon",
         ),
     ],
 )
@@ -281,16 +281,16 @@ STANDING: dict[str, Any] = {"window": {"size": "1h"}}
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"mechanism": {"kind": "laplace", "cutoff": 9}}, "mechanism.laplace.cutoff: unknown field; give 'answers' in its place"),
+        ({"mechanism": {"kind": "laplace", "cutoff": 9}}, "mechanism.cutoff: unknown field; give 'answers' in its place"),
         (
             {"mechanism": {"kind": "above_threshold", "threshold": 1, "answers": 9}},
-            "mechanism.above_threshold.answers: unknown field; give 'cutoff' in its place",
+            "mechanism.answers: unknown field; give 'cutoff' in its place",
         ),
         (
             {"mechanism": {"kind": "histogram", "attributes": ["a"], "cutoff": 9}},
-            "mechanism.histogram.cutoff: unknown field; remove it",
+            "mechanism.cutoff: unknown field; remove it",
         ),
-        ({"mechanism": {"kind": "histogram", "attributes": "a"}}, "mechanism.histogram.attributes: is no list; give one, in brackets"),
+        ({"mechanism": {"kind": "histogram", "attributes": "a"}}, "mechanism.attributes: is no list; give one, in brackets"),
         ({"mechanism": "laplace"}, "mechanism: is no object; give one with its fields, in braces"),
         ({"standing": {**STANDING, "window": "1h"}}, "standing.window: is no object; give one with its fields, in braces"),
         *(
@@ -302,9 +302,10 @@ STANDING: dict[str, Any] = {"window": {"size": "1h"}}
 def test_what_is_wrong_with_a_stream_is_one_sentence_without_words_of_python(
     change: dict[str, Any], words: str
 ) -> None:
+    given = {**STREAM, **change}
     with pytest.raises(ValidationError) as refused:
-        StreamSpec.model_validate({**STREAM, **change})
-    assert describe(refused.value) == words
+        StreamSpec.model_validate(given)
+    assert describe(refused.value, given=given) == words
 
 
 @pytest.mark.parametrize("field", ["group_by", "terms", "candidates", "cells", "values"])
@@ -353,3 +354,32 @@ def test_a_field_is_told_by_the_name_that_it_was_given_under() -> None:
     with pytest.raises(ValidationError) as refused:
         Query.model_validate({"id": "a", "stream": "s", "value": 1.0, "cells": [{"at": {}}]})
     assert describe(refused.value, lambda name: f"--{name}").startswith("--cells.0.at: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"extra": 1}, "extra: unknown field; remove it"),
+        ({"attributes": {"integers": {"kind": "integers", "minimum": "x", "maximum": 3}}}, "attributes.integers.minimum: "),
+        ({"attributes": {"age": {"kind": "integers", "minimum": 9, "maximum": 3}}}, "attributes.age: maximum must not"),
+        ({"attributes": {"values": ["a", 3]}}, "attributes.values.1: "),
+    ],
+)  # fmt: skip
+def test_describe_names_fields_as_they_were_given(change: dict[str, Any], words: str) -> None:
+    """A field's name has no kind of the contract in it that its author did not write."""
+    given = {**TABLE, **change}
+    with pytest.raises(ValidationError) as refused:
+        TypeAdapter(Source).validate_python(given)
+    assert describe(refused.value, given=given).startswith(words)
+    assert message_of(Codec(Source, limit=10_000), json.dumps({**TABLE, "extra": 1}).encode()).startswith("field ")
+
+
+def test_missing_neighbors_is_refused_with_both_values() -> None:
+    """A source without ``neighbors`` is refused with its two values, what each protects, and which is recommended."""
+    given = {name: value for name, value in TABLE.items() if name != "neighbors"}
+    with pytest.raises(ValidationError) as refused:
+        TypeAdapter(Source).validate_python(given)
+    assert describe(refused.value, given=given) == (
+        "neighbors: is missing; give 'add-remove' (recommended: how many people there are stays private) or "
+        "'replace' (their number is public)"
+    )

@@ -212,7 +212,7 @@ def test_what_one_column_may_not_ask_is_refused_before_the_others_are_charged(co
     with pytest.raises(StatementError) as refused:
         few.sql(f"SELECT COUNT(*) AS n, {columns} FROM few")  # noqa: S608
     assert words in str(refused.value)
-    with pytest.raises(StatementError, match="there are age"):
+    with pytest.raises(StatementError, match="did you mean 'age'"):
         few.sql("SELECT COUNT(*) FROM few GROUP BY agee")
     with pytest.raises(StatementError, match="twice"):
         few.sql("SELECT age, COUNT(*) FROM few GROUP BY age, AGE")
@@ -379,3 +379,24 @@ def test_a_sum_that_no_noise_hides_is_refused_before_the_count_beside_it_is_char
         made.sql("SELECT COUNT(*) AS n, SUM(at) AS t FROM s")
     assert made.grant("patients", "s").spent.epsilon == 0
     assert made.sql("SELECT AVG(at) AS m FROM s").results[0].outcome == "answer"
+
+
+@pytest.mark.parametrize("name", ["Patients", "PATIENTS", "patient", "FEW"])
+def test_an_unknown_name_after_from_is_refused_with_the_closest(name: str) -> None:
+    """A name that differs from a source's or a stream's in case or in a letter is refused with that one."""
+    meant = "few" if name == "FEW" else "patients"
+    with pytest.raises(Unknown, match=f"did you mean '{meant}'"):
+        driver().sql(f"SELECT COUNT(*) FROM {name}")  # noqa: S608
+
+
+def test_unknown_names_in_calls_are_refused_with_the_closest() -> None:
+    """A source, a stream or an attribute in the wrong case or with a wrong letter is refused with the one that is there."""
+    few = driver()
+    with pytest.raises(Unknown, match="did you mean 'patients'"):
+        few.budget("Patient")
+    with pytest.raises(Unknown, match="did you mean 'few'"):
+        few.grant("patients", "Few")
+    for question in ({"group_by": ["sex"]}, {"sum": "AGE"}):
+        reason = few.ask("few", **question, outcomes=True).reason
+        assert reason is not None
+        assert reason.endswith("did you mean 'Sex'?" if "group_by" in question else "did you mean 'age'?")

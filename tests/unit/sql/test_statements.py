@@ -6,6 +6,7 @@ import re
 from contextlib import suppress
 
 import pytest
+import sqlglot
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,9 +88,9 @@ def test_the_result_can_be_ordered_and_limited() -> None:
     [
         ("", "one statement"),
         ("SELECT COUNT(*) FROM a; SELECT COUNT(*) FROM a", "one statement"),
-        ("selec", "one SELECT"),
+        ("selec", "begins with SELECT, not with 'selec'"),
         ("SELECT (", "cannot be read"),
-        ("DELETE FROM a", "DELETE cannot be asked; write one SELECT"),
+        ("DELETE FROM a", "begins with SELECT, not with 'DELETE'"),
         ("SELECT COUNT(*) FROM a UNION SELECT COUNT(*) FROM b", "one SELECT"),
         ("SELECT COUNT(*)", "FROM"),
         ("SELECT COUNT(*) FROM a, b", "one row is one person"),
@@ -157,3 +158,37 @@ def test_every_text_is_a_statement_or_refused(words: list[str]) -> None:
 def test_a_statement_that_nests_deep_is_refused(nested: str) -> None:
     with pytest.raises(StatementError):
         read("SELECT COUNT(*) FROM a WHERE ?".replace("?", nested))
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("SELECT COUNT(*) FROM a WHERE `age` = 3", "character 30: ` quotes no name; put names in double quotes"),
+        ("SELECT COUNT(*) FROM `a`", "character 22: ` quotes no name; put names in double quotes"),
+        ("SELECT [a b], COUNT(*) FROM a GROUP BY 1", "character 8: [ quotes no name; put names in double quotes"),
+        ("SELECT COUNT(*) FROM a WHERE b = 'O\\'Brien'", "a quote in a text is written twice, as in 'O''Brien'"),
+        ("EXPLAIN SELECT COUNT(*) FROM a", "not with 'EXPLAIN'; leave it out: what a statement costs is shown"),
+        ("SHOW TABLES", "not with 'SHOW'; 'sotto source list' and list_sources() show"),
+        ("(SELECT COUNT(*) FROM a)", "stands in parentheses; leave them out"),
+        ("SELECT COUNT(*) FROM a LIMIT " + "1" * 4500, "LIMIT: give a whole number of at most 18 digits"),
+        ("SELECT COUNT(*) FROM a ORDER BY " + "1" * 4500, "ORDER BY: name a column of the result, or its place"),
+        ("SELECT b, COUNT(*) FROM a GROUP BY " + "1" * 4500, "GROUP BY: name an attribute"),
+    ],
+)
+def test_read_names_the_remedy_for_sql_of_other_dialects(
+    text: str, remedy: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A statement of another dialect is refused in Sotto's words, and the parser writes nothing to standard error."""
+    with pytest.raises(StatementError) as refused:
+        read(text)
+    assert remedy in str(refused.value)
+    assert capfd.readouterr().err == ""
+
+
+def test_read_keeps_the_parsers_log_for_other_programs(caplog: pytest.LogCaptureFixture) -> None:
+    """The parser's warnings are dropped while a statement is read, and not for other users of the parser."""
+    sqlglot.parse_one("SHOW TABLES", dialect="postgres")
+    assert "Falling back" in caplog.text
+    caplog.clear()
+    read("SELECT COUNT(*) FROM a WHERE b -> 'x[[' = 1")
+    assert not caplog.text

@@ -21,6 +21,7 @@ from stream.processors.queries.hosted import HostedStreams
 from stream.processors.queries.updates import Update
 from stream.processors.queries.windows import About
 from stream.processors.rejections import PRICE, Rejection
+from stream.suggestions import in_other_case
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,8 @@ class Context:
             integers = [name for name, one in attributes.items() if isinstance(one, Integers)]
             raise Rejection(
                 "malformed",
-                f"{field}: {named(attribute, attributes)} is no attribute of integers; {declared(integers)}",
+                f"{field}: {named(attribute, attributes)} is no attribute of integers; {declared(integers)}"
+                f"{meant(attribute, integers)}",
             )
         return domain
 
@@ -204,6 +206,12 @@ def named(attribute: str, attributes: Container[str]) -> str:
 def declared(names: Collection[str]) -> str:
     """What can be named instead, of declared names."""
     return f"declared are {listed(names)}" if names else "none is declared"
+
+
+def meant(attribute: str, names: Collection[str]) -> str:
+    """The end of a refusal: the declared name that differs in the case of letters alone, if there is one."""
+    found = None if attribute in names else in_other_case(attribute, names)
+    return "" if found is None else f"; did you mean {described(found)}?"
 
 
 def form_for(query: Any, *allowed: str, takes_alpha: bool = False) -> str:

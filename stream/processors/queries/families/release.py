@@ -26,7 +26,7 @@ from stream.accounting.projection_accuracy import projection_alpha, released_nor
 from stream.accounting.release_accuracy import histogram_alpha, lazy_alpha, release_law
 from stream.data import PredicateError, Table, cells
 from stream.data.cache import BoundedCache
-from stream.data.errors import listed
+from stream.data.errors import no_attribute
 from stream.mechanisms.projection import columns, inner_products, matrix_seed, project
 from stream.mechanisms.releases import cell_names, marginal, weighted_sum
 from stream.mechanisms.sparse_weights import CellQuestion
@@ -115,10 +115,8 @@ class HistogramFamily(_Release):
             raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
         for place, name in enumerate(group_by):
             if name not in space.attributes:
-                raise Rejection(
-                    "malformed",
-                    f"group_by: name {place + 1} is no attribute of the stream's histogram, which has {listed(space.attributes)}",
-                )
+                lacking = no_attribute(place, name, space.attributes, "the stream's histogram, which has")
+                raise Rejection("malformed", f"group_by: {lacking}")
         axes = tuple(space.attributes.index(name) for name in group_by)
         if math.prod(space.shape[axis] for axis in axes) > MAX_CATEGORIES:
             raise Rejection(
