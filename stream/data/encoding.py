@@ -134,6 +134,9 @@ def as_numbers(name: str, column: pl.Series) -> npt.NDArray[np.float64]:
         column = column.cast(pl.String).str.strip_chars()
     elif not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
         raise ColumnError("no numbers", name, _told(kind))
+    if kind.is_float() and kind != pl.Float64:
+        # The decimal that was written, as in CSV and as categories are read: 0.7 is not below an edge 0.7.
+        column = column.cast(pl.String)
     return column.cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
 
 

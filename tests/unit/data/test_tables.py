@@ -70,6 +70,18 @@ def test_typed_columns_are_read_as_their_text_would_be(
     assert codes(domain, series) == expected
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_float32_is_read_by_its_shortest_decimal(tmp_path: Path, suffix: str) -> None:
+    """A Parquet column of 32-bit floats gives the codes that the same table gives as CSV, also at the edges of bins."""
+    edges = Bins(edges=(0.0, 0.1, 0.3, 0.7, 1.0), outside="reject")
+    numbers = pl.Series("x", [0.7, 0.1, 0.3, 0.69999, 1.0, None, float("nan"), 1.1], dtype=pl.Float32)
+    path = tmp_path / f"table.{suffix}"
+    frame = pl.DataFrame([numbers])
+    frame.write_parquet(path) if suffix == "parquet" else frame.write_csv(path)
+    table = Table.load(source({"x": edges}, path=str(path)))
+    assert table.private_codes["x"].tolist() == [3, 1, 2, 2, 3]
+
+
 @pytest.mark.parametrize("domain", [CLAMP, BINS, CLOSED])
 @pytest.mark.parametrize(
     ("series", "told"),
