@@ -26,6 +26,7 @@ NAME_BYTES: Final = 16
 NUMBER_BYTES: Final = 4
 """And whose row it is, each row."""
 
+_WHOLE_NUMBER: Final = r"^(-?[0-9]+)\.0+$"
 _WORD_BYTES: Final = 8
 _GROUP_ROWS: Final = 1 << 22
 """Rows of how many people are chosen from at a time, which takes some hundred bytes each."""
@@ -49,10 +50,13 @@ class People:
 def named(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
     """What each row of a column calls its person, as text, and which rows name nobody: their cell is missing or blank.
 
-    DataError if the column's type is none that categories are read from.
+    Spaces around a name are no part of it, and a whole number has one form: some writers turn 1 into 1.0 as soon as another
+    row's cell is missing. DataError if the column's type is none that categories are read from.
     """
     texts = as_text(name, column)
-    nobody = texts.is_null() | (texts.str.strip_chars() == "").fill_null(value=True)
+    if not column.dtype.is_integer():
+        texts = texts.str.strip_chars().str.replace(_WHOLE_NUMBER, "${1}")
+    nobody = texts.is_null() | (texts == "").fill_null(value=True)
     if column.dtype.is_float():
         nobody |= column.is_nan().fill_null(value=True)
     return texts, nobody.to_numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -13,6 +14,8 @@ from stream.data.checks.scan import TableScan
 from stream.data.people import named
 
 _ROWS_A_PASS: Final = 1 << 23
+_SHOWN_PEOPLE: Final = 3
+_SHOWN_SPELLINGS: Final = 4
 
 _Digests = npt.NDArray[np.uint64]
 
@@ -24,12 +27,17 @@ def count_people(file: TableScan, column: str, rows: int, most: int = 1) -> Peop
     the people whose digests fall to it. Two people in a hundred million share a digest with a chance of 0.03 %.
     """
     passes = -(-rows // _ROWS_A_PASS)
-    people = most_rows = several = somebody = beyond = 0
+    people = most_rows = several = somebody = beyond = alike = 0
+    examples: list[int] = []
     for number in range(passes):
         counted = _Counted()
         for batch in file.batches([column]):
-            digests = _digests(column, batch[column])
-            counted.add(digests[digests % np.uint64(passes) == number])
+            names, folded = _digests(_names(column, batch[column]))
+            mine = folded % np.uint64(passes) == number
+            counted.add(names[mine], folded[mine])
+        several_forms = counted.forms_of_several()
+        alike += len(several_forms)
+        examples += several_forms[: _SHOWN_PEOPLE - len(examples)].tolist()
         people += len(counted.rows)
         most_rows = max(most_rows, int(counted.rows.max(initial=0)))
         beyond += int(np.maximum(counted.rows - most, 0).sum())
@@ -43,28 +51,60 @@ def count_people(file: TableScan, column: str, rows: int, most: int = 1) -> Peop
         contribution=most,
         rows_beyond=beyond,
         rows_without=rows - somebody,
+        alike=alike,
+        spellings=_spellings(file, column, examples) if examples else (),
     )
 
 
 class _Counted:
-    """How often each digest came."""
+    """How many rows have each name, by digests, and the digest of each name's folded form."""
 
     def __init__(self) -> None:
-        self._digests: _Digests = np.empty(0, dtype=np.uint64)
+        self._names: _Digests = np.empty(0, dtype=np.uint64)
+        self._folded: _Digests = np.empty(0, dtype=np.uint64)
         self.rows: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
-    def add(self, digests: _Digests) -> None:
-        found, rows = np.unique(digests, return_counts=True)
-        places = np.searchsorted(self._digests, found)
+    def add(self, names: _Digests, folded: _Digests) -> None:
+        found, first, rows = np.unique(names, return_index=True, return_counts=True)
+        places = np.searchsorted(self._names, found)
         known = np.zeros(len(found), dtype=np.bool_)
-        inside = places < len(self._digests)
-        known[inside] = self._digests[places[inside]] == found[inside]
+        inside = places < len(self._names)
+        known[inside] = self._names[places[inside]] == found[inside]
         self.rows[places[known]] += rows[known]
-        self._digests = np.insert(self._digests, places[~known], found[~known])
+        self._names = np.insert(self._names, places[~known], found[~known])
+        self._folded = np.insert(self._folded, places[~known], folded[first[~known]])
         self.rows = np.insert(self.rows, places[~known], rows[~known])
 
+    def forms_of_several(self) -> _Digests:
+        """Return the folded forms that several names have."""
+        forms, names = np.unique(self._folded, return_counts=True)
+        return forms[names > 1]
 
-def _digests(name: str, column: pl.Series) -> _Digests:
-    """One for each row that names somebody."""
-    texts, nobody = named(name, column)
-    return texts.filter(pl.Series(~nobody)).hash().to_numpy()
+
+def _names(column: str, cells: pl.Series) -> pl.Series:
+    """Return the name of each row that names somebody."""
+    texts, nobody = named(column, cells)
+    return texts.filter(pl.Series(~nobody))
+
+
+def _digests(names: pl.Series) -> tuple[_Digests, _Digests]:
+    """Return a digest of each name, and one of its form without case, spaces, leading zeros and Unicode's composition."""
+    folded = (
+        names.str.normalize("NFKC")
+        .str.to_lowercase()
+        .str.replace_all(r"\s+", "")
+        .str.replace(r"^0+([0-9])", "${1}")
+    )
+    return names.hash().to_numpy(), folded.hash().to_numpy()
+
+
+def _spellings(file: TableScan, column: str, forms: list[int]) -> tuple[tuple[str, ...], ...]:
+    """Return the first names of each of these folded forms."""
+    found: dict[int, dict[str, None]] = {form: {} for form in forms}
+    for batch in file.batches([column]):
+        names = _names(column, batch[column])
+        _, folded = _digests(names)
+        these = pl.DataFrame({"form": folded, "name": names}).filter(pl.col("form").is_in(forms))
+        for form, name in these.unique(maintain_order=True).iter_rows():
+            found[form][name] = None
+    return tuple(tuple(islice(names, _SHOWN_SPELLINGS)) for names in found.values())

@@ -94,6 +94,12 @@ class People:
     rows_without: int
     """How many rows name nobody."""
 
+    alike: int = 0
+    """How many names have several spellings that differ in case, spaces, leading zeros or Unicode's composition alone."""
+
+    spellings: tuple[tuple[str, ...], ...] = ()
+    """Some of these spellings, for each of some names."""
+
     @property
     def all_count(self) -> bool:
         """Whether each row names its person, who has no more rows than count."""

@@ -74,6 +74,12 @@ def about_rows(source: TableSource, left_out: int, surplus_lines: int, people: P
             "with neighbors 'replace' the number of rows in the file is public, those left out among them; mechanisms that "
             "build on it promise their accuracy only where no row is left out: declare 'other', clamp, and fill in numbers"
         )
+    if people is not None and people.alike:
+        some = "; ".join(" and ".join(map(shown, names)) for names in people.spellings)
+        yield (
+            f"{people.alike:,} names in {shown(people.column)} have several spellings, each of which is a person to services: "
+            f"{some}; write each person in one way"
+        )
     if people is not None and source.person == people.column:
         if people.rows_beyond:
             yield (

@@ -206,6 +206,22 @@ def test_rows_per_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not told.all_count
 
 
+def test_check_warns_of_one_person_under_several_spellings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names that differ in leading zeros, case, spaces or composition are counted and shown, wherever they stand."""
+    named = ["1", "ann", "7", "01", "1.0", " 7", "Ann", "a nn", "Pa\u0308r", "10", "1", "P\u00e4r", ""]
+    text = "age,who\n" + "".join(f"1,{name}\n" for name in named)
+    monkeypatch.setattr(people, "_ROWS_A_PASS", 5)  # several passes
+    report = checked(tmp_path, text, {"age": AGE}, "who")
+    told = report.people
+    assert told is not None
+    assert (told.people, told.alike) == (9, 3)
+    assert set(told.spellings) == {("1", "01"), ("ann", "Ann", "a nn"), ("Pa\u0308r", "P\u00e4r")}
+    assert any("3 names in 'who' have several spellings" in line for line in report.suggestions)
+    assert any("'1' and '01'" in line for line in report.suggestions)
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -190,6 +190,20 @@ def test_numbers_name_people_as_their_text_does() -> None:
     assert tables[0].public_size == 2
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_person_has_one_name_in_every_form_of_a_number(tmp_path: Path, kind: str) -> None:
+    """Spaces around a name and ``.0`` behind a whole number make no other person; leading zeros and other text do."""
+    names = ["1", "1.0", " 1", "1 ", "1.00", "-2.0", "-2", "01", "1.5", "ann", "ann ", "ann.0", "1.0.0", " "]
+    cells = pl.DataFrame({"who": names, "x": [1] * len(names), "y": ["a"] * len(names)})
+    path = tmp_path / f"visits.{kind}"
+    cells.write_csv(path) if kind == "csv" else cells.write_parquet(path)
+    table = Table.load(source(1, path=str(path)), key=KEY)
+    assert table.public_size == 7
+    assert counted(table) == Counter({(1, 0): 7})
+    floats = Table.load(source(1), cells.with_columns(who=pl.Series([1.0] * 13 + [None])), KEY)
+    assert floats.public_size == 1
+
+
 def test_the_fingerprint_covers_whose_rows_they_are_and_how_many_count() -> None:
     rows = [("ann", 1, "a"), ("ann", 2, "a"), ("ben", 1, "a")]
     moved = [("ann", 1, "a"), ("ben", 2, "a"), ("ben", 1, "a")]
