@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     BeforeValidator,
+    FailFast,
     Field,
     StringConstraints,
     field_validator,
@@ -39,7 +40,9 @@ class Categories(Event):
     """
 
     kind: Literal["categories"] = "categories"
-    values: Annotated[tuple[Category, ...], Field(min_length=1, max_length=MAX_DOMAIN_SIZE, strict=False)]
+    values: Annotated[
+        tuple[Category, ...], Field(min_length=1, max_length=MAX_DOMAIN_SIZE, strict=False), FailFast()
+    ]
     other: Category | None = None
 
     @model_validator(mode="after")
@@ -89,7 +92,7 @@ class Bins(Event):
     """
 
     kind: Literal["bins"] = "bins"
-    edges: Annotated[tuple[Number, ...], Field(min_length=2, max_length=MAX_DOMAIN_SIZE, strict=False)]
+    edges: Annotated[tuple[Number, ...], Field(min_length=2, max_length=MAX_DOMAIN_SIZE, strict=False), FailFast()]
     outside: Literal["clamp", "reject"] = "clamp"
 
     @field_validator("edges")

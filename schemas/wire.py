@@ -18,8 +18,9 @@ from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, from_json
 
-from schemas.base import KIND_ERROR, Event, words_of_pattern
+from schemas.base import KIND_ERROR, MAX_DEFINITION_BYTES, Event, words_of_pattern
 from schemas.repeats import REPEATED, repeats_a_field
+from schemas.shape import MAX_FAULTS, MAX_NAMES, shape_fault
 
 Steps = tuple[int | str, ...]
 
@@ -33,10 +34,6 @@ _LIMITS: dict[type, str] = {
 }
 _LENGTHS: dict[type, str] = {annotated_types.MinLen: "min_length", annotated_types.MaxLen: "max_length"}
 
-
-# Possessive, and with the closing mark optional: what begins as a string and never ends is looked through once.
-STRING: Final = rb'"(?:[^"\\]|\\.)*+"?'
-"""A string of JSON, in a pattern that dots match everything in."""
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises of bytes that it cannot read: bytes in a string that are no UTF-8 and deep nesting have errors of their own."""
@@ -140,6 +137,8 @@ class Codec(Generic[ModelType]):
     def __init__(self, model: Any, *, limit: int) -> None:
         self._model = model
         self._limit = limit
+        # Records hold what a definition holds, and more.
+        self._names = MAX_NAMES * max(1, limit // MAX_DEFINITION_BYTES)
         self._omit_defaults: bool = getattr(model, "wire_omits_defaults", False)
 
     @cached_property
@@ -152,6 +151,8 @@ class Codec(Generic[ModelType]):
             raise MalformedEventError("event: has no value; send a JSON object")
         if len(data) > self._limit:
             raise MalformedEventError(f"event: {len(data)} bytes; send at most {self._limit}")
+        if fault := shape_fault(data, names=self._names):
+            raise MalformedEventError(f"event: {fault}")
         try:
             event = self._adapter.validate_json(data)
         except ValidationError as error:
@@ -204,6 +205,8 @@ def describe_at(
 ) -> str:
     """The same of fields that ``place_of`` names; of an error of the event as a whole as ``whole``."""
     parts = []
+    if error.error_count() > MAX_FAULTS:
+        return f"{whole or 'document'}: {error.error_count()} fields are wrong; compare it with the contract"
     faults = error.errors(include_input=False, include_url=False)
     # Pydantic counts a list's items without those that are wrong.
     at_fault = {one["loc"][:end] for one in faults for end in range(len(one["loc"]))}

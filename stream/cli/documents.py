@@ -12,6 +12,7 @@ from typing import BinaryIO, Final, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from schemas.repeats import repeats_a_field
+from schemas.shape import shape_fault
 from schemas.wire import describe, parsed
 from stream.cli.output import CommandError
 
@@ -32,12 +33,12 @@ def read_as(kind: TypeAdapter[Read], argument: str) -> Read:
 def read_document(argument: str) -> str:
     """The text of such a document; none that gives a field twice."""
     document = _read(argument)
+    if fault := shape_fault(document):
+        raise CommandError(f"{name_of(argument)}: {fault}")
     try:
         repeated = repeats_a_field(document)
     except ValueError:
         return document  # whoever reads it says what is wrong with it
-    except RecursionError:
-        raise CommandError(f"{name_of(argument)}: is nested too deeply; give one JSON object") from None
     if repeated:
         raise CommandError(f"{name_of(argument)}: a field is given twice; give each field once")
     return document

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from schemas import Amount
 from schemas.base import KIND_ERROR
+from schemas.shape import MAX_FAULTS
 from stream.monitor.models import FieldProblem, Problem, ProblemCode
 
 MAX_FIELDS = 10
@@ -54,10 +55,11 @@ def refuse_repeated(parameters: Collection[str]) -> None:
 
 def malformed(error: ValidationError, what: Literal["body", "parameter"]) -> ProblemError:
     """Say which fields are wrong and why, without quoting any value."""
-    fields = [_field(detail) for detail in error.errors(include_input=False, include_url=False)]
-    return ProblemError(
-        400, "malformed", f"{what}: {len(fields)} fields are wrong; see 'fields'", fields=fields[:MAX_FIELDS]
-    )
+    found = error.error_count()
+    if found > MAX_FAULTS:
+        return ProblemError(400, "malformed", f"{what}: {found} fields are wrong; compare it with /openapi.json")
+    fields = [_field(detail) for detail in error.errors(include_input=False, include_url=False)[:MAX_FIELDS]]
+    return ProblemError(400, "malformed", f"{what}: {found} fields are wrong; see 'fields'", fields=fields)
 
 
 def _field(detail: Any) -> FieldProblem:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from schemas import MAX_DEFINITION_BYTES
 from schemas.repeats import repeats_a_field
+from schemas.shape import shape_fault
 from stream.log import get_logger
 from stream.monitor.budget_models import TrailFilter
 from stream.monitor.calls import Call, Route, may
@@ -234,6 +235,8 @@ async def _body(request: web.Request, route: Route) -> Any:
         raise GoneError from None
     except web.HTTPRequestEntityTooLarge:
         raise ProblemError(413, "too-large", f"body: send at most {MAX_DEFINITION_BYTES} bytes") from None
+    if fault := shape_fault(body):
+        raise ProblemError(400, "malformed", f"body: {fault}")
     try:
         given = route.body_adapter.validate_json(body)
     except ValidationError as error:

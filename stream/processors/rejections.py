@@ -7,7 +7,8 @@ import re
 
 import msgspec
 
-from schemas.wire import STRING, UNREADABLE
+from schemas.shape import STRING
+from schemas.wire import UNREADABLE
 
 MAX_REASON = 512
 

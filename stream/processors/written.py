@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 
 import msgspec
 
-from schemas.wire import STRING
+from schemas.shape import STRING
 from stream.accounting.refusals import RefusedError
 from stream.mechanisms.grid import Written
 from stream.mechanisms.ranges import written

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from schemas import Query
 from schemas.repeats import repeats_a_field
+from schemas.shape import shape_fault
 from schemas.wire import describe
 from stream.simulation.errors import SimulationError
 
@@ -35,16 +36,14 @@ def _question(line: str, number: int, stream: str) -> Query:
     try:
         if not line.startswith("{"):
             return Query.model_validate({**fields, "where": line})
+        if fault := shape_fault(line):
+            raise SimulationError(f"QUESTIONS line {number}: {fault}")
         given = json.loads(line)
         if repeats_a_field(line):
             raise SimulationError(f"QUESTIONS line {number}: a field is given twice; give each field once")
         query = Query.model_validate_json(json.dumps({**fields, **given}))
     except ValidationError as error:
         raise SimulationError(f"QUESTIONS line {number}: {describe(error)}") from None
-    except RecursionError:
-        raise SimulationError(
-            f"QUESTIONS line {number}: is nested too deeply; give one JSON object a line"
-        ) from None
     except json.JSONDecodeError as error:
         raise SimulationError(
             f"QUESTIONS line {number}: no JSON at column {error.colno}; give one JSON object a line, or a where"

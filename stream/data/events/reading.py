@@ -6,7 +6,6 @@ batches.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import Categories, EventsSource
-from schemas.wire import STRING
+from schemas.shape import nesting_of
 from stream.data.events.cells import Cells, Codes
 from stream.data.events.decoding import Decoder
 from stream.data.events.flaws import (
@@ -40,8 +39,6 @@ __all__ = ["EventReader", "Events", "Flaw"]
 _PERSON: Final = 0
 _TIME: Final = 1
 _FIRST_ATTRIBUTE: Final = 2
-
-_string = re.compile(STRING, re.DOTALL)
 
 
 class EventReader:
@@ -212,7 +209,7 @@ def _refused(value: bytes | None) -> Flaw | None:
         return EMPTY
     if len(value) > MAX_BYTES:
         return OVERSIZE
-    if value.count(b"{") + value.count(b"[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+    if value.count(b"{") + value.count(b"[") > MAX_DEPTH and nesting_of(value) > MAX_DEPTH:
         return NESTED
     return None
 
@@ -222,17 +219,6 @@ def _may_nest(values: Sequence[bytes], longest: int) -> bool:
     letters = np.frombuffer(b"\n".join(values), dtype=np.uint8)
     places = np.flatnonzero((letters == ord("{")) | (letters == ord("[")))
     return len(places) > MAX_DEPTH and int((places[MAX_DEPTH:] - places[:-MAX_DEPTH]).min()) < longest
-
-
-def _depth(value: bytes) -> int:
-    deepest = depth = 0
-    for letter in _string.sub(b"", value):
-        if letter in b"{[":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif letter in b"}]":
-            depth -= 1
-    return deepest
 
 
 def _listed(values: Sequence[bytes | None] | Spans) -> Sequence[bytes | None]:

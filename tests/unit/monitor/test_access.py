@@ -138,6 +138,22 @@ async def test_a_body_that_is_too_large_is_refused_and_changes_nothing(path: str
     assert installation.requested == []
 
 
+@pytest.mark.parametrize("path", [*BODIES, "/api/plan", "/api/declarations", "/api/curves", "/api/questions"])
+async def test_body_with_too_many_or_too_deep_fields_is_refused_unread(path: str) -> None:
+    """A body with 30,000 fields, or nested 10,000 deep, is refused on every route before it is validated."""
+    installation = opened()
+    async with installation.web() as client:
+        many = await post(client, path, {f"k{number}": 1 for number in range(30_000)}, status=400)
+        deep = await post(client, path, b'{"a":' * 10_000 + b"1" + b"}" * 10_000, status=400)
+        wrong = await post(client, path, {f"k{number}": {} for number in range(4000)}, status=400)
+    assert many["message"] == "body: 30000 fields; give at most 8192"
+    assert many["code"] == "malformed"
+    assert deep["message"] == "body: 10000 fields; give at most 8192"
+    assert "fields are wrong" in wrong["message"]
+    assert len(wrong["fields"]) <= 10
+    assert installation.requested == []
+
+
 SECRET = "secret-that-must-not-come-back"  # noqa: S105
 
 
