@@ -1,6 +1,7 @@
 """Packages that are imported when something of them is first used: services start without, and may never need them.
 
-A worker whose streams ask no table gives polars no time and no memory; who plans nothing waits for nothing of SciPy.
+A worker whose streams ask no table gives polars no time and no memory; who plans nothing waits for nothing of SciPy. A client without
+NumPy checks a ledger and makes a key.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
     from scipy import optimize, special
 else:
@@ -22,6 +24,6 @@ else:
             setattr(self, name, found)
             return found
 
-    pl, optimize, special = map(_Later, ("polars", "scipy.optimize", "scipy.special"))
+    np, pl, optimize, special = map(_Later, ("numpy", "polars", "scipy.optimize", "scipy.special"))
 
-__all__ = ["optimize", "pl", "special"]
+__all__ = ["np", "optimize", "pl", "special"]

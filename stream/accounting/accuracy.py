@@ -12,18 +12,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from schemas import SparseVectorCalibration
 from stream.accounting.failing import Failing
 from stream.accounting.numeric import answer_rate, answers_failure
+from stream.later import np
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Values = TypeVar("Values", Floats, Integers)
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+    Values = TypeVar("Values", Floats, Integers)
 
 LARGEST_STEPS = 2**60
 """Largest error, shift or noise in steps that 64-bit integers are trusted with."""

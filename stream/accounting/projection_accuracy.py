@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-import numpy as np
-
 from schemas import ReleaseCalibration
 from stream.accounting.sums import least_bound
-from stream.later import optimize, special
+from stream.later import np, optimize, special
 
 NOISE_SHARE = 0.45
 """Share of β that the noise of all answers may fail with."""

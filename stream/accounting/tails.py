@@ -8,13 +8,14 @@ error that the noise keeps to with the probability asked for; rounding errors of
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+from stream.later import np, special
 
-from stream.later import special
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+    Floats = NDArray[np.float64]
 
 _ROUNDING = 1.0 + 1e-10
 """Raises a reach, or lowers a failure probability, by more than the rounding errors of a handful of operations."""

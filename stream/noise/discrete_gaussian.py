@@ -17,8 +17,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Final
 
-import numpy as np
-
+from stream.later import np
 from stream.noise.geometric import WORD_BITS, Integers, LowWords, NoiseScaleError, Words
 from stream.scales import LARGEST_VARIANCE, MAX_DIGITS
 
@@ -32,8 +31,8 @@ TABLE_BITS: Final = 127
 """Binary digits of the cumulated probabilities."""
 
 _BASE_VARIANCE: Final = 4 * STRETCH**2
-_SIGN_BIT: Final = np.uint64(WORD_BITS - 1)
-_REST: Final = np.uint64((1 << (WORD_BITS - 1)) - 1)
+_SIGN_BIT: Final = WORD_BITS - 1
+_REST: Final = (1 << (WORD_BITS - 1)) - 1
 _LOW_MASK: Final = (1 << WORD_BITS) - 1
 _WEIGHT_BITS: Final = 256
 _DIGITS: Final = 100
@@ -118,7 +117,7 @@ def _table(variance: Fraction) -> tuple[Words, Words]:
 def _drawn(variance: Fraction, words: Words, column: int, low: LowWords) -> Integers:
     """One draw for each word: how many cumulated probabilities are not above it, with its sign."""
     table, lower = _table(variance)
-    looked_up = words & _REST
+    looked_up = words & np.uint64(_REST)
     size = np.zeros(len(words), dtype=np.int64)
     step = len(table) >> 1
     while step:
@@ -126,7 +125,7 @@ def _drawn(variance: Fraction, words: Words, column: int, low: LowWords) -> Inte
         step >>= 1
     for row in np.flatnonzero((size > 0) & (table[size - 1] == looked_up)).tolist():
         size[row] -= _too_many(table, lower, int(size[row]), looked_up[row], low(row)[column])
-    return np.where(words >> _SIGN_BIT, -size, size)
+    return np.where(words >> np.uint64(_SIGN_BIT), -size, size)
 
 
 def _too_many(table: Words, lower: Words, count: int, high: np.uint64, low: np.uint64) -> int:

@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from stream.later import np
 from stream.scales import MAX_DIGITS, geometric_digits
 
-Words = npt.NDArray[np.uint64]
-Integers = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Words: TypeAlias = "npt.NDArray[np.uint64]"
+Integers: TypeAlias = "npt.NDArray[np.int64]"
 
 WORD_BITS = 64
 FIXED_POINT_BITS = 128

@@ -126,6 +126,15 @@ def test_a_client_alone_has_the_commands_that_talk_to_an_installation(arguments:
 
 
 @pytest.mark.parametrize(
+    "arguments", [["key", "new", "noise.key"], ["contract", "check", str(PROJECT / "contract")]], ids=str
+)
+def test_a_client_alone_makes_keys_and_checks_the_contract(arguments: list[str], tmp_path: Path) -> None:
+    """A noise key is made, and the published contract compared, in an installation without any extra."""
+    done = run(WITHOUT.format(missing=set(EXTRAS), code=command(*arguments)), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
     ("arguments", "extra"),
     [
         (["plan"], "worker"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +19,7 @@ from stream.backup import taking
 from stream.backup.checking import check_backup
 from stream.backup.files import BackupError, BackupFile, BackupRecord, BackupWriter, Heading, TopicName, is_backup
 from stream.backup.returning import _parts
+from stream.extras import EXTRAS
 from stream.processors.budget.returning import HALTED, LOST, Returning
 from stream.settings import Settings
 from tests.unit.processors.budget_service import ledger_codec
@@ -294,3 +297,24 @@ def test_a_backup_is_told_from_another_file(tmp_path: Path) -> None:
     (tmp_path / "other").write_text('{"number":0}\n')
     assert is_backup(tmp_path / "backup")
     assert not is_backup(tmp_path / "other")
+
+
+def test_verify_checks_a_backup_without_any_extra(tmp_path: Path) -> None:
+    """``sotto ledger verify`` checks that a ledger follows from its trail in an installation of clients alone."""
+    backed_up(installation(), tmp_path / "backup")
+    code = f"""
+import sys
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {set(EXTRAS)}:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Without())
+sys.argv = ["sotto", "ledger", "verify", "backup"]
+from sotto.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "the ledger follows from it" in done.stdout
