@@ -38,9 +38,17 @@ class GrowingColumn:
             taken += count
 
     def joined(self) -> npt.NDArray[Any]:
-        """All items, once."""
+        """All items, once; each block is released when it was copied, so that no more than one is held twice."""
         blocks, self._blocks = self._blocks, []
         if not blocks:
             return np.empty(0, self._kind)
-        blocks[-1] = blocks[-1][: self._filled]
-        return np.concatenate(blocks)
+        items = sum(map(len, blocks[:-1])) + self._filled
+        found = np.frombuffer(mmap(-1, items * self._kind.itemsize), dtype=self._kind)
+        filled = 0
+        blocks.reverse()
+        while blocks:
+            block = blocks.pop()[: items - filled]
+            found[filled : filled + len(block)] = block
+            filled += len(block)
+            del block
+        return found

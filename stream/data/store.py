@@ -36,6 +36,13 @@ class _Current:
 
 
 @dataclass(frozen=True)
+class _Known:
+    stamp: Stamp
+    source: TableSource
+    fingerprint: str
+
+
+@dataclass(frozen=True)
 class _Parser:
     attributes: Mapping[str, Domain]
     parser: PredicateParser
@@ -44,6 +51,7 @@ class _Parser:
 
 class TableStore:
     """Loads tables once, and keeps of each source the one that was loaded last; another is let go of when nobody holds it any more.
+    With ``keeps=False`` it keeps fingerprints alone, and each table is let go of once they are made.
 
     Tables in memory stand in for the files of the sources of their name.
 
@@ -59,8 +67,10 @@ class TableStore:
         overrides: Mapping[str, Frame] | None = None,
         read: Callable[[TableSource], Rows] = Rows.load,
         stamp: Callable[[TableSource], Stamp] = lambda source: stamp_of(source.path),
+        keeps: bool = True,
     ) -> None:
         self._keys = keys
+        self._keeps = keeps
         self._read = read
         self._stamp = stamp
         self._lock = RLock()
@@ -68,6 +78,7 @@ class TableStore:
         self._numbers = count()
         self._frames: dict[str, tuple[int, Frame]] = {}
         self._current: dict[str, _Current] = {}
+        self._known: dict[tuple[str, int], _Known] = {}
         self._unreadable: dict[str, tuple[Stamp, TableSource, UnreadableError]] = {}
         self._tables: WeakValueDictionary[tuple[str, str], Table] = WeakValueDictionary()
         self._refused: dict[tuple[str, str], tuple[float, DataError]] = {}
@@ -84,9 +95,11 @@ class TableStore:
         key: NoiseKey,
         read: Callable[[TableSource], Rows] = Rows.load,
         stamp: Callable[[TableSource], Stamp] = lambda source: stamp_of(source.path),
+        *,
+        keeps: bool = True,
     ) -> TableStore:
         """A store whose keys are subkeys of the noise key, and of the older ones."""
-        return cls(*map(table_key, (key, *key.older)), read=read, stamp=stamp)
+        return cls(*map(table_key, (key, *key.older)), read=read, stamp=stamp, keeps=keeps)
 
     def put(self, source_name: str, frame: Frame) -> None:
         """Use a table in memory for the source of this name from now on, whatever path the source gives."""
@@ -105,7 +118,7 @@ class TableStore:
             return known
         with self._one_at_a_time(source):
             if expected_fingerprint is None:
-                return self._load(source).table
+                return self._load(source, self._stamp_of(source)).table
             at, refusal = self._refused.get((source.source, expected_fingerprint), (0.0, None))
             if refusal is not None and monotonic() < at + RETRY_SECONDS:
                 raise refusal.with_traceback(None)
@@ -126,16 +139,26 @@ class TableStore:
     def matches(self, source: TableSource, expected_fingerprint: str, version: int = FIRST_VERSION) -> bool:
         """Whether the source's data as it is now has this fingerprint, as that version of it and under any of the keys."""
         with self._one_at_a_time(source):
-            return self._recognised(source, self._load(source), expected_fingerprint, version) is not None
+            stamp = self._stamp_of(source)
+            if self._fingerprint_known(source, version, stamp) == expected_fingerprint:
+                return True
+            found = self._recognised(source, self._load(source, stamp), expected_fingerprint, version)
+            if found is not None:
+                self._known[source.source, version] = _Known(stamp, source, expected_fingerprint)
+            return found is not None
 
     def fingerprint(self, source: TableSource, version: int = FIRST_VERSION) -> str:
         """The fingerprint of the source's table as it is now, as a version of it."""
         with self._one_at_a_time(source):
-            current = self._load(source)
-            if version == FIRST_VERSION:
-                return current.fingerprint
-            made = fingerprint(current.table, source, self._keys[0], version)
-            self._tables[source.source, made] = current.table
+            stamp = self._stamp_of(source)
+            made = self._fingerprint_known(source, version, stamp)
+            if made is None:
+                current = self._load(source, stamp)
+                made = current.fingerprint
+                if version != FIRST_VERSION:
+                    made = fingerprint(current.table, source, self._keys[0], version)
+                    self._tables[source.source, made] = current.table
+                self._known[source.source, version] = _Known(stamp, source, made)
             return made
 
     def predicate(self, source: TableSource, text: str) -> Predicate:
@@ -168,7 +191,9 @@ class TableStore:
         return parser
 
     def _expected(self, source: TableSource, fingerprint: str, version: int) -> Table:
-        if (known := self._recognised(source, self._load(source), fingerprint, version)) is not None:
+        if (
+            known := self._recognised(source, self._load(source, self._stamp_of(source)), fingerprint, version)
+        ) is not None:
             return known
         raise DataError(
             f"source data differs from what was registered for {shown(source.source)}; restore that data, or take in the "
@@ -193,17 +218,31 @@ class TableStore:
         with self._lock:
             return self._loading.setdefault(source.source, RLock())
 
-    def _load(self, source: TableSource) -> _Current:
+    def _stamp_of(self, source: TableSource) -> Stamp:
         number, frame = self._frames.get(source.source, (None, None))
-        stamp = (number,) if frame is not None else self._stamp(source)
+        return (number,) if frame is not None else self._stamp(source)
+
+    def _fingerprint_known(self, source: TableSource, version: int, stamp: Stamp) -> str | None:
+        """The fingerprint that was made or recognised of a version, if the data has not changed since."""
+        known = self._known.get((source.source, version))
+        return known.fingerprint if known is not None and (known.stamp, known.source) == (stamp, source) else None
+
+    def _load(self, source: TableSource, stamp: Stamp) -> _Current:
         current = self._current.get(source.source)
         if current is None or current.stamp != stamp or not current.table.is_of(source):
-            rows = self._read_file(source, stamp) if frame is None else Rows.load(source, frame)
-            table = Table.of(rows, source, self._keys[0])
+            # The earlier table goes before this one comes, unless somebody holds it; rows go as soon as the table is made.
+            self._current.pop(source.source, None)
+            current = None
+            table = Table.of(self._rows(source, stamp), source, self._keys[0])
             current = _Current(stamp, table, fingerprint(table, source, self._keys[0]))
-            self._current[source.source] = current
+            if self._keeps:
+                self._current[source.source] = current
             self._tables[source.source, current.fingerprint] = table
         return current
+
+    def _rows(self, source: TableSource, stamp: Stamp) -> Rows:
+        _, frame = self._frames.get(source.source, (None, None))
+        return self._read_file(source, stamp) if frame is None else Rows.load(source, frame)
 
     def _read_file(self, source: TableSource, stamp: Stamp) -> Rows:
         of, asked, error = self._unreadable.get(source.source, (None, None, None))

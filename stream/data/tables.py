@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final, Literal
@@ -35,6 +35,8 @@ INDEX_CACHE_SIZE: Final = 8
 _MOST_AXES: Final = 64
 _WORD_BITS: Final = 64
 _MOST_CUTS_BY_BITMAP: Final = 8
+_BLOCK_ROWS: Final = 1 << 20
+"""Rows that are looked at together: a multiple of 64, so that arrays wider than codes are never as long as a table."""
 
 UNKEYED: Final = bytes(32)
 """The key of tables that are public, or made up: it chooses as well as any, and is no secret."""
@@ -80,7 +82,7 @@ class Table:
         self.everyone: Final = everyone
         for column in self.private_codes.values():
             column.setflags(write=False)
-        self._everyone = self._packed(np.ones(self.private_row_count, dtype=np.bool_))
+        self._everyone = self._packed(lambda block: np.ones(block.stop - block.start, dtype=np.bool_))
         self._nobody = np.zeros_like(self._everyone)
         self._bitmaps: BoundedCache[_BitmapKey, Bitmap] = BoundedCache(
             bitmap_cache_bytes,
@@ -150,10 +152,10 @@ class Table:
             if self._every_row is None:
                 self._every_row = Table(self.attributes, self.everyone.private_codes)
             whose, count = self.everyone.people.private_numbers, self.everyone.people.count
-            inside = self._every_row.private_inside(predicate)
             # Rows outside mark one person more, instead of being left out: how many they are would show in the time.
             found = np.zeros(count + 1, dtype=np.bool_)
-            found[np.where(inside, whose, count)] = True
+            for block, inside in self._every_row.private_inside(predicate):
+                found[np.where(inside, whose[block], count)] = True
             known = int(np.count_nonzero(found[:count]))
             self._people_counts.put(predicate, known)
         return known
@@ -200,14 +202,15 @@ class Table:
         key = (tuple(attributes), predicate)
         known = self._groups.get(key)
         if known is None:
-            cell = np.zeros(self.private_row_count, dtype=np.int64)
-            for name, length in zip(attributes, shape, strict=True):
-                cell *= length
-                cell += self.private_codes[name]
-            # Rows outside take one cell more, instead of being left out: how many they are would show in the time.
-            inside = self.private_inside(predicate)
-            counted = np.bincount(np.where(inside, cell, size), minlength=size + 1)
-            known = counted[:size].astype(np.int64).reshape(shape)
+            counted = np.zeros(size + 1, dtype=np.int64)
+            for block, inside in self.private_inside(predicate):
+                cell = np.zeros(len(inside), dtype=np.int64)
+                for name, length in zip(attributes, shape, strict=True):
+                    cell *= length
+                    cell += self.private_codes[name][block]
+                # Rows outside take one cell more, instead of being left out: how many they are would show in the time.
+                counted += np.bincount(np.where(inside, cell, size), minlength=size + 1)
+            known = counted[:size].reshape(shape)
             known.setflags(write=False)
             self._groups.put(key, known)
         return known
@@ -220,9 +223,16 @@ class Table:
         """
         return self._index(attributes).counts(cells)
 
-    def private_inside(self, predicate: Predicate) -> npt.NDArray[np.uint8]:
-        """Which rows satisfy the predicate. Errors as from ``count``."""
-        return np.unpackbits(self._bits(predicate).view(np.uint8), count=self.private_row_count)
+    def private_inside(self, predicate: Predicate) -> Iterator[tuple[slice, npt.NDArray[np.uint8]]]:
+        """Yield blocks of rows, with which of them satisfy the predicate. Errors as from ``count``."""
+        bits = self._bits(predicate).view(np.uint8)
+        for block in self._blocks():
+            rows = block.stop - block.start
+            yield block, np.unpackbits(bits[block.start // 8 : -(-block.stop // 8)], count=rows)
+
+    def _blocks(self) -> Iterator[slice]:
+        for start in range(0, self.private_row_count, _BLOCK_ROWS):
+            yield slice(start, min(start + _BLOCK_ROWS, self.private_row_count))
 
     def _declared(self, attributes: Sequence[str]) -> dict[str, Domain]:
         if not attributes:
@@ -281,14 +291,15 @@ class Table:
     def _kept(self, key: _BitmapKey, rows: Callable[[CodeArray], npt.NDArray[np.bool_]]) -> Bitmap:
         bitmap = self._bitmaps.get(key)
         if bitmap is None:
-            bitmap = self._packed(rows(self.private_codes[key[0]]))
+            codes = self.private_codes[key[0]]
+            bitmap = self._packed(lambda block: rows(codes[block]))
             self._bitmaps.put(key, bitmap)
         return bitmap
 
-    def _packed(self, rows: npt.NDArray[np.bool_]) -> Bitmap:
-        bitmap = np.zeros(-(-len(rows) // _WORD_BITS), dtype=np.uint64)
-        packed = np.packbits(rows)
-        bitmap.view(np.uint8)[: len(packed)] = packed
+    def _packed(self, rows: Callable[[slice], npt.NDArray[np.bool_]]) -> Bitmap:
+        bitmap = np.zeros(-(-self.private_row_count // _WORD_BITS), dtype=np.uint64)
+        for block in self._blocks():
+            bitmap.view(np.uint8)[block.start // 8 : -(-block.stop // 8)] = np.packbits(rows(block))
         bitmap.setflags(write=False)
         return bitmap
 

@@ -17,8 +17,8 @@ from stream.processors.topics import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
 
 
-def table_store(settings: Settings, key: NoiseKey) -> TableStore:
-    """The tables that this deployment lets its services read."""
+def table_store(settings: Settings, key: NoiseKey, *, keeps: bool = True) -> TableStore:
+    """The tables that this deployment lets its services read; those that it ``keeps`` stay in memory."""
     limits = ReadingLimits.parse(
         settings.table_roots,
         table_bytes=settings.table_bytes,
@@ -26,7 +26,7 @@ def table_store(settings: Settings, key: NoiseKey) -> TableStore:
         seconds=settings.table_reading_seconds,
     )
     reader = GuardedReader(limits)
-    return TableStore.keyed_by(key, reader, reader.stamp)
+    return TableStore.keyed_by(key, reader, reader.stamp, keeps=keeps)
 
 
 def worker(settings: Settings, topics: Topics, key: NoiseKey, health: Health | None = None) -> Engine:
@@ -44,7 +44,7 @@ def worker(settings: Settings, topics: Topics, key: NoiseKey, health: Health | N
 
 def budget(settings: Settings, topics: Topics, key: NoiseKey, health: Health | None = None) -> Engine:
     """An engine that grants, records and halts."""
-    tables = table_store(settings, key)
+    tables = table_store(settings, key, keeps=False)
     role = Role(
         name="budget",
         group=budget_group(settings),

@@ -117,6 +117,28 @@ def test_a_file_that_says_it_holds_too_many_rows_is_not_unfolded(tmp_path: Path)
     assert cause(lambda: reader(tmp_path)(source(AGE, path=str(path)))) == "larger than SOTTO_TABLE_BYTES"
 
 
+def test_table_of_equal_rows_takes_its_codes_once(tmp_path: Path) -> None:
+    """Fifty million equal rows of a small file are held once: read, fingerprinted, counted and grouped in blocks."""
+    path = tmp_path / "people.parquet"
+    pl.select(pl.repeat(1, 50_000_000, dtype=pl.UInt8).alias("age")).write_parquet(path)
+    assert path.stat().st_size < MIB
+    program = (
+        "import resource, sys; from pathlib import Path; from stream.data import TableStore; "
+        "from tests.unit.data.test_reading import AGE, reader, source; "
+        "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10; "
+        "read = reader(Path(sys.argv[1]).parent, table=64 << 20, reading=1 << 30); "
+        "asked = source(AGE, path=sys.argv[1]); begun = most(); "
+        "store = TableStore(bytes(32), read=read, stamp=read.stamp); "
+        "table = store.get(asked, store.fingerprint(asked)); every = store.predicate(asked, 'TRUE'); "
+        "counts = table.group_counts(['age'], every); "
+        "print(table.count(every), int(counts.sum()), most() - begun)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], check=True, capture_output=True, text=True)
+    counted, grouped, grown = map(int, done.stdout.split())
+    assert counted == grouped == 50_000_000
+    assert grown < 1.8 * 50_000_000
+
+
 def test_a_table_is_read_within_lower_limits_that_the_service_was_started_with(tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     path.write_text("age\n1\n")

@@ -159,6 +159,31 @@ def test_of_many_versions_the_last_is_kept_and_an_earlier_one_while_it_is_held(t
     assert [one() is not None for one in versions] == [False, True, False, True]
 
 
+def test_store_that_keeps_nothing_releases_tables_and_knows_fingerprints(tmp_path: Path) -> None:
+    """With ``keeps=False`` no table outlives its fingerprint, and equal data is neither read nor fingerprinted again."""
+    path = tmp_path / "table.csv"
+    path.write_text("x,y\n1,a\n")
+    declared, reads = source(ATTRIBUTES, path=str(path)), []
+
+    def read(asked: TableSource) -> Rows:
+        rows = Rows.load(asked)
+        reads.append(ref(rows.private_codes["x"]))
+        return rows
+
+    store = TableStore(KEY, read=read, keeps=False)
+    made = [store.fingerprint(declared, version) for version in (1, 1, 2, 2)]
+    assert made == [TableStore(KEY).fingerprint(declared, version) for version in (1, 1, 2, 2)]
+    assert store.matches(declared, made[0])
+    assert store.matches(declared, made[2], 2)
+    assert len(reads) == 2
+    assert not store.matches(declared, made[0], 2)
+    gc.collect()
+    assert [one() for one in reads] == [None] * 3
+    path.write_text("x,y\n2,a\n")
+    assert not store.matches(declared, made[0])
+    assert store.fingerprint(declared) != made[0]
+
+
 def test_a_source_under_a_known_name_with_another_schema_is_another_table() -> None:
     store = TableStore(KEY, overrides={"small": COLUMNS})
     first = store.get(SOURCE, store.fingerprint(SOURCE))
