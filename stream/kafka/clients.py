@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
+from aiokafka.errors import NodeNotReadyError, for_code
 
-from stream.kafka import batches, instances, pacing
+from stream.kafka import batches, instances, pacing, wire
 from stream.kafka.looking import only_looking
 from stream.kafka.observers import GroupObserver
 from stream.kafka.transactional import TransactionalProducer
 
 Offsets = Mapping[TopicPartition, int]
 Fetched = Mapping[TopicPartition, Sequence[ConsumerRecord]]
+
+_NO_LEADER: Final = -1
 
 
 class Consumer(Protocol):
@@ -41,6 +44,7 @@ class Consumer(Protocol):
     async def committed(self, partition: TopicPartition) -> int | None: ...  # noqa: D102
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> Offsets: ...  # noqa: D102
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> Offsets: ...  # noqa: D102
+    async def topic_id(self, partition: TopicPartition) -> str: ...  # noqa: D102
     async def getmany(  # noqa: D102
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> Fetched: ...
@@ -102,6 +106,31 @@ class _Consumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka is not type
     def session_refused(self) -> bool:
         """Whether its group takes no member with its session."""
         return bool(getattr(self._coordinator, "session_refused", False))
+
+    async def topic_id(self, partition: TopicPartition) -> str:
+        """The id of a partition's topic, as its leader has it; empty if the cluster gives topics no ids.
+
+        Another broker may learn later than the leader that the topic was deleted and created again.
+
+        Raises:
+            KafkaError: Kafka does not answer, or knows no such topic.
+        """
+        client = self._client
+        node = client.cluster.leader_for_partition(partition)
+        if node is None or node == _NO_LEADER:
+            node = client.get_random_node()
+        connection = None if node is None else await client._get_conn(node)  # noqa: SLF001
+        if connection is None:
+            raise NodeNotReadyError
+        api, version = wire.METADATA
+        least, most = (connection._versions or {}).get(api, (0, 0))  # noqa: SLF001
+        if not least <= version <= most:
+            return ""
+        answer = await client.send(node, wire.ask_topic_ids([partition.topic]))
+        found: wire.TopicId = answer[partition.topic]
+        if found.error:
+            raise for_code(found.error)
+        return found.topic_id
 
 
 batches.install()

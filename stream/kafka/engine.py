@@ -37,6 +37,12 @@ A spare has nothing to fetch, and a batch takes as long as it takes. ``Supervisi
 whether the process is a member.
 """
 
+METADATA_MS: Final = 5_000
+"""A group learns within so long that a topic is there again, or has more partitions: aiokafka's own five minutes are too long for either.
+
+While a topic is away its partitions are given to no member, and nobody reads it.
+"""
+
 _EXPLAINED = (KafkaError, MembershipLostError, StalledError)
 
 log = get_logger("engine")
@@ -126,6 +132,7 @@ class Engine:
             max_partition_fetch_bytes=settings.fetch_bytes,
             fetch_max_bytes=max(settings.fetch_bytes, FETCH_BYTES),
             fetch_max_wait_ms=100,
+            metadata_max_age_ms=METADATA_MS,
         )
         offsets = reader(settings, self._clients, isolation_level="read_uncommitted")
         async with AsyncExitStack() as stack:

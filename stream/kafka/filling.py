@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator
+from itertools import groupby
 from typing import Any, Final
 
-from aiokafka.record.util import calc_crc32c
+from aiokafka.record.util import calc_crc32c, encode_varint
 
 from stream.kafka.batches import COLUMN_RECORDS
 from stream.kafka.clients import Batch, Producer
@@ -29,19 +30,15 @@ _COPIED_AT_ONCE: Final = 4_000
 
 _NO_HEADERS: Final[list[tuple[str, bytes]]] = []
 
+_Part = tuple[Spans, Spans] | list[Message]
+
 
 def batches_of(producer: Producer, messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[Batch]:
     """Messages in batches that every reader of ours takes, and of at most so many bytes unless one message is longer."""
-    if isinstance(producer, TransactionalProducer) and compiled() is not None and not _any_headers(messages):
+    if isinstance(producer, TransactionalProducer) and compiled() is not None:
         yield from framed(messages, timestamp, batch_bytes)
     else:
         yield from _appended(producer, messages, timestamp)
-
-
-def _any_headers(messages: Messages) -> bool:
-    return any(
-        headers for part in messages.parts if not isinstance(part, MessageColumns) for _, _, headers in part
-    )
 
 
 def _appended(producer: Producer, messages: Messages, timestamp: int) -> Iterator[Batch]:
@@ -100,7 +97,7 @@ class FramedBatch:
 
 
 def framed(messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
-    """Messages without headers in batches that are laid out already, as they are asked for."""
+    """Messages in batches that are laid out already, as they are asked for."""
     for some in _portions(messages):
         yield from _laid_out(some, timestamp, batch_bytes)
 
@@ -124,28 +121,78 @@ def _pieces(part: Collection[Message]) -> Iterator[Collection[Message]]:
     if not isinstance(part, list):
         yield part
         return
-    for first in range(0, len(part), _COPIED_AT_ONCE):
-        yield part[first : first + _COPIED_AT_ONCE]
+    for _, alike in groupby(part, key=_has_headers):
+        listed = list(alike)
+        for first in range(0, len(listed), _COPIED_AT_ONCE):
+            yield listed[first : first + _COPIED_AT_ONCE]
+
+
+def _has_headers(message: Message) -> bool:
+    return bool(message[2])
 
 
 def _laid_out(some: list[Collection[Message]], timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
     parts = [_columns(part) for part in some]
-    largest = _OVERHEAD + max(_longest(keys) + _longest(values) for keys, values in parts)
-    total = sum(int(keys.size.sum() + values.size.sum()) + (_OVERHEAD + 2) * len(keys) for keys, values in parts)
-    room = min(batch_bytes - _HEADER.size, total)
+    sizes = [_sizes(part) for part in parts]
+    room = min(batch_bytes - _HEADER.size, sum(total for total, _ in sizes))
+    largest = max(longest for _, longest in sizes)
     writer = RecordWriter(room, COLUMN_RECORDS - 1, largest)
-    for keys, values in parts:
-        first = 0
-        while (first := first + writer.write(first, keys, values)) < len(values):
+    for part in parts:
+        first, count = 0, len(part) if isinstance(part, list) else len(part[1])
+        while (first := first + _write(writer, part, first)) < count:
             yield FramedBatch(writer, timestamp)
             writer = RecordWriter(room, COLUMN_RECORDS - 1, largest)
     yield FramedBatch(writer, timestamp)
 
 
-def _columns(part: Collection[Message]) -> tuple[Spans, Spans]:
+def _columns(part: Collection[Message]) -> _Part:
+    """Keys and values, or messages that have headers as they are."""
     if isinstance(part, MessageColumns):
         return part.keys, part.values
+    if any(map(_has_headers, part)):
+        return list(part)
     return _optional([key for key, _, _ in part]), _optional([value for _, value, _ in part])
+
+
+def _sizes(part: _Part) -> tuple[int, int]:
+    """How many bytes the records of a part take at most, and how many the longest of them."""
+    if isinstance(part, list):
+        sizes = [len(_record(COLUMN_RECORDS, message)) for message in part]
+        return sum(sizes), max(sizes)
+    keys, values = part
+    total = int(keys.size.sum() + values.size.sum()) + (_OVERHEAD + 2) * len(keys)
+    return total, _OVERHEAD + _longest(keys) + _longest(values)
+
+
+def _write(writer: RecordWriter, part: _Part, first: int) -> int:
+    """Write messages of a part from one on, and give how many had room."""
+    if not isinstance(part, list):
+        return writer.write(first, *part)
+    for count, message in enumerate(part[first:]):
+        if not writer.append(_record(writer.count, message)):
+            return count
+    return len(part) - first
+
+
+def _record(delta: int, message: Message) -> bytes:
+    """A record within its batch, of the batch's first time."""
+    key, value, headers = message
+    body = bytearray(b"\0\0")
+    encode_varint(delta, body.append)
+    _put(body, key)
+    _put(body, value)
+    encode_varint(len(headers), body.append)
+    for name, text in headers:
+        _put(body, name.encode())
+        _put(body, text)
+    whole = bytearray()
+    encode_varint(len(body), whole.append)
+    return bytes(whole + body)
+
+
+def _put(body: bytearray, text: bytes | None) -> None:
+    encode_varint(-1 if text is None else len(text), body.append)
+    body += text or b""
 
 
 def _optional(texts: list[bytes | None]) -> Spans:

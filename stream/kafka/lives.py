@@ -21,6 +21,7 @@ from stream.kafka.roles import Role
 from stream.kafka.stamps import Stamps
 from stream.kafka.starting import unless_stopped
 from stream.kafka.steps import Step
+from stream.kafka.topic_ids import TopicIds
 from stream.kafka.turns import Turns
 from stream.kafka.writer import Writer
 from stream.log import get_logger
@@ -52,6 +53,7 @@ class Life:
     gathering: Gathering
     arrivals: Arrivals
     refusals: Refusals
+    topic_ids: TopicIds
     sought: set[TopicPartition] = field(default_factory=set)
     """Partitions from which nothing has come since the seek."""
     told: float = 0.0
@@ -116,9 +118,12 @@ class Lives:
         try:
             copy = self._equipment.inherit(self._partition)
             processor, read = (copy.processor, copy.positions) if copy else (role.make(self._partition), {})
-            positions, offsets = await self._restore(processor, read, report, writer)
+            seconds = self._settings.transaction_timeout_ms / 1000
+            topic_ids = TopicIds(self._equipment.offsets, seconds, metrics.recreated)
+            positions, offsets = await self._restore(processor, read, report, writer, topic_ids)
             if role.reports:
                 await report.ready(writer)
+            writer.confirm = topic_ids.confirm
         except BaseException:
             await writer.close()
             raise
@@ -144,10 +149,16 @@ class Lives:
             Gathering(changelog, offsets, role.patience),
             Arrivals(self._consumer, sources, self._settings, self._stopping, ahead=ahead),
             refusals,
+            topic_ids,
         )
 
     async def _restore(
-        self, processor: Processor, read: dict[TopicPartition, int], report: RestoreReport, writer: Writer
+        self,
+        processor: Processor,
+        read: dict[TopicPartition, int],
+        report: RestoreReport,
+        writer: Writer,
+        topic_ids: TopicIds,
     ) -> tuple[dict[TopicPartition, int], GroupOffsets]:
         """Take in what is committed and not ``read`` yet: the fence is up, so that nothing more will come."""
         positions: dict[TopicPartition, int] = {}
@@ -177,11 +188,13 @@ class Lives:
         reached = await asyncio.to_thread(processor.restored)
         offsets = GroupOffsets()
         for topic in processor.inputs:
-            extent = await self._extent(TopicPartition(topic, self._partition))
-            following = self._resume_at(processor, extent, reached.get(topic, 0))
-            positions[extent.source] = following
-            if following > extent.committed:
-                offsets.reach(extent.source, following)
+            source, known = TopicPartition(topic, self._partition), reached.get(topic, 0)
+            is_another = await topic_ids.compare(processor, source, known)
+            extent = await self._extent(source)
+            following = extent.beginning if is_another else self._resume_at(processor, extent, known)
+            positions[source] = following
+            if is_another or following > extent.committed:
+                offsets.reach(source, following)
         return positions, offsets
 
     async def _extent(self, source: TopicPartition) -> Extent:

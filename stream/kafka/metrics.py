@@ -45,6 +45,11 @@ class Metrics:
             "Input records that were deleted before they were read, at most.",
             registry=self.registry,
         )
+        self.recreated = Counter(
+            f"sotto_{role}_input_recreated",
+            "Times a partition found that an input topic had been deleted and created again.",
+            registry=self.registry,
+        )
         self.restored = Counter(
             f"sotto_{role}_restored_records", "Records read to restore state.", registry=self.registry
         )
@@ -96,6 +101,7 @@ class PartMetrics:
     def __init__(self, whole: Metrics, name: str) -> None:
         self.events, self.busy, self.failures = whole.events, whole.busy, whole.failures
         self.unread, self.gone, self.restored = whole.unread, whole.gone, whole.restored
+        self.recreated = whole.recreated
         self.restore_seconds, self.batch_seconds = whole.restore_seconds, whole.batch_seconds
         self.partitions, self.member, self.ready, self.failing, self.step_seconds = (
             Share(whole, gauge, name) for gauge in _COMBINED

@@ -20,6 +20,7 @@ from stream.kafka.refused_times import RefusedTimeError
 from stream.kafka.restore import TopicWentBackError
 from stream.kafka.starting import Stopped
 from stream.kafka.steps import Standing, Step
+from stream.kafka.topic_ids import InputRecreatedError
 from stream.kafka.unread import UnreadableChangelogError
 from stream.log import get_logger
 from stream.processors.base import InputRefusedError, LaterVersionError, Outputs, TableMissedError, Timed
@@ -43,6 +44,7 @@ log = get_logger("engine")
 
 _EXPLAINED = (
     KafkaError,
+    InputRecreatedError,
     InputWentBackError,
     StateLostError,
     TopicWentBackError,
@@ -122,7 +124,7 @@ class PartitionTask:
                 if self._life is None:
                     self._life = await self._lives.begin()
                 self._seek(self._life)
-                async with self._life.arrivals:
+                async with self._life.arrivals, self._life.topic_ids:
                     with suppress(Stopped):
                         await self._loop(self._life)
                 if self._life.gathering.seconds_left(time.monotonic()) is not None:
@@ -184,6 +186,7 @@ class PartitionTask:
             if timed is None and (pause := self._turns.wait(self.partition, time.monotonic())):
                 await asyncio.sleep(pause)
             fetched = await self._answering.take(life, [*tables, *inputs], self._wait_ms(life, timed))
+            life.topic_ids.ask(needed=bool(fetched) or timed is not None)
             if fetched:
                 self._turns.begin(self.partition, time.monotonic())
             for table in tables:

@@ -1,4 +1,4 @@
-"""Requests of Kafka's second transaction protocol (KIP-890), as bytes: aiokafka has none of them.
+"""Requests of Kafka's second transaction protocol (KIP-890) and for topic ids (KIP-516), as bytes: aiokafka has none of them.
 
 Layouts are those of Apache Kafka's message definitions (``clients/src/main/resources/common/message``).
 """
@@ -6,6 +6,7 @@ Layouts are those of Apache Kafka's message definitions (``clients/src/main/reso
 from __future__ import annotations
 
 import struct
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Collection, Iterable, Mapping
 from io import BytesIO
 from typing import Any, Final, NamedTuple
@@ -13,6 +14,8 @@ from typing import Any, Final, NamedTuple
 from aiokafka import TopicPartition
 
 API_VERSIONS: Final = (18, 3)
+METADATA: Final = (3, 10)
+"""The first version of metadata that has topic ids; brokers have it from Kafka 2.8 on."""
 PRODUCE: Final = (0, 12)
 END: Final = (26, 5)
 COMMIT_OFFSETS: Final = (28, 5)
@@ -35,6 +38,8 @@ _packed32 = struct.Struct(">i").pack
 _offset = struct.Struct(">iqi").pack
 _ended = struct.Struct(">ihqh").unpack_from
 _told = struct.Struct(">ihqqq").unpack_from
+_ID_BYTES: Final = 16
+_NO_ID: Final = bytes(_ID_BYTES)
 
 
 class Ended(NamedTuple):
@@ -43,6 +48,13 @@ class Ended(NamedTuple):
     error: int
     producer_id: int
     epoch: int
+
+
+class TopicId(NamedTuple):
+    """A topic's id as Kafka's tools show it, empty if the cluster gives it none; an error's code if the broker knows no such topic."""
+
+    error: int
+    topic_id: str
 
 
 class Header(NamedTuple):
@@ -138,6 +150,15 @@ def commit_offsets(
 def end(transactional_id: str, identity: tuple[int, int]) -> Request:
     """Commit a transaction. The response is an ``Ended``."""
     return Request(END, _text(transactional_id) + _ending(*identity, True) + _NO_TAGS, _read_end)
+
+
+def ask_topic_ids(topics: Collection[str]) -> Request:
+    """Ask a broker for the ids of some topics, none of which is created by that. The response is a ``TopicId`` for each topic."""
+    asked = b"".join(_NO_ID + _text(topic) + _NO_TAGS for topic in topics)
+    no_creation_no_authorizations = bytes(3)
+    return Request(
+        METADATA, _varint(len(topics) + 1) + asked + no_creation_no_authorizations + _NO_TAGS, _topic_ids
+    )
 
 
 class Cursor:
@@ -253,6 +274,36 @@ def _offsets_committed(body: bytes) -> Collection[tuple[TopicPartition, int]]:
             cursor.skip_tags()
         cursor.skip_tags()
     return found
+
+
+def _topic_ids(body: bytes) -> Mapping[str, TopicId]:
+    cursor = Cursor(body)
+    cursor.int32()
+    for _ in range(cursor.count()):
+        cursor.int32()
+        cursor.text()
+        cursor.int32()
+        cursor.text()
+        cursor.skip_tags()
+    cursor.text()
+    cursor.int32()
+    found = {}
+    for _ in range(cursor.count()):
+        error, topic, topic_id = cursor.int16(), cursor.text(), bytes(cursor.data(_ID_BYTES))
+        found[topic] = TopicId(error, _shown(topic_id))
+        cursor.data(1)
+        for _ in range(cursor.count()):
+            cursor.data(2 + 3 * 4)
+            for _ in range(3):  # replicas, those in sync, those offline
+                cursor.data(4 * cursor.count())
+            cursor.skip_tags()
+        cursor.int32()
+        cursor.skip_tags()
+    return found
+
+
+def _shown(topic_id: bytes) -> str:
+    return "" if topic_id == _NO_ID else urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
 def _read_end(body: bytes) -> Ended:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Self
 
@@ -35,6 +35,8 @@ class Writer:
         self._batch_bytes = batch_bytes
         self._group = group
         self._stamps = stamps
+        self.confirm: Callable[[], Awaitable[None]] | None = None
+        """Awaited before anything is written; what it raises keeps it from being written."""
 
     @classmethod
     async def fence(
@@ -70,6 +72,8 @@ class Writer:
 
     async def commit(self, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
         """Write everything or nothing, in batches that every reader of ours takes; returns once the transaction is committed."""
+        if self.confirm is not None and outputs:
+            await self.confirm()
         try:
             await self._write(outputs)
         except InvalidTimestampError:

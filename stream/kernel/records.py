@@ -83,6 +83,17 @@ class RecordWriter:
         self.count += written
         return written
 
+    def append(self, record: bytes) -> bool:
+        """Write a record that is laid out already, as the one with number ``count``; False if it had no room."""
+        begin = self._written.value
+        end = begin + len(record)
+        if self.count and (self.count == self._most or end > self._room):
+            return False
+        self._out[begin:end] = np.frombuffer(record, dtype=np.uint8)
+        self._written.value = end
+        self.count += 1
+        return True
+
     def records(self) -> memoryview:
         """What was written."""
         return self._out[: self._written.value].data

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -117,6 +117,27 @@ PROGRESS_KEY = b"@progress"
 """Key of the progress record in a changelog; no stream's name starts with an at-sign."""
 
 
+TOPIC_ID: Final = "topic-id "
+"""How the name of a progress record's header begins that has the id of an input; the topic's name follows.
+
+Headers are no part of an event: a version that does not know them reads the record all the same.
+"""
+
+
+def with_topic_ids(topic_ids: Mapping[str, str]) -> Headers:
+    """Give the headers of a progress record whose offsets are of topics with these ids."""
+    return tuple((TOPIC_ID + topic, topic_id.encode()) for topic, topic_id in topic_ids.items())
+
+
+def topic_ids_of(record: RecordLike) -> dict[str, str]:
+    """Read the ids of the topics that a progress record's offsets are of; none if an earlier version wrote it."""
+    return {
+        name.removeprefix(TOPIC_ID): value.decode("ascii", "replace")
+        for name, value in record.headers
+        if name.startswith(TOPIC_ID) and value
+    }
+
+
 class TableMissedError(RuntimeError):
     """A table told of something too late for this restore to be right; the next restore finds it in its place."""
 
@@ -166,6 +187,20 @@ class Processor(Protocol):
 
     def restored(self) -> Mapping[str, int]:
         """End the restore. Gives each input's next offset by the changelog: written with whatever was answered."""
+
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """The ids of the inputs that the offsets of ``restored`` are of, as far as the changelog has them.
+
+        The engine puts in those that are missing, and progress records have them from then on.
+        """
+
+    def recreated(self, topic: str) -> None:
+        """Take an input from its beginning: the topic that was read before was deleted, and there is another of its name.
+
+        Raises:
+            InputRefusedError: what the state holds of the old topic does not go together with the new one.
+        """
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """Take in new records of the tables.

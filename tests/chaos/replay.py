@@ -151,7 +151,10 @@ def differences(what: str, one: QueryProcessor, other: QueryProcessor, streams: 
             else:
                 value = probe(name, kind, on_table=terms.source.kind == "table")
             probes.append(Record("queries", 0, after + len(probes), 0, name.encode(), value))
+    # Only an engine learns the ids of topics.
+    topic_ids = one.topic_ids | other.topic_ids
     for processor in (one, other):
+        processor.topic_ids.update(topic_ids)
         processor.process([])  # Requests to halt or close that were not acted upon yet.
     if _ordered(one.process(probes)) != _ordered(other.process(probes)):
         violations.append(f"{what} would answer differently")

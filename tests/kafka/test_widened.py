@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from sotto import AsyncClient
-from stream.kafka.clients import KAFKA
 from stream.kafka.engine import Engine
 from stream.kafka.health import Health
 from stream.kafka.keyed import table_store
@@ -28,9 +25,6 @@ from tests.kafka.test_topics import SOURCE, SPEC, widen
 
 pytestmark = pytest.mark.kafka
 
-SOON = replace(KAFKA, consumer=partial(KAFKA.consumer, metadata_max_age_ms=500))
-"""Clients that hear of further partitions within a second, and not within minutes."""
-
 
 def worker(settings: Settings, topics: Topics, key: NoiseKey, health: Health, name: str) -> Engine:
     tables = table_store(settings, key)
@@ -41,9 +35,7 @@ def worker(settings: Settings, topics: Topics, key: NoiseKey, health: Health, na
         make=lambda partition: QueryProcessor(topics, partition, key, tables),
         process=name,
     )
-    return Engine(
-        role, settings, [topics.queries, topics.control], SOON, partitions=topics.partitions, health=health
-    )
+    return Engine(role, settings, [topics.queries, topics.control], partitions=topics.partitions, health=health)
 
 
 async def test_what_is_beyond_is_refused_and_the_others_go_on(

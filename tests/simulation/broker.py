@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -76,6 +77,7 @@ class Broker:
             for topic, count in topics.items()
             for number in range(count)
         }
+        self._lives = Counter[str]()
         self._identities: dict[str, _Identity] = {}
         self.groups: dict[str, Group] = {}
         self.aborted = 0
@@ -119,9 +121,18 @@ class Broker:
         return blake3(repr(seen).encode()).hexdigest()
 
     def recreate(self, topic: str) -> None:
-        """Delete a topic with all its records, and make it anew."""
+        """Delete a topic with all its records and the offsets that groups have committed of it, and make it anew."""
+        self._lives[topic] += 1
         for number in range(self.partitions[topic]):
-            self.logs[TopicPartition(topic, number)] = Log(topic, number)
+            place = TopicPartition(topic, number)
+            self.logs[place] = Log(topic, number)
+            for group in self.groups.values():
+                group.offsets.pop(place, None)
+                group.reached.pop(place, None)
+
+    def topic_id(self, topic: str) -> str:
+        """A topic's id: one that was made anew has another."""
+        return f"{topic}/{self._lives[topic]}"
 
     async def arrival(self, seconds: float, places: Iterable[TopicPartition] | None = None) -> None:
         """Wait until anything becomes readable in some partitions, or in any, or a time is over."""

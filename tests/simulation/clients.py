@@ -146,6 +146,9 @@ class SimulatedConsumer:
             lambda: {one: logs[one].stable if self._committed else logs[one].end for one in wanted}
         )
 
+    async def topic_id(self, partition: TopicPartition) -> str:
+        return await self._process.call(lambda: self._broker.topic_id(partition.topic))
+
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Record]]:

@@ -1,13 +1,15 @@
-"""An input topic that is deleted and made anew while workers read it: streams halt rather than answer again."""
+"""Input topics that are deleted and created again: nothing is passed over, and streams halt rather than answer again."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from functools import partial
 
 import pytest
 
+from schemas import HaltSource
 from tests.chaos.load import Questions
 from tests.simulation.cast import CASTS, PARTITIONS, cast
 from tests.simulation.world import World, perform
@@ -39,6 +41,69 @@ async def _outcomes_after_recreation(world: World, *, running: bool) -> dict[str
         for record in world.broker.committed(world.topics.answers, number)
     ]
     return {answer["stream"]: answer["outcome"] for answer in answers if answer["id"] in asked}
+
+
+async def _answers_after_growth(world: World, *, running: bool) -> tuple[Counter[str], set[str]]:
+    """How often each question of a new topic that grows past the old offsets at once is answered, and which were asked."""
+    questions = Questions(world.streams, seed=1)
+    world.start("budget")
+    worker = world.start("worker")
+    for _ in range(4 * len(world.streams)):
+        world.ask(*questions.next())
+    assert await world.settle() == []
+    if not running:
+        worker.leaving = True
+        worker.engine.stop()
+        await asyncio.sleep(30.0)
+    world.broker.recreate(world.topics.queries)
+    before = len(world.asked)
+    for _ in range(12 * len(world.streams)):
+        world.ask(*questions.next())
+    if not running:
+        world.start("worker")
+    assert await world.settle() == []
+    answers = [
+        json.loads(record.value or b"")
+        for number in range(PARTITIONS)
+        for record in world.broker.committed(world.topics.answers, number)
+    ]
+    asked = set(world.asked[before:])
+    return Counter(answer["id"] for answer in answers if answer["id"] in asked), asked
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["while a worker reads it", "while nobody reads it"])
+@pytest.mark.parametrize("seed", range(4))
+def test_queries_created_again_are_answered_once_each(seed: int, running: bool) -> None:
+    """A new topic that has grown past the old offsets is read from its beginning: every question has one answer."""
+    answered, asked = perform(partial(_answers_after_growth, running=running), seed)
+    assert answered == Counter(asked)
+
+
+async def _decided_after_recreation(world: World) -> list[str]:
+    """The requests with a receipt, of some before the topic was created again and of more afterwards."""
+    world.start("budget")
+    world.start("worker")
+    for number in range(5):
+        world.request(HaltSource(request=f"before-{number}", source=f"no-{number}", reason="gone"))
+    assert await world.settle() == []
+    world.broker.recreate(world.topics.requests)
+    for number in range(20):
+        world.request(HaltSource(request=f"after-{number}", source=f"no-{number}", reason="gone"))
+    assert await world.settle() == []
+    records = world.broker.committed(world.topics.ledger, 0)
+    receipts = [
+        json.loads(record.value or b"") for record in records if (record.key or b"").startswith(b"receipt|")
+    ]
+    return [receipt["request"] for receipt in receipts if receipt["request"].startswith(("before-", "after-"))]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_requests_created_again_are_all_decided(seed: int) -> None:
+    """The budget service reads a new topic of requests from its beginning, though it has grown past the old offsets."""
+    decided = perform(_decided_after_recreation, seed)
+    assert Counter(decided) == Counter(
+        [f"before-{one}" for one in range(5)] + [f"after-{one}" for one in range(20)]
+    )
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["while a worker reads it", "while nobody reads it"])

@@ -24,7 +24,14 @@ from stream.accounting.ledger import Ledger
 from stream.accounting.refusals import RefusedError
 from stream.accounting.restoring import restore
 from stream.data import TableStore
-from stream.processors.base import PROGRESS_KEY, LaterVersionError, Outputs, RecordLike
+from stream.processors.base import (
+    PROGRESS_KEY,
+    LaterVersionError,
+    Outputs,
+    RecordLike,
+    topic_ids_of,
+    with_topic_ids,
+)
 from stream.processors.budget.clock import Clock
 from stream.processors.budget.desk import Desk
 from stream.processors.budget.portions import requests_at_once
@@ -73,6 +80,7 @@ class BudgetProcessor:
         self._trail = Trail(topics, self.ledger)
         self._clock = Clock()
         self._reached = dict.fromkeys(self.inputs, 0)
+        self.topic_ids: dict[str, str] = {}
         self._restoring: dict[bytes, RecordLike] = {}
 
     def restore(self, records: Iterable[RecordLike]) -> None:
@@ -98,11 +106,18 @@ class BudgetProcessor:
     def _entries(self, beside: list[LedgerRecord]) -> Iterator[LedgerRecord]:
         """The accounts and grants that were collected, one by one; what is no part of the ledger goes ``beside``."""
         for key in list(self._restoring):
-            entry = _entry_of(self._restoring.pop(key))
+            record = self._restoring.pop(key)
+            if key == PROGRESS_KEY:
+                self.topic_ids = topic_ids_of(record)
+            entry = _entry_of(record)
             if isinstance(entry, Receipt | LedgerProgress):
                 beside.append(entry)
             else:
                 yield entry
+
+    def recreated(self, topic: str) -> None:
+        """Take requests or charges from their beginning: a request is done once, and charges are totals."""
+        self._reached[topic] = 0
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """There are no tables to follow."""
@@ -174,7 +189,8 @@ class BudgetProcessor:
     def _progress(self, outputs: Outputs) -> None:
         requests, charges = (self._reached[topic] for topic in self.inputs)
         progress = LedgerProgress(requests=requests, charges=charges, trail=self._trail.head)
-        outputs.add(self._topics.ledger, self._partition, (PROGRESS_KEY, _ledger_codec.encode(progress), ()))
+        headers = with_topic_ids(self.topic_ids)
+        outputs.add(self._topics.ledger, self._partition, (PROGRESS_KEY, _ledger_codec.encode(progress), headers))
 
     def _reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> None:
         partition = partition_of(record.key or b"", self._topics.partitions)

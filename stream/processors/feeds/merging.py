@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from schemas import MAX_GROUPS
-from stream.processors.base import PROGRESS_KEY, Outputs, RecordLike
+from stream.processors.base import PROGRESS_KEY, Outputs, RecordLike, topic_ids_of, with_topic_ids
 from stream.processors.feeds.asking import groups_in, questions
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.merged import Merged, Partials
@@ -71,6 +71,7 @@ class MergeProcessor:
         self._told: dict[str, Told] = {}
         self._streams: dict[str, Merged] = {}
         self._offset = 0
+        self.topic_ids: dict[str, str] = {}
         self._kept: dict[bytes, RecordLike] = {}
         self._ended: set[str] = set()
         """Streams of which something may be left to drop."""
@@ -96,6 +97,7 @@ class MergeProcessor:
             kind, _, rest = key.decode().partition("|")
             if key == PROGRESS_KEY:
                 self._offset = read_kept(record, decode_progress).offset
+                self.topic_ids = topic_ids_of(record)
             elif kind == PARTIAL:
                 partials.append(read_kept(record, decode_partial))
             elif kind == NODE:
@@ -114,6 +116,9 @@ class MergeProcessor:
         self._ended = {name for name, told in self._told.items() if not told.asks and name in self._streams}
         self._waiting.names = {name for name, merged in self._streams.items() if merged.open}
         return {self._topics.partials: self._offset}
+
+    def recreated(self, topic: str) -> None:
+        """Take the partials from their beginning: of each window and partition the first one counts."""
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """Take in definitions; what is kept of streams that have ended is dropped."""
@@ -343,4 +348,5 @@ class MergeProcessor:
 
     def _reach(self, outputs: Outputs, last: RecordLike) -> None:
         self._offset = last.offset + 1
-        self._keep(outputs, {PROGRESS_KEY: kept_progress(self._offset)})
+        progress = (PROGRESS_KEY, kept_progress(self._offset), with_topic_ids(self.topic_ids))
+        outputs.add(self._topics.merges, self._partition, progress)

@@ -10,13 +10,21 @@ import msgspec
 
 from schemas import EventsSource, FeedProgress, FeedStream
 from schemas.wire import UNREADABLE, struct
-from stream.processors.base import PROGRESS_KEY, LaterVersionError, Outputs, RecordLike, TableMissedError
+from stream.processors.base import (
+    PROGRESS_KEY,
+    LaterVersionError,
+    Outputs,
+    RecordLike,
+    TableMissedError,
+    topic_ids_of,
+    with_topic_ids,
+)
 from stream.processors.feeds.clocks import NOT_BEGUN, Clock
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.intake import Intake
 from stream.processors.feeds.pieces import number_of
 from stream.processors.feeds.pieces_log import Changes, PiecesLog
-from stream.processors.feeds.refusals import RecutError
+from stream.processors.feeds.refusals import RecreatedError, RecutError
 from stream.processors.feeds.standing import Beginning, StandingStreams, Stream, begins_at
 from stream.processors.feeds.telling import Telling
 from stream.processors.feeds.told import Told
@@ -68,6 +76,7 @@ class FeedProcessor:
         self._ended: dict[str, Any] = {}
         self._log = PiecesLog()
         self._offset = 0
+        self.topic_ids: dict[str, str] = {}
         self._seen = -1
         self._is_new = False
         self._restoring: dict[bytes, RecordLike] = {}
@@ -121,6 +130,7 @@ class FeedProcessor:
         kept_records, self._restoring = self._restoring, {}
         if (progress := kept_records.pop(PROGRESS_KEY, None)) is not None:
             found = _read(progress, _decode_progress)
+            self.topic_ids = topic_ids_of(progress)
             if found.partitions != self._partitions:
                 raise RecutError(self._source.topic, found.partitions, self._partitions)
             self._offset, self._clock.now, self._clock.stamped = found.offset, found.clock, found.stamped
@@ -136,6 +146,14 @@ class FeedProcessor:
         self._streams.settle()
         self._log.take(pieces, self._streams.forms)
         return {self._source.topic: self._offset}
+
+    def recreated(self, topic: str) -> None:
+        """Refuse another topic: open windows lack what the deleted one still had, and may count what it had once more.
+
+        Raises:
+            RecreatedError: always.
+        """
+        raise RecreatedError(topic)
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """There are no tables to follow: definitions come beside."""
@@ -310,7 +328,8 @@ class FeedProcessor:
             self._streams.next_tally,
             self._clock.stamped,
         )
-        self._keep(outputs, PROGRESS_KEY, _encode(progress))
+        headers = with_topic_ids(self.topic_ids)
+        outputs.add(self.changelog, self._partition, (PROGRESS_KEY, _encode(progress), headers))
 
     def _reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> None:
         self.rejected[rejection.code] += 1

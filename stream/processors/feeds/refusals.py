@@ -19,6 +19,16 @@ class UnstampedError(FeedRefusedError):
         )
 
 
+class RecreatedError(FeedRefusedError):
+    """The topic was deleted and created again: what it held and was not counted is gone, and may come a second time."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"{topic}: was deleted and created again while windows were open, whose counts would be wrong; close the streams of "
+            "this source, and register another source for the topic as it is"
+        )
+
+
 class RecutError(FeedRefusedError):
     """The topic has another number of partitions than when counting began: people are in other partitions now."""
 

@@ -67,6 +67,14 @@ class QueryProcessor:
         self._status_due = 0.0
 
     @property
+    def topic_ids(self) -> dict[str, str]:
+        """The id of the queries that the progress is of."""
+        return self._restore.topic_ids
+
+    def recreated(self, topic: str) -> None:
+        """Take the queries from their beginning: a stream that has answered at later offsets halts rather than answer there again."""
+
+    @property
     def heavy(self) -> bool:
         """Whether any stream takes questions that are work."""
         return self._control.heavy
@@ -189,7 +197,7 @@ class QueryProcessor:
         self._replies.checkpoints(outputs, np.array(missing, dtype=np.intp))
         shares = self._admission.shares
         self._progress = _WireProgress(last.offset + 1, shares.clock, shares.served)
-        self._replies.progress(outputs, self._progress)
+        self._replies.progress(outputs, self._progress, self.topic_ids)
 
     def _settle(self) -> Outputs:
         """Report the last totals of streams that control has ended."""

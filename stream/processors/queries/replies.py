@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from schemas import Answer
 from schemas.wire import encode, struct
 from stream.kernel import Column, Part, Spans, pack, spans_of
-from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike
+from stream.processors.base import PROGRESS_KEY, Message, Outputs, RecordLike, with_topic_ids
 from stream.processors.columns import MessageColumns
 from stream.processors.letters import dead_letter
 from stream.processors.queries.columns import StreamColumns
@@ -94,9 +94,11 @@ class Replies:
         key = update_key(self._streams.names[slot], update.number)
         outputs.add(self._topics.state, self._partition, (key, encode_update(update), ()))
 
-    def progress(self, outputs: Outputs, progress: Any) -> None:
+    def progress(self, outputs: Outputs, progress: Any, topic_ids: Mapping[str, str]) -> None:
         """How far this partition's queries are answered."""
-        outputs.add(self._topics.state, self._partition, (PROGRESS_KEY, encode(progress), ()))
+        outputs.add(
+            self._topics.state, self._partition, (PROGRESS_KEY, encode(progress), with_topic_ids(topic_ids))
+        )
 
     def charges(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
         """One charge per stream with news for the ledger."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from schemas import Checkpoint, Progress
 from schemas.wire import UNREADABLE, struct
-from stream.processors.base import PROGRESS_KEY, LaterVersionError, RecordLike
+from stream.processors.base import PROGRESS_KEY, LaterVersionError, RecordLike, topic_ids_of
 from stream.processors.endings import undoes
 from stream.processors.queries.control import Control
 from stream.processors.queries.families import Families
@@ -41,11 +41,13 @@ _decode_progress: Any = msgspec.json.Decoder(struct(Progress)).decode
 class Restore:
     """Collects records, and gives streams their definitions, figures and updates.
 
-    ``progress`` is the changelog's own record of how far the partition is; None where it holds none.
+    ``progress`` is the changelog's own record of how far the partition is, None where it holds none, and ``topic_ids`` what
+    its headers say.
     """
 
     def __init__(self, control_topic: str, control: Control, streams: HostedStreams) -> None:
         self.progress: Any = None
+        self.topic_ids: dict[str, str] = {}
         self._control_topic = control_topic
         self._control = control
         self._streams = streams
@@ -94,6 +96,7 @@ class Restore:
         progress = records.pop(PROGRESS_KEY, None)
         if progress is not None and progress.value is not None:
             self.progress = _read(progress, _decode_progress)
+            self.topic_ids = topic_ids_of(progress)
         slots, incarnations = self._streams.slots, self._streams.incarnations
         found = []
         for key, record in records.items():

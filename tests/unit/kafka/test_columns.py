@@ -216,13 +216,14 @@ def test_records_of_ordinary_batches_come_in_columns_and_several_batches_togethe
     assert not taken.are(taken[1:])
 
 
-messages = st.lists(st.tuples(content, content, st.just(())), min_size=1, max_size=40)
+named = st.lists(st.tuples(st.text(max_size=70), st.binary(max_size=70)), max_size=2).map(tuple)
+messages = st.lists(st.tuples(content, content, st.just(()) | named), min_size=1, max_size=40)
 
 
 def joined(parts: list[list[Message]]) -> Messages:
     found = Messages()
     for part in parts:
-        if all(key is not None and value is not None for key, value, _ in part):
+        if all(key is not None and value is not None and not headers for key, value, headers in part):
             found.extend(
                 MessageColumns(
                     spans_of([key or b"" for key, _, _ in part]), spans_of([value or b"" for _, value, _ in part])
@@ -238,8 +239,8 @@ def joined(parts: list[list[Message]]) -> Messages:
 def test_aframed_batch_is_what_the_client_builds(parts: list[list[Message]], timestamp: int) -> None:
     theirs = BatchBuilder(10**6, 0, is_transactional=1)
     for part in parts:
-        for key, value, _ in part:
-            theirs.append(timestamp=timestamp, key=key, value=value)
+        for key, value, headers in part:
+            theirs.append(timestamp=timestamp, key=key, value=value, headers=list(headers))
     with use(kernel()):
         (ours,) = framed(joined(parts), timestamp, 10**6)
     assert ours.size() == theirs.size()
@@ -258,7 +259,8 @@ def test_batches_keep_their_limit_unless_one_message_is_longer(parts: list[list[
         built = b"".join(placed(bytes(one._build()), 100 * number) for number, one in enumerate(batches))
     assert all(one.size() <= limit or one.record_count() == 1 for one in batches)
     read = list(fetch(reading._PartitionRecords, built, 0))
-    assert [(one.key, one.value) for one in read] == [(key, value) for part in parts for key, value, _ in part]
+    given = [message for part in parts for message in part]
+    assert [(one.key, one.value, tuple(one.headers)) for one in read] == given
 
 
 def test_a_long_list_is_laid_out_as_its_batches_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,9 @@ async def heartbeats_during_a_batch(*, heavy: bool) -> int:
     processor = cast(Processor, SlowProcessor(heavy=heavy))
     offsets = GroupOffsets()
     gathering = Gathering(TopicPartition("state", 0), offsets, patience=0.0)
-    life = Life(processor, cast(Any, None), {}, offsets, gathering, cast(Any, None), Refusals("worker", 0))
+    life = Life(
+        processor, cast(Any, None), {}, offsets, gathering, cast(Any, None), Refusals("worker", 0), cast(Any, None)
+    )
     heartbeats = 0
 
     async def beat() -> None:

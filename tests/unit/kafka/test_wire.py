@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 from collections.abc import Mapping
 from io import BytesIO
@@ -141,6 +142,48 @@ def test_features_are_read_among_all_that_a_broker_tells(
 def test_a_cluster_that_tells_no_features_has_none() -> None:
     body = Int16.encode(0) + several([]) + Int32.encode(0) + b"\0"
     assert wire.ask_features().decode(BytesIO(body)) == {}
+
+
+@given(st.lists(names, min_size=1, unique=True))
+def test_ask_topic_ids_names_topics_and_creates_none(topics: list[str]) -> None:
+    """A metadata request of version 10 names topics without ids, and asks for neither creation nor authorizations."""
+    body = BytesIO(wire.ask_topic_ids(topics).encode())
+    found = []
+    for _ in range(topics_of(body)):
+        assert body.read(16) == bytes(16)
+        found.append(CompactString("utf-8").decode(body))
+        assert TaggedFields.decode(body) == {}
+    assert found == topics
+    assert body.read() == b"\0\0\0\0"
+
+
+ids = st.binary(min_size=16, max_size=16)
+
+
+@given(st.dictionaries(names, st.tuples(codes, ids)), st.integers(0, 3), tags)
+def test_topic_ids_are_read_as_kafka_s_tools_show_them(
+    topics: dict[str, tuple[int, bytes]], partitions: int, extra: dict[int, bytes]
+) -> None:
+    """Ids are found among all that a broker tells; one of zeros is none."""
+    numbers = several([Int32.encode(number) for number in range(partitions)])
+    parts = [
+        struct.pack(">hiii", 0, number, 1, 7) + numbers + numbers + several([]) + tagged(extra)
+        for number in range(partitions)
+    ]
+    described = several(
+        [
+            Int16.encode(code) + text(name) + topic_id + b"\0" + several(parts) + Int32.encode(-1) + tagged(extra)
+            for name, (code, topic_id) in topics.items()
+        ]
+    )
+    brokers = several([Int32.encode(1) + text("host") + Int32.encode(9092) + text(None) + tagged(extra)])
+    body = (
+        Int32.encode(0) + brokers + text("cluster") + Int32.encode(1) + described + Int32.encode(-1) + tagged({})
+    )
+    assert wire.ask_topic_ids(list(topics)).decode(BytesIO(body)) == {
+        name: (code, base64.urlsafe_b64encode(topic_id).decode()[:22] if any(topic_id) else "")
+        for name, (code, topic_id) in topics.items()
+    }
 
 
 @given(tags)

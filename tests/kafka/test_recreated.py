@@ -1,0 +1,147 @@
+"""Topics that are deleted and created again while services read them: nothing is passed over in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import NewTopic
+from aiokafka.errors import UnknownTopicOrPartitionError
+
+from schemas import written_moment
+from sotto import AsyncClient
+from stream.kafka.clients import Consumer
+from stream.kafka.restore import reader
+from stream.kafka.security import admin_client
+from stream.processors.topics import partition_of
+from stream.settings import Settings
+from tests.chaos.checker import committed
+from tests.chaos.ground import Ground
+from tests.chaos.windows import BEGINS, live_source, standing_specs
+
+pytestmark = pytest.mark.kafka
+
+SECONDS = 120.0
+PEOPLE = 40
+
+
+async def recreate(settings: Settings, topic: str, partitions: int) -> None:
+    """Delete a topic and create it again, as soon as the broker takes it."""
+    async with admin_client(settings) as admin:
+        await admin.delete_topics([topic])
+        async with asyncio.timeout(SECONDS):
+            while True:
+                made = await admin.create_topics([NewTopic(topic, partitions, 1)])
+                if [code for _, code, *_ in made.topic_errors] == [0]:
+                    return
+                await asyncio.sleep(0.05)
+
+
+async def send_people(producer: AIOKafkaProducer, topic: str, partitions: int, moment: int) -> None:
+    """Send an event of each person about a moment, and a mark that closes the windows before it."""
+    for number in range(PEOPLE):
+        person = f"person-{number}"
+        event = {"who": {"id": person}, "at": moment, "group": "a", "value": 9}
+        key = person.encode()
+        home = partition_of(key, partitions)
+        await producer.send(topic, json.dumps(event).encode(), key=key, partition=home)
+    mark = [("sotto-mark", written_moment(moment + 4000).encode())]
+    for home in range(partitions):
+        await producer.send(topic, b"", partition=home, headers=mark)
+    await producer.flush()
+
+
+async def counts_of(ground: Ground, stream: str) -> dict[str, list[int]]:
+    """The counts that were asked of each window of a stream."""
+    topics = ground.client.topics
+    home = partition_of(stream.encode(), topics.partitions)
+    asked = [json.loads(one.value or b"") for one in await committed(ground.settings, topics.queries, home)]
+    return {one["id"]: one.get("values", [one.get("value")]) for one in asked if one["stream"] == stream}
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 4])
+async def test_feeds_refuse_a_live_topic_that_was_created_again(
+    ground: Ground, partitions: int, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    """Two feeds stop with the reason, though the new topic has grown past the old offsets, and tell of no window from it."""
+    ports = [unused_tcp_port_factory(), unused_tcp_port_factory()]
+    ground.start("budget")
+    ground.start("worker")
+    feeds = [
+        ground.start("feed", settings=ground.settings.model_copy(update={"metrics_port": port})) for port in ports
+    ]
+    topic, stream = f"{ground.settings.prefix}-visits", "visits-all"
+    async with admin_client(ground.settings) as admin:
+        await admin.create_topics([NewTopic(topic, partitions, 1)])
+    await ground.client.register(live_source(topic, "marks"))
+    [spec] = [one for one in standing_specs("4s", "2s", BEGINS) if one.stream == stream]
+    await ground.client.open(spec)
+    async with AIOKafkaProducer(bootstrap_servers=ground.settings.bootstrap) as producer:
+        await send_people(producer, topic, partitions, BEGINS + 500)
+        async with asyncio.timeout(SECONDS):
+            while len(await counts_of(ground, stream)) < 2:
+                await asyncio.sleep(0.1)
+        before = await counts_of(ground, stream)
+        assert sum(before[written_moment(BEGINS)]) == PEOPLE
+        await recreate(ground.settings, topic, partitions)
+        for step in range(3, 9):
+            await send_people(producer, topic, partitions, BEGINS + 2000 * step + 500)
+        await refused(ports, f"{topic}: was deleted and created again")
+    assert await counts_of(ground, stream) == before
+    logs = "".join(feed.log.read_text() for feed in feeds)
+    assert '"event": "input recreated"' in logs
+    assert "RecreatedError" in logs
+
+
+async def refused(ports: list[int], reason: str) -> None:
+    """Wait until a feed says at /readyz that it does not go on, and why, and counts it among its figures."""
+    said: list[str] = []
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        said = [await asyncio.to_thread(get, f"http://127.0.0.1:{port}/readyz") for port in ports]
+        figures = [await asyncio.to_thread(get, f"http://127.0.0.1:{port}/metrics") for port in ports]
+        if any(reason in one for one in said):
+            assert any("sotto_feed_input_recreated_total" in one for one in figures)
+            return
+        await asyncio.sleep(0.2)
+    pytest.fail(f"/readyz says {said}")
+
+
+def get(address: str) -> str:
+    try:
+        with urllib.request.urlopen(address, timeout=5) as response:  # noqa: S310
+            return str(response.read().decode())
+    except urllib.error.HTTPError as error:
+        return str(error.read().decode())
+    except OSError as error:
+        return type(error).__name__
+
+
+async def test_a_topic_that_was_created_again_has_another_id(settings: Settings, client: AsyncClient) -> None:
+    """The id is that which Kafka's tools show, stays as it is, and is another after the topic was created again."""
+    place = TopicPartition(client.topics.queries, 0)
+    async with reader(settings) as consumer:
+        consumer.assign([place])
+        first = await consumer.topic_id(place)
+        assert len(first) == 22
+        assert await consumer.topic_id(place) == first
+        await recreate(settings, place.topic, client.topics.partitions)
+        async with asyncio.timeout(SECONDS):
+            while (now := await id_of(consumer, place)) in {first, None}:
+                await asyncio.sleep(0.05)
+        assert now is not None
+        assert len(now) == 22
+
+
+async def id_of(consumer: Consumer, place: TopicPartition) -> str | None:
+    """The id of a topic, None while the broker that is asked knows none of its name."""
+    try:
+        return await consumer.topic_id(place)
+    except UnknownTopicOrPartitionError:
+        return None

@@ -1,0 +1,192 @@
+"""Ids of input topics: kept with the position that is theirs, and compared before anything is read or written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError, NodeNotReadyError, TopicAuthorizationFailedError
+
+from schemas import EventsSource
+from stream.kafka import topic_ids
+from stream.kafka.clients import Consumer
+from stream.kafka.metrics import Metrics
+from stream.kafka.topic_ids import InputRecreatedError, TopicIds
+from stream.processors.base import InputRefusedError, Processor, Record
+from stream.processors.budget import BudgetProcessor
+from stream.processors.feeds.definitions import Definitions
+from stream.processors.feeds.merging import MergeProcessor
+from stream.processors.feeds.processor import FeedProcessor
+from stream.processors.queries import QueryProcessor
+from stream.processors.topics import Topics
+from tests.unit.processors.installation import KEY, table_store
+from tests.unit.processors.live import flights
+
+SOURCE = TopicPartition("queries", 0)
+TOPICS = Topics()
+LIVE = EventsSource.model_validate(flights(), strict=False)
+MAKERS: dict[str, Callable[[], Processor]] = {
+    "worker": lambda: QueryProcessor(TOPICS, 0, KEY, table_store()),
+    "budget": lambda: BudgetProcessor(
+        TOPICS, 0, key_id=KEY.key_id, tables=table_store(), mint=lambda _: bytes(16)
+    ),
+    "merging": lambda: MergeProcessor(TOPICS, 0, Definitions()),
+    "feed": lambda: FeedProcessor(TOPICS, LIVE, 0, 4, Definitions()),
+}
+
+
+class Broker:
+    """Answers with an id, or with errors before it."""
+
+    def __init__(self, topic_id: str, *errors: KafkaError) -> None:
+        self.topic_id_now = topic_id
+        self.errors = list(errors)
+        self.asked = 0
+
+    async def topic_id(self, partition: TopicPartition) -> str:
+        assert partition == SOURCE
+        self.asked += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return self.topic_id_now
+
+
+class State:
+    """A processor that knows an id, and may refuse another topic."""
+
+    def __init__(self, known: str = "", *, refuses: bool = False) -> None:
+        self.topic_ids = {SOURCE.topic: known} if known else {}
+        self.read_again: list[str] = []
+        self._refuses = refuses
+
+    def recreated(self, topic: str) -> None:
+        if self._refuses:
+            raise InputRefusedError("the topic is another")
+        self.read_again.append(topic)
+
+
+def ids_of(broker: Broker, seconds: float = 5.0) -> TopicIds:
+    return TopicIds(cast(Consumer, broker), seconds, Metrics("worker").recreated)
+
+
+@pytest.mark.parametrize(
+    ("known", "now", "reached", "another"),
+    [
+        ("", "a", 9, False),
+        ("a", "a", 9, False),
+        ("a", "b", 9, True),
+        ("a", "b", 0, False),
+        ("a", "", 9, False),
+        ("", "", 9, False),
+    ],
+    ids=["a record without an id", "the same", "another", "nothing read yet", "no ids any more", "no ids"],
+)
+async def test_compare_finds_another_topic(known: str, now: str, reached: int, another: bool) -> None:
+    """A topic is another if its id differs from that of a topic that was read; what has none yet takes the id as it is."""
+    state = State(known)
+    assert await ids_of(Broker(now)).compare(cast(Processor, state), SOURCE, reached) is another
+    assert state.read_again == [SOURCE.topic] * another
+    assert state.topic_ids.get(SOURCE.topic, "") == (now or known)
+
+
+async def test_compare_counts_what_is_refused() -> None:
+    """A processor that cannot take another topic keeps the id that it knows, and the metric has it."""
+    state, metrics = State("a", refuses=True), Metrics("feed")
+    ids = TopicIds(cast(Consumer, Broker("b")), 5.0, metrics.recreated)
+    with pytest.raises(InputRefusedError):
+        await ids.compare(cast(Processor, state), SOURCE, 9)
+    assert state.topic_ids == {SOURCE.topic: "a"}
+    assert metrics.registry.get_sample_value("sotto_feed_input_recreated_total") == 1
+
+
+async def test_confirm_raises_once_the_topic_is_another() -> None:
+    """What was fetched before the question is confirmed, and nothing after the topic was created again."""
+    broker = Broker("a")
+    ids = ids_of(broker)
+    await ids.compare(cast(Processor, State()), SOURCE, 0)
+    async with ids:
+        ids.ask(needed=True)
+        await ids.confirm()
+        broker.topic_id_now = "b"
+        await ids.confirm()
+        ids.ask(needed=True)
+        with pytest.raises(InputRecreatedError, match=r"queries was deleted .* id was a, and is b"):
+            await ids.confirm()
+        with pytest.raises(InputRecreatedError):
+            ids.ask(needed=True)
+
+
+async def test_confirm_waits_until_kafka_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors that pass are waited out; one that does not, or that lasts too long, is raised."""
+    monkeypatch.setattr(topic_ids, "PAUSE", 0.0)
+    broker = Broker("a", NodeNotReadyError(), NodeNotReadyError())
+    ids = ids_of(broker)
+    await ids.compare(cast(Processor, State()), SOURCE, 0)
+    assert broker.asked == 3
+    broker.errors = [TopicAuthorizationFailedError()]
+    with pytest.raises(TopicAuthorizationFailedError):
+        await ids.confirm()
+    short = ids_of(broker, seconds=-1.0)
+    broker.errors = [NodeNotReadyError()]
+    with pytest.raises(NodeNotReadyError):
+        await short.compare(cast(Processor, State()), SOURCE, 0)
+
+
+async def test_ask_keeps_a_pace_while_nothing_comes() -> None:
+    """Without need Kafka is asked once a second, whether or not it has answered."""
+    broker = Broker("a")
+    ids = ids_of(broker)
+    await ids.compare(cast(Processor, State()), SOURCE, 0)
+    async with ids:
+        for _ in range(3):
+            ids.ask(needed=False)
+            await ids.confirm()
+    assert broker.asked == 2
+
+
+@pytest.mark.parametrize("role", MAKERS)
+def test_progress_keeps_topic_ids(role: str) -> None:
+    """The header of the progress record has the ids, the record has the fields that it had, and a restore reads both."""
+    before = MAKERS[role]()
+    before.restored()
+    given = {topic: f"id of {topic}" for topic in before.inputs}
+    records = [progress_of(before), progress_of(before, given)]
+    assert records[0].value == records[1].value
+    for record, known in zip(records, ({}, given), strict=True):
+        after = MAKERS[role]()
+        after.restore([record])
+        assert after.restored()[before.inputs[0]] == 8
+        assert after.topic_ids == known
+
+
+def progress_of(processor: Any, given: dict[str, str] | None = None) -> Record:
+    """The progress record after a malformed event at offset 7."""
+    processor.topic_ids.update(given or {})
+    outputs = processor.process([Record(processor.inputs[0], 0, 7, 0, b"key", b"{")])
+    [message] = [
+        message
+        for topic, _, messages in outputs
+        for message in messages
+        if topic == processor.changelog and message[0] == b"@progress"
+    ]
+    return Record(processor.changelog, 0, 0, 0, *message)
+
+
+def test_a_budget_service_takes_one_input_again_and_goes_on_with_the_other() -> None:
+    """Charges go on where they were if requests were created again."""
+    processor = MAKERS["budget"]()
+    requests, charges = processor.inputs
+    for topic in (requests, charges):
+        processor.process([Record(topic, 0, 7, 0, b"key", b"{")])
+    processor.recreated(requests)
+    after = MAKERS["budget"]()
+    outputs = processor.process([Record(charges, 0, 8, 0, b"key", b"{")])
+    after.restore(
+        Record(topic, 0, 0, 0, *message)
+        for topic, _, messages in outputs
+        for message in messages
+        if topic == processor.changelog and message[0] == b"@progress"
+    )
+    assert after.restored() == {requests: 0, charges: 9}
