@@ -4,6 +4,7 @@ PYTHON ?= python3
 ARGS ?=
 # Most tests on Kafka wait for it: two processes a core keep a core busy.
 JOBS ?= $(shell echo $$(( 2 * $$(getconf _NPROCESSORS_ONLN) )))
+PARALLEL = --numprocesses $(JOBS) --dist loadfile
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,20 +12,25 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of processes: none should compile again what another has.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test bench chaos lint docs picture dist develop clean
+.PHONY: help install demo test test-full test-all bench chaos lint docs picture dist develop clean
 .DEFAULT_GOAL := help
 
 help: ## List what can be made
-	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; \
-		do printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; \
+		do printf '  make %-9s %s\n' "$$name" "$$text"; done
 
 install: $(VENV)/.runtime ## Set up what runs, without the developers' tools
 
 demo: $(VENV)/.runtime ## Run the demo on a real local Kafka
 	@$(BIN)/sotto demo $(ARGS)
 
-test: $(VENV)/.developer ## Run all tests, in two processes a core: make test JOBS=0 for one in all
-	@$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+test: $(VENV)/.developer ## Run the tests to run before a commit, at most 8 minutes: make test JOBS=0 for one process
+	@$(BIN)/pytest -m 'not full' $(PARALLEL) --durations 10 $(ARGS)
+
+test-full: $(VENV)/.developer ## Run the slow suites that make test leaves out
+	@$(BIN)/pytest -m full $(PARALLEL) $(ARGS)
+
+test-all: test test-full ## Run all tests
 
 bench: $(VENV)/.runtime ## Measure throughput beside other stream processors
 	@$(BIN)/python -m benchmarks.throughput $(ARGS)

@@ -33,7 +33,7 @@ lengthen_timeouts()
 # Neither Java's better compiler nor a collector with threads of its own ever repays itself in a test.
 os.environ.setdefault("SOTTO_BROKER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:-UseG1GC -XX:+UseSerialGC")
 
-pytest_plugins = ["tests.scheduling"]
+pytest_plugins = ["tests.suites"]
 
 HARD_WORK_SECONDS = 0.5
 

@@ -1,0 +1,114 @@
+"""Builds the JSON documents, calibrations and in-memory installations that the tests share.
+
+Every builder has defaults for all required fields; keyword arguments replace or add fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from pydantic import TypeAdapter
+
+from schemas import Source, SparseVectorCalibration, StreamSpec
+from sotto import Driver
+from stream.accounting.plans import choose
+from stream.accounting.setting import Setting
+from stream.noise import NoiseKey
+
+KEY: Final = NoiseKey(bytes(range(32)))
+"""The noise key of the tests' installations: their noise is reproducible."""
+
+PEOPLE: Final[Mapping[str, Sequence[Any]]] = {
+    "age": list(range(100)) * 2,
+    "sex": ["F"] * 100 + ["M"] * 100,
+}
+"""The rows of the default table: each age from 0 to 99 once for each sex."""
+
+Kind = Literal["values", "table", "events", "records"]
+
+_SOURCES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "values": {"neighbors": "replace", "epsilon": 10.0, "sensitivity": 1.0},
+    "table": {
+        "neighbors": "add-remove",
+        "epsilon": 10.0,
+        "path": "people.csv",
+        "attributes": {"age": 100, "sex": ["F", "M"]},
+    },
+    "events": {
+        "topic": "ops.departures",
+        "neighbors": "add-remove",
+        "epsilon": 4.0,
+        "person": "who",
+        "time": "at",
+        "attributes": {
+            "origin": ["EWR", "JFK", "LGA"],
+            "delay": {"kind": "integers", "minimum": 0, "maximum": 500},
+        },
+    },
+    "records": {"epsilon": 10.0, "contributions": 1},
+}
+_MECHANISMS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "above_threshold": {"threshold": 0.0, "cutoff": 1},
+    "numeric_sparse": {"threshold": 0.0, "cutoff": 1},
+}
+_SOURCE: Final[TypeAdapter[Source]] = TypeAdapter(Source)
+
+
+def source(name: str = "feed", kind: Kind = "values", **changes: Any) -> dict[str, Any]:
+    """Return the definition of a source as a producer writes it."""
+    return {"source": name, "kind": kind, **_SOURCES[kind], **changes}
+
+
+def stream(
+    name: str = "s",
+    source_name: str = "feed",
+    kind: str = "above_threshold",
+    *,
+    mechanism: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Return the definition of a stream as a producer writes it; `mechanism` adds fields to those of its kind."""
+    fields = {"kind": kind, **_MECHANISMS.get(kind, {}), **(mechanism or {})}
+    return {"stream": name, "source": source_name, "epsilon": 1.0, "mechanism": fields, **changes}
+
+
+def parse_source(document: Mapping[str, Any]) -> Any:
+    """Return the model of a source, of the class that its kind says."""
+    return _SOURCE.validate_python(dict(document))
+
+
+def parse_stream(document: Mapping[str, Any]) -> StreamSpec:
+    """Return the model of a stream."""
+    return StreamSpec.model_validate(dict(document))
+
+
+def calibration(spec: StreamSpec | None = None, **changes: Any) -> SparseVectorCalibration:
+    """Return the planned calibration of a sparse-vector stream, with some fields replaced."""
+    planned = choose(spec or parse_stream(stream()), Setting())
+    assert isinstance(planned, SparseVectorCalibration)
+    return planned.model_copy(update=changes)
+
+
+def installation(
+    *streams: Mapping[str, Any],
+    sources: Iterable[Mapping[str, Any]] | None = None,
+    rows: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
+    key: NoiseKey = KEY,
+    partitions: int = 1,
+) -> Driver:
+    """Return an in-memory installation with these sources and streams.
+
+    Without `sources`, each source that a stream names is registered with the default fields: `people` as the table
+    above, any other as a source of values. `rows` gives the columns of each table by the name of its source.
+    """
+    driver = Driver(key, partitions=partitions)
+    tables = {"people": PEOPLE, **(rows or {})}
+    if sources is None:
+        names = dict.fromkeys(one["source"] for one in streams)
+        sources = [source(name, "table" if name in tables else "values") for name in names]
+    for one in sources:
+        driver.register(one, tables[one["source"]] if one["kind"] == "table" else None)
+    for one in streams:
+        driver.open(one)
+    return driver

@@ -1,0 +1,146 @@
+"""Divides the tests into the commit suite and the full suites, and orders them for parallel runs.
+
+`make test` runs the commit suite (`-m "not full"`), `make test-full` the rest (`-m full`). The tables below are the only
+place that decides: a path is a folder, a file or a test id, and the longest path that matches a test counts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+COMMIT: Final = "commit"
+
+SUITES: Final[dict[str, str]] = {
+    "tests/": COMMIT,
+    "tests/browser/": "browser",
+    "tests/browser/test_safety.py": COMMIT,
+    "tests/chaos/": "chaos",
+    "tests/chaos/test_checker.py": COMMIT,
+    "tests/docs/test_notebook.py": "site",
+    "tests/docs/test_on_kafka.py": "site",
+    "tests/docs/test_pictures.py": "site",
+    "tests/docs/test_site.py": "site",
+    "tests/kafka/test_auto_creation.py": "brokers",
+    "tests/kafka/test_broker.py": "brokers",
+    "tests/kafka/test_broker_cluster.py": "brokers",
+    "tests/kafka/test_command.py": "brokers",
+    "tests/kafka/test_credentials.py": "brokers",
+    "tests/kafka/test_disaster.py": "brokers",
+    "tests/kafka/test_interop.py": "brokers",
+    "tests/kafka/test_kafka_streams_example.py": "brokers",
+    "tests/kafka/test_security.py": "brokers",
+    "tests/kafka/test_standby.py": "brokers",
+    "tests/kafka/test_up.py": "brokers",
+    "tests/privacy/test_answer_accuracy.py": "statistics",
+    "tests/privacy/test_audit_statistics.py": "statistics",
+    "tests/privacy/test_audit_variants.py": "statistics",
+    "tests/release/": "release",
+    "tests/simulation/test_live.py": "simulation",
+    "tests/simulation/test_mutations.py": "simulation",
+    "tests/simulation/test_periods.py": "simulation",
+    "tests/simulation/test_schedules.py": "simulation",
+    "tests/upgrade/test_mixed.py": "versions",
+}
+"""The suite of each test, by the longest path that its id begins with."""
+
+FIRST: Final = (
+    "tests/release/test_image.py",  # waits for the network before all
+    "tests/release/test_release.py",
+    "tests/docs/test_site.py",
+    "tests/kafka/test_up.py",
+    "tests/kafka/test_command.py",
+    "tests/chaos/",
+    "tests/upgrade/test_mixed.py",
+    "tests/browser/",
+    "tests/kafka/",
+    "tests/docs/",
+    "tests/simulation/",
+    "tests/privacy/test_answer_accuracy.py",
+    "tests/privacy/test_audit_variants.py",
+    "tests/privacy/",
+)
+"""The slowest files and folders, in descending order of duration. A long test that starts last keeps one process busy alone."""
+
+APART: Final = (
+    "tests/simulation/test_mutations.py",
+    "tests/privacy/test_audit_variants.py",
+    "tests/chaos/test_kills.py",
+    "tests/chaos/test_network.py",
+    "tests/chaos/test_restores.py",
+    "tests/chaos/test_starts.py",
+)
+"""Files whose tests are scheduled one by one: they share no slow fixture."""
+
+TOGETHER: Final = {
+    "tests/browser/": "a browser",
+    "tests/docs/test_notebook.py": "the site",
+    "tests/docs/test_site.py": "the site",
+    "tests/kafka/test_security.py": "a secured broker",
+    "tests/kafka/test_credentials.py": "a secured broker",
+}
+"""Files that run in one process because they share a slow fixture."""
+
+ROOT: Final = Path(__file__).parents[1]
+
+
+def suite_of(nodeid: str) -> str:
+    """Return the suite of a test."""
+    return SUITES[max((path for path in SUITES if nodeid.startswith(path)), key=len)]
+
+
+def has_commit_tests(path: str) -> bool:
+    """Return whether a file or folder can hold tests of the commit suite."""
+    return suite_of(path) == COMMIT or any(
+        inner.startswith(path) and suite == COMMIT for inner, suite in SUITES.items()
+    )
+
+
+class Schedule(LoadFileScheduling):  # type: ignore[misc]  # xdist says nothing of its types
+    """Distributes tests by file, by test or by shared fixture, as the tables say."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
+
+
+def scope_of(nodeid: str) -> str:
+    """Return the unit of distribution: tests with equal scopes run in one process."""
+    file = nodeid.partition("::")[0]
+    if file in APART:
+        return nodeid
+    return next((name for path, name in TOGETHER.items() if file.startswith(path)), file)
+
+
+def rank_of(nodeid: str) -> int:
+    """Return the place of a test in the order of the parallel run, by the longest path in FIRST."""
+    matches = [path for path in FIRST if nodeid.startswith(path)]
+    return FIRST.index(max(matches, key=len)) if matches else len(FIRST)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Schedule | None:
+    """Use this schedule for ``--dist loadfile``."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False  # xdist would start the files with the most tests first
+    return Schedule(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip the import of files that the commit suite does not run."""
+    if config.option.markexpr != "not full" or not collection_path.is_relative_to(ROOT):
+        return None
+    path = collection_path.relative_to(ROOT).as_posix() + ("/" if collection_path.is_dir() else "")
+    return None if has_commit_tests(path) else True
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of the full suites. Parallel processes start with the slowest, a single one with the fastest."""
+    for item in items:
+        if suite_of(item.nodeid) != COMMIT:
+            item.add_marker("full")
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: rank_of(item.nodeid))
