@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +47,19 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
         started = await playwright.chromium.launch(executable_path=chromium, args=options)
         yield started
         await started.close()
+
+
+@pytest.fixture
+def keep_screenshot(screen: str) -> Callable[[str, bytes], None]:
+    """Return a function that writes a screenshot to the folder SOTTO_SCREENSHOTS, if that is set."""
+    folder = os.environ.get("SOTTO_SCREENSHOTS")
+
+    def write(name: str, picture: bytes) -> None:
+        if folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            Path(folder, f"{name}-{screen}.png").write_bytes(picture)
+
+    return write
 
 
 @pytest.fixture

@@ -7,34 +7,22 @@ import re
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientError, ClientSession
 from playwright.async_api import Page, expect
 
 from sotto import AsyncClient
-from stream.kafka.broker_config import free_port
 from stream.kafka.processes import Service
 from stream.settings import Settings
 from tests.browser.conftest import OpenPage
-from tests.browser.test_top import top
+from tests.browser.monitors import run_top, wait_until_ready, with_monitor
 from tests.chaos.conftest import preloaded  # noqa: F401  (a fixture for all tests here)
 from tests.conftest import StartService
-from tests.names import FILE, make_names
+from tests.names import make_names
 from tests.unit.monitor.installation import HIGH, LOW
 
 pytestmark = [pytest.mark.browser, pytest.mark.kafka, pytest.mark.asyncio(loop_scope="session")]
 
 SOURCE = {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 4.0, "sensitivity": 1.0}
 MECHANISM = {"kind": "above_threshold", "threshold": 0.0, "cutoff": 3}
-
-
-def with_monitor(settings: Settings, folder: Path) -> Settings:
-    port = free_port()
-    return settings.model_copy(
-        update={
-            "monitor_port": port,
-            "monitor_names_file": str(folder / FILE),
-        }
-    )
 
 
 async def rows(page: Page) -> list[str]:
@@ -46,18 +34,6 @@ async def rows(page: Page) -> list[str]:
         )
         for row in found
     ]
-
-
-async def until_it_is_ready(address: str) -> None:
-    async with ClientSession() as session, asyncio.timeout(120):
-        while True:
-            try:
-                async with session.get(f"{address}/readyz") as response:
-                    if response.status == 200:
-                        return
-            except ClientError:
-                pass
-            await asyncio.sleep(0.2)
 
 
 async def test_a_halt_from_the_page_halts_the_stream_on_kafka_and_a_killed_monitor_shows_the_same(
@@ -80,7 +56,7 @@ async def test_a_halt_from_the_page_halts_the_stream_on_kafka_and_a_killed_monit
         ]
         assert outcomes == ["below", "above"]
         with Service("monitor", own, None, log) as monitor:
-            await until_it_is_ready(address)
+            await wait_until_ready(address)
             page = await open_page(address, "streams", operator)
             seven = page.locator("tr", has_text="ward/7")
             await expect(seven.locator(".cell-tops .figure")).to_have_text("1 of 3")
@@ -108,5 +84,5 @@ async def test_a_halt_from_the_page_halts_the_stream_on_kafka_and_a_killed_monit
             # Live is said over whole figures alone, so that nothing else need be waited for.
             await expect(page.get_by_text("live", exact=True)).to_be_visible()
             assert await rows(page) == before
-            _, output, _ = await top(address, token=viewer)
+            _, output, _ = await run_top(address, token=viewer)
             assert re.search(r"ward/7 +halted +above_threshold +\S+ 1/3", output)

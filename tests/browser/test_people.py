@@ -15,7 +15,7 @@ from stream.processors.base import Outputs
 from stream.processors.budget.returning import HALTED
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, VIEWER, Scene, above, values
-from tests.browser.test_pictures import SCREENS
+from tests.browser.screens import SCREENS
 from tests.unit.monitor.installation import ANALYST
 from tests.unit.processors.budget_service import ledger_codec
 
@@ -49,7 +49,7 @@ def shared() -> Scene:
     return scene
 
 
-def keep(name: str, picture: bytes) -> None:
+def keep_screenshot(name: str, picture: bytes) -> None:
     if folder := os.environ.get("SOTTO_SCREENSHOTS"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         Path(folder, name).write_bytes(picture)
@@ -162,7 +162,7 @@ async def test_a_halted_population_says_so_and_why(open_page: OpenPage) -> None:
         await expect(page.locator(".source", has_text="patients").locator(".state-halted")).to_be_visible()
         await page.goto(f"{address}/#/people/patients")
         await expect(page.locator(".reason")).to_have_text(f"Halted: {HALTED}")
-        keep("population-halted.png", await page.screenshot(full_page=True))
+        keep_screenshot("population-halted.png", await page.screenshot(full_page=True))
 
 
 async def test_a_source_says_what_its_budget_means_how_long_it_lasts_and_who_spent_it(open_page: OpenPage) -> None:
@@ -221,4 +221,4 @@ async def test_pictures_of_people_and_their_budgets(open_page: OpenPage, screen:
             wide = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert wide <= 0, name
             picture = await page.screenshot(full_page=True)
-            keep(f"{name}-{screen}.png", picture)
+            keep_screenshot(f"{name}-{screen}.png", picture)

@@ -10,9 +10,7 @@ from playwright.async_api import expect
 from stream.monitor.worker_models import WorkersView
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, Scene
-from tests.browser.test_pictures import SCREENS, keep
-
-__all__ = ["keep"]
+from tests.browser.screens import SCREENS
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -122,7 +120,7 @@ PLACES = {
 
 @pytest.mark.parametrize("screen", SCREENS)
 async def test_pictures_of_periods(
-    hourly: Scene, open_page: OpenPage, screen: str, keep: Callable[[str, bytes], None]
+    hourly: Scene, open_page: OpenPage, screen: str, keep_screenshot: Callable[[str, bytes], None]
 ) -> None:
     async with hourly.served() as address:
         page = await open_page(address, token=OPERATOR, reduced_motion="reduce", **SCREENS[screen])
@@ -133,4 +131,4 @@ async def test_pictures_of_periods(
             assert wide <= 0, (name, wide)
             picture = await page.screenshot(full_page=not name.startswith("all"))
             assert len(picture) > 8_000
-            keep(f"periods-{name}", picture)
+            keep_screenshot(f"periods-{name}", picture)

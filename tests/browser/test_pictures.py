@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.async_api import Page, expect
 
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, Scene
+from tests.browser.screens import SCREENS
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
-DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 1030}}
-PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "device_scale_factor": 2}
-SCREENS: dict[str, dict[str, Any]] = {
-    "light": DESKTOP,
-    "dark": {**DESKTOP, "color_scheme": "dark"},
-    "phone": PHONE,
-    "phone-dark": {**PHONE, "color_scheme": "dark"},
-}
 PLACES = {
     "monitor": "overview",
     "streams": "streams",
@@ -95,21 +85,9 @@ STEPS: dict[str, Callable[[Page], Awaitable[None]]] = {
 }
 
 
-@pytest.fixture
-def keep(screen: str) -> Callable[[str, bytes], None]:
-    folder = os.environ.get("SOTTO_SCREENSHOTS")
-
-    def write(name: str, picture: bytes) -> None:
-        if folder:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            Path(folder, f"{name}-{screen}.png").write_bytes(picture)
-
-    return write
-
-
 @pytest.mark.parametrize("screen", SCREENS)
 async def test_pictures_show_every_place_with_its_figures(
-    scene: Scene, open_page: OpenPage, screen: str, keep: Callable[[str, bytes], None]
+    scene: Scene, open_page: OpenPage, screen: str, keep_screenshot: Callable[[str, bytes], None]
 ) -> None:
     async with scene.served() as address:
         page = await open_page(address, token=OPERATOR, reduced_motion="reduce", **SCREENS[screen])
@@ -122,7 +100,7 @@ async def test_pictures_show_every_place_with_its_figures(
             # The front page is one screen; of the others one sees all.
             picture = await page.screenshot(full_page=name != "monitor" or screen.startswith("phone"))
             assert len(picture) > 8_000
-            keep(name, picture)
+            keep_screenshot(name, picture)
         await page.goto(f"{address}/#/streams/ward-9%2Foxygen")
         await page.get_by_role("button", name="Extend stream…").click()
-        keep("dialog", await page.screenshot())
+        keep_screenshot("dialog", await page.screenshot())

@@ -1,4 +1,4 @@
-"""``sotto top`` shows in a terminal what the page shows."""
+"""``sotto run_top`` shows in a terminal what the page shows."""
 
 from __future__ import annotations
 
@@ -11,19 +11,9 @@ from typing import Self
 
 import pytest
 
+from tests.browser.monitors import run_top
 from tests.browser.scene import VIEWER, Scene, above, values
 from tests.unit.monitor.installation import HIGH, LOW
-
-
-async def top(address: str, *, token: str = VIEWER, columns: int = 140) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "stream.cli", "top", "--once", "--url", address),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "SOTTO_MONITOR_TOKEN": token, "COLUMNS": str(columns)},
-    )
-    output, error = await process.communicate()
-    return process.returncode or 0, output.decode(), error.decode()
 
 
 def small_scene() -> Scene:
@@ -40,7 +30,7 @@ def small_scene() -> Scene:
 async def test_one_picture_has_the_ledgers_figures_in_any_width(columns: int) -> None:
     scene = small_scene()
     async with scene.served() as address:
-        status, output, error = await top(address, columns=columns)
+        status, output, error = await run_top(address, columns=columns)
     assert (status, error) == (0, "")
     assert max(map(len, output.splitlines())) <= columns
     budget = scene.driver.budget("feed")
@@ -62,7 +52,7 @@ async def test_it_goes_on_showing_the_present_until_it_is_interrupted() -> None:
 
 
 class Terminal:
-    """``sotto top`` as a person sees it."""
+    """``sotto run_top`` as a person sees it."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -100,7 +90,7 @@ async def test_hostile_names_cannot_steer_the_terminal() -> None:
     scene = small_scene()
     scene.add_grant(scene.a_grant, "\x1b[2J\x1b]0;title\x07[bold]gone[/bold]")
     async with scene.served() as address:
-        _, output, _ = await top(address)
+        _, output, _ = await run_top(address)
     assert "\x1b" not in output
     assert "\x07" not in output
     assert "\\x1b[2J\\x1b]0;title\\x07[bold]gone[/bold]" in output
@@ -108,9 +98,9 @@ async def test_hostile_names_cannot_steer_the_terminal() -> None:
 
 async def test_it_says_what_to_do_without_a_monitor_or_with_a_wrong_token() -> None:
     async with Scene().served() as address:
-        status, output, error = await top(address, token="wrong-" + "3" * 32)
+        status, output, error = await run_top(address, token="wrong-" + "3" * 32)
         assert (status, output) == (1, "")
         assert "the monitor refused: send 'Authorization: Bearer TOKEN'" in error
-    status, _, error = await top(address)
+    status, _, error = await run_top(address)
     assert status == 1
     assert "start one with 'sotto serve monitor'" in error

@@ -15,8 +15,8 @@ from sotto import AsyncClient
 from stream.kafka.processes import Service
 from stream.settings import Settings
 from tests.browser.conftest import OpenPage
+from tests.browser.monitors import wait_until_ready, with_monitor
 from tests.browser.scene import CENSUS, OPERATOR, VIEWER, Scene, values
-from tests.browser.test_on_kafka import until_it_is_ready, with_monitor
 from tests.chaos.conftest import preloaded  # noqa: F401  (a fixture for all tests here)
 from tests.conftest import StartService
 from tests.names import make_names
@@ -340,7 +340,7 @@ async def test_the_whole_way_on_kafka(
     operator = make_names(tmp_path)["operator"]
     async with AsyncClient(settings) as client:
         with Service("monitor", own, None, tmp_path / "monitor.log"):
-            await until_it_is_ready(address)
+            await wait_until_ready(address)
             page = await open_page(address, "register", operator)
             await declare_people(page, str(table))
             await page.get_by_label("Its people are in no other source").check()

@@ -8,8 +8,6 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -25,7 +23,8 @@ from stream.processors.queries import QueryProcessor
 from stream.settings import Settings
 from tests.chaos.ground import POLL_MS, Ground, crippled, installation
 from tests.chaos.load import specs
-from tests.kafka.test_contract import FEED, spec
+from tests.chaos.probes import probe
+from tests.kafka.streams import FEED, spec
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
@@ -48,14 +47,6 @@ async def with_a_spare(ground: Ground, role: RoleName) -> tuple[list[Service], l
         if not any(ground.assigned(services[-1][0])):
             return [service for service, _ in services[:-1]], [address for _, address in services]
     raise AssertionError("nobody remained a spare")
-
-
-def probe(url: str) -> tuple[int, str]:
-    try:
-        with urlopen(url) as response:  # noqa: S310  (our own address)
-            return response.status, response.read().decode()
-    except HTTPError as error:
-        return error.code, error.read().decode()
 
 
 @pytest.fixture

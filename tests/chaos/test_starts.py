@@ -14,7 +14,7 @@ from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
 from stream.settings import Settings
 from tests.chaos.ground import crippled, installation
-from tests.chaos.test_idle import probe
+from tests.chaos.probes import probe
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 

@@ -26,7 +26,7 @@ from stream.kafka.topics import check_topics, find_topics
 from stream.noise import NoiseKey
 from stream.processors.topics import Topics
 from stream.settings import Settings
-from tests.unit.test_cli import sotto
+from tests.commands import run_sotto
 
 pytestmark = pytest.mark.kafka
 
@@ -81,7 +81,7 @@ async def test_looking_an_installation_up_makes_no_topic(settings: Settings) -> 
     with pytest.raises(TopicsError, match=r"topics are missing: .*run 'sotto topics create'"):
         await find_topics(settings)
     listed = await asyncio.to_thread(
-        sotto, "source", "list", SOTTO_BOOTSTRAP=settings.bootstrap, SOTTO_PREFIX=settings.prefix
+        run_sotto, "source", "list", SOTTO_BOOTSTRAP=settings.bootstrap, SOTTO_PREFIX=settings.prefix
     )
     assert listed.returncode == 1
     assert "topics are missing" in listed.stderr
@@ -107,7 +107,7 @@ async def test_topics_that_a_broker_made_are_told_by_create_and_check_with_the_r
     await make_by_asking(settings)
     given = {"SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
     for command in ("create", "check"):
-        told = await asyncio.to_thread(sotto, "topics", command, **given)
+        told = await asyncio.to_thread(run_sotto, "topics", command, **given)
         assert told.returncode == 1, told.stdout
         assert f"{settings.prefix}.ledger has cleanup.policy=delete, not compact" in told.stderr
         assert f"{settings.prefix}.trail has retention.ms=604800000, not -1" in told.stderr

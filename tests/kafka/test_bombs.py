@@ -24,7 +24,8 @@ from stream.settings import Settings
 from tests import bombs
 from tests.chaos.checker import committed
 from tests.conftest import StartService
-from tests.kafka.test_contract import FEED, spec
+from tests.kafka.questions import ask_raw
+from tests.kafka.streams import FEED, spec
 
 pytestmark = pytest.mark.kafka
 
@@ -64,11 +65,6 @@ def facts(letter: RecordLike) -> dict[str, str]:
     }
 
 
-async def ask(client: AsyncClient, name: str) -> None:
-    answer = await client.ask({"id": name, "stream": "ward", "value": 1.0}, outcomes=True)
-    assert answer.outcome == "below"
-
-
 async def test_bombs_among_queries_are_refused_whole_and_the_partition_goes_on(
     settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
@@ -76,11 +72,11 @@ async def test_bombs_among_queries_are_refused_whole_and_the_partition_goes_on(
     worker = start("worker")
     await client.register(FEED)
     await client.open(spec("ward"))
-    await ask(client, "before")
+    await ask_raw(client, "before")
     partition, usual = partition_of(b"ward", client.topics.partitions), highest(worker)
     for name, make in BOMBS.items():
         await bombs.send(settings.bootstrap, client.topics.queries, partition, make())
-        await ask(client, f"after {name}")
+        await ask_raw(client, f"after {name}")
     assert worker.exit_status is None
     assert highest(worker) < usual + GROWTH
     refused = [facts(letter) for letter in await letters(client, settings)]
@@ -125,15 +121,15 @@ async def test_bombs_in_control_are_passed_over_by_who_is_there_and_by_who_comes
     worker = start("worker")
     await client.register(FEED)
     await client.open({**spec("ward"), "epsilon": 0.1})
-    await ask(client, "before")
+    await ask_raw(client, "before")
     partition, usual = partition_of(b"ward", client.topics.partitions), highest(worker)
     for make in BOMBS.values():
         await bombs.send(settings.bootstrap, client.topics.control, partition, make())
     await client.open({**spec("later"), "epsilon": 0.1})
-    await ask(client, "after")
+    await ask_raw(client, "after")
     worker.stop()
     successor = start("worker")
-    await ask(client, "successor")
+    await ask_raw(client, "successor")
     assert highest(successor) < usual + GROWTH
     assert "refused unread" in successor.log.read_text()
     assert "partition starts over" not in successor.log.read_text()
@@ -146,14 +142,14 @@ async def test_thousands_of_bad_header_names_cost_their_own_events_and_no_time(
     worker = start("worker")
     await client.register(FEED)
     await client.open(spec("ward"))
-    await ask(client, "before")
+    await ask_raw(client, "before")
     partition, usual = partition_of(b"ward", client.topics.partitions), highest(worker)
     place = client.topics.answers, partition
     seen = len(await committed(settings, *place))
     for codec in ("none", "zstd"):
         built = bombs.bad_header_names(4000, "ward", f"{codec} ", codec)
         await bombs.send(settings.bootstrap, client.topics.queries, partition, built)
-        await ask(client, f"after {codec}")
+        await ask_raw(client, f"after {codec}")
     answers = [json.loads(record.value or b"") for record in (await committed(settings, *place))[seen:]]
     assert [one["id"] for one in answers] == [
         name for codec in ("none", "zstd") for name in (*(f"{codec} {n}" for n in range(4000)), f"after {codec}")

@@ -8,7 +8,7 @@ import pytest
 
 from sotto import Client, Refused, Settings, Unknown
 from tests.conftest import StartService
-from tests.kafka.test_clients import FEED, WARD
+from tests.kafka.wards import FEED, WARD
 
 pytestmark = pytest.mark.kafka
 

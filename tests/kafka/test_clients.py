@@ -32,22 +32,10 @@ from stream.kafka.topics import find_topics
 from stream.processors.topics import partition_of
 from tests.chaos.checker import committed
 from tests.conftest import StartService
+from tests.kafka.wards import FEED, WARD
 
 pytestmark = pytest.mark.kafka
 
-FEED: dict[str, Any] = {
-    "source": "feed",
-    "kind": "values",
-    "neighbors": "replace",
-    "epsilon": 5.0,
-    "sensitivity": 1.0,
-}
-WARD: dict[str, Any] = {
-    "stream": "ward",
-    "source": "feed",
-    "epsilon": 1.0,
-    "mechanism": {"kind": "above_threshold", "threshold": 0.0, "cutoff": 100},
-}
 COUNTS: dict[str, Any] = {
     "stream": "counts",
     "source": "adult",

@@ -15,24 +15,9 @@ from urllib.request import urlopen
 import pytest
 
 from stream.kafka.broker_config import free_port
-from tests.preloaded import command
+from tests.kafka.vitals import SOURCE, STREAM, run_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
-
-SOURCE = {"source": "vitals", "kind": "values", "neighbors": "add-remove", "epsilon": 4.0, "sensitivity": 1.0}
-STREAM = {
-    "stream": "ward-7",
-    "source": "vitals",
-    "epsilon": 1.0,
-    "beta": 1e-6,
-    "mechanism": {"kind": "above_threshold", "threshold": 1000.0, "cutoff": 3},
-}
-
-
-def sotto(
-    *arguments: str, environment: dict[str, str], timeout: float = 120, folder: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    return command(arguments, {**os.environ, **environment}, timeout, folder)
 
 
 def test_demo_holds_every_claim_it_prints_and_keeps_its_page_up(bootstrap: str, tmp_path: Path) -> None:
@@ -82,7 +67,7 @@ def test_demo_holds_every_claim_it_prints_and_keeps_its_page_up(bootstrap: str, 
 
 
 def test_the_live_demo_asks_a_year_of_windows_once_and_finds_the_worst(bootstrap: str, tmp_path: Path) -> None:
-    done = sotto(
+    done = run_in(
         *("demo", "live", "--json", "--folder", str(tmp_path), "--port", str(free_port())),
         environment={"SOTTO_BOOTSTRAP": bootstrap},
         timeout=480,
@@ -130,16 +115,16 @@ def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> No
             assert len(tokens) == 2
             assert not any(token in page for token in tokens)
             environment = {"SOTTO_BOOTSTRAP": bootstrap, "COLUMNS": "200"}
-            assert sotto("source", "add", json.dumps(SOURCE), environment=environment).returncode == 0
-            opened = sotto("stream", "open", json.dumps(STREAM), environment=environment)
+            assert run_in("source", "add", json.dumps(SOURCE), environment=environment).returncode == 0
+            opened = run_in("stream", "open", json.dumps(STREAM), environment=environment)
             assert "is open at ε 1" in opened.stdout
-            low = sotto("ask", "ward-7", "--value", "12", "--json", environment=environment)
+            low = run_in("ask", "ward-7", "--value", "12", "--json", environment=environment)
             assert json.loads(low.stdout)["outcome"] == "below"
-            high = sotto("ask", "ward-7", "--value", "5000", environment=environment)
+            high = run_in("ask", "ward-7", "--value", "5000", environment=environment)
             assert " above" in high.stdout
-            seen = sotto("answers", "--from-beginning", "--limit", "2", "--json", environment=environment)
+            seen = run_in("answers", "--from-beginning", "--limit", "2", "--json", environment=environment)
             assert [json.loads(line)["outcome"] for line in seen.stdout.splitlines()] == ["below", "above"]
-            refused = sotto(
+            refused = run_in(
                 "stream",
                 "open",
                 json.dumps({**STREAM, "stream": "ward-8", "epsilon": 3.5}),
@@ -148,18 +133,18 @@ def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> No
             assert refused.returncode == 1
             assert "ε = 3.5 asked, ε = 3 left" in refused.stderr
             extend = ("stream", "extend", "vitals", "ward-7", "--epsilon", "0.5")
-            extended = sotto(*extend, environment=environment)
+            extended = run_in(*extend, environment=environment)
             assert "stream ward-7: 2 more charged answers for ε 0.4" in extended.stdout
             assert "5 in all" in extended.stdout
-            last = sotto("ask", "ward-7", "--value", "12", "--json", environment=environment)
+            last = run_in("ask", "ward-7", "--value", "12", "--json", environment=environment)
             assert json.loads(last.stdout)["tops_left"] == 4
-            poor = sotto(*extend[:-1], "100", environment=environment)
+            poor = run_in(*extend[:-1], "100", environment=environment)
             assert poor.returncode == 1
             assert "source 'vitals' cannot pay: ε = " in poor.stderr
-            assert sotto("stream", "close", "vitals", "ward-7", environment=environment).returncode == 0
+            assert run_in("stream", "close", "vitals", "ward-7", environment=environment).returncode == 0
             budget = _settled(environment)
             assert budget["source"]["refunded"]["epsilon"] > 0
-            shown = sotto("stream", "show", "vitals", "ward-7", environment=environment)
+            shown = run_in("stream", "show", "vitals", "ward-7", environment=environment)
             assert "closed" in shown.stdout
             assert "1 / 5" in shown.stdout
             _is_listed_and_found_from_below(environment, tmp_path)
@@ -171,20 +156,20 @@ def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> No
 
 
 def _is_listed_and_found_from_below(environment: dict[str, str], folder: Path) -> None:
-    listed = sotto("source", "list", "--json", environment=environment)
+    listed = run_in("source", "list", "--json", environment=environment)
     assert [one["source"]["source"] for one in json.loads(listed.stdout)] == ["vitals"]
-    assert "vitals" in sotto("source", "list", environment=environment).stdout
-    listed = sotto("stream", "list", "--json", environment=environment)
+    assert "vitals" in run_in("source", "list", environment=environment).stdout
+    listed = run_in("stream", "list", "--json", environment=environment)
     assert [one["spec"]["stream"] for one in json.loads(listed.stdout)] == ["ward-7"]
-    shown = sotto("stream", "list", "vitals", environment=environment)
+    shown = run_in("stream", "list", "vitals", environment=environment)
     [row] = [line for line in shown.stdout.splitlines() if "ward-7" in line]
     assert "above_threshold" in row
     below = folder / "reports"
     below.mkdir()
-    assert "vitals" in sotto("source", "list", environment={}, folder=below).stdout
-    top = sotto("top", "--once", environment={}, folder=below)
+    assert "vitals" in run_in("source", "list", environment={}, folder=below).stdout
+    top = run_in("top", "--once", environment={}, folder=below)
     assert "ward-7" in top.stdout, top.stderr
-    unknown = sotto("stream", "list", "nobody", environment=environment)
+    unknown = run_in("stream", "list", "nobody", environment=environment)
     assert (unknown.returncode, unknown.stdout) == (1, "")
     assert "'nobody' is not registered" in unknown.stderr
 
@@ -192,7 +177,7 @@ def _is_listed_and_found_from_below(environment: dict[str, str], folder: Path) -
 def _settled(environment: dict[str, str]) -> dict[str, dict[str, dict[str, float]]]:
     deadline = time.monotonic() + 120
     while True:
-        shown = sotto("source", "show", "vitals", "--json", environment=environment)
+        shown = run_in("source", "show", "vitals", "--json", environment=environment)
         budget: dict[str, dict[str, dict[str, float]]] = json.loads(shown.stdout)
         if budget["source"]["refunded"]["epsilon"] or time.monotonic() > deadline:
             return budget

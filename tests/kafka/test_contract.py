@@ -21,15 +21,9 @@ from stream.processors.topics import partition_of
 from stream.settings import Settings
 from tests.chaos.checker import check, committed
 from tests.conftest import StartService
+from tests.kafka.streams import FEED, spec
 
 pytestmark = pytest.mark.kafka
-
-FEED = {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 3.0, "sensitivity": 1.0}
-
-
-def spec(stream: str, epsilon: float = 1.0, cutoff: int = 2) -> dict[str, object]:
-    mechanism = {"kind": "above_threshold", "threshold": 1000.0, "cutoff": cutoff}
-    return {"stream": stream, "source": "feed", "mechanism": mechanism, "epsilon": epsilon}
 
 
 async def test_whatever_is_wrong_with_an_event_it_costs_nothing_and_stops_nobody(

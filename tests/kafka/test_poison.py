@@ -19,8 +19,8 @@ from stream.settings import Settings
 from tests import bombs
 from tests.chaos.checker import check, committed
 from tests.conftest import StartService
-from tests.kafka.test_bombs import ask
-from tests.kafka.test_contract import FEED, spec
+from tests.kafka.questions import ask_raw
+from tests.kafka.streams import FEED, spec
 
 pytestmark = pytest.mark.kafka
 
@@ -84,7 +84,7 @@ async def test_an_event_whose_header_name_is_no_text_is_refused_alone(
     start("worker")
     await client.register(FEED)
     await client.open(spec("ward"))
-    await ask(client, "warm")
+    await ask_raw(client, "warm")
     partition = partition_of(b"ward", client.topics.partitions)
     before = await committed(settings, client.topics.answers, partition)
     events = [json.dumps({"id": f"{number}", "stream": "ward", "value": 1.0}).encode() for number in range(5)]
@@ -97,7 +97,7 @@ async def test_an_event_whose_header_name_is_no_text_is_refused_alone(
         "none",
     )
     await bombs.send(settings.bootstrap, client.topics.queries, partition, built)
-    await ask(client, "last")
+    await ask_raw(client, "last")
     answered = (await committed(settings, client.topics.answers, partition))[len(before) :]
     outcomes = [(one["id"], one["outcome"]) for one in (json.loads(record.value or b"") for record in answered)]
     assert outcomes == [
@@ -126,7 +126,7 @@ async def test_a_header_without_a_value_stops_nobody(
     async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap) as producer:
         place = getattr(client.topics, topic)
         await producer.send_and_wait(place, event, key=b"ward", partition=partition, headers=[("name", None)])
-    await ask(client, "last")
+    await ask_raw(client, "last")
     assert (await client.open(spec("later"))).outcome == "opened"
     if topic == "queries":
         answered = await committed(settings, client.topics.answers, partition)
@@ -146,8 +146,8 @@ async def test_an_offset_beyond_its_batch_is_refused_and_moves_no_position(
     event = json.dumps({"id": "far", "stream": "ward", "value": 1.0}).encode()
     built = bombs.batch([bombs.record(1_000_000, b"ward", event)], 1, "none")
     for number in range(2):
-        await ask(client, f"{number}")
+        await ask_raw(client, f"{number}")
         await bombs.send(settings.bootstrap, client.topics.queries, partition, built)
-    await ask(client, "last")
+    await ask_raw(client, "last")
     assert len(await committed(settings, client.topics.rejected, partition)) == 2
     assert "went back" not in worker.log.read_text()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,14 @@ import pytest
 from sotto import AsyncClient
 from stream.cli.queries import ExitStatus
 from stream.settings import Settings
+from tests.commands import run_installed
 from tests.conftest import StartService
-from tests.preloaded import command
 
 pytestmark = pytest.mark.kafka
 
 
 def sql(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return sotto(settings, "sql", *arguments)
-
-
-def sotto(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
-    here = {"SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
-    return command(arguments, {**os.environ, **here}, timeout=120)
+    return run_installed(settings, "sql", *arguments)
 
 
 async def test_a_statement_is_answered_with_its_errors_and_its_cost(
@@ -79,24 +73,24 @@ async def test_groups_are_printed_by_name_and_a_constant_outside_the_domain_warn
     mechanism = {"kind": "laplace", "answers": 20}
     await client.open({"stream": "few", "source": "people", "mechanism": mechanism, "epsilon": 60.0})
 
-    table = sotto(settings, "ask", "few", "--group-by", "sex")
+    table = run_installed(settings, "ask", "few", "--group-by", "sex")
     assert (table.returncode, table.stderr) == (0, "")
     cells = [line.replace("│", " ").split() for line in table.stdout.splitlines()]
     counts = {name: float(number) for name, number in (cell for cell in cells if cell and cell[0] in {"F", "M"})}
     assert counts == {"F": pytest.approx(300, abs=20), "M": pytest.approx(100, abs=20)}
 
-    beyond = sotto(settings, "ask", "few", "--group-by", "sex", "--where", "age > 200", "--json")
+    beyond = run_installed(settings, "ask", "few", "--group-by", "sex", "--where", "age > 200", "--json")
     assert beyond.returncode == 0
     warning = "warning: where: age > 200 holds for no row; 'age' is declared as whole numbers from 0 to 99\n"
     assert beyond.stderr == warning
     assert json.loads(beyond.stdout)["groups"] == [{"sex": "F"}, {"sex": "M"}]
 
-    stated = sotto(settings, "sql", "SELECT COUNT(*) AS n FROM people WHERE age <= 100")
+    stated = run_installed(settings, "sql", "SELECT COUNT(*) AS n FROM people WHERE age <= 100")
     assert (stated.returncode, stated.stderr) == (
         0,
         warning.replace("> 200 holds for no", "<= 100 holds for every"),
     )
-    inside = sotto(settings, "ask", "few", "--where", "age > 20")
+    inside = run_installed(settings, "ask", "few", "--where", "age > 20")
     assert (inside.returncode, inside.stderr) == (0, "")
 
     # A client that has read the ledger knows a stream that was opened since.

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.admin import NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from schemas import EventsSource
@@ -17,29 +16,22 @@ from stream.kafka.differences import TopicsError, configurations
 from stream.kafka.layouts import layout
 from stream.kafka.live_topics import create_live_topic
 from stream.kafka.security import admin_client
-from stream.kafka.topics import check_topics, create_topics, delete_topics, describe_topics, find_topics
+from stream.kafka.topics import check_topics, create_topics, delete_topics, find_topics
 from stream.processors.topics import Topics
 from stream.settings import Settings
+from tests.commands import run_sotto
 from tests.conftest import StartService
-from tests.unit.test_cli import sotto
-from tests.unit.test_driver_live import FLIGHTS
+from tests.kafka.widening import SOURCE, SPEC, add_partitions
+from tests.unit.departures import FLIGHTS
 
 pytestmark = pytest.mark.kafka
-
-SOURCE = {"source": "vitals", "kind": "values", "neighbors": "add-remove", "epsilon": 4.0, "sensitivity": 1.0}
-SPEC = {
-    "stream": "ward-7",
-    "source": "vitals",
-    "epsilon": 1.0,
-    "mechanism": {"kind": "above_threshold", "threshold": 0.0, "cutoff": 3},
-}
 
 
 @pytest.fixture
 def made(bootstrap: str) -> dict[str, Any]:
     """An installation with three partitions."""
     environment = {"SOTTO_BOOTSTRAP": bootstrap, "SOTTO_PREFIX": f"test-{uuid.uuid4().hex[:8]}"}
-    created = sotto("topics", "create", "--partitions", "3", **environment)
+    created = run_sotto("topics", "create", "--partitions", "3", **environment)
     assert (created.returncode, "replication 1" in created.stdout) == (0, True), created.stderr
     return environment
 
@@ -49,16 +41,16 @@ def settings_of(environment: dict[str, Any], **given: Any) -> Settings:
 
 
 def test_another_number_of_partitions_than_there_is_is_refused(made: dict[str, Any]) -> None:
-    again = sotto("topics", "create", "--partitions", "3", **made)
+    again = run_sotto("topics", "create", "--partitions", "3", **made)
     assert (again.returncode, again.stdout) == (0, "all topics are there\n"), again.stderr
-    refused = sotto("topics", "create", "--partitions", "5", **made)
+    refused = run_sotto("topics", "create", "--partitions", "5", **made)
     assert (refused.returncode, refused.stdout) == (1, "")
     told = f"topic {made['SOTTO_PREFIX']}.queries has 3 partitions, not 5, and that is fixed at creation; leave it out"
     assert f"error: SOTTO_PARTITIONS (--partitions): {told}" in refused.stderr
 
 
 def test_another_replication_than_there_is_is_told_with_every_topic(made: dict[str, Any]) -> None:
-    refused = sotto("topics", "create", "--replication", "2", **made)
+    refused = run_sotto("topics", "create", "--replication", "2", **made)
     assert (refused.returncode, refused.stdout) == (1, "all topics are there\n")
     for topic in layout(Topics(made["SOTTO_PREFIX"])):
         assert f"{topic.name} has replication=1, not 2" in refused.stderr
@@ -94,28 +86,20 @@ async def test_what_an_earlier_version_set_otherwise_is_a_warning_unless_it_lose
         async with asyncio.timeout(60):
             while topic.name not in {one.topic for one in await check_topics(settings_of(made))}:
                 await asyncio.sleep(0.1)
-        told = await asyncio.to_thread(sotto, "topics", "create", **made)
+        told = await asyncio.to_thread(run_sotto, "topics", "create", **made)
         statuses.append(told.returncode)
         assert told.stdout == "all topics are there\n"
         assert f"{topic.name} has retention.ms=604800000, not {topic.configuration['retention.ms']}" in told.stderr
     assert statuses == [0, 1]
 
 
-async def widen(settings: Settings, topic: str, partitions: int) -> None:
-    """Give a topic more partitions, and return once the broker tells of them."""
-    async with admin_client(settings) as admin, asyncio.timeout(60):
-        await admin.create_partitions({topic: NewPartitions(partitions)})
-        while len((await describe_topics(admin, [topic]))[topic]) != partitions:
-            await asyncio.sleep(0.1)
-
-
 async def test_the_topic_that_differs_is_named_and_not_the_others(made: dict[str, Any]) -> None:
     settings = settings_of(made)
     merges, ledger = Topics(settings.prefix).merges, Topics(settings.prefix).ledger
-    await widen(settings, merges, 4)
-    await widen(settings, ledger, 2)
+    await add_partitions(settings, merges, 4)
+    await add_partitions(settings, ledger, 2)
     for command in ("check", "create"):
-        told = await asyncio.to_thread(sotto, "topics", command, **made)
+        told = await asyncio.to_thread(run_sotto, "topics", command, **made)
         assert told.returncode == 1
         assert (
             f"{merges} has partitions=4, not 3; {ledger} has partitions=2, not 1; partitions cannot be"
@@ -136,7 +120,7 @@ async def test_with_partitions_that_differ_streams_are_halted_and_nothing_is_ask
     await client.register(SOURCE)
     await client.open(SPEC)
     topics = client.topics
-    await widen(settings, topics.queries, topics.partitions + 2)
+    await add_partitions(settings, topics.queries, topics.partitions + 2)
     worker = start("worker")
     for asked in (
         ("stream", "halt", "vitals", "ward-7"),
@@ -144,12 +128,12 @@ async def test_with_partitions_that_differ_streams_are_halted_and_nothing_is_ask
         ("ledger", "trail"),
         ("ledger", "export", str(tmp_path / "backup")),
     ):
-        done = await asyncio.to_thread(sotto, *asked, **given)
+        done = await asyncio.to_thread(run_sotto, *asked, **given)
         assert done.returncode == 0, done.stderr
     refusal = (
         f"{topics.queries} has partitions={topics.partitions + 2}, not {topics.partitions}; partitions cannot be"
     )
-    ask = await asyncio.to_thread(sotto, "ask", "ward-7", "--value", "1", **given)
+    ask = await asyncio.to_thread(run_sotto, "ask", "ward-7", "--value", "1", **given)
     assert ask.returncode != 0
     assert refusal in ask.stderr
     async with asyncio.timeout(120):

@@ -9,8 +9,8 @@ import pytest
 
 from sotto import AsyncClient
 from stream.settings import Settings
+from tests.commands import run_installed
 from tests.conftest import StartService
-from tests.kafka.test_sql import sotto
 
 pytestmark = pytest.mark.kafka
 
@@ -22,13 +22,13 @@ async def test_the_trail_of_a_source_that_nobody_registered_is_an_error_and_no_f
     await client.register(
         {"source": "vitals", "kind": "values", "neighbors": "add-remove", "epsilon": 1, "sensitivity": 1}
     )
-    shown = sotto(settings, "ledger", "trail", "--source", "vitals", "--json")
+    shown = run_installed(settings, "ledger", "trail", "--source", "vitals", "--json")
     assert [entry["source"] for entry in json.loads(shown.stdout)] == ["vitals"], shown.stderr
     export = tmp_path / "trail.csv"
     for further in ((), ("--json",), ("--export", str(export))):
-        refused = sotto(settings, "ledger", "trail", "--source", "vitls", *further)
+        refused = run_installed(settings, "ledger", "trail", "--source", "vitls", *further)
         assert (refused.returncode, refused.stdout) == (1, "")
         assert refused.stderr == "error: source 'vitls' is not registered; register it with 'sotto source add'\n"
     assert not export.exists()
-    nothing = sotto(settings, "ledger", "trail", "--source", "vitals", "--analyst", "vera", "--json")
+    nothing = run_installed(settings, "ledger", "trail", "--source", "vitals", "--analyst", "vera", "--json")
     assert json.loads(nothing.stdout) == []

@@ -1,4 +1,4 @@
-"""``sotto up``: one a folder, no private byte for others, an end when the broker ends, and exit statuses for scripts."""
+"""``run_in up``: one a folder, no private byte for others, an end when the broker ends, and exit statuses for scripts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import pytest
 
 from stream.kafka.broker import LocalBroker
 from stream.kafka.broker_config import free_port
-from tests.kafka.test_command import SOURCE, STREAM, sotto
+from tests.kafka.vitals import SOURCE, STREAM, run_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 PATIENCE = 120.0
 
 
 class Up:
-    """A running ``sotto up``."""
+    """A running ``run_in up``."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -86,7 +86,7 @@ def test_one_up_a_folder_which_it_leaves_to_the_next_however_it_ended(tmp_path: 
     folder = tmp_path / "up"
     folder.mkdir()  # as a person makes it, open for others to look into
     with up(folder) as first:
-        second = sotto("up", "--folder", str(folder), environment={})
+        second = run_in("up", "--folder", str(folder), environment={})
         assert second.returncode == 1
         assert f"process {first.process.pid}" in second.stderr
         assert f"SOTTO_BOOTSTRAP={first.bootstrap}" in second.stderr
@@ -96,20 +96,20 @@ def test_one_up_a_folder_which_it_leaves_to_the_next_however_it_ended(tmp_path: 
         allowed = {"broker.lock", "broker.json", "log4j2.properties"}
         assert [path for path in others_may(folder) if Path(path).name not in allowed] == []
 
-        assert sotto("source", "add", json.dumps(SOURCE), environment=first.environment).returncode == 0
+        assert run_in("source", "add", json.dumps(SOURCE), environment=first.environment).returncode == 0
         one = {**STREAM, "mechanism": {**STREAM["mechanism"], "cutoff": 1}}  # type: ignore[dict-item]
-        assert sotto("stream", "open", json.dumps(one), environment=first.environment).returncode == 0
+        assert run_in("stream", "open", json.dumps(one), environment=first.environment).returncode == 0
 
         def ask(stream: str, value: str, *more: str) -> int:
-            return sotto("ask", stream, "--value", value, *more, environment=first.environment).returncode
+            return run_in("ask", stream, "--value", value, *more, environment=first.environment).returncode
 
         assert ask("ward-7", "12") == 0
         assert ask("nobody", "12") == 3
         assert ask("ward-7", "5000") == 0
         assert ask("ward-7", "5000") == 5
         other = {**STREAM, "stream": "ward-8"}
-        assert sotto("stream", "open", json.dumps(other), environment=first.environment).returncode == 0
-        assert sotto("stream", "halt", "vitals", "ward-8", environment=first.environment).returncode == 0
+        assert run_in("stream", "open", json.dumps(other), environment=first.environment).returncode == 0
+        assert run_in("stream", "halt", "vitals", "ward-8", environment=first.environment).returncode == 0
         deadline = time.monotonic() + PATIENCE
         while (status := ask("ward-8", "12")) != 4:  # the worker is told a moment later
             assert status == 0
@@ -123,7 +123,7 @@ def test_one_up_a_folder_which_it_leaves_to_the_next_however_it_ended(tmp_path: 
         assert "the broker ended" in said
     # What it left behind hinders no start.
     with up(folder) as third:
-        assert sotto("source", "show", "vitals", environment=third.environment).returncode == 0
+        assert run_in("source", "show", "vitals", environment=third.environment).returncode == 0
         before = LocalBroker(folder / "broker").status()
         third.process.kill()
         third.process.wait()
@@ -133,7 +133,7 @@ def test_one_up_a_folder_which_it_leaves_to_the_next_however_it_ended(tmp_path: 
             assert after is not None
             assert before.pid != after.pid
             added = {**SOURCE, "source": "more"}
-            assert sotto("source", "add", json.dumps(added), environment=fourth.environment).returncode == 0
+            assert run_in("source", "add", json.dumps(added), environment=fourth.environment).returncode == 0
 
 
 def test_a_broker_that_ran_before_is_used_and_goes_on_and_each_service_has_figures_on_a_port_of_its_own(

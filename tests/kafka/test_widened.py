@@ -21,7 +21,7 @@ from stream.processors.queries import QueryProcessor
 from stream.processors.topics import Topics, partition_of
 from stream.settings import Settings
 from tests.conftest import StartService
-from tests.kafka.test_topics import SOURCE, SPEC, widen
+from tests.kafka.widening import SOURCE, SPEC, add_partitions
 
 pytestmark = pytest.mark.kafka
 
@@ -60,7 +60,7 @@ async def test_what_is_beyond_is_refused_and_the_others_go_on(
             stack.push_async_callback(asyncio.wait_for, running, 60)
             stack.callback(engine.stop)
         await client.ask({"stream": stream, "value": -1.0})
-        await widen(settings, topics.queries, after)
+        await add_partitions(settings, topics.queries, after)
         async with asyncio.timeout(120):
             while set().union(*(engine.refused for engine in engines)) != {before, before + 1}:
                 await asyncio.sleep(0.1)
@@ -78,7 +78,7 @@ async def test_what_is_beyond_is_refused_and_the_others_go_on(
 async def test_the_monitor_shows_every_partition_there_is(settings: Settings, client: AsyncClient) -> None:
     shown: list[WorkersView] = []
     topics = client.topics
-    await widen(settings, topics.queries, topics.partitions + 2)
+    await add_partitions(settings, topics.queries, topics.partitions + 2)
     groups = Groups(settings, topics, Tables(topics), shown.append)
     watching = asyncio.create_task(groups.run())
     async with asyncio.timeout(60):

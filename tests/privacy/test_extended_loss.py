@@ -14,7 +14,7 @@ from stream.accounting.costs import EPSILON_UNITS, realised_cost
 from stream.accounting.losses import losses
 from tests.privacy.cases import calibrations, moves_of, near
 from tests.privacy.exact import Machine, Transcript, outcomes, worst_delta
-from tests.privacy.test_numeric_loss import cut_tail, window
+from tests.privacy.numeric_losses import cut_tail, window
 
 Numbers = Literal["none", "fresh", "gap"]
 

@@ -17,7 +17,7 @@ from stream.accounting.release_accuracy import release_law
 from stream.accounting.setting import Setting
 from stream.noise import Sampler, gaussian
 from tests.privacy.exact import law_of
-from tests.privacy.test_releases import cut_tail, worst_delta
+from tests.privacy.losses import cut_tail, worst_delta
 
 
 def gaussian_plan(mechanism: dict[str, Any], epsilon: float, delta: float, **setting: Any) -> Calibration:

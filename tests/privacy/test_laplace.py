@@ -15,24 +15,12 @@ from scipy.stats import chi2
 from sotto import Driver
 from stream.noise import DELTA_PER_DRAW, sampler
 from tests.privacy.chance import follows
-from tests.privacy.exact import Law, exponential_below, law_of
+from tests.privacy.exact import law_of
+from tests.privacy.losses import excess
 from tests.unit.processors.installation import KEY
 
 FALSE_ALARM = 1e-9
 """How often the comparison with draws that are not ours, and not seeded, fails though nothing is wrong."""
-
-
-def excess(law: Law, moved: int, epsilon: float) -> Fraction:
-    """The least δ for which noise and noise moved by so many steps are (ε, δ)-indistinguishable, rounded up."""
-    factor = exponential_below(Fraction(epsilon))
-    numerator, denominator = factor.numerator, factor.denominator
-    total = 0
-    for value in range(law.first, law.last + 1):
-        ours = law.weights[value - law.first]
-        other = value - moved - law.first
-        theirs = law.weights[other] if 0 <= other < len(law.weights) else 0
-        total += max(0, ours * denominator - numerator * theirs)
-    return Fraction(total, denominator << law.bits)
 
 
 @pytest.mark.parametrize(("epsilon", "sensitivity"), [(0.5, 1), (1.0, 3), (3.0, 2)])

@@ -16,22 +16,15 @@ from schemas import SparseVectorCalibration
 from stream.accounting.composition import optimal_delta
 from stream.accounting.costs import EPSILON_UNITS, realised_cost
 from stream.accounting.losses import is_pure, losses
-from stream.noise import DELTA_PER_DRAW, sampler
+from stream.noise import sampler
 from tests.privacy.cases import calibrations, moves_of, near
 from tests.privacy.exact import Machine, Outcomes, Transcript, law_of, outcomes, worst_delta, worst_loss
+from tests.privacy.numeric_losses import cut_tail, window
 
 Numbers = Literal["fresh", "gap"]
 
 PURE = ("textbook", "two_sided", "two_sided_shifted", "one_sided")
 BOTH = pytest.mark.parametrize("numbers", ["fresh", "gap"])
-
-
-def window(calibration: SparseVectorCalibration) -> tuple[int, ...]:
-    """Which numbers are told apart: around the margins asked for, or from the least gap on."""
-    steps = calibration.sensitivity_steps
-    if calibration.numbers == "gap":
-        return tuple(range(2 * steps + 2))
-    return tuple(range(calibration.shift - 1, calibration.shift + steps + 2))
 
 
 def shipped(calibration: SparseVectorCalibration) -> Machine:
@@ -42,12 +35,6 @@ def worst(calibration: SparseVectorCalibration, machine: Machine, queries: int) 
     """The largest loss of any transcript, over all neighbours near the threshold."""
     law = outcomes(machine, near(calibration), queries)
     return max(worst_loss(law, moves, least=2.0**-30).loss for moves in moves_of(calibration, law.margins))
-
-
-def cut_tail(calibration: SparseVectorCalibration, queries: int) -> Fraction:
-    """What the sampler's cut tail may add to δ: a share for each draw, answers among them."""
-    rounds = calibration.cutoff if calibration.fresh_threshold else 1
-    return Fraction(DELTA_PER_DRAW) * (queries + rounds + calibration.cutoff)
 
 
 def charged(calibration: SparseVectorCalibration, transcript: Transcript) -> Fraction:

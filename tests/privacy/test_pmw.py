@@ -11,85 +11,37 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache, lru_cache
 from itertools import combinations_with_replacement, product
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from schemas import EstimateCalibration, SparseVectorCalibration
+from schemas import EstimateCalibration
 from stream.accounting.losses import losses
-from stream.mechanisms.estimate_questions import Linear, extent_of
+from stream.mechanisms.estimate_questions import Linear
 from stream.mechanisms.estimator import Estimator
 from stream.mechanisms.measurements import Axes
-from stream.mechanisms.tensor_sums import Cells, corners
+from stream.mechanisms.tensor_sums import Cells
 from stream.noise import Gaussian, Symmetric, TwoSidedGeometric
+from tests.privacy.pmw_transcripts import (
+    CELLS,
+    FLOATS,
+    STEPS,
+    Integers,
+    Rows,
+    calibration,
+    chances,
+    first_weights,
+    neighbours,
+    question,
+    two_sided,
+)
 
 pytestmark = pytest.mark.usefixtures("fitted_once")
 
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Rows = tuple[int, ...]
-CELLS, STEPS = 3, 1024
-FLOATS = 1.0 + 1e-9
-
-
-def question(*inside: int) -> Linear:
-    weights = np.array(inside, dtype=np.int64) * STEPS
-    return Linear(
-        axes=(0,),
-        key=bytes(inside),
-        parts=((1, corners(weights)),),
-        weights=lambda: weights,
-        extent=lambda: extent_of(weights),
-        unit=STEPS,
-        width=STEPS,
-        whole=True,
-    )
-
 
 QUESTIONS = (question(1, 0, 0), question(0, 1, 1), question(0, 1, 0))
-
-
-def calibration(kind: Literal["numbers", "cells", "opening"], *, replace: bool = False) -> EstimateCalibration:
-    """Two ⊤s; numbers are told where nothing else keeps to the promise, sums of cells where anything does."""
-    shared: dict[str, Any] = {
-        "epsilon": 4.0,
-        "delta": 0.0,
-        "grid": 1.0 / STEPS,
-        "sensitivity_steps": STEPS,
-        "cutoff": 2,
-        "expected_queries": 4,
-        "beta": 0.05,
-    }
-    vector = SparseVectorCalibration(
-        method="one_sided",
-        noise="one_sided",
-        fresh_threshold=False,
-        epsilon_threshold=0.25,
-        epsilon_query=0.25,
-        epsilon_answer=1.0,
-        shift=0,
-        monotone=False,
-        numbers="fresh",
-        answer_alpha=1.0,
-        alpha=1e9 if kind == "cells" else 1e-3,
-        **shared,
-    )
-    return EstimateCalibration(
-        sparse_vector=vector,
-        threshold=STEPS // 2,
-        epsilon_rows=0.0 if replace else 0.1,
-        warm_start=1 if kind == "opening" else 0,
-        starts=1 if kind == "opening" else 0,
-        epsilon_start=1.0 if kind == "opening" else 0.0,
-        epsilon_number=0.25,
-        marginal_sensitivity=2 if replace else 1,
-        alpha=1.0,
-        **shared,
-    )
 
 
 @dataclass(frozen=True)
@@ -170,32 +122,8 @@ class Memory:
         kept[name] = value
 
 
-def two_sided(noise: float, rate: float) -> float:
-    """ln P of discrete Laplace noise."""
-    return math.log(math.tanh(rate / 2)) - rate * abs(noise)
-
-
 Drawn = list[tuple[int, Fraction]]
 """Gaussian noise, with its variance."""
-
-
-@cache
-def thresholds(rate: float) -> Integers:
-    """Noise of a threshold that is likely enough to count, thinned out."""
-    return np.arange(0, math.ceil(60 / rate), 16)
-
-
-@cache
-def first_weights(rate: float) -> Floats:
-    """How likely each noise of the threshold is, up to a factor."""
-    return np.asarray(np.exp(-rate * thresholds(rate)))
-
-
-@lru_cache(maxsize=256)
-def chances(threshold_rate: float, rate: float, lacking: int, *, top: bool) -> Floats:
-    """For each noise of the threshold, P(⊤) or P(⊥) of a question whose error lacks so much for a threshold without noise."""
-    above = np.asarray(np.exp(-rate * np.maximum(thresholds(threshold_rate) + lacking, 0)))
-    return above if top else 1.0 - above
 
 
 def log_likelihood(
@@ -264,17 +192,6 @@ def transcripts(plan: EstimateCalibration, rows: Rows, added: int = 0) -> Iterat
         for cells in product(near, repeat=count):
             for number in (-50, 4000):
                 yield Transcript(max(1, len(rows) + number // 1000), tops, cells, (number,) * sum(tops))
-
-
-def neighbours(rows: Rows, *, replace: bool) -> set[Rows]:
-    """The other tables, as sorted rows: nothing that is asked of a table hangs on their order."""
-    if not replace:
-        return {tuple(sorted((*rows, cell))) for cell in range(CELLS)}
-    changed = {
-        tuple(sorted((*rows[:place], cell, *rows[place + 1 :])))
-        for place, cell in product(range(len(rows)), range(CELLS))
-    }
-    return changed - {tuple(sorted(rows))}
 
 
 def excesses(plan: EstimateCalibration, *, replace: bool, wrong: str = "", added: int = 0) -> Iterator[float]:

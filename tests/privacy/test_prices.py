@@ -33,10 +33,8 @@ from stream.noise import Role, Symmetric, block_words, sampler, stream_subkey
 from stream.noise.geometric import TwoSidedGeometric
 from tests.privacy.chance import at_most
 from tests.privacy.exact import law_of
-from tests.privacy.service import KEY, definition_of
-from tests.privacy.test_answer_accuracy import BETA, QUESTIONS, Asked, conditions, groups, number, numbers
-from tests.privacy.test_laplace import excess
-from tests.privacy.test_pmw import (
+from tests.privacy.losses import excess
+from tests.privacy.pmw_transcripts import (
     CELLS,
     FLOATS,
     STEPS,
@@ -48,6 +46,8 @@ from tests.privacy.test_pmw import (
     question,
     two_sided,
 )
+from tests.privacy.questions import BETA, QUESTIONS, Asked, conditions, groups, number, numbers
+from tests.privacy.service import KEY, definition_of
 
 pytestmark = pytest.mark.usefixtures("fitted_once")
 

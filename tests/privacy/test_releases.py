@@ -7,12 +7,9 @@ noise of the other cells is the same under both neighbours, so that the cells mo
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Literal
 
-import numpy as np
 import pytest
 
 from schemas import ReleaseCalibration, StreamSpec
@@ -20,8 +17,9 @@ from stream.accounting.costs import EPSILON_UNITS, realised_cost
 from stream.accounting.release_accuracy import release_law
 from stream.accounting.releases import candidates
 from stream.accounting.setting import Setting
-from stream.noise import DELTA_PER_DRAW, TwoSidedGeometric
-from tests.privacy.exact import NO_NOISE, UNIT, Law, exponential_below, law_of
+from stream.noise import TwoSidedGeometric
+from tests.privacy.exact import NO_NOISE, Law, law_of
+from tests.privacy.losses import cut_tail, worst_delta
 
 Neighbors = Literal["add-remove", "replace"]
 
@@ -40,30 +38,6 @@ def calibrations(
     fields = {"stream": "s", "source": "t", "epsilon": epsilon, "delta": delta, "mechanism": mechanism}
     setting = Setting(universe=8, neighbors=neighbors, rows=5 if neighbors == "replace" else None)
     return {one.method: one for one in candidates(StreamSpec.model_validate(fields), setting)}
-
-
-def worst_delta(laws: Sequence[Law], moves: Sequence[int], epsilon: float) -> Fraction:
-    """Σ max(0, P(x) − e^ε P(x − moves)) over all outputs of independent noisy numbers; from above, tight to 2^-150."""
-    ours, theirs = np.array(1, dtype=object), np.array(1, dtype=object)
-    for law, move in zip(laws, moves, strict=True):
-        support = range(min(law.first, law.first + move), max(law.last, law.last + move) + 1)
-        # Rounded to what makes the loss larger.
-        ours = np.multiply.outer(ours, [_weight(law, value) + 1 for value in support])
-        theirs = np.multiply.outer(theirs, [_weight(law, value - move) for value in support])
-    factor = int(exponential_below(Fraction(epsilon)) * UNIT)
-    excess = np.maximum(ours * UNIT - theirs * factor, 0).sum()
-    return Fraction(int(excess), UNIT ** (len(laws) + 1))
-
-
-def _weight(law: Law, value: int) -> int:
-    """The probability of a value, out of 2^192, rounded down."""
-    inside = law.first <= value <= law.last
-    return (law.weights[value - law.first] * UNIT) >> law.bits if inside else 0
-
-
-def cut_tail(draws: int, epsilon: float) -> Fraction:
-    """What the sampler's cut tail may add to δ."""
-    return draws * Fraction(DELTA_PER_DRAW) * math.ceil(1.0 + math.exp(epsilon))
 
 
 def noise_of(calibration: ReleaseCalibration) -> Law:

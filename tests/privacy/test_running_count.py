@@ -25,7 +25,7 @@ from stream.noise import Sampler, sampler
 from stream.processors.queries.families import running_count
 from tests.privacy.chance import at_most, follows
 from tests.privacy.exact import exponential_below, law_of
-from tests.privacy.test_releases import cut_tail, worst_delta
+from tests.privacy.losses import cut_tail, worst_delta
 from tests.unit.processors.running_counts import Person, Stream, asked, counts_of, worker_of
 
 Moves = Mapping[bytes, int]

@@ -3,35 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, Self
 
 import pytest
-from typer.testing import CliRunner
 
 from sotto import Driver
 from stream.cli import output, populations, sources, streams
-from stream.cli.app import app
+from tests.commands import Connected, run_connected
 from tests.unit.processors.installation import HIGH, KEY, VALUES, spec
-
-
-class Connected:
-    """A driver in the place of the asynchronous client."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        async def call(*args: Any, **fields: Any) -> Any:
-            return getattr(self._driver, name)(*args, **fields)
-
-        return call
 
 
 @pytest.fixture
@@ -43,46 +21,42 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return made
 
 
-def run(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 def test_a_population_is_registered_joined_and_shown(driver: Driver) -> None:
-    said = run("population", "register", '{"population": "patients", "epsilon": 3, "renews": "30d"}')
+    said = run_connected("population", "register", '{"population": "patients", "epsilon": 3, "renews": "30d"}')
     assert "population patients is registered with ε 3" in said
     assert "privacy is per period, not for ever: every 30 days a person may lose ε = 3 again" in said
-    run("source", "add", json.dumps({**VALUES, "source": "wards", "population": "patients"}))
-    run("source", "add", json.dumps({**VALUES, "source": "visits"}))
+    run_connected("source", "add", json.dumps({**VALUES, "source": "wards", "population": "patients"}))
+    run_connected("source", "add", json.dumps({**VALUES, "source": "visits"}))
     driver.open(spec("a", "visits", epsilon=0.5))
-    assert "source visits belongs to population patients" in run("source", "join", "visits", "patients")
-    shown = run("population", "show", "patients")
+    assert "source visits belongs to population patients" in run_connected("source", "join", "visits", "patients")
+    shown = run_connected("population", "show", "patients")
     for told in ("wards", "visits", "ε 2.5", "period 1 ends at", "not for ever"):
         assert told in shown
-    assert "30d" in run("population", "list")
-    assert "it also counts against population patients" in run("source", "show", "visits")
-    document = json.loads(run("population", "show", "patients", "--json"))
+    assert "30d" in run_connected("population", "list")
+    assert "it also counts against population patients" in run_connected("source", "show", "visits")
+    document = json.loads(run_connected("population", "show", "patients", "--json"))
     assert document["population"]["left"]["epsilon"] == 2.5
     assert [one["source"]["source"] for one in document["sources"]] == ["visits", "wards"]
 
 
 def test_an_allotment_is_made_spent_and_shown(driver: Driver) -> None:
     driver.register(VALUES)
-    said = run("allot", "study", "--epsilon", "1", "--source", "feed", "--analyst", "ada", "--analyst", "bob")
+    said = run_connected(
+        "allot", "study", "--epsilon", "1", "--source", "feed", "--analyst", "ada", "--analyst", "bob"
+    )
     assert "ada, bob may have ε 1 of source feed" in said
-    run("stream", "open", json.dumps(spec("a", epsilon=0.5, cutoff=4)), "--analyst", "ada")
-    run("stream", "extend", "feed", "a", "--epsilon", "0.25", "--analyst", "ada")
+    run_connected("stream", "open", json.dumps(spec("a", epsilon=0.5, cutoff=4)), "--analyst", "ada")
+    run_connected("stream", "extend", "feed", "a", "--epsilon", "0.25", "--analyst", "ada")
     driver.ask("a", value=HIGH)
-    shown = run("source", "show", "feed")
+    shown = run_connected("source", "show", "feed")
     for told in ("1 allotments", "ada, bob", "analyst"):
         assert told in shown
-    document = json.loads(run("source", "show", "feed", "--json"))
+    document = json.loads(run_connected("source", "show", "feed", "--json"))
     assert document["grants"][0]["analyst"] == "ada"
     assert document["allotments"][0]["left"]["epsilon"] < 0.5
-    run("allot", "eve", "--epsilon", "0.5", "--source", "feed")
+    run_connected("allot", "eve", "--epsilon", "0.5", "--source", "feed")
     assert (
-        json.loads(run("allot", "eve", "--epsilon", "0.5", "--source", "feed", "--json"))["outcome"]
+        json.loads(run_connected("allot", "eve", "--epsilon", "0.5", "--source", "feed", "--json"))["outcome"]
         == "registered"
     )
 
@@ -91,9 +65,9 @@ def test_an_allotment_is_made_spent_and_shown(driver: Driver) -> None:
 @pytest.mark.parametrize("budget", [[], ["--source", "feed", "--population", "patients"]])
 def test_an_allotment_is_of_one_budget(budget: list[str]) -> None:
     with pytest.raises(output.CommandError, match="name the budget with --source or with --population"):
-        run("allot", "ada", "--epsilon", "1", *budget)
+        run_connected("allot", "ada", "--epsilon", "1", *budget)
 
 
 def test_a_period_that_is_over_is_told_so(driver: Driver) -> None:
     driver.register({**VALUES, "renews": "1h"})
-    assert "it is over, and the next one begins with the next event" in run("source", "show", "feed")
+    assert "it is over, and the next one begins with the next event" in run_connected("source", "show", "feed")

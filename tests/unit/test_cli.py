@@ -20,18 +20,12 @@ from stream.cli import queries, statements
 from stream.cli.app import app
 from stream.cli.output import show_table
 from stream.cli.queries import ExitStatus, _show, exit_status
-from tests.preloaded import command
-
-
-def sotto(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command with nothing of Sotto in the environment but what is given."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
-    return command(arguments, {**kept, **environment}, timeout=120)
+from tests.commands import run_sotto
 
 
 def plan(*arguments: str) -> dict[str, float]:
     """Each calibration's α, as the command prints it."""
-    result = sotto("plan", "--mechanism", "above_threshold", "--json", *arguments)
+    result = run_sotto("plan", "--mechanism", "above_threshold", "--json", *arguments)
     assert result.returncode == 0, result.stderr
     printed = json.loads(result.stdout)
     assert printed["choice"] == min(printed["calibrations"], key=lambda one: one["alpha"])["method"]
@@ -51,26 +45,26 @@ def test_plan_gives_the_known_accuracies_of_monotone_queries() -> None:
 
 
 def test_plan_marks_the_choice_for_people() -> None:
-    result = sotto("plan", "--mechanism", "above_threshold", "--epsilon", "1", "--cutoff", "20", COLUMNS="120")
+    result = run_sotto("plan", "--mechanism", "above_threshold", "--epsilon", "1", "--cutoff", "20", COLUMNS="120")
     assert result.returncode == 0
     assert [line for line in result.stdout.splitlines() if "→" in line and "one_sided" in line]
 
 
 def test_a_new_key_is_its_owners_alone_and_never_overwrites(tmp_path: Path) -> None:
     path = tmp_path / "noise.key"
-    made = sotto("key", "new", str(path))
+    made = run_sotto("key", "new", str(path))
     assert made.returncode == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     secret = path.read_text()
     assert secret.strip() not in made.stdout + made.stderr
-    again = sotto("key", "new", str(path))
+    again = run_sotto("key", "new", str(path))
     assert again.returncode == 1
     assert again.stderr.startswith("error: ")
     assert path.read_text() == secret
 
 
 def test_a_service_without_a_key_does_not_start() -> None:
-    result = sotto("serve", "worker")
+    result = run_sotto("serve", "worker")
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
     assert "SOTTO_NOISE_KEY" in result.stderr
@@ -93,9 +87,9 @@ def test_a_service_starts_where_neither_the_local_broker_nor_the_monitor_is_inst
 
 def test_a_key_file_open_to_others_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "noise.key"
-    sotto("key", "new", str(path))
+    run_sotto("key", "new", str(path))
     path.chmod(0o644)
-    result = sotto("serve", "worker", "--key-file", str(path))
+    result = run_sotto("serve", "worker", "--key-file", str(path))
     assert result.returncode == 1
     assert "chmod 600" in result.stderr
 
@@ -109,14 +103,14 @@ def test_bad_input_names_the_field_and_never_shows_a_traceback() -> None:
         (("plan", "--epsilon", "1", "--calibration", "worst"), "calibration"),
         (("plan", "--epsilon", "1", "--cutoff", "0"), "cutoff"),
     ]:
-        result = sotto(*arguments)
+        result = run_sotto(*arguments)
         assert result.returncode != 0
         assert field in result.stderr
         assert "Traceback" not in result.stderr
 
 
 def test_an_unreachable_broker_is_one_clear_line() -> None:
-    result = sotto("source", "show", "a", SOTTO_BOOTSTRAP="127.0.0.1:1")
+    result = run_sotto("source", "show", "a", SOTTO_BOOTSTRAP="127.0.0.1:1")
     assert result.returncode == 1
     assert "no broker answers at 127.0.0.1:1 (as SOTTO_BOOTSTRAP says)" in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
@@ -138,7 +132,7 @@ def test_nothing_from_a_topic_steers_a_terminal(capsys: pytest.CaptureFixture[st
     line = capsys.readouterr().out
     assert line.removesuffix("\n").isprintable()
     assert json.loads(line) == answer.model_dump(mode="json")
-    result = sotto("plan", "--mechanism", HOSTILE.replace("\n", ""), COLUMNS="200")
+    result = run_sotto("plan", "--mechanism", HOSTILE.replace("\n", ""), COLUMNS="200")
     assert result.returncode != 0
     assert "\x1b" not in result.stderr
 
@@ -160,7 +154,7 @@ def test_a_script_can_tell_what_became_of_a_question(outcome: Outcome, reason: s
 
 @pytest.mark.parametrize("command", [("topics", "check"), ("source", "list"), ("serve", "feed")])
 def test_a_setting_that_is_wrong_is_told_by_its_variable(command: tuple[str, ...]) -> None:
-    result = sotto(*command, SOTTO_PARTITIONS="many", SOTTO_BATCH_EVENTS="0")
+    result = run_sotto(*command, SOTTO_PARTITIONS="many", SOTTO_BATCH_EVENTS="0")
     assert result.returncode == 1
     assert result.stderr == (
         "error: SOTTO_PARTITIONS: Input should be a valid integer, unable to parse string as an integer; "
@@ -252,6 +246,6 @@ def test_a_statement_that_cannot_be_asked_is_a_rejected_question(
 
 
 def test_the_exit_statuses_are_told() -> None:
-    told = " ".join(sotto("ask", "--help", COLUMNS="200").stdout.replace("│", " ").split())
+    told = " ".join(run_sotto("ask", "--help", COLUMNS="200").stdout.replace("│", " ").split())
     for words in ("0 answered", "3 rejected", "4 halted", "5 halted", "6 no answer in time"):
         assert words in told

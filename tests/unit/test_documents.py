@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from schemas import StreamSpec
 from stream.cli.documents import lines_of, read_as, read_document
 from stream.cli.output import CommandError
-from tests.unit.test_cli import sotto
+from tests.commands import run_sotto
 
 SPEC = '{"source": "s", "stream": "t", "mechanism": {"kind": "laplace"}, "epsilon": 1.0, "expected_queries": 1}'
 DEEP = "[" * 100_000
@@ -94,7 +94,7 @@ def test_no_command_ends_with_a_traceback_for_a_file_that_is_no_text(
 ) -> None:
     file = tmp_path / "data.bin"
     file.write_bytes(b"\x00\xff\xfe\x80")
-    refused = sotto(*(str(file) if one == "FILE" else one for one in arguments))
+    refused = run_sotto(*(str(file) if one == "FILE" else one for one in arguments))
     assert refused.returncode == 1
     assert refused.stderr.startswith("error: ")
     assert str(file) in refused.stderr

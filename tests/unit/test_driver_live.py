@@ -20,36 +20,9 @@ import pytest
 from schemas import Query
 from schemas.windows import moment_ms
 from sotto import Driver, Invalid, Unknown
+from tests.unit.departures import AIRPORTS, FLIGHTS, LATE, event
 
 KEY = bytes(range(32))
-AIRPORTS = ["EWR", "JFK", "LGA"]
-FLIGHTS: dict[str, Any] = {
-    "source": "flights",
-    "kind": "events",
-    "topic": "ops.departures",
-    "neighbors": "add-remove",
-    "epsilon": 100.0,
-    "person": "plane.tail",
-    "time": "scheduled",
-    "attributes": {"origin": AIRPORTS, "delay": {"kind": "integers", "minimum": -60, "maximum": 1500}},
-    "contribution": 2,
-    "total": 4,
-    "ahead": "6h",
-}
-LATE: dict[str, Any] = {
-    "stream": "late",
-    "source": "flights",
-    "epsilon": 20.0,
-    "expected_queries": 300,
-    "mechanism": {"kind": "above_threshold", "threshold": 25.0, "cutoff": 5},
-    "standing": {
-        "where": "delay >= 60",
-        "by": ["origin"],
-        "window": {"size": "1h", "every": "30m"},
-        "lateness": "10m",
-        "begins": "2026-01-01T00:00:00Z",
-    },
-}
 
 
 def running(steps: int) -> dict[str, Any]:
@@ -61,10 +34,6 @@ def running(steps: int) -> dict[str, Any]:
         "mechanism": {"kind": "running_count", "steps": steps},
         "standing": standing,
     }
-
-
-def event(tail: str, time: str, origin: str = "EWR", delay: int = 100) -> dict[str, Any]:
-    return {"plane": {"tail": tail}, "scheduled": time, "origin": origin, "delay": delay}
 
 
 def new_driver(clock: str = "broker", *streams: dict[str, Any], partitions: int = 2) -> Driver:

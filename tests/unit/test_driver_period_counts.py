@@ -13,7 +13,7 @@ import pytest
 from schemas import GrantRecord, RunningCountCalibration, moment_ms, named_at, written_moment
 from sotto import Driver
 from stream.accounting.running_counts import tree_of
-from tests.unit.test_driver_periods import AIRPORTS, DAYS, FLIGHTS, KEY, event, findings, grants, sources
+from tests.unit.periods import AIRPORTS, DAYS, FLIGHTS, KEY, event, findings, grants, sources
 
 HOUR = 3_600_000
 DAY = 24 * HOUR

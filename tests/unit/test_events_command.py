@@ -16,9 +16,9 @@ from stream.cli import events
 from stream.cli.app import app
 from stream.cli.output import CommandError
 from stream.settings import Settings
+from tests.commands import Connected, run_connected
+from tests.unit.departures import FLIGHTS, LATE, event
 from tests.unit.processors.installation import VALUES
-from tests.unit.test_budget_commands import Connected, run
-from tests.unit.test_driver_live import FLIGHTS, LATE, event
 
 DAY = "2026-01-01T"
 LINES = [
@@ -95,10 +95,10 @@ def test_the_topic_of_a_source_is_made_where_it_is_missing(
 
     monkeypatch.setattr(events, "create_live_topic", make)
     driver.register({**FLIGHTS, "clock": "marks"})
-    assert run("events", "topic", "flights", "--partitions", "3") == f"{said} partitions\n"
+    assert run_connected("events", "topic", "flights", "--partitions", "3") == f"{said} partitions\n"
     driver.register(VALUES)
     with pytest.raises(Invalid, match="is no live topic"):
-        run("events", "topic", "feed")
+        run_connected("events", "topic", "feed")
 
 
 def test_a_file_is_replayed_and_its_windows_are_answered(driver: Driver, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_file_is_replayed_and_its_windows_are_answered(driver: Driver, tmp_pat
     path = tmp_path / "events.jsonl"
     crowd = [event(f"P{number}", f"{DAY}0{number % 2}:40:00Z") for number in range(200)]
     path.write_bytes(b"\n\n".join(bytes_of([*crowd, event("last", f"{DAY}03:00:00Z")])) + b"\n")
-    said = run("events", "publish", "flights", str(path), "--marks", "1h", "--until", f"{DAY}04:00:00Z")
+    said = run_connected("events", "publish", "flights", str(path), "--marks", "1h", "--until", f"{DAY}04:00:00Z")
     assert (
         "201 events are in ops.departures, with marks from 2026-01-01T00:00:00Z to 2026-01-01T04:00:00Z"
         in " ".join(said.split())
@@ -127,11 +127,11 @@ def test_standard_input_goes_to_a_topic_with_the_brokers_clock(driver: Driver, t
     path = tmp_path / "events.jsonl"
     path.write_bytes(text)
     with pytest.raises(Invalid, match="the broker's clock moves by itself"):
-        run("events", "publish", "flights", str(path), "--marks", "1h")
+        run_connected("events", "publish", "flights", str(path), "--marks", "1h")
     with pytest.raises(CommandError, match="give --marks as well"):
-        run("events", "publish", "flights", str(path), "--until", f"{DAY}00:00:00Z")
+        run_connected("events", "publish", "flights", str(path), "--until", f"{DAY}00:00:00Z")
     with pytest.raises(CommandError, match="cannot read"):
-        run("events", "publish", "flights", str(tmp_path / "none"))
+        run_connected("events", "publish", "flights", str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_publish_refuses_a_file_whose_first_line_is_no_object(
     path = tmp_path / "events.json"
     path.write_text(text)
     with pytest.raises(CommandError) as raised:
-        run("events", "publish", "flights", str(path))
+        run_connected("events", "publish", "flights", str(path))
     assert str(raised.value).startswith(f"{path}: {said}")
     done = CliRunner().invoke(app, ["events", "publish", "flights", "-"], input=text)
     assert str(done.exception).startswith(f"standard input: {said}")

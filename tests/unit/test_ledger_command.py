@@ -15,8 +15,8 @@ from stream.cli.ledgers import verify
 from stream.cli.output import CommandError
 from stream.cli.trails import decoded, told, write_trail
 from stream.processors.trails import entry_digest
-from tests.unit.backup.test_backup import backed_up, installation
-from tests.unit.test_cli import sotto
+from tests.commands import run_sotto
+from tests.unit.backup.backups import backed_up, installation
 
 Entries = list[tuple[TrailRecord, bytes]]
 FORMULA = "=1+1"
@@ -81,28 +81,28 @@ def test_files_are_verified_and_heads_that_were_noted_bind_them(entries: Entries
     trail, backup = tmp_path / "trail.jsonl", tmp_path / "backup"
     write_trail(trail, [entries])
     head = f"{len(entries)}:{entry_digest(entries[-1][1])}"
-    whole = sotto("ledger", "verify", str(trail), "--head", head)
+    whole = run_sotto("ledger", "verify", str(trail), "--head", head)
     assert whole.returncode == 0, whole.stderr
     assert f"head {head}" in whole.stdout.replace("\n", "")
     assert "the trail alone" in whole.stdout
     cut = tmp_path / "cut.jsonl"
     write_trail(cut, [entries[:-1]])
-    missing = sotto("ledger", "verify", str(cut), "--head", head)
+    missing = run_sotto("ledger", "verify", str(cut), "--head", head)
     assert missing.returncode == 1
     assert f"{len(entries)} were there when its head was noted" in missing.stdout.replace("\n", " ")
     trail.write_bytes(trail.read_bytes().replace(b'"granted":{"epsilon":1.0', b'"granted":{"epsilon":0.5', 1))
-    changed = sotto("ledger", "verify", str(trail))
+    changed = run_sotto("ledger", "verify", str(trail))
     assert changed.returncode == 1
     assert "does not follow" in changed.stdout.replace("\n", " ")
     backed_up(installation(), backup)
-    both = sotto("ledger", "verify", str(backup))
+    both = run_sotto("ledger", "verify", str(backup))
     assert (both.returncode, "the ledger follows from it" in both.stdout.replace("\n", " ")) == (0, True), (
         both.stderr
     )
     backup.write_bytes(backup.read_bytes()[:-10])
-    cut_off = sotto("ledger", "verify", str(backup))
+    cut_off = run_sotto("ledger", "verify", str(backup))
     assert (cut_off.returncode, "is cut off" in cut_off.stderr) == (1, True)
-    assert "NUMBER:DIGEST" in sotto("ledger", "verify", str(trail), "--head", "12").stderr
+    assert "NUMBER:DIGEST" in run_sotto("ledger", "verify", str(trail), "--head", "12").stderr
 
 
 def test_a_file_is_taken_for_what_is_in_it_whatever_its_name(entries: Entries, tmp_path: Path) -> None:
@@ -110,9 +110,9 @@ def test_a_file_is_taken_for_what_is_in_it_whatever_its_name(entries: Entries, t
     write_trail(trail, [entries])
     trail.rename(renamed)
     backed_up(installation(), backup)
-    alone = sotto("ledger", "verify", str(renamed))
+    alone = run_sotto("ledger", "verify", str(renamed))
     assert (alone.returncode, "the trail alone" in alone.stdout) == (0, True), alone.stderr
-    both = sotto("ledger", "verify", str(backup))
+    both = run_sotto("ledger", "verify", str(backup))
     assert (both.returncode, "the ledger follows from it" in both.stdout) == (0, True), both.stderr
 
 

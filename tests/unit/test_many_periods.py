@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import re
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from benchmarks.periods import TOPICS, Year, heard, hosting, restored
 from schemas import EventsSource
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.told import Told
+from tests.unit.periods import calls
 
 FEW, MANY = 5, 60
 _INCARNATION = re.compile(rb'"incarnation":"[0-9a-f]{32}"')
@@ -28,23 +28,6 @@ def years() -> tuple[Year, Year]:
         year.pass_by(periods)
         found.append(year)
     return found[0], found[1]
-
-
-def calls(work: Callable[[], Any]) -> int:
-    """How many functions are called: of what is done, what no other program on the machine changes."""
-    counted = 0
-
-    def count(_: Any, event: str, __: Any) -> None:
-        nonlocal counted
-        counted += event in {"call", "c_call"}
-
-    work()  # what is made once
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return counted
 
 
 WORK: list[Callable[[Definitions], Any]] = [

@@ -17,9 +17,9 @@ from stream.cli.app import app
 from stream.cli.periods import folded, moment
 from stream.cli.top import Frame, picture
 from stream.monitor.listing import SourceQuery, StreamQuery, list_sources, list_streams
-from tests.unit.monitor.test_periods import installation
-from tests.unit.monitor.test_top import frame
-from tests.unit.test_driver_periods import DAYS, played, ready
+from tests.unit.monitor.frames import frame_of
+from tests.unit.monitor.periods import installation
+from tests.unit.periods import DAYS, played, ready
 
 
 class InMemory:
@@ -114,7 +114,7 @@ def test_what_has_no_periods_is_listed_as_before() -> None:
 def test_top_shows_the_latest_period_under_the_name_that_was_opened(width: int) -> None:
     found = installation()
     pages = list_sources(found.tables, SourceQuery()), list_streams(found.tables, StreamQuery(), found.now)
-    given = frame()
+    given = frame_of()
     shown = Frame(given.overview, *pages, given.workers, given.rejected)
     console = Console(file=io.StringIO(), width=width)
     console.print(picture(shown, width))

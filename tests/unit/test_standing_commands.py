@@ -13,9 +13,9 @@ from sotto import Driver, Invalid, Refused, Result
 from stream.cli import sources, streams
 from stream.cli.app import app
 from stream.cli.queries import _line
+from tests.commands import Connected, run_connected
 from tests.unit.processors.installation import KEY
 from tests.unit.processors.live import GROUP, WINDOW, flights, question, standing, window
-from tests.unit.test_budget_commands import Connected, run
 
 
 @pytest.fixture
@@ -28,23 +28,23 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 def test_commands_say_what_is_declared_asked_and_promised(driver: Driver) -> None:
-    said = run("source", "add", json.dumps(flights(total=5)))
+    said = run_connected("source", "add", json.dumps(flights(total=5)))
     told = (
         "topic ops.departures: of each 'tailnum' at most 2 events count in a window of a stream, and 5 in all windows of a running count; "
         "windows close by the broker's stamps, those of a silent partition 5s behind; events more than 5m ahead are refused"
     )
     assert told in said
-    assert told in run("source", "show", "flights")
-    said = run("stream", "open", json.dumps(standing()))
+    assert told in run_connected("source", "show", "flights")
+    said = run_connected("stream", "open", json.dumps(standing()))
     asks = (
         "asks how many events with delay >= 60 for each origin in windows of 1h, one every 15m, from 1970-01-01T00:00:00Z on; each is asked "
         "10m after its end"
     )
     assert asks in said
     assert "this promise lasts for 10,000 windows, all groups of each" in said
-    assert asks in run("stream", "show", "flights", "late")
+    assert asks in run_connected("stream", "show", "flights", "late")
     histogram = standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 7}, by=[])
-    assert "each number of a window is within ±" in run("stream", "open", json.dumps(histogram))
+    assert "each number of a window is within ±" in run_connected("stream", "open", json.dumps(histogram))
     assert driver.grant("flights", "all").spec.standing is not None
 
 

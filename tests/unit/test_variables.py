@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from pydantic import ValidationError
 from schemas.wire import describe
 from stream.settings import Settings, variable
 from stream.variables import VARIABLES, warning
-from tests.preloaded import command
+from tests.commands import run_sotto
 
 PROJECT = Path(__file__).parents[2]
 VALUE = "s3cret"
@@ -77,14 +75,8 @@ def test_another_value_for_the_kernel_has_no_effect_and_is_told_so(value: str) -
     )
 
 
-def sotto(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command with nothing of Sotto in the environment but what is given."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
-    return command(arguments, {**kept, **environment}, timeout=120)
-
-
 def test_a_command_warns_once_on_standard_error_alone(tmp_path: Path) -> None:
-    result = sotto("key", "new", str(tmp_path / "noise.key"), SOTTO_TABLE_ROOT=VALUE)
+    result = run_sotto("key", "new", str(tmp_path / "noise.key"), SOTTO_TABLE_ROOT=VALUE)
     assert result.stderr == f"warning: {warning({'SOTTO_TABLE_ROOT': VALUE})}\n"
     assert "warning" not in result.stdout
     assert result.returncode == 0
@@ -93,7 +85,7 @@ def test_a_command_warns_once_on_standard_error_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_child", [False, True])
 def test_a_service_warns_in_its_log_unless_whoever_started_it_has(is_child: bool) -> None:
     arguments = ["--stop-with-stdin"] if is_child else []
-    result = sotto("serve", "budget", "--processes", "2", "--json-logs", *arguments, SOTTO_TABLE_ROOT=VALUE)
+    result = run_sotto("serve", "budget", "--processes", "2", "--json-logs", *arguments, SOTTO_TABLE_ROOT=VALUE)
     assert result.returncode == 1  # a service without a broker would not end
     assert result.stderr.splitlines()[-1].startswith("error: --processes")
     told = [json.loads(line) for line in result.stderr.splitlines()[:-1]]

@@ -17,9 +17,7 @@ from stream.accounting.methods import PlanError
 from stream.accounting.plans import choose
 from stream.accounting.setting import Setting
 from stream.noise import sampler
-
-FIVE = (85, 2, 16, 5, 2)
-FOURTEEN = (85, 2, 9, 100, 16, 7, 15, 6, 5, 100, 100, 99, 42, 2)
+from tests.unit.accounting.domains import FIVE, FOURTEEN
 
 
 def spec(epsilon: float = 1.0, queries: int = 5000, **mechanism: Any) -> StreamSpec:

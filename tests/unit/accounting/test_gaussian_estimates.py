@@ -18,7 +18,7 @@ from stream.accounting.measured import Bounds
 from stream.accounting.plans import candidates, choose, name_of
 from stream.accounting.setting import Setting
 from stream.noise import Gaussian, gaussian
-from tests.unit.accounting.test_estimates import FIVE, FOURTEEN
+from tests.unit.accounting.domains import FIVE, FOURTEEN
 
 STEPS = 1024
 

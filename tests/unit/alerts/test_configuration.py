@@ -14,8 +14,8 @@ from stream.alerts.configuration import AlertmanagerTarget, AlertsError, AlertsF
 from stream.cli import alerting, starting
 from stream.cli.output import CommandError
 from stream.cli.serving import serve
+from tests.unit.alerts.events import alert
 from tests.unit.alerts.receiver import SECRET
-from tests.unit.alerts.test_webhook import alert
 
 runner = CliRunner()
 

@@ -20,33 +20,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from prometheus_client import generate_latest
 
-from schemas import Answer
 from stream.alerts.configuration import WebhookTarget
 from stream.alerts.messages import Alert
 from stream.alerts.metrics import AlertMetrics
 from stream.alerts.sending import Backoff, Sender, judged
 from stream.alerts.webhook import Webhook
-from stream.asking.openings import Opening
+from tests.unit.alerts.events import NOW, alert
 from tests.unit.alerts.receiver import OTHER_SECRET, SECRET, Receiver
-
-NOW = 1_700_000_000.0
-OPENING = Opening("late", "flights", "ab" * 16, "open", None, 0.0)
-
-
-def alert(index: int = 0, **fields: Any) -> Alert:
-    given = {
-        "id": f"2013-01-01T05:00:00Z/{index}",
-        "stream": "late",
-        "outcome": "above",
-        "index": index,
-        "estimate": 31.5,
-        "alpha": 4.0,
-        "tops_left": 46,
-        "spent": {"epsilon": 0.5, "delta": 0.0},
-        "window": {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"},
-        "group": {"origin": "EWR"},
-    }
-    return Alert("sotto", OPENING, Answer.model_validate_json(json.dumps({**given, **fields})), NOW)
 
 
 class Ground:

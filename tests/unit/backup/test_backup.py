@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import pytest
 
-from schemas import LedgerProgress, TrailHead
+from schemas import TrailHead
 from schemas.trail import Since
 from sotto import Driver, Refused
 from stream.backup import taking
@@ -22,44 +22,8 @@ from stream.backup.returning import _parts
 from stream.extras import EXTRAS
 from stream.processors.budget.returning import HALTED, LOST, Returning
 from stream.settings import Settings
-from tests.unit.processors.budget_service import ledger_codec
+from tests.unit.backup.backups import backed_up, installation
 from tests.unit.processors.installation import HIGH, KEY, VALUES, spec
-
-
-def installation() -> Driver:
-    """Streams that are open, exhausted, closed, closing and halted, over two sources."""
-    driver = Driver(KEY, partitions=2)
-    driver.register(VALUES)
-    driver.register({**VALUES, "source": "other", "accountant": "zcdp", "delta": 1e-6})
-    for name in ("open", "dry", "closed", "halted"):
-        driver.open(spec(name, cutoff=2))
-    driver.open(spec("elsewhere", "other"))
-    for name in ("open", "dry", "dry", "closed", "halted"):
-        driver.ask_many([{"id": name, "stream": name, "value": HIGH}])
-    driver.ask_many([{"id": "after", "stream": "dry", "value": HIGH}])
-    driver.extend("feed", "closed", 0.5)
-    driver.close("feed", "closed")
-    driver.halt("feed", "halted")
-    return driver
-
-
-def backed_up(driver: Driver, path: Path) -> BackupFile:
-    """A backup of an installation in memory, as the command takes it of one on Kafka."""
-    topics = driver.topics
-    head: TrailHead | None = None
-    with path.open("wb") as file:
-        heading = Heading(prefix=topics.prefix, partitions=topics.partitions, began="now", sotto="0")
-        writer = BackupWriter(file, heading)
-        for name in ("ledger", "trail", "state"):
-            for record in driver.records(getattr(topics, name)):
-                writer.write(BackupRecord(name, record.partition, record.key or b"", record.value))
-                if record.key == b"@progress" and name == "ledger":
-                    progress = ledger_codec.decode(record.value)
-                    assert isinstance(progress, LedgerProgress)
-                    head = progress.trail
-        assert head is not None
-        writer.end({}, head)
-    return BackupFile(path)
 
 
 def brought_back(backup: BackupFile, since: Since) -> Driver:

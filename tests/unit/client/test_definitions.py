@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 from sotto import Driver
 from stream.client import definitions
 from stream.client.definitions import Definitions
-from tests.unit.client.test_outside import DOCUMENT, ROWS
+from tests.unit.client.outside import DOCUMENT, ROWS
 from tests.unit.processors.installation import KEY
 
 

@@ -12,25 +12,10 @@ from stream.asking.outside import outside
 from stream.asking.questions import as_source
 from stream.data import PredicateParser
 from stream.data.expressions import FALSE, TRUE
+from tests.unit.client.outside import DOCUMENT, ROWS
 from tests.unit.processors.installation import KEY
 
-ATTRIBUTES: dict[str, Any] = {
-    "age": {"kind": "integers", "minimum": 17, "maximum": 90},
-    "hours-per-week": {"kind": "integers", "minimum": 1, "maximum": 99, "outside": "reject"},
-    "date": {"kind": "integers", "minimum": 1, "maximum": 31},
-    "sex": ["F", "M"],
-    "bmi": {"kind": "bins", "edges": [10.0, 18.5, 60.0]},
-}
-DOCUMENT: dict[str, Any] = {
-    "source": "people",
-    "kind": "table",
-    "neighbors": "add-remove",
-    "epsilon": 100.0,
-    "path": "people.csv",
-    "attributes": ATTRIBUTES,
-}
 SOURCE: Source = as_source(DOCUMENT)
-ROWS = {"age": [30] * 40, "hours-per-week": [40] * 40, "date": [3] * 40, "sex": ["F"] * 40, "bmi": [12.0] * 40}
 
 
 def told(**fields: Any) -> list[str]:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from schemas import Domain, Integers
 from stream.data import GuardedReader, ReadingLimits, Rows, UnreadableError
 
 MIB = 1 << 20
+AGE: dict[str, Domain] = {"age": Integers(minimum=0, maximum=99)}
 
 
 def reader(*roots: Path, table: int = 8 * MIB, reading: int = 384 * MIB, seconds: float = 60.0) -> GuardedReader:

@@ -12,13 +12,11 @@ from time import monotonic
 
 import pytest
 
-from schemas import Domain, Integers, TableSource
+from schemas import TableSource
 from stream.data import TableStore
 from stream.data import reading as reading_module
-from tests.unit.data.guarded import cause, reader
+from tests.unit.data.guarded import AGE, cause, reader
 from tests.unit.data.small import source
-
-AGE: dict[str, Domain] = {"age": Integers(minimum=0, maximum=99)}
 
 
 def taken_over(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> TableSource:

@@ -15,15 +15,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from schemas import Categories, Domain, Integers, TableSource
+from schemas import Categories, TableSource
 from stream.data import DataError, GuardedReader, ReadingLimits, Table, adult
 from stream.data import reading as reading_module
 from stream.data.parts import local_parts
 from stream.data.sheets import FileSheet
-from tests.unit.data.guarded import MIB, cause, reader
+from tests.unit.data.guarded import AGE, MIB, cause, reader
 from tests.unit.data.small import ATTRIBUTES, source
-
-AGE: dict[str, Domain] = {"age": Integers(minimum=0, maximum=99)}
 
 
 def test_a_file_within_the_roots_is_read_as_without_a_process_of_its_own() -> None:
@@ -143,7 +141,7 @@ def test_a_table_is_read_within_lower_limits_that_the_service_was_started_with(t
     path = tmp_path / "people.csv"
     path.write_text("age\n1\n")
     program = (
-        "import resource, sys; from pathlib import Path; from tests.unit.data.test_reading import AGE, reader, source; "
+        "import resource, sys; from pathlib import Path; from tests.unit.data.guarded import AGE, reader; from tests.unit.data.small import source; "
         "resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30)); resource.setrlimit(resource.RLIMIT_CPU, (30, 30)); "
         "read = reader(Path(sys.argv[1]).parent, reading=2 << 30, seconds=120.0); "
         "print(read(source(AGE, path=sys.argv[1])).file_row_count)"

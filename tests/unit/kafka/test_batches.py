@@ -6,13 +6,11 @@ import struct
 import subprocess
 import sys
 from binascii import crc32
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Iterable
 from typing import Any
 
 import cramjam
 import pytest
-from aiokafka import TopicPartition
 from aiokafka.consumer import fetcher
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
@@ -32,8 +30,8 @@ from stream.processors.unread import (
     Unread,
 )
 from tests import bombs
+from tests.unit.kafka.bomb_batches import BOMBS, read
 
-PLACE = TopicPartition("queries", 0)
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 text = st.text(max_size=5)
@@ -46,14 +44,6 @@ events = st.lists(
 def placed(built: bytes, base: int) -> bytes:
     """A batch as the broker keeps it, from some offset on."""
     return struct.pack(">q", base) + built[8:]
-
-
-def read(data: bytes, *, position: int = 0) -> tuple[list[Any], int]:
-    """What aiokafka's own fetcher gives of what was fetched, and the position to go on from."""
-    records = fetcher.PartitionRecords(
-        PLACE, fetcher.MemoryRecords(data), [], position, None, None, True, fetcher.READ_COMMITTED
-    )
-    return list(records), records.next_fetch_offset
 
 
 def built_of(listed: Iterable[Any], codec: str) -> bytes:
@@ -101,17 +91,6 @@ def test_one_pass_in_python_reads_what_the_library_reads(
     assert [[getattr(one, name) for name in fields] + [tuple(one.headers)] for one in own] == [
         [getattr(one, name) for name in fields] + [one.headers] for one in theirs if one.offset >= skipped
     ]
-
-
-BOMBS: dict[str, Callable[[], bytes]] = {
-    "9 MB in a value": lambda: bombs.large_value(9),
-    "400 MB in a value": lambda: bombs.large_value(400),
-    "9 MB, gzip": lambda: bombs.large_value(9, "gzip"),
-    "9 MB, lz4": lambda: bombs.large_value(9, "lz4"),
-    "9 MB, snappy": lambda: bombs.large_value(9, "snappy"),
-    "900 times 1 MB": lambda: bombs.large_values(900),
-    "more than a million records": cache(lambda: bombs.tiny_records(MAX_RECORDS + 1)),
-}
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -316,7 +295,7 @@ _PEAK = """
 import resource, sys
 from stream.kafka import batches
 from tests import bombs
-from tests.unit.kafka.test_batches import BOMBS, read
+from tests.unit.kafka.bomb_batches import BOMBS, read
 made = [open(name, "rb").read() for name in sys.argv[1:]]
 read(made[0])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

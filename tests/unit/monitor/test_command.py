@@ -15,7 +15,7 @@ from stream.cli.app import app
 from stream.cli.monitoring import make_first_names
 from stream.cli.output import CommandError
 from stream.monitor.tokens import TokenError
-from tests.unit.test_cli import sotto
+from tests.commands import run_sotto
 
 
 @pytest.fixture(autouse=True)
@@ -51,8 +51,8 @@ def test_a_port_in_use_ends_a_service_with_one_line(tmp_path: Path) -> None:
     make_first_names(names, {"viewer": tmp_path / "viewer.token"})
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
-        monitor = sotto("serve", "monitor", "--port", port, SOTTO_MONITOR_NAMES_FILE=str(names))
-        feed = sotto("serve", "feed", SOTTO_METRICS_PORT=port)
+        monitor = run_sotto("serve", "monitor", "--port", port, SOTTO_MONITOR_NAMES_FILE=str(names))
+        feed = run_sotto("serve", "feed", SOTTO_METRICS_PORT=port)
     told = f"port {port} of 127.0.0.1 is in use; give another one, or end what listens there\n"
     assert (monitor.returncode, monitor.stderr) == (1, f"error: SOTTO_MONITOR_PORT (--port): {told}")
     assert (feed.returncode, feed.stderr) == (1, f"error: SOTTO_METRICS_PORT: {told}")

@@ -9,7 +9,7 @@ import pytest
 from schemas.windows import moment_ms, written_moment
 from stream.monitor.worker_models import MemberRow, WorkersView
 from tests.unit.monitor.installation import Installation, get
-from tests.unit.test_driver_periods import DAYS, FLIGHTS, LATE, event
+from tests.unit.periods import DAYS, FLIGHTS, LATE, event
 
 WHOLE: dict[str, Any] = {name: value for name, value in FLIGHTS.items() if name not in {"unit", "period"}}
 MECHANISMS: list[dict[str, Any]] = [

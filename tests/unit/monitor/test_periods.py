@@ -13,21 +13,9 @@ from stream.monitor import views
 from stream.monitor.listing import SourceQuery, StreamQuery, list_sources, list_streams
 from stream.monitor.metrics import exposition
 from stream.monitor.tables import Tables
-from tests.unit.monitor.installation import Installation, get
-from tests.unit.test_driver_periods import DAYS, FLIGHTS, LATE, events
-from tests.unit.test_many_periods import calls
-
-
-def installation(days: int = 4) -> Installation:
-    found = Installation()
-    driver = found.driver
-    driver.register(FLIGHTS)
-    driver.open(LATE)
-    driver.publish("flights", events(days))
-    for day in DAYS[1 : days + 1]:
-        driver.advance("flights", day)
-    found.open()
-    return found
+from tests.unit.monitor.installation import get
+from tests.unit.monitor.periods import installation
+from tests.unit.periods import DAYS, calls
 
 
 async def test_a_source_is_one_line_with_the_figures_of_its_latest_period() -> None:

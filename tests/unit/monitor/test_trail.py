@@ -18,23 +18,9 @@ from stream.monitor.metrics import exposition
 from stream.monitor.tables import Tables
 from stream.monitor.trail_listing import list_trail
 from stream.processors.base import Record
-from tests.unit.monitor.installation import FEED, HIGH, LOW, VIEWER, Installation, bearer, get, spec
-from tests.unit.monitor.test_workbench import PEOPLE, ROWS
-
-DAYS = float(DAY)
-
-
-def lived() -> Installation:
-    installation = Installation()
-    installation.open()
-    for number in range(4):
-        installation.now += DAYS
-        installation.driver.open(spec(f"ward-{number}"))
-    installation.now += 3600.0
-    installation.ask("ward-0", LOW, HIGH, HIGH)
-    installation.driver.close("feed", "ward-1")
-    installation.flow()
-    return installation
+from tests.unit.monitor.installation import FEED, VIEWER, Installation, bearer, get, spec
+from tests.unit.monitor.survey import PEOPLE, ROWS
+from tests.unit.monitor.trail_history import DAYS, lived
 
 
 def begun_again(installation: Installation) -> Installation:

@@ -15,7 +15,7 @@ from stream.monitor import server, trail_export
 from stream.monitor.tokens import Names, Token
 from stream.monitor.trail_export import COLUMNS, MAX_EXPORTS, MAX_EXPORTS_EACH
 from tests.unit.monitor.installation import NAMES, VIEWER, Installation, WebClient, bearer, spec
-from tests.unit.monitor.test_trail import lived
+from tests.unit.monitor.trail_history import lived
 
 WAIT = 20.0
 

@@ -16,7 +16,7 @@ from stream.monitor import planning, views
 from stream.monitor.problems import ProblemError
 from stream.monitor.turns import GoneError, Turns
 from tests.unit.monitor.installation import ANALYST, VIEWER, bearer, post, spec
-from tests.unit.monitor.test_workbench import surveyed
+from tests.unit.monitor.survey import surveyed
 
 WAIT = 20.0
 

@@ -10,16 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import Amount, Answer, Checkpoint
-from sotto import Driver
 from stream.processors.base import Outputs, Record
 from stream.processors.queries import QueryProcessor
+from tests.unit.processors.batches import DRIVER, FEEDS, TABLES, new_worker
 from tests.unit.processors.installation import (
     HIGH,
     KEY,
     LOW,
-    ROWS,
     TABLE,
-    VALUES,
     answers_in,
     charges_in,
     checkpoints_in,
@@ -31,33 +29,6 @@ from tests.unit.processors.installation import (
     worker_of,
     written,
 )
-
-
-def mixed_driver() -> Driver:
-    """Streams of every layout of noise, on sources of different grids, sensitivities and accountants."""
-    driver = Driver(KEY, partitions=1)
-    driver.register(VALUES)
-    driver.register({**VALUES, "source": "fine", "grid": 0.01, "sensitivity": 0.25})
-    driver.register({**VALUES, "source": "coarse", "grid": 3.0, "accountant": "zcdp", "delta": 1e-6})
-    driver.register(TABLE, ROWS)
-    for stream in (
-        spec("best", cutoff=5),
-        spec("twin", cutoff=5),
-        spec("book", cutoff=5, calibration="textbook"),
-        spec("fine-best", "fine", cutoff=3, threshold=0.4),
-        spec("fine-book", "fine", cutoff=3, calibration="textbook"),
-        spec("coarse-best", "coarse", cutoff=1),
-        spec("coarse-book", "coarse", cutoff=2, calibration="textbook"),
-        spec("people-best", "people", cutoff=2, threshold=90.0),
-        spec("people-book", "people", cutoff=2, calibration="textbook", threshold=90.0),
-    ):
-        driver.open(stream)
-    return driver
-
-
-DRIVER = mixed_driver()
-FEEDS = ("best", "twin", "book", "fine-best", "fine-book", "coarse-best", "coarse-book")
-TABLES = ("people-best", "people-book")
 
 near_the_noise = st.one_of(
     st.integers(-40, 40).map(lambda number: number / 4), st.sampled_from([HIGH, LOW, 1e15, 0.015])
@@ -96,10 +67,6 @@ def last_charges(outputs: list[Outputs]) -> dict[str, tuple[str, int, Amount]]:
 
 def last_checkpoints(outputs: list[Outputs]) -> dict[str, Checkpoint]:
     return {name: kept for one in outputs for name, kept in checkpoints_in(one, DRIVER.topics).items()}
-
-
-def new_worker(only: set[str] | None = None) -> QueryProcessor:
-    return worker_of(DRIVER, tables=DRIVER._tables, only=only)
 
 
 @given(log=events())

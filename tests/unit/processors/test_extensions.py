@@ -17,7 +17,7 @@ from stream.processors.budget.verification import TrailCheck
 from stream.processors.queries import QueryProcessor
 from tests.unit.processors.budget_service import ledger_codec
 from tests.unit.processors.installation import HIGH, KEY, LOW, feed_driver, query, spec, table_store, written
-from tests.unit.processors.test_every_mechanism import KINDS, Kind, driver_with
+from tests.unit.processors.mechanisms import KINDS, Kind, driver_with
 
 CHARGED = [
     kind

@@ -13,8 +13,8 @@ from stream.kernel import spans_of, use
 from stream.processors.base import Outputs, Record, RecordLike
 from stream.processors.columns import MessageColumns, RecordColumns
 from tests.kernels import kernel
+from tests.unit.processors.batches import FEEDS, TABLES, new_worker
 from tests.unit.processors.installation import HIGH, LOW, query, records
-from tests.unit.processors.test_batches import FEEDS, TABLES, new_worker
 
 near = st.one_of(
     st.integers(-40, 40).map(lambda number: number / 4), st.sampled_from([HIGH, LOW, 1e15, 0.015, 1e300])

@@ -9,7 +9,7 @@ from schemas import TableSource
 from sotto import Driver
 from stream.data import Table
 from tests.unit.processors.installation import KEY
-from tests.unit.processors.test_refresh import GOING_ON, KEEPING, NEW, OLD, SOURCE, ask, service, spec
+from tests.unit.processors.refreshes import GOING_ON, KEEPING, NEW, OLD, SOURCE, ask, service, spec
 
 
 def test_a_version_is_let_go_of_when_no_stream_answers_from_it_and_its_ended_streams_still_say_why() -> None:

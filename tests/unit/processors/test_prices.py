@@ -18,7 +18,7 @@ from stream.cli.app import app
 from stream.processors.queries.updates import UPDATE_PREFIX
 from stream.simulation import simulate
 from tests.unit.processors.installation import KEY
-from tests.unit.processors.test_pmw import AGES, PEOPLE, ROWS, SEXES, TABLE, TOWNS
+from tests.unit.processors.people import AGES, PEOPLE, ROWS, SEXES, TABLE, TOWNS
 
 Row = dict[str, Any]
 

@@ -16,7 +16,7 @@ from stream.processors.base import Outputs
 from stream.processors.queries.life import STATES
 from stream.processors.queries.replies import Replies
 from tests.kernels import kernel
-from tests.unit.processors.test_batches import DRIVER, new_worker
+from tests.unit.processors.batches import DRIVER, new_worker
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -17,29 +15,10 @@ from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Record, TableMissedError
 from stream.processors.queries import QueryProcessor, restoring
-from tests.chaos.load import ROWS, Questions, sources, specs
+from tests.chaos.load import ROWS
 from tests.chaos.replay import differences
+from tests.unit.processors.histories import CLOSED, HALTED, installation
 from tests.unit.processors.installation import KEY, TABLE, VALUES, feed_driver, query, records, spec
-
-HALTED, CLOSED = "stream-1", "stream-2"
-
-
-@cache
-def installation() -> Driver:
-    """Streams of every mechanism in one partition, asked; one is halted, one closed, one exhausted."""
-    driver = Driver(KEY, partitions=1)
-    for source in sources(Path("people.csv")):
-        driver.register(source, ROWS if source.source == "people" else None)
-    for one in specs(5):
-        driver.open(one)
-    asked = Questions(specs(5), 1)
-    for _ in range(8):
-        driver.ask_many([asked.next()[2] for _ in range(24)])
-    driver.ask_many([query(f"high-{number}", "stream-3", 1e9) for number in range(5)])
-    driver.halt("feed", HALTED)
-    driver.close("feed", CLOSED)
-    driver.ask_many([asked.next()[2] for _ in range(24)])
-    return driver
 
 
 def tables(key: NoiseKey = KEY) -> TableStore:

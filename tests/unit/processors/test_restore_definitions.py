@@ -15,7 +15,7 @@ from schemas.wire import Codec, MalformedEventError
 from stream.processors.queries import definitions
 from stream.processors.queries.definitions import Definition, DefinitionReader
 from stream.processors.queries.terms import TermsTable
-from tests.unit.processors.test_restore import installation
+from tests.unit.processors.histories import installation
 from tests.unit.schemas.json_events import garbage, literals, numbers, strings
 
 control: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)

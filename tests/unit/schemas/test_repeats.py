@@ -16,8 +16,8 @@ from schemas.repeats import REPEATED, may_repeat_a_field, repeats_a_field
 from schemas.wire import Codec, MalformedEventError, struct
 from stream.processors.queries.definitions import DefinitionReader
 from stream.processors.queries.terms import TermsTable
+from tests.unit.processors.histories import installation
 from tests.unit.processors.installation import LOW, feed_driver, query, records, spec, worker_of, written
-from tests.unit.processors.test_restore import installation
 from tests.unit.schemas.json_events import repeats_a_name
 
 decode: Any = msgspec.json.Decoder(struct(Query)).decode

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import MAX_EVENT_BYTES, Partial, Query, written_moment
+from schemas import MAX_EVENT_BYTES, Query, written_moment
 from schemas.wire import Codec
 from stream.processors.base import LaterVersionError, Message, Outputs, Record
 from stream.processors.feeds import merging
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.merging import MergeProcessor
 from tests.unit.processors import running_counts
-from tests.unit.processors.feeds.streams import SOURCE, TOPICS, incarnation_of, spec_of, told
+from tests.unit.processors.feeds.partials import EVERY, FIRST, logged, partial
+from tests.unit.processors.feeds.streams import TOPICS, incarnation_of, spec_of, told
 
-MINUTE = 60_000
-FIRST = 1_767_225_600_000
-"""2026-01-01T00:00:00Z."""
-EVERY = 5 * MINUTE
 SPECS = [
     spec_of("all"),
     spec_of("origins", ("origin",)),
@@ -33,27 +30,6 @@ RUNNING = running_counts.Stream(steps=4)
 GROUPS = {"all": 1, "origins": 3, "both": 6, "whole": 3}
 
 _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
-_partials: Codec[Partial] = Codec(Partial, limit=MAX_EVENT_BYTES)
-
-
-def partial(stream: str, number: int, start: int, counts: dict[int, int], partitions: int) -> Message:
-    """What a partition of the topic has in one window."""
-    event = Partial(
-        source=SOURCE.source,
-        stream=stream,
-        incarnation=incarnation_of(stream),
-        partition=number,
-        partitions=partitions,
-        start=start,
-        cells=tuple(sorted(counts)),
-        counts=tuple(counts[cell] for cell in sorted(counts)),
-    )
-    return stream.encode(), _partials.encode(event), ()
-
-
-def logged(messages: Iterable[Message]) -> list[Record]:
-    """The partials as they stand in their topic."""
-    return [Record(TOPICS.partials, 0, at, 0, key, value) for at, (key, value, _) in enumerate(messages)]
 
 
 class Bench:

@@ -11,8 +11,8 @@ from stream.processors.base import Outputs
 from stream.processors.feeds import merging
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.merging import MergeProcessor
+from tests.unit.processors.feeds.partials import EVERY, FIRST, logged, partial
 from tests.unit.processors.feeds.streams import SOURCE, TOPICS, spec_of, told
-from tests.unit.processors.feeds.test_merging import EVERY, FIRST, logged, partial
 
 HOURLY = SOURCE.model_copy(update={"unit": "person-period", "period": "1h"})
 MODELS = [spec_of("a", lateness="7m"), spec_of("b"), spec_of("c")]

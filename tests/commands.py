@@ -1,0 +1,53 @@
+"""Runs the command line for tests, as a process or within this one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from typing import Any, Self
+
+from typer.testing import CliRunner
+
+from sotto import Driver
+from stream.cli.app import app
+from stream.settings import Settings
+from tests.preloaded import command
+
+
+def run_sotto(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as a process whose environment has no variable of Sotto but these."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
+    return command(arguments, {**inherited, **environment}, timeout=120)
+
+
+def run_installed(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as a process that finds the installation of these settings."""
+    address = {"SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
+    return command(arguments, {**os.environ, **address}, timeout=120)
+
+
+class Connected:
+    """Stands for the asynchronous client: each call goes to a driver."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def call(*args: Any, **fields: Any) -> Any:
+            return getattr(self._driver, name)(*args, **fields)
+
+        return call
+
+
+def run_connected(*arguments: str) -> str:
+    """Run a command in this process and return its output."""
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output

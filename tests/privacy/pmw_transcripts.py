@@ -1,0 +1,117 @@
+"""Exact transcripts of online private multiplicative weights."""
+
+from __future__ import annotations
+
+import math
+from functools import cache, lru_cache
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import EstimateCalibration, SparseVectorCalibration
+from stream.mechanisms.estimate_questions import Linear, extent_of
+from stream.mechanisms.tensor_sums import corners
+
+Integers = npt.NDArray[np.int64]
+
+
+Floats = npt.NDArray[np.float64]
+
+
+Rows = tuple[int, ...]
+
+
+CELLS, STEPS = 3, 1024
+
+
+FLOATS = 1.0 + 1e-9
+
+
+def question(*inside: int) -> Linear:
+    weights = np.array(inside, dtype=np.int64) * STEPS
+    return Linear(
+        axes=(0,),
+        key=bytes(inside),
+        parts=((1, corners(weights)),),
+        weights=lambda: weights,
+        extent=lambda: extent_of(weights),
+        unit=STEPS,
+        width=STEPS,
+        whole=True,
+    )
+
+
+def calibration(kind: Literal["numbers", "cells", "opening"], *, replace: bool = False) -> EstimateCalibration:
+    """Two ⊤s; numbers are told where nothing else keeps to the promise, sums of cells where anything does."""
+    shared: dict[str, Any] = {
+        "epsilon": 4.0,
+        "delta": 0.0,
+        "grid": 1.0 / STEPS,
+        "sensitivity_steps": STEPS,
+        "cutoff": 2,
+        "expected_queries": 4,
+        "beta": 0.05,
+    }
+    vector = SparseVectorCalibration(
+        method="one_sided",
+        noise="one_sided",
+        fresh_threshold=False,
+        epsilon_threshold=0.25,
+        epsilon_query=0.25,
+        epsilon_answer=1.0,
+        shift=0,
+        monotone=False,
+        numbers="fresh",
+        answer_alpha=1.0,
+        alpha=1e9 if kind == "cells" else 1e-3,
+        **shared,
+    )
+    return EstimateCalibration(
+        sparse_vector=vector,
+        threshold=STEPS // 2,
+        epsilon_rows=0.0 if replace else 0.1,
+        warm_start=1 if kind == "opening" else 0,
+        starts=1 if kind == "opening" else 0,
+        epsilon_start=1.0 if kind == "opening" else 0.0,
+        epsilon_number=0.25,
+        marginal_sensitivity=2 if replace else 1,
+        alpha=1.0,
+        **shared,
+    )
+
+
+def two_sided(noise: float, rate: float) -> float:
+    """ln P of discrete Laplace noise."""
+    return math.log(math.tanh(rate / 2)) - rate * abs(noise)
+
+
+@cache
+def thresholds(rate: float) -> Integers:
+    """Noise of a threshold that is likely enough to count, thinned out."""
+    return np.arange(0, math.ceil(60 / rate), 16)
+
+
+@cache
+def first_weights(rate: float) -> Floats:
+    """How likely each noise of the threshold is, up to a factor."""
+    return np.asarray(np.exp(-rate * thresholds(rate)))
+
+
+@lru_cache(maxsize=256)
+def chances(threshold_rate: float, rate: float, lacking: int, *, top: bool) -> Floats:
+    """For each noise of the threshold, P(⊤) or P(⊥) of a question whose error lacks so much for a threshold without noise."""
+    above = np.asarray(np.exp(-rate * np.maximum(thresholds(threshold_rate) + lacking, 0)))
+    return above if top else 1.0 - above
+
+
+def neighbours(rows: Rows, *, replace: bool) -> set[Rows]:
+    """The other tables, as sorted rows: nothing that is asked of a table hangs on their order."""
+    if not replace:
+        return {tuple(sorted((*rows, cell))) for cell in range(CELLS)}
+    changed = {
+        tuple(sorted((*rows[:place], cell, *rows[place + 1 :])))
+        for place, cell in product(range(len(rows)), range(CELLS))
+    }
+    return changed - {tuple(sorted(rows))}

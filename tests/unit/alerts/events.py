@@ -1,0 +1,31 @@
+"""Alerts to send."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from schemas import Answer
+from stream.alerts.messages import Alert
+from stream.asking.openings import Opening
+
+NOW = 1_700_000_000.0
+
+
+OPENING = Opening("late", "flights", "ab" * 16, "open", None, 0.0)
+
+
+def alert(index: int = 0, **fields: Any) -> Alert:
+    given = {
+        "id": f"2013-01-01T05:00:00Z/{index}",
+        "stream": "late",
+        "outcome": "above",
+        "index": index,
+        "estimate": 31.5,
+        "alpha": 4.0,
+        "tops_left": 46,
+        "spent": {"epsilon": 0.5, "delta": 0.0},
+        "window": {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"},
+        "group": {"origin": "EWR"},
+    }
+    return Alert("sotto", OPENING, Answer.model_validate_json(json.dumps({**given, **fields})), NOW)

@@ -1,0 +1,26 @@
+"""A document and rows in the types that users bring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ATTRIBUTES: dict[str, Any] = {
+    "age": {"kind": "integers", "minimum": 17, "maximum": 90},
+    "hours-per-week": {"kind": "integers", "minimum": 1, "maximum": 99, "outside": "reject"},
+    "date": {"kind": "integers", "minimum": 1, "maximum": 31},
+    "sex": ["F", "M"],
+    "bmi": {"kind": "bins", "edges": [10.0, 18.5, 60.0]},
+}
+
+
+DOCUMENT: dict[str, Any] = {
+    "source": "people",
+    "kind": "table",
+    "neighbors": "add-remove",
+    "epsilon": 100.0,
+    "path": "people.csv",
+    "attributes": ATTRIBUTES,
+}
+
+
+ROWS = {"age": [30] * 40, "hours-per-week": [40] * 40, "date": [3] * 40, "sex": ["F"] * 40, "bmi": [12.0] * 40}

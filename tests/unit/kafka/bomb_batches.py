@@ -1,0 +1,36 @@
+"""Batches that unfold into much, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from aiokafka import TopicPartition
+from aiokafka.consumer import fetcher
+
+from stream.processors.unread import (
+    MAX_RECORDS,
+)
+from tests import bombs
+
+PLACE = TopicPartition("queries", 0)
+
+
+def read(data: bytes, *, position: int = 0) -> tuple[list[Any], int]:
+    """What aiokafka's own fetcher gives of what was fetched, and the position to go on from."""
+    records = fetcher.PartitionRecords(
+        PLACE, fetcher.MemoryRecords(data), [], position, None, None, True, fetcher.READ_COMMITTED
+    )
+    return list(records), records.next_fetch_offset
+
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "9 MB in a value": lambda: bombs.large_value(9),
+    "400 MB in a value": lambda: bombs.large_value(400),
+    "9 MB, gzip": lambda: bombs.large_value(9, "gzip"),
+    "9 MB, lz4": lambda: bombs.large_value(9, "lz4"),
+    "9 MB, snappy": lambda: bombs.large_value(9, "snappy"),
+    "900 times 1 MB": lambda: bombs.large_values(900),
+    "more than a million records": cache(lambda: bombs.tiny_records(MAX_RECORDS + 1)),
+}

@@ -1,0 +1,87 @@
+"""Frames of sotto top."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from schemas import Amount
+from stream.cli.top import Frame
+from stream.monitor.models import Overview, Rate, SourcePage, SourceRow, StreamCounts, StreamPage, StreamRow, View
+from stream.monitor.rejected_models import RejectedReason, RejectedView
+from stream.monitor.worker_models import MemberRow, WorkersView
+
+Made = TypeVar("Made", bound=View)
+
+
+SOURCE = "patients-of-2026-of-all-hospitals"
+
+
+STREAMS = ("fever-watch-2026-11-22-ward-seven", "a")
+
+
+MEMBERS = ("worker-host-17-4711-a9", "budget-host-17-4712-b3")
+
+
+AMOUNT = Amount(epsilon=1.23457, delta=0.0, rho=0.0098765)
+
+
+def made(view: type[Made], **fields: Any) -> Made:
+    """A view with the fields that the picture shows, and no others."""
+    construct: Any = view.model_construct
+    shown: Made = construct(**fields)
+    return shown
+
+
+def frame_of() -> Frame:
+    """Long names, large figures, every state that is long."""
+    rate = Rate(window_seconds=60, above=12.5, below=123_456.0)
+    counts = StreamCounts(open=1_234, exhausted=20, halted=3, closed=11_111)
+    source = made(
+        SourceRow,
+        source=SOURCE,
+        state="halted",
+        total=AMOUNT,
+        granted=AMOUNT,
+        spent=AMOUNT,
+        refunded=AMOUNT,
+        left=AMOUNT,
+        left_share=0.0123,
+    )
+    streams = [
+        made(
+            StreamRow,
+            stream=name,
+            state="open",
+            ending=None,
+            refused="table: differs",
+            mechanism="randomized_response",
+            answered=123_456_789,
+            tops=12_345,
+            cutoff=100_000,
+            tops_left=87_655,
+            rates=[rate],
+            alpha=1234.5,
+            promises=[],
+            dry_in=86_400.0,
+        )
+        for name in STREAMS
+    ]
+    members = [
+        made(
+            MemberRow,
+            member=name,
+            role="worker",
+            host="host-17",
+            partitions=list(range(12)),
+            lag=1_234_567,
+            events_per_second=98_765.0,
+        )
+        for name in MEMBERS
+    ]
+    return Frame(
+        made(Overview, time=1e9, ready=True, streams=counts, rates=[rate], rejected=99, lag=1_234_567),
+        made(SourcePage, total=1, items=[source]),
+        made(StreamPage, total=2, items=streams),
+        made(WorkersView, time=1e9, members=members, partitions=[]),
+        made(RejectedView, total=99, reasons=[made(RejectedReason, code="malformed", count=99, last=1e9)]),
+    )

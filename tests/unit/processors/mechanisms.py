@@ -1,0 +1,203 @@
+"""A stream of every mechanism, and a question to each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas import Answer
+from sotto import Driver
+from tests.unit.processors.installation import KEY
+
+AGES = [(index * index) % 60 for index in range(900)]
+
+
+SEXES = ["F" if index % 3 else "M" for index in range(900)]
+
+
+SOURCES: dict[str, dict[str, Any]] = {
+    "people": {
+        "kind": "table",
+        "source": "people",
+        "path": "in memory",
+        "neighbors": "add-remove",
+        "epsilon": 1000.0,
+        "delta": 1e-3,
+        "attributes": {"age": {"kind": "integers", "minimum": 0, "maximum": 59}, "sex": ["F", "M"]},
+    },
+    "feed": {
+        "kind": "values",
+        "source": "feed",
+        "neighbors": "replace",
+        "epsilon": 1000.0,
+        "sensitivity": 2.0,
+        "grid": 0.5,
+    },
+    "survey": {"kind": "records", "source": "survey", "epsilon": 1000.0, "contributions": 2},
+}
+
+
+CELLS = [{"at": {"age": age, "sex": "F"}, "weight": 0.5} for age in range(4)]
+
+
+MANY = [{"at": {"age": age, "sex": sex}} for age, sex in ((0, "M"), (1, "F"), (4, "F"), (16, "F"))]
+
+
+CANDIDATES = [{"name": "young", "where": "age < 20"}, {"name": "old", "where": "age >= 20"}]
+
+
+SCORES = [{"name": "low", "value": 3.0}, {"name": "high", "value": 4.0}]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A mechanism with questions that it takes, and one that it does not."""
+
+    name: str
+    mechanism: dict[str, Any]
+    questions: Sequence[dict[str, Any]]
+    wrong: dict[str, Any]
+    source: str = "people"
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def spec(self, **changes: Any) -> dict[str, Any]:
+        fields = {"epsilon": 2.0, "expected_queries": 50, **self.more}
+        return {"stream": "s", "source": self.source, "mechanism": self.mechanism, **fields, **changes}
+
+
+WHERES: list[dict[str, Any]] = [{"where": f"age < {age}"} for age in range(5, 60, 5)]
+
+
+VALUES: list[dict[str, Any]] = [{"value": float(value)} for value in range(60, 160, 5)]
+
+
+KINDS = [
+    Kind(
+        "above_threshold over a table",
+        {"kind": "above_threshold", "threshold": 300.0, "cutoff": 3, "sums": ["age"]},
+        [*WHERES, {"sum": "age", "where": "age < 9"}],
+        {"mean": "age"},
+    ),
+    Kind(
+        "above_threshold over values",
+        {"kind": "above_threshold", "threshold": 100.0, "cutoff": 2},
+        VALUES,
+        {"where": "age < 9"},
+        source="feed",
+    ),
+    Kind(
+        "numeric_sparse with fresh noise",
+        {"kind": "numeric_sparse", "threshold": 300.0, "cutoff": 3, "monotone": True},
+        WHERES,
+        {"fraction": True, "where": "age < 9"},
+    ),
+    Kind(
+        "numeric_sparse with gaps",
+        {"kind": "numeric_sparse", "threshold": 100.0, "cutoff": 3, "numbers": "gap"},
+        VALUES,
+        {"values": [1.0]},
+        source="feed",
+    ),
+    Kind(
+        "numeric_sparse in rounds",
+        {"kind": "numeric_sparse", "threshold": 200.0, "cutoff": 60},
+        WHERES,
+        {"group_by": ["sex"]},
+        more={"delta": 1e-4},
+    ),
+    Kind(
+        "laplace over a table",
+        {"kind": "laplace", "answers": 20},
+        [
+            *WHERES[:3],
+            {"mean": "age"},
+            {"sum": "age"},
+            {"group_by": ["sex"]},
+            {"fraction": True, "where": "age < 9"},
+        ],
+        {"cells": CELLS},
+    ),
+    Kind(
+        "laplace over values",
+        {"kind": "laplace", "answers": 40, "dimensions": 2},
+        [*VALUES, {"values": [1.0, 2.0]}],
+        {"values": [1.0, 2.0, 3.0]},
+        source="feed",
+    ),
+    Kind(
+        "randomized_response",
+        {"kind": "randomized_response", "categories": ["a", "b", "c"]},
+        [{"category": name} for name in "abcabc"],
+        {"value": 1.0},
+        source="survey",
+    ),
+    Kind(
+        "histogram",
+        {"kind": "histogram", "attributes": ["sex", "age"]},
+        [*WHERES, {"group_by": ["sex"]}],
+        {"mean": "age"},
+    ),
+    Kind(
+        "noisy_max over a table",
+        {"kind": "noisy_max", "answers": 9, "monotone": True},
+        [{"candidates": CANDIDATES}] * 4,
+        {"candidates": SCORES},
+    ),
+    Kind(
+        "noisy_max over values",
+        {"kind": "noisy_max", "answers": 9},
+        [{"candidates": SCORES}] * 4,
+        {"candidates": CANDIDATES},
+        source="feed",
+    ),
+    Kind(
+        "exponential",
+        {"kind": "exponential", "answers": 9},
+        [{"candidates": CANDIDATES}] * 4,
+        {"candidates": [CANDIDATES[0]] * 2},
+    ),
+    Kind(
+        "pmw",
+        {"kind": "pmw", "attributes": ["age", "sex"], "updates": 30, "rows": 900},
+        [
+            *WHERES,
+            *WHERES,
+            {"terms": [{"where": "age < 9", "weight": 0.5}, {"where": "sex = 'F'", "weight": 0.5}]},
+        ],
+        {"terms": [{"where": "age < 9", "weight": 1.5}]},
+        more={"epsilon": 5.0},
+    ),
+    Kind(
+        "sparse_pmw",
+        {"kind": "sparse_pmw", "attributes": ["age", "sex"], "sparsity": 4, "updates": 300, "rows": 900},
+        [{"cells": MANY}, {"cells": MANY[:2]}, {"cells": MANY}],
+        {"cells": [*CELLS, {"at": {"age": 50, "sex": "F"}}]},
+        more={"epsilon": 500.0},
+    ),
+    Kind(
+        "sparse_project",
+        {"kind": "sparse_project", "attributes": ["age", "sex"], "sparsity": 4, "projections": 64},
+        [{"cells": CELLS}, {"cells": CELLS[:2]}, {"cells": CELLS}],
+        {"where": "age < 9"},
+        more={"delta": 1e-6},
+    ),
+    Kind(
+        "lazy_histogram",
+        {"kind": "lazy_histogram", "attributes": ["age", "sex"], "sparsity": 4},
+        [{"cells": CELLS}, {"cells": CELLS[:2]}, {"cells": CELLS}],
+        {"cells": [{"at": {"age": 60, "sex": "F"}}]},
+    ),
+]
+
+
+def driver_with(kind: Kind, **changes: Any) -> Driver:
+    driver = Driver(KEY, partitions=1)
+    for source in SOURCES.values():
+        driver.register(source, {"age": AGES, "sex": SEXES} if source["kind"] == "table" else None)
+    driver.open(kind.spec(**changes))
+    return driver
+
+
+def ask(driver: Driver, questions: Sequence[dict[str, Any]]) -> Sequence[Answer]:
+    return driver.ask_many([{"id": str(place), "stream": "s", **one} for place, one in enumerate(questions)])
