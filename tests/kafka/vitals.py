@@ -9,8 +9,6 @@ from pathlib import Path
 from tests.preloaded import command
 
 SOURCE = {"source": "vitals", "kind": "values", "neighbors": "add-remove", "epsilon": 4.0, "sensitivity": 1.0}
-
-
 STREAM = {
     "stream": "ward-7",
     "source": "vitals",

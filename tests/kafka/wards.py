@@ -11,8 +11,6 @@ FEED: dict[str, Any] = {
     "epsilon": 5.0,
     "sensitivity": 1.0,
 }
-
-
 WARD: dict[str, Any] = {
     "stream": "ward",
     "source": "feed",

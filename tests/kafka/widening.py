@@ -11,8 +11,6 @@ from stream.kafka.topics import describe_topics
 from stream.settings import Settings
 
 SOURCE = {"source": "vitals", "kind": "values", "neighbors": "add-remove", "epsilon": 4.0, "sensitivity": 1.0}
-
-
 SPEC = {
     "stream": "ward-7",
     "source": "vitals",

@@ -15,11 +15,7 @@ from stream.mechanisms.estimate_questions import Linear, extent_of
 from stream.mechanisms.tensor_sums import corners
 
 Integers = npt.NDArray[np.int64]
-
-
 Floats = npt.NDArray[np.float64]
-
-
 Rows = tuple[int, ...]
 
 

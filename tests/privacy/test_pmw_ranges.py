@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations_with_replacement, product
 from types import SimpleNamespace
 from typing import Literal
@@ -29,16 +29,17 @@ SOURCE = TableSource(
     epsilon=1.0,
     attributes={"x": Integers(minimum=LEAST, maximum=LEAST + SIZE - 1), "g": Categories(values=("a", "b"))},
 )
-WHERES = (
-    "TRUE",
-    "x < 1",
-    "x BETWEEN 1 AND 2",
-    "x > 2",
-    "x = 0 AND g = 'a'",
-    "x > 1 AND g = 'b'",
-    "x < 0 OR x > 2",
-    "g = 'a'",
-)
+WHERES: dict[str, Callable[[int, str], bool]] = {
+    "TRUE": lambda _x, _g: True,
+    "x < 1": lambda x, _: x < 1,
+    "x BETWEEN 1 AND 2": lambda x, _: 1 <= x <= 2,
+    "x > 2": lambda x, _: x > 2,
+    "x = 0 AND g = 'a'": lambda x, g: x == 0 and g == "a",
+    "x > 1 AND g = 'b'": lambda x, g: x > 1 and g == "b",
+    "x < 0 OR x > 2": lambda x, _: x < 0 or x > 2,
+    "g = 'a'": lambda _, g: g == "a",
+}
+"""Predicates, each with its meaning in Python."""
 
 
 def reader(neighbors: Neighbors = "replace") -> QuestionReader:
@@ -107,18 +108,7 @@ def test_a_mean_of_exact_numbers_is_the_mean_and_nothing_lies_outside_what_the_p
     where: str,
 ) -> None:
     question = mean_of(where)
-    chosen = {
-        (x, g)
-        for x, g in product(range(SIZE), range(2))
-        if eval(  # noqa: S307 - the predicates above, as Python writes them
-            where.replace(" = ", " == ")
-            .replace("TRUE", "True")
-            .replace("AND", "and")
-            .replace("OR", "or")
-            .replace("x BETWEEN 1 and 2", "1 <= x <= 2"),
-            {"x": LEAST + x, "g": "ab"[g]},
-        )
-    }
+    chosen = {(x, g) for x, g in product(range(SIZE), range(2)) if WHERES[where](LEAST + x, "ab"[g])}
     values = [LEAST + x for x, _ in chosen]
     assert question.minimum <= min(values)
     assert max(values) <= question.minimum + question.range

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 AIRPORTS = ["EWR", "JFK", "LGA"]
-
-
 FLIGHTS: dict[str, Any] = {
     "source": "flights",
     "kind": "events",
@@ -20,8 +18,6 @@ FLIGHTS: dict[str, Any] = {
     "total": 4,
     "ahead": "6h",
 }
-
-
 LATE: dict[str, Any] = {
     "stream": "late",
     "source": "flights",

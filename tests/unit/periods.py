@@ -13,14 +13,8 @@ from stream.processors.budget.verification import TrailCheck
 from tests.unit.processors.budget_service import ledger_codec
 
 KEY = bytes(range(32))
-
-
 AIRPORTS = ["EWR", "JFK", "LGA"]
-
-
 DAYS = [f"2013-01-0{day}T00:00:00Z" for day in range(1, 8)]
-
-
 FLIGHTS: dict[str, Any] = {
     "source": "flights",
     "kind": "events",
@@ -36,8 +30,6 @@ FLIGHTS: dict[str, Any] = {
     "clock": "marks",
     "ahead": "90d",
 }
-
-
 LATE: dict[str, Any] = {
     "stream": "late",
     "source": "flights",

@@ -10,8 +10,6 @@ from stream.alerts.messages import Alert
 from stream.asking.openings import Opening
 
 NOW = 1_700_000_000.0
-
-
 OPENING = Opening("late", "flights", "ab" * 16, "open", None, 0.0)
 
 

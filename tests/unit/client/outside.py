@@ -11,8 +11,6 @@ ATTRIBUTES: dict[str, Any] = {
     "sex": ["F", "M"],
     "bmi": {"kind": "bins", "edges": [10.0, 18.5, 60.0]},
 }
-
-
 DOCUMENT: dict[str, Any] = {
     "source": "people",
     "kind": "table",
@@ -21,6 +19,4 @@ DOCUMENT: dict[str, Any] = {
     "path": "people.csv",
     "attributes": ATTRIBUTES,
 }
-
-
 ROWS = {"age": [30] * 40, "hours-per-week": [40] * 40, "date": [3] * 40, "sex": ["F"] * 40, "bmi": [12.0] * 40}

@@ -11,17 +11,9 @@ from stream.monitor.rejected_models import RejectedReason, RejectedView
 from stream.monitor.worker_models import MemberRow, WorkersView
 
 Made = TypeVar("Made", bound=View)
-
-
 SOURCE = "patients-of-2026-of-all-hospitals"
-
-
 STREAMS = ("fever-watch-2026-11-22-ward-seven", "a")
-
-
 MEMBERS = ("worker-host-17-4711-a9", "budget-host-17-4712-b3")
-
-
 AMOUNT = Amount(epsilon=1.23457, delta=0.0, rho=0.0098765)
 
 

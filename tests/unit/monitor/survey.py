@@ -20,8 +20,6 @@ PEOPLE = {
         "pay": {"kind": "bins", "edges": [0, 10, 100], "outside": "reject"},
     },
 }
-
-
 ROWS = {"age": [40] * 300 + [70] * 100, "sex": ["F", "M"] * 200, "pay": [5.0] * 400}
 
 

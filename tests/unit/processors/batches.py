@@ -37,11 +37,7 @@ def mixed_driver() -> Driver:
 
 
 DRIVER = mixed_driver()
-
-
 FEEDS = ("best", "twin", "book", "fine-best", "fine-book", "coarse-best", "coarse-book")
-
-
 TABLES = ("people-best", "people-book")
 
 

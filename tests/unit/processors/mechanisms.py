@@ -11,11 +11,7 @@ from sotto import Driver
 from tests.unit.processors.installation import KEY
 
 AGES = [(index * index) % 60 for index in range(900)]
-
-
 SEXES = ["F" if index % 3 else "M" for index in range(900)]
-
-
 SOURCES: dict[str, dict[str, Any]] = {
     "people": {
         "kind": "table",
@@ -36,17 +32,9 @@ SOURCES: dict[str, dict[str, Any]] = {
     },
     "survey": {"kind": "records", "source": "survey", "epsilon": 1000.0, "contributions": 2},
 }
-
-
 CELLS = [{"at": {"age": age, "sex": "F"}, "weight": 0.5} for age in range(4)]
-
-
 MANY = [{"at": {"age": age, "sex": sex}} for age, sex in ((0, "M"), (1, "F"), (4, "F"), (16, "F"))]
-
-
 CANDIDATES = [{"name": "young", "where": "age < 20"}, {"name": "old", "where": "age >= 20"}]
-
-
 SCORES = [{"name": "low", "value": 3.0}, {"name": "high", "value": 4.0}]
 
 
@@ -67,11 +55,7 @@ class Kind:
 
 
 WHERES: list[dict[str, Any]] = [{"where": f"age < {age}"} for age in range(5, 60, 5)]
-
-
 VALUES: list[dict[str, Any]] = [{"value": float(value)} for value in range(60, 160, 5)]
-
-
 KINDS = [
     Kind(
         "above_threshold over a table",

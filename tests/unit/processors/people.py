@@ -25,6 +25,4 @@ def people() -> dict[str, list[Any]]:
 
 
 PEOPLE = people()
-
-
 TABLE: list[Row] = [dict(zip(PEOPLE, row, strict=True)) for row in zip(*PEOPLE.values(), strict=True)]

@@ -8,11 +8,7 @@ from sotto import Driver, Result
 from tests.unit.processors.installation import KEY
 
 OLD = {"sex": ["F"] * 30 + ["M"] * 10}
-
-
 NEW = {"sex": ["F"] * 70 + ["M"] * 20}
-
-
 SOURCE = {
     "kind": "table",
     "source": "people",
@@ -21,8 +17,6 @@ SOURCE = {
     "path": "-",
     "attributes": {"sex": ["F", "M"]},
 }
-
-
 GOING_ON: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "laplace": ({"kind": "laplace", "answers": 9}, {"where": "sex = 'F'"}),
     "above_threshold": ({"kind": "above_threshold", "threshold": 50.0, "cutoff": 5}, {"where": "sex = 'F'"}),
@@ -36,8 +30,6 @@ GOING_ON: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"candidates": [{"name": "F", "where": "sex = 'F'"}, {"name": "M", "where": "sex = 'M'"}]},
     ),
 }
-
-
 KEEPING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "pmw": ({"kind": "pmw", "attributes": ["sex"]}, {"where": "sex = 'F'"}),
     "sparse_pmw": ({"kind": "sparse_pmw", "attributes": ["sex"], "rows": 90}, {"cells": [{"at": {"sex": "F"}}]}),
@@ -48,8 +40,6 @@ KEEPING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"cells": [{"at": {"sex": "F"}}]},
     ),
 }
-
-
 QUESTIONS = {kind: question for kind, (_, question) in (GOING_ON | KEEPING).items()}
 
 

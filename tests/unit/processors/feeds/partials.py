@@ -10,12 +10,8 @@ from stream.processors.base import Message, Record
 from tests.unit.processors.feeds.streams import SOURCE, TOPICS, incarnation_of
 
 MINUTE = 60_000
-
-
 FIRST = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""
-
-
 EVERY = 5 * MINUTE
 
 
