@@ -17,7 +17,8 @@ COMMIT: Final = "commit"
 SUITES: Final[dict[str, str]] = {
     "tests/": COMMIT,
     "tests/browser/": "browser",
-    "tests/browser/test_safety.py": COMMIT,
+    "tests/browser/test_asking.py::test_any_value_of_a_large_attribute_makes_a_cell": COMMIT,
+    "tests/browser/test_safety.py::test_hostile_names_and_reasons_do_not_become_markup": COMMIT,
     "tests/chaos/": "chaos",
     "tests/chaos/test_checker.py": COMMIT,
     "tests/docs/test_notebook.py": "site",
@@ -40,8 +41,11 @@ SUITES: Final[dict[str, str]] = {
     "tests/privacy/test_audit_variants.py": "statistics",
     "tests/release/": "release",
     "tests/simulation/test_live.py": "simulation",
+    "tests/simulation/test_live.py::test_a_feed_with_one_thing_wrong_is_found_out[no_fencing]": COMMIT,
     "tests/simulation/test_mutations.py": "simulation",
+    "tests/simulation/test_mutations.py::test_an_engine_with_one_thing_wrong_is_found_out[no_fencing]": COMMIT,
     "tests/simulation/test_periods.py": "simulation",
+    "tests/simulation/test_periods.py::test_what_has_one_thing_wrong_is_found_out[periods_end_early]": COMMIT,
     "tests/simulation/test_schedules.py": "simulation",
     "tests/upgrade/test_mixed.py": "versions",
 }
@@ -92,10 +96,10 @@ def suite_of(nodeid: str) -> str:
     return SUITES[max((path for path in SUITES if nodeid.startswith(path)), key=len)]
 
 
-def has_commit_tests(path: str) -> bool:
-    """Return whether a file or folder can hold tests of the commit suite."""
-    return suite_of(path) == COMMIT or any(
-        inner.startswith(path) and suite == COMMIT for inner, suite in SUITES.items()
+def has_commit_tests(file: str) -> bool:
+    """Return whether any test of a file belongs to the commit suite."""
+    return suite_of(file) == COMMIT or any(
+        test.startswith(f"{file}::") and suite == COMMIT for test, suite in SUITES.items()
     )
 
 
@@ -130,10 +134,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Schedule 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skip the import of files that the commit suite does not run."""
-    if config.option.markexpr != "not full" or not collection_path.is_relative_to(ROOT):
+    is_test_file = collection_path.name.startswith("test_") and collection_path.is_relative_to(ROOT)
+    if config.option.markexpr != "not full" or not is_test_file:
         return None
-    path = collection_path.relative_to(ROOT).as_posix() + ("/" if collection_path.is_dir() else "")
-    return None if has_commit_tests(path) else True
+    return None if has_commit_tests(collection_path.relative_to(ROOT).as_posix()) else True
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker

@@ -25,11 +25,10 @@ def test_suite_of_uses_longest_path() -> None:
     assert suite_of("tests/chaos/test_checker.py::test_a[b]") == COMMIT
 
 
-def test_has_commit_tests_finds_exceptions_in_full_folders() -> None:
-    assert has_commit_tests("tests/chaos/")
+def test_has_commit_tests_finds_exceptions_in_full_files() -> None:
     assert has_commit_tests("tests/kafka/test_contract.py")
+    assert has_commit_tests("tests/simulation/test_mutations.py")
     assert not has_commit_tests("tests/chaos/test_kills.py")
-    assert not has_commit_tests("tests/release/")
 
 
 def test_contributing_lists_every_suite() -> None:
