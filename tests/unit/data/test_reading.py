@@ -122,7 +122,7 @@ def test_table_of_equal_rows_takes_its_codes_once(tmp_path: Path) -> None:
     assert path.stat().st_size < MIB
     program = (
         "import resource, sys; from pathlib import Path; from stream.data import TableStore; "
-        "from tests.unit.data.test_reading import AGE, reader, source; "
+        "from tests.unit.data.guarded import AGE, reader; from tests.unit.data.small import source; "
         "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10; "
         "read = reader(Path(sys.argv[1]).parent, table=64 << 20, reading=1 << 30); "
         "asked = source(AGE, path=sys.argv[1]); begun = most(); "
