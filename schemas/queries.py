@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
 from pydantic import Field, StringConstraints, model_validator
 
-from schemas.base import MAX_MAGNITUDE, Event, EventId, Number, PrivateNumber
+from schemas.base import MAX_MAGNITUDE, Event, EventId, Number, OneOf, PrivateNumber, matching
 from schemas.sources import AttributeName
 from schemas.windows import Window
 
@@ -22,8 +22,16 @@ MAX_CANDIDATES = 256
 MAX_WEIGHT = 1024.0
 """Largest absolute weight in a query."""
 
+_FORMS_OF_PRICE: Final = "give an ε from 0 to 1000, as 0.1, or a part of the stream's grant in quotes, as '10%'"
+
 Where = Annotated[str, StringConstraints(min_length=1, max_length=MAX_PREDICATE_LENGTH)]
 Weight = Annotated[float, Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT)]
+Percentage = Annotated[
+    str, matching(r"^(100|[1-9]?[0-9](\.[0-9]{1,6})?)%$", "give a part of the grant from 0% to 100%, as 10%")
+]
+"""A part of a stream's grant."""
+MaxPrice = Annotated[Annotated[float, Field(ge=0.0, le=1000.0)] | Percentage, OneOf(_FORMS_OF_PRICE)]
+"""The most that an answer may cost: an ε, or a part of the grant with which its stream was opened."""
 WantedAlpha = Annotated[float, Field(gt=0.0, le=MAX_MAGNITUDE)]
 
 
@@ -74,6 +82,8 @@ class Query(Event):
     own for this query. ``alpha`` is public too, and the error that the answer must keep to, in the unit of what is asked: it
     is charged the least that keeps it. Streams of laplace over tables take it, and those of pmw that answer from an
     estimate, beside ``where``, ``terms``, ``sum`` and ``group_by``, and beside ``fraction`` where the number of rows is public.
+    The same streams take ``max_price``: a question that may cost more is rejected and costs nothing, and the answer has its price.
+    With 0 it is a dry run.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -100,6 +110,7 @@ class Query(Event):
     people: bool = False
     window: Window | None = None
     group: Group | None = None
+    max_price: MaxPrice | None = None
 
     @model_validator(mode="after")
     def _one_question(self) -> Query:

@@ -62,6 +62,37 @@ def epsilon_left(calibration: Calibration, parts: int) -> float:
     return math.floor(losses(calibration).each * Fraction(parts, PARTS) * EPSILON_UNITS) / EPSILON_UNITS
 
 
+def shown_price(calibration: Calibration, parts: int) -> float | None:
+    """The ε of so many parts, as it is shown; None of Gaussian noise, which has no ε of its own."""
+    return None if parts and has_gaussian_charges(calibration) else epsilon_of(calibration, parts)
+
+
+def has_gaussian_charges(calibration: Calibration) -> bool:
+    """Whether a stream's charged answers have Gaussian noise."""
+    match calibration:
+        case AnswersCalibration():
+            return calibration.method == "gaussian"
+        case EstimateCalibration():
+            return calibration.noise != "laplace"
+        case _:
+            return False
+
+
+def parts_within(calibration: Calibration, max_price: float | str) -> int:
+    """The most parts that an answer may be charged at a ``max_price``, an ε or a percentage.
+
+    A percentage is of the ε that the stream was opened with, as it adds up, or of the charges where these have none; so no
+    extension changes what a question is answered.
+    """
+    each, total = losses(calibration).each, losses(calibration).total
+    if has_gaussian_charges(calibration):
+        each, total = Fraction(1), Fraction(calibration.cutoff)
+    part = (
+        Fraction(max_price.removesuffix("%")) / 100 * total if isinstance(max_price, str) else Fraction(max_price)
+    )
+    return math.floor(part / each * PARTS)
+
+
 def rate_of(calibration: Calibration, share: int, width: int) -> Fraction:
     """The rate of the noise of numbers that one person moves by ``width`` steps together, or one row where each has its part of ε."""
     rows = calibration.contribution if isinstance(calibration, EstimateCalibration) else 1

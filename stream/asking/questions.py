@@ -23,6 +23,9 @@ ANSWER_TIMEOUT: Final = 30.0
 REQUEST_TIMEOUT: Final = 30.0
 """Seconds that a request waits for its receipt: some budget service must be running."""
 
+DEFAULT_MAX_PRICE: Final = "10%"
+"""The ``max_price`` of a question with an ``alpha`` that a client waits for, unless it has one."""
+
 Made = TypeVar("Made")
 
 
@@ -37,6 +40,18 @@ def as_query(question: Question, fields: Mapping[str, Any], new_id: Callable[[],
     if "id" not in document:
         document["id"] = new_id()
     return valid(lambda: Query.model_validate(document), given=document)
+
+
+def with_limit(query: Query, *, dry_run: bool = False) -> Query:
+    """The query with the limit of its price that interactive clients set; of a dry run 0.
+
+    Without an ``alpha`` an answer is charged as its stream's plan says, and needs no limit.
+    """
+    if dry_run:
+        return query.model_copy(update={"max_price": 0.0})
+    if query.alpha is None or query.max_price is not None:
+        return query
+    return query.model_copy(update={"max_price": DEFAULT_MAX_PRICE})
 
 
 def as_source(source: Source | Mapping[str, Any]) -> Source:

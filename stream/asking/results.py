@@ -15,6 +15,7 @@ from stream.asking.labels import Group, groups_of
 from stream.asking.outside import outside
 from stream.errors import Exhausted, Halted, Rejected
 from stream.processors.exhaustion import says_exhausted
+from stream.processors.rejections import PRICE
 
 
 class Result(Framed, Answer):
@@ -73,6 +74,11 @@ class Result(Framed, Answer):
         if self.outcome == "halted":
             raise Exhausted(self) if says_exhausted(self.reason) else Halted(self)
         return self
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether the question was refused for its price alone, as in a dry run; ``price`` is what its answer may cost."""
+        return self.outcome == "rejected" and (self.reason or "").startswith(f"{PRICE}:")
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each number (or the one outcome): its group's attributes or its ``position``, and its error bar.

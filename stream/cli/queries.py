@@ -35,11 +35,22 @@ class ExitStatus(IntEnum):
     NO_ANSWER = 6
 
 
+MaxPrice = Annotated[
+    str | None,
+    typer.Option(
+        help="The most ε that an answer may cost, as 0.1, or a part of the stream's grant, as 10% (with --alpha 10% if omitted). "
+        "A question that may cost more is rejected, for nothing."
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the most ε that the answer may cost, and charge nothing.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one answer a line.")]
 
 _OPTIONS: Final = {
     "stream": "STREAM",
     "group_by": "--group-by",
+    "max_price": "--max-price",
     **{
         name: f"--{name}"
         for name in ("value", "where", "sum", "mean", "fraction", "category", "threshold", "alpha")
@@ -85,10 +96,14 @@ def ask(
         float | None,
         typer.Option(help="The error that the answer must keep to, for the least charge (laplace and pmw)."),
     ] = None,
+    max_price: MaxPrice = None,
+    dry_run: DryRun = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.", callback=seconds)] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Ask one query and wait for its answer.
+
+    A question with --alpha is rejected if it may cost more than --max-price, a tenth of the stream's grant unless given.
 
     Exit status: 0 answered; 3 rejected; 4 halted; 5 halted since the stream's grant is used up (exhausted); 6 no answer
     in time, though one may still come; 1 any other failure; 2 wrong usage.
@@ -102,6 +117,7 @@ def ask(
         "category": category,
         "threshold": threshold,
         "alpha": alpha,
+        "max_price": limit_of(max_price),
     }
     fields = {name: one for name, one in given.items() if one is not None}
     fields |= {"fraction": True} if fraction else {}
@@ -122,11 +138,14 @@ def ask(
         named = describe(error, lambda name: _OPTIONS.get(name, name) if name in fields else name, asked)
         raise CommandError(named) from None
     try:
-        answer = asyncio.run(_ask(query, timeout))
+        answer = asyncio.run(_ask(query, timeout, dry_run=dry_run))
     except Timeout as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(ExitStatus.NO_ANSWER) from None
     warn(answer.warnings)
+    if dry_run and answer.is_priced:
+        _show_price(answer, as_json=as_json)
+        return
     if answer.outcome == "rejected":
         warn(_perhaps_several(group_by or ()))
     _show(answer, as_json=as_json)
@@ -153,6 +172,25 @@ def warn(warnings: Iterable[str]) -> None:
     """Say on standard error what stands out in a question."""
     for warning in warnings:
         typer.echo(f"warning: {visible(warning)}", err=True)
+
+
+def limit_of(given: str | None) -> float | str | None:
+    """A ``max_price`` as an option gives it: an ε, or a percentage."""
+    if given is None or given.endswith("%"):
+        return given
+    try:
+        return float(given)
+    except ValueError:
+        return given
+
+
+def _show_price(answer: Answer, *, as_json: bool) -> None:
+    if as_json:
+        show_json({"stream": answer.stream, "id": answer.id, "price": answer.price, "reason": answer.reason})
+    elif answer.price is None:
+        say(f"{answer.stream}: {answer.reason}")
+    else:
+        say(f"{answer.stream}: the answer costs at most ε {answer.price:.4g}; nothing was charged")
 
 
 def _show(answer: Answer, *, as_json: bool) -> None:
@@ -192,9 +230,9 @@ def answers(
     asyncio.run(_follow(from_beginning=from_beginning, limit=limit, stream=stream, as_json=as_json))
 
 
-async def _ask(query: Query, timeout: float) -> Result:  # noqa: ASYNC109
+async def _ask(query: Query, timeout: float, *, dry_run: bool) -> Result:  # noqa: ASYNC109
     async with AsyncClient() as client:
-        return await client.ask(query, timeout=timeout, outcomes=True)
+        return await client.ask(query, timeout=timeout, outcomes=True, dry_run=dry_run)
 
 
 async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_json: bool) -> None:

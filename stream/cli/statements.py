@@ -9,7 +9,7 @@ import typer
 
 from stream.asking.questions import ANSWER_TIMEOUT
 from stream.cli.output import say, show_json, show_table, visible
-from stream.cli.queries import ExitStatus, exit_status, seconds, warn
+from stream.cli.queries import DryRun, ExitStatus, MaxPrice, exit_status, limit_of, seconds, warn
 from stream.client import AsyncClient
 from stream.errors import Timeout, Unknown
 from stream.figures import bound, estimate
@@ -23,6 +23,8 @@ def sql(
     timeout: Annotated[
         float, typer.Option(help="Seconds to wait for each answer.", callback=seconds)
     ] = ANSWER_TIMEOUT,
+    max_price: MaxPrice = None,
+    dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Ask what a SELECT asks, each number with its ±, and say what it cost.
@@ -31,24 +33,31 @@ def sql(
     where the statement asks what cannot be asked, or of what is not there.
     """
     try:
-        table = asyncio.run(_ask(statement, timeout))
+        table = asyncio.run(_ask(statement, timeout, 0.0 if dry_run else limit_of(max_price)))
     except (StatementError, Unknown, Timeout) as error:
         typer.echo(f"error: {visible(str(error))}", err=True)
         wrong = not isinstance(error, Timeout)
         raise typer.Exit(ExitStatus.REJECTED if wrong else ExitStatus.NO_ANSWER) from None
     warn(table.warnings)
+    failed = next((one for one in table.results if exit_status(one) and not (dry_run and one.is_priced)), None)
+    if dry_run and failed is None:
+        if as_json:
+            show_json({"stream": table.stream, "price": table.price, "questions": len(table.results)})
+        else:
+            say(f"{table.stream}: the answers cost at most ε {table.price:.4g} together; nothing was charged")
+        return
     if as_json:
         show_json({"stream": table.stream, "epsilon": table.epsilon, "rows": table.rows()})
     else:
         _show(table)
-    if failed := next((one for one in table.results if exit_status(one)), None):
+    if failed is not None:
         say(f"{failed.outcome}: {failed.reason}")
         raise typer.Exit(exit_status(failed))
 
 
-async def _ask(statement: str, timeout: float) -> Table:  # noqa: ASYNC109
+async def _ask(statement: str, timeout: float, max_price: float | str | None) -> Table:  # noqa: ASYNC109
     async with AsyncClient() as client:
-        return await client.sql(statement, timeout=timeout, outcomes=True)
+        return await client.sql(statement, timeout=timeout, outcomes=True, max_price=max_price)
 
 
 def _show(table: Table) -> None:

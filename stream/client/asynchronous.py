@@ -33,6 +33,7 @@ from stream.asking.questions import (
     as_query,
     as_source,
     made_settings,
+    with_limit,
 )
 from stream.asking.watching import Watch
 from stream.client.asking import Asked
@@ -164,6 +165,7 @@ class AsyncClient(PublishCalls, BudgetCalls):
         *,
         timeout: float | None = ANSWER_TIMEOUT,  # noqa: ASYNC109
         outcomes: bool = False,
+        dry_run: bool = False,
         headers: Headers = (),
         **fields: Any,
     ) -> Result:
@@ -172,17 +174,23 @@ class AsyncClient(PublishCalls, BudgetCalls):
         With ``outcomes`` a question that is rejected or halted is a result like others. An ``id`` is made up where none is
         given. No ``timeout`` waits for ever.
 
+        One with an ``alpha`` has a ``max_price``, of a tenth of its stream's grant (``"10%"``) unless it says another: if its answer
+        may cost more it is rejected, for nothing.
+
+        With ``dry_run`` the question is only priced: the result has the most ε that its answer may cost as ``price``. An answer that
+        costs nothing is given.
+
         Raises:
             Rejected: the question is wrong, or its stream is not open.
             Halted: the stream is halted, closed, or (Exhausted) its grant is used up.
             Timeout: no answer came in time.
         """
-        pending = await self._publish(question, fields, timeout, headers)
+        pending = await self._publish(question, fields, timeout, headers, dry_run=dry_run)
         try:
             result = await Listener.answer(pending)
         finally:
             pending.value.cancel()
-        return result if outcomes else result.checked()
+        return result if outcomes or (dry_run and result.is_priced) else result.checked()
 
     def ask_many(
         self, questions: Iterable[Question] | AsyncIterable[Question], *, timeout: float | None = ANSWER_TIMEOUT
@@ -204,11 +212,13 @@ class AsyncClient(PublishCalls, BudgetCalls):
         *,
         timeout: float | None = ANSWER_TIMEOUT,  # noqa: ASYNC109
         outcomes: bool = False,
+        max_price: float | str | None = None,
     ) -> Table:
         """Ask what a SELECT asks: ``sql("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")``.
 
         FROM names a stream, or a source with one open stream of pmw or laplace. With ``outcomes`` numbers that were rejected
-        or halted are null in the table.
+        or halted are null in the table. With ``max_price`` each question that may cost more is rejected, for nothing; with 0 the
+        table has the price of all together, as ``price``.
 
         Raises:
             Invalid: the statement asks what cannot be asked; the message says what can.
@@ -221,9 +231,9 @@ class AsyncClient(PublishCalls, BudgetCalls):
         self._connection.require_open()
         with translated():
             ledger = await read_ledger(self._connection)
-        asking = sql.Asking.of(read, ledger.sources.values(), list(ledger.grants.values()), new_id())
+        asking = sql.Asking.of(read, ledger.sources.values(), list(ledger.grants.values()), new_id(), max_price)
         results = await self.ask_many(asking.queries, timeout=timeout)
-        return asking.table(results if outcomes else results.checked())
+        return asking.table(results if outcomes or max_price == 0 else results.checked())
 
     async def answers(self, *, from_beginning: bool = False) -> AsyncGenerator[Result, None]:
         """Committed answers of all streams, as they come; without end."""
@@ -305,8 +315,10 @@ class AsyncClient(PublishCalls, BudgetCalls):
         fields: Mapping[str, Any],
         timeout: float | None,  # noqa: ASYNC109
         headers: Headers,
+        *,
+        dry_run: bool = False,
     ) -> Pending:
-        query = as_query(question, fields, new_id)
+        query = with_limit(as_query(question, fields, new_id), dry_run=dry_run)
         self._connection.require_open()
         with translated():
             await self._listener.start()

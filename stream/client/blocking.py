@@ -139,14 +139,17 @@ class Client:
         *,
         timeout: float | None = ANSWER_TIMEOUT,
         outcomes: bool = False,
+        dry_run: bool = False,
         headers: Headers = (),
         **fields: Any,
     ) -> Result:
         """Ask one question and wait for its answer: ``ask("ward-7", value=250)``, or a whole query.
 
         Raises Rejected, Halted, Exhausted or Timeout; with ``outcomes`` what is rejected or halted is a result like others.
+        With ``dry_run`` the result has the most ε that the answer may cost as ``price``.
         """
-        return self._do(AsyncClient.ask, question, timeout=timeout, outcomes=outcomes, headers=headers, **fields)
+        given: dict[str, Any] = {"timeout": timeout, "outcomes": outcomes, "dry_run": dry_run, "headers": headers}
+        return self._do(AsyncClient.ask, question, **given, **fields)
 
     def ask_many(self, questions: Iterable[Question], *, timeout: float | None = ANSWER_TIMEOUT) -> Results:
         """Ask many questions at once and give their results in the same order; rejected and halted ones among them.
@@ -155,12 +158,19 @@ class Client:
         """
         return self._do(_all_of, questions, timeout)
 
-    def sql(self, statement: str, *, timeout: float | None = ANSWER_TIMEOUT, outcomes: bool = False) -> Table:
+    def sql(
+        self,
+        statement: str,
+        *,
+        timeout: float | None = ANSWER_TIMEOUT,
+        outcomes: bool = False,
+        max_price: float | str | None = None,
+    ) -> Table:
         """Ask what a SELECT asks: ``sql("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")``.
 
         FROM names a stream, or a source with one open stream of pmw or laplace. Invalid says what can be asked instead.
         """
-        return self._do(AsyncClient.sql, statement, timeout=timeout, outcomes=outcomes)
+        return self._do(AsyncClient.sql, statement, timeout=timeout, outcomes=outcomes, max_price=max_price)
 
     def publish(
         self,

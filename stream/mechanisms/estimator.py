@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -60,7 +60,7 @@ class Step:
     is measured by itself, with the ``marginal`` or without, and they are its share of ε too.
     """
 
-    kind: Literal["settled", "below", "above", "unpromised", "priced", "refused"]
+    kind: Literal["settled", "below", "above", "unpromised", "priced", "refused", "limited"]
     numbers: Numbers
     reach: tuple[float, ...] | None
     numbered: bool = False
@@ -128,23 +128,35 @@ class Estimator:
             self._cutoff, self._looks = cutoff, {}
 
     def answer(
-        self, questions: Sequence[Question], *, beyond: bool, wanted: Mapping[int, Fraction] | None = None
+        self,
+        questions: Sequence[Question],
+        *,
+        beyond: bool,
+        wanted: Mapping[int, Fraction] | None = None,
+        limits: Mapping[int, int] | None = None,
     ) -> list[Step]:
         """Answer questions in order until nothing is left to pay with; with ``beyond`` those after it too, without a promise.
 
-        ``wanted`` has the errors that questions must keep to, by their places and in the unit that they ask for. ⊤ iff the
+        ``wanted`` has the errors that questions must keep to, by their places and in the unit that they ask for, and ``limits`` the
+        most parts that they may be charged: one that may be charged more is ``limited``, before anything private is looked at. ⊤ iff the
         error + ν ≥ threshold + ρ, all in whole steps. What was decided before the first ⊤ of a block stands; only what
         follows is evaluated again. Blocks grow while no ⊤ comes.
         """
-        alone = sorted(wanted or ())
+        wanted, limits = wanted or {}, limits or {}
+        alone = sorted({*wanted, *limits})
         steps: list[Step] = []
         size = _FIRST_BLOCK
         while len(steps) < len(questions) and (self.left > 0 or beyond):
             start = len(steps)
-            if wanted and start in wanted:
+            if start in limits:
+                parts, tested = self._most_charged(questions[start], wanted.get(start))
+                if parts > limits[start]:
+                    steps.append(Step("limited", (), None, parts=parts, marginal=tested))
+                    continue
+            if start in wanted:
                 steps.append(self._alone(questions[start], wanted[start]))
                 continue
-            place = bisect_left(alone, start)
+            place = bisect_right(alone, start)
             block = questions[start : min(start + size, *alone[place : place + 1], len(questions))]
             looks = self._look(block)
             over = self._first_above(block, looks) if self.left >= PARTS else len(block)
@@ -207,6 +219,20 @@ class Estimator:
         """Whether an answer of the test keeps to ``alpha``, and what its ⊤ would tell as well."""
         rows = alpha * question.unit / question.width
         return rows >= max(self._promise, self._on_top(question)[1])
+
+    def _most_charged(self, question: Question, alpha: Fraction | None) -> tuple[int, bool]:
+        """The most parts that a question may be charged, and whether a test decides if it is charged."""
+        if alpha is None:
+            compared = self._look([question])[0].compared
+            return (PARTS, True) if compared else (0, False)
+        reach, index, _ = self._nearest(question)
+        if index is not None and reach <= alpha * question.unit:
+            return 0, False
+        if self.left >= PARTS and self.is_tested(question, alpha):
+            return PARTS, True
+        if not takes_alpha(self._calibration):
+            return 0, False
+        return own_price(self._calibration, question, alpha)[0].parts, False
 
     def _look(self, questions: Sequence[Question]) -> list[_Look]:
         """What the measurements say of questions; known questions cost a look-up."""

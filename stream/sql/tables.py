@@ -14,6 +14,7 @@ from stream.accounting.counted import rows_counted
 from stream.asking import Results, shown
 from stream.asking.costs import cost_of
 from stream.asking.frames import Framed
+from stream.asking.questions import valid
 from stream.asking.shown import ERROR
 from stream.sql.aggregates import Measured
 from stream.sql.questions import Plan, plan
@@ -56,6 +57,11 @@ class Table(Framed, Sequence[dict[str, Any]]):
         """
         return (*self.results.warnings, *([self.counted] if self.counted else []))
 
+    @property
+    def price(self) -> float:
+        """The most ε that the questions may cost that were refused for their price: of all of them in a dry run."""
+        return sum(one.price or 0.0 for one in self.results if one.is_priced)
+
     def __repr__(self) -> str:
         return " ".join(
             [f"<{len(self)} rows from '{self.stream}', {cost_line(self)}>", *shown.told(self.warnings)]
@@ -82,9 +88,16 @@ class Asking:
 
     @classmethod
     def of(
-        cls, statement: Statement, sources: Iterable[SourceRecord], grants: Sequence[GrantRecord], new_id: str
+        cls,
+        statement: Statement,
+        sources: Iterable[SourceRecord],
+        grants: Sequence[GrantRecord],
+        new_id: str,
+        max_price: float | str | None = None,
     ) -> Asking:
         """The questions for the stream that the statement is for; ``new_id`` is what begins their ids.
+
+        Each has the ``max_price``, if one is given.
 
         Raises:
             Unknown: there is no such stream.
@@ -93,9 +106,12 @@ class Asking:
         aim = target(statement.table, sources, grants)
         made = plan(statement, aim.source, aim.grant)
         stream = aim.grant.spec.stream
-        queries = tuple(
-            Query.model_validate({"stream": stream, "id": f"{new_id}-{number}", **question.query})
-            for number, question in enumerate(made.questions)
+        limit = {} if max_price is None else {"max_price": max_price}
+        queries = valid(
+            lambda: tuple(
+                Query.model_validate({"stream": stream, "id": f"{new_id}-{number}", **limit, **question.query})
+                for number, question in enumerate(made.questions)
+            )
         )
         return cls(statement, made, aim, queries)
 

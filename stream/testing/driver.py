@@ -11,7 +11,7 @@ from schemas.wire import Codec
 from stream.asking import Question, Result, Results
 from stream.asking.live import LiveEvent, LiveRecord, LiveTopic, live_name, live_source, milliseconds_of
 from stream.asking.outside import needs_domain
-from stream.asking.questions import ANSWER_TIMEOUT, as_query
+from stream.asking.questions import ANSWER_TIMEOUT, as_query, with_limit
 from stream.errors import SottoError
 from stream.noise import NoiseKey
 from stream.processors.base import Headers
@@ -75,15 +75,19 @@ class Driver(Requesting, WatchCalls):
         *,
         timeout: float | None = ANSWER_TIMEOUT,  # noqa: ARG002
         outcomes: bool = False,
+        dry_run: bool = False,
         headers: Headers = (),
         **fields: Any,
     ) -> Result:
         """Ask one question: ``ask("ward-7", value=250)``, or a whole query.
 
         Raises Rejected, Halted or Exhausted; with ``outcomes`` what is rejected or halted is a result like others.
+        With ``dry_run`` the result has the most ε that the answer may cost as ``price``; no other question has a ``max_price``
+        unless it is given.
         """
-        [result] = self._ask([as_query(question, fields, self._new_id)], headers)
-        return result if outcomes else result.checked()
+        query = as_query(question, fields, self._new_id)
+        [result] = self._ask([with_limit(query, dry_run=True) if dry_run else query], headers)
+        return result if outcomes or (dry_run and result.is_priced) else result.checked()
 
     def ask_many(
         self,
@@ -107,13 +111,16 @@ class Driver(Requesting, WatchCalls):
         *,
         timeout: float | None = ANSWER_TIMEOUT,
         outcomes: bool = False,
+        max_price: float | str | None = None,
     ) -> Table:
         """Ask what a SELECT asks: ``sql("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")``."""
         from stream import sql  # noqa: PLC0415  (a parser that who asks otherwise does not wait for)
 
-        asking = sql.Asking.of(sql.read(statement), self.list_sources(), self.list_streams(), self._new_id())
+        asking = sql.Asking.of(
+            sql.read(statement), self.list_sources(), self.list_streams(), self._new_id(), max_price
+        )
         results = self.ask_many(asking.queries, timeout=timeout)
-        return asking.table(results if outcomes else results.checked())
+        return asking.table(results if outcomes or max_price == 0 else results.checked())
 
     @overload
     def publish(self, question: Question, /, *, headers: Headers = (), **fields: Any) -> None: ...

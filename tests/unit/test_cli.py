@@ -181,7 +181,7 @@ def test_a_question_that_is_wrong_is_told_by_its_options() -> None:
 def test_the_id_of_a_question_is_its_own(given: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Query] = []
 
-    async def note(query: Query, _: float) -> Result:
+    async def note(query: Query, _: float, **__: bool) -> Result:
         asked.append(query)
         raise Timeout("too late", [query])
 
@@ -197,7 +197,7 @@ def test_several_attributes_in_one_option_are_told_apart(monkeypatch: pytest.Mon
     """Only once they are refused: an attribute's name may hold a comma."""
     outcomes: list[Outcome] = ["rejected", "answer"]
 
-    async def reject(query: Query, _: float) -> Result:
+    async def reject(query: Query, _: float, **__: bool) -> Result:
         return Result(id=query.id, stream=query.stream, outcome=outcomes.pop(0), reason="malformed: group_by: …")
 
     monkeypatch.setattr(queries, "_ask", reject)
@@ -209,6 +209,31 @@ def test_several_attributes_in_one_option_are_told_apart(monkeypatch: pytest.Mon
         "--group-by sex --group-by 'hours per week'\n"
     ) in refused.stderr
     assert CliRunner().invoke(app, given).stderr == ""
+
+
+def test_ask_dry_run_prints_the_price_and_takes_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--dry-run`` prints the price with status 0; ``--max-price`` takes an ε and a percentage, and names itself if wrong."""
+    limits: list[float | str | None] = []
+
+    async def price(query: Query, _: float, *, dry_run: bool) -> Result:
+        limits.append(query.max_price)
+        told = Result(id=query.id, stream="s", outcome="rejected", price=0.62, reason="price: max_price: it costs")
+        return (
+            told
+            if dry_run or query.max_price == 0.5
+            else Result(id=query.id, stream="s", outcome="answer", estimate=3.0)
+        )
+
+    monkeypatch.setattr(queries, "_ask", price)
+    given = ["ask", "s", "--where", "x > 1", "--alpha", "5"]
+    dry = CliRunner().invoke(app, [*given, "--dry-run"])
+    assert (dry.exit_code, dry.stdout) == (0, "s: the answer costs at most ε 0.62; nothing was charged\n")
+    assert json.loads(CliRunner().invoke(app, [*given, "--dry-run", "--json"]).stdout)["price"] == 0.62
+    assert CliRunner().invoke(app, [*given, "--max-price", "10%"]).exit_code == 0
+    assert CliRunner().invoke(app, [*given, "--max-price", "0.5"]).exit_code == ExitStatus.REJECTED
+    assert limits == [None, None, "10%", 0.5]
+    wrong = CliRunner().invoke(app, [*given, "--max-price", "much"])
+    assert str(wrong.exception).startswith("--max-price: give an ε from 0 to 1000, as 0.1, or a part")
 
 
 @pytest.mark.parametrize("command", [("ask", "s"), ("sql", "SELECT COUNT(*) FROM s")])

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from schemas import Calibration, Integers, TableSource, form_of
 from stream.accounting import hiding
 from stream.accounting.costs import PARTS
-from stream.accounting.prices import epsilon_left, epsilon_of
+from stream.accounting.prices import epsilon_left, epsilon_of, has_gaussian_charges, parts_within, shown_price
 from stream.data import Predicate, Table, TableStore, rows_are_public
 from stream.data.errors import listed
 from stream.data.errors import shown as described
@@ -222,6 +222,12 @@ def form_for(query: Any, *allowed: str, takes_alpha: bool = False) -> str:
             "alpha: this stream takes none; ask one of laplace over a table, or of pmw that is planned neither for the worst "
             "case nor by the textbook, or remove it",
         )
+    if query.max_price is not None and not takes_alpha:
+        raise Rejection(
+            "malformed",
+            "max_price: all charged answers of this stream cost the same, which its plan says; remove it, or ask a stream that takes "
+            "an alpha",
+        )
     try:
         form = form_of(query)
     except ValueError as error:
@@ -257,6 +263,35 @@ def too_dear(calibration: Calibration, parts: int, left: int, *, alpha: bool) ->
     told = f"{'alpha' if alpha else 'query'}: it costs ε = {price:.6g}, and ε = {epsilon_left(calibration, left):.6g} is left"
     return Reply(
         charged=False, price=price, refusal=Rejection(PRICE, f"{told}; ask {remedy}, or open another stream")
+    )
+
+
+def most_parts(calibration: Calibration, query: Any) -> int | None:
+    """The most parts that a question lets its answer be charged, if it says so. That is public."""
+    limit = query.max_price
+    if limit is None:
+        return None
+    if limit and not isinstance(limit, str) and has_gaussian_charges(calibration):
+        raise Rejection("malformed", "max_price: Gaussian noise has no ε of its own; give a percentage, as '10%'")
+    return parts_within(calibration, limit)
+
+
+def above_limit(calibration: Calibration, parts: int, most: int, *, at_most: bool) -> Reply:
+    """The refusal of a question that may be charged more than it lets it be. All of that is public."""
+    price = shown_price(calibration, parts)
+    if price is None:
+        whole = calibration.cutoff * PARTS
+        told, limit = f"{100 * parts / whole:.6g}% of the grant", f"{100 * most / whole:.6g}%"
+    else:
+        told, limit = f"ε = {price:.6g}", f"{epsilon_left(calibration, most):.6g}"
+    verb = "may cost up to" if at_most else "costs"
+    return Reply(
+        charged=False,
+        price=price,
+        refusal=Rejection(
+            PRICE,
+            f"max_price: the answer {verb} {told}, and the limit is {limit}; ask with a larger alpha or a larger max_price",
+        ),
     )
 
 

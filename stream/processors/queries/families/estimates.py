@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from schemas import EstimateCalibration, Measurement, Pmw
 from stream.accounting.answers import ratio_interval
 from stream.accounting.estimates import rows_reach
-from stream.accounting.prices import epsilon_of
+from stream.accounting.prices import shown_price
 from stream.data.cache import BoundedCache, RecentCache
 from stream.mechanisms.estimate_questions import Groups, Mean, Question
 from stream.mechanisms.estimator import Estimator, Step
@@ -28,7 +28,9 @@ from stream.processors.queries.families.base import (
     Asked,
     Context,
     Reply,
+    above_limit,
     form_for,
+    most_parts,
     no_alpha_for,
     too_dear,
     too_wide,
@@ -60,6 +62,14 @@ _CHARGED: Final = ("above", "priced")
 Integers = npt.NDArray[np.int64]
 
 
+class _Wanted(NamedTuple):
+    """A question, the error that it must keep to, and the most parts that it may be charged, where it says so."""
+
+    read: Read
+    alpha: float | None
+    most: int | None
+
+
 @dataclass(slots=True)
 class _Run:
     """What a stream has come to."""
@@ -84,8 +94,8 @@ class EstimateFamily:
         )
         self._read: RecentCache[tuple[str, str, Any], Read] = RecentCache(READ_QUESTIONS)
 
-    def admit(self, slot: int, query: Any) -> tuple[Read, float | None]:
-        """Resolve a question, with the error that it must keep to; or raise Rejection."""
+    def admit(self, slot: int, query: Any) -> _Wanted:
+        """Resolve a question, with the error that it must keep to and its limit; or raise Rejection."""
         form = form_for(query, *_FORMS, takes_alpha=True)
         if query.alpha is not None and (
             form == "mean" or (form == "fraction" and self._calibration(slot).epsilon_rows > 0.0)
@@ -99,7 +109,7 @@ class EstimateFamily:
             self._read.put(key, known)
         if not known.hidden and self._may_be_told(slot, known, query.alpha):
             raise too_wide(form, "updates")
-        return known, query.alpha
+        return _Wanted(known, query.alpha, most_parts(self._calibration(slot), query))
 
     def answer(self, questions: Sequence[Asked]) -> list[Reply | None]:
         """Answer the questions of one stream in order."""
@@ -107,21 +117,25 @@ class EstimateFamily:
             return []
         slot = questions[0].slot
         current = self._run(slot)
-        asked: list[tuple[Read, float | None]] = [one.content for one in questions]
+        asked: list[_Wanted] = [one.content for one in questions]
         current.estimator.extend(int(self._streams.columns.cutoff[slot]))
         number, left = current.estimator.tops, current.estimator.left
         steps = current.estimator.answer(
-            [read.question for read, _ in asked],
+            [read.question for read, _, _ in asked],
             beyond=not self._streams.terms_at(slot).ends_at_cutoff,
             wanted={
                 place: _limit(current, read, alpha)
-                for place, (read, alpha) in enumerate(asked)
+                for place, (read, alpha, _) in enumerate(asked)
                 if alpha is not None
             },
+            limits={place: most for place, (_, _, most) in enumerate(asked) if most is not None},
         )
         replies: list[Reply | None] = [None] * len(questions)
         calibration = self._calibration(slot)
-        for place, ((read, alpha), step) in enumerate(zip(asked, steps, strict=False)):
+        for place, ((read, alpha, most), step) in enumerate(zip(asked, steps, strict=False)):
+            if step.kind == "limited":
+                replies[place] = above_limit(calibration, step.parts, most or 0, at_most=step.marginal)
+                continue
             if step.kind == "refused":
                 replies[place] = _refused(calibration, step, left, alpha)
                 continue
@@ -305,10 +319,7 @@ def _reply(
 def _priced(calibration: EstimateCalibration, reply: Reply, step: Step, alpha: float) -> Reply:
     """The reply to a question with a wanted error, with its price; the last digit of what it promises is rounded down."""
     told = alpha if reply.alpha is None else min(reply.alpha, alpha)
-    # Gaussian noise has no ε of its own.
-    known = not step.parts or calibration.noise == "laplace"
-    price = epsilon_of(calibration, step.parts) if known else None
-    return replace(reply, alpha=told, parts=step.parts, price=price)
+    return replace(reply, alpha=told, parts=step.parts, price=shown_price(calibration, step.parts))
 
 
 def _refused(calibration: EstimateCalibration, step: Step, left: int, alpha: float | None) -> Reply:

@@ -16,7 +16,7 @@ import numpy as np
 from schemas import MAX_CATEGORIES, AnswersCalibration, Integers, Laplace
 from stream.accounting.answers import alpha_for, answer_law, ratio_interval
 from stream.accounting.costs import PARTS
-from stream.accounting.prices import Price, answer_price, epsilon_of, takes_alpha
+from stream.accounting.prices import Price, answer_price, shown_price, takes_alpha
 from stream.data import count_sensitivity, groups_sensitivity, rows_are_public, total_sensitivity, within
 from stream.mechanisms.grid import shown
 from stream.noise import NoiseScaleError, Role, Sampler, event_words, sampler
@@ -25,7 +25,9 @@ from stream.processors.queries.families.base import (
     Context,
     Reply,
     Stateless,
+    above_limit,
     form_for,
+    most_parts,
     no_alpha_for,
     on_values,
     too_dear,
@@ -41,7 +43,7 @@ class _Question:
 
     Trusted values stand here as doubles until they are rounded to steps, by what is written in the event. What is
     published is the number, or its share of ``parts``, or the quotient of two numbers + ``centre``, within ``low`` and
-    ``high``. With ``alpha`` that is the error which it must keep to, and ``price`` what that costs.
+    ``high``. With ``alpha`` that is the error which it must keep to, and ``price`` what that costs; it is charged at most ``most`` parts.
     """
 
     numbers: tuple[int, ...]
@@ -54,6 +56,7 @@ class _Question:
     trusted: tuple[float, ...] = ()
     alpha: float | None = None
     price: Price | None = None
+    most: int | None = None
     moved: int = 1
 
 
@@ -74,7 +77,8 @@ class LaplaceFamily(Stateless):
                 self._laws(slot, question)
         except NoiseScaleError:
             raise too_wide("query", "answers") from None
-        return question
+        most = most_parts(self._calibration(slot), query)
+        return question if most is None else replace(question, most=most)
 
     def _question(self, slot: int, query: Any) -> _Question:
         if on_values(self._context.streams, slot):
@@ -109,7 +113,10 @@ class LaplaceFamily(Stateless):
         for number, one in enumerate(questions):
             rest = left[one.slot] if one.slot in left else self._context.streams.parts_left(one.slot)
             parts = PARTS if one.content.price is None else one.content.price.parts
-            if parts <= rest:
+            most = one.content.most
+            if rest and most is not None and parts > most:
+                replies[number] = above_limit(self._calibration(one.slot), parts, most, at_most=False)
+            elif parts <= rest:
                 rest -= parts
                 by_laws.setdefault(self._laws(one.slot, one.content), []).append(number)
             elif rest:
@@ -258,8 +265,7 @@ class LaplaceFamily(Stateless):
         if question.alpha is None:
             return Reply(charged=True, basis="noisy", alpha=alpha, **published)
         parts = PARTS if question.price is None else question.price.parts
-        # Gaussian noise has no ε of its own.
-        price = None if calibration.method == "gaussian" else epsilon_of(calibration, parts)
+        price = shown_price(calibration, parts)
         return Reply(charged=True, basis="noisy", alpha=alpha, parts=parts, price=price, **published)
 
     def _rounded(self, one: Asked) -> list[int]:

@@ -1,0 +1,167 @@
+"""Limits of a question's price: what is refused, with which price, and that nothing of it depends on data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from schemas import Answer, Query
+from sotto import Driver
+from stream.asking.questions import DEFAULT_MAX_PRICE, with_limit
+from stream.errors import Invalid, Rejected
+from tests.unit.processors.installation import KEY
+
+COUNT: dict[str, Any] = {"where": "age >= 3"}
+TIGHT: dict[str, Any] = {**COUNT, "alpha": 5.0}
+
+
+def installation(mechanism: dict[str, Any], *, rows: int = 1000, **spec: Any) -> Driver:
+    """Open the stream ``s`` over a table of so many rows."""
+    made = Driver(KEY, partitions=1)
+    attributes = {"age": {"kind": "integers", "minimum": 0, "maximum": 9}, "sex": ["F", "M"]}
+    source = {"kind": "table", "source": "people", "neighbors": "add-remove", "epsilon": 10.0, "delta": 1e-3}
+    table = pl.DataFrame({"age": [place % 10 for place in range(rows)], "sex": ["F"] * rows})
+    made.register({**source, "path": "people.csv", "attributes": attributes}, table)
+    made.open({"stream": "s", "source": "people", "mechanism": mechanism, "epsilon": 1.0, **spec})
+    return made
+
+
+def laplace(answers: int = 20, **more: Any) -> Driver:
+    return installation({"kind": "laplace", "answers": answers}, **more)
+
+
+def pmw(**more: Any) -> Driver:
+    return installation({"kind": "pmw", "attributes": ["age", "sex"], "warm_start": 0}, epsilon=8.0, **more)
+
+
+def ask(made: Driver, **question: Any) -> Answer:
+    return made.ask("s", outcomes=True, **question)
+
+
+@pytest.mark.parametrize("limit", ["10%", 0.1])
+def test_laplace_refuses_a_price_above_max_price_and_charges_nothing(limit: float | str) -> None:
+    """An alpha that costs ε 0.62 of a grant of 1 is rejected at a limit of 0.1, with price and limit, for nothing."""
+    made = laplace()
+    refused = ask(made, **TIGHT, max_price=limit)
+    assert refused.outcome == "rejected"
+    assert refused.price == pytest.approx(0.621, abs=1e-3)
+    assert refused.reason == (
+        f"price: max_price: the answer costs ε = {refused.price:.6g}, and the limit is 0.1; ask with a larger alpha or a "
+        "larger max_price"
+    )
+    assert (refused.index, refused.spent) == (None, None)
+    assert made.grant("people", "s").spent.epsilon == 0.0
+    assert made.records(made.topics.rejected) == []
+    cheap = ask(made, **COUNT, alpha=300.0, max_price=limit)
+    assert (cheap.outcome, cheap.index) == ("answer", 0)
+    paid = ask(made, **TIGHT, max_price="100%")
+    assert (paid.outcome, paid.price) == ("answer", refused.price)
+
+
+@pytest.mark.parametrize("make", [laplace, pmw])
+@pytest.mark.parametrize("question", [COUNT, TIGHT, {"group_by": ["sex"], "alpha": 2.0}, {"where": "sex = 'M'"}])
+def test_price_refusals_are_the_same_for_every_table(make: Any, question: dict[str, Any]) -> None:
+    """The refusal of a first question is decided without the rows: it is the same for 3 rows and for 1,000."""
+    told = [ask(make(rows=rows), **question, max_price=0) for rows in (3, 1000)]
+    assert [one.outcome for one in told] == ["rejected", "rejected"]
+    assert (told[0].reason, told[0].price) == (told[1].reason, told[1].price)
+
+
+@pytest.mark.parametrize("make", [laplace, pmw])
+def test_price_refusals_change_no_later_answer(make: Any) -> None:
+    """Questions that are refused for their price leave the numbers of all others as they are."""
+    questions = [{"where": f"age >= {age}"} for age in (2, 5, 7)] + [{"where": "sex = 'F'", "alpha": 200.0}]
+    plain, limited = make(), make()
+    # Both logs have the same records, so that noise that is bound to an offset is the same.
+    for made, limit in ((plain, None), (limited, 0)):
+        fields: dict[str, Any] = {} if limit is None else {"max_price": limit}
+        ask(made, **(TIGHT if limit is not None else {"where": "no such"}), **fields)
+    told = [[ask(made, id=str(place), **one) for place, one in enumerate(questions)] for made in (plain, limited)]
+    assert [one.model_dump() for one in told[0]] == [one.model_dump() for one in told[1]]
+
+
+def test_pmw_with_a_limit_answers_what_is_known_for_nothing() -> None:
+    """At a limit of 0 a question that was measured is answered, and one that a test may charge is refused."""
+    made = pmw()
+    tested = ask(made, where="age >= 2", max_price=0)
+    assert tested.outcome == "rejected"
+    assert "the answer may cost up to ε = " in (tested.reason or "")
+    measured = ask(made, where="age >= 2", alpha=20.0)
+    assert measured.price
+    known = ask(made, where="age >= 2", alpha=20.0, max_price=0)
+    assert (known.outcome, known.price) == ("answer", 0.0)
+
+
+def test_a_percentage_is_of_the_grant_at_opening() -> None:
+    """A limit of 10% of a grant of 1 stays ε 0.1 after an extension by 1."""
+    made = laplace()
+    made.extend("people", "s", 1.0)
+    assert "the limit is 0.1;" in (ask(made, **TIGHT, max_price="10%").reason or "")
+
+
+def test_gaussian_answers_take_a_percentage_and_no_epsilon() -> None:
+    """One of 100 answers with Gaussian noise is 1 % of the grant: 0.5% refuses it, 2% does not, and an ε is malformed."""
+    made = laplace(100, delta=1e-6)
+    assert made.grant("people", "s").calibration.method == "gaussian"
+    assert "the answer costs 1% of the grant, and the limit is 0.5%" in (
+        ask(made, **COUNT, max_price="0.5%").reason or ""
+    )
+    assert ask(made, **COUNT, max_price="2%").outcome == "answer"
+    assert (ask(made, **COUNT, max_price=0.1).reason or "").startswith("malformed: max_price: Gaussian noise")
+
+
+def test_a_dry_run_gives_the_price_and_raises_other_refusals() -> None:
+    """A dry run has the price that the answer is then charged; what is wrong with a question is raised as ever."""
+    made = laplace()
+    price = made.ask("s", dry_run=True, **TIGHT).price
+    assert made.grant("people", "s").spent.epsilon == 0.0
+    assert made.ask("s", **TIGHT).price == price
+    with pytest.raises(Rejected, match="predicate"):
+        made.ask("s", dry_run=True, where="nothing = 3")
+
+
+def test_a_statement_has_the_price_of_all_its_questions() -> None:
+    """A statement at a limit of 0 costs nothing and has the price that it is then charged."""
+    made = laplace()
+    asked = "SELECT COUNT(*), AVG(age) FROM s"
+    price = made.sql(asked, max_price=0).price
+    assert made.grant("people", "s").spent.epsilon == 0.0
+    assert made.sql(asked, max_price="10%").epsilon == pytest.approx(price) == pytest.approx(0.1)
+    with pytest.raises(Rejected, match="max_price: the answer costs"):
+        made.sql(asked, max_price=0.01)
+
+
+@pytest.mark.parametrize("limit", [-0.1, 1001.0, "ten", "101%", "-1%", "%", "1e1%", True])
+def test_a_max_price_that_is_none_is_refused_by_its_field(limit: Any) -> None:
+    """A limit is an ε from 0 to 1000 or a percentage; the refusal says so."""
+    with pytest.raises(Invalid, match="max_price: give an ε from 0 to 1000"):
+        laplace().ask("s", **COUNT, max_price=limit)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "question"),
+    [
+        ({"kind": "above_threshold", "threshold": 5.0, "cutoff": 1}, COUNT),
+        ({"kind": "histogram", "attributes": ["sex"]}, {"where": "sex = 'F'"}),
+        ({"kind": "noisy_max", "answers": 1}, {"candidates": [{"name": "F", "where": "sex = 'F'"}]}),
+    ],
+)
+def test_streams_of_one_price_refuse_max_price(mechanism: dict[str, Any], question: dict[str, Any]) -> None:
+    """A stream that takes no alpha takes no max_price either, and answers without one."""
+    made = installation(mechanism, epsilon=8.0)
+    assert (ask(made, **question, max_price=0.1).reason or "").startswith(
+        "malformed: max_price: all charged answers"
+    )
+    assert ask(made, **question).outcome != "rejected"
+
+
+def test_clients_limit_questions_with_an_alpha_to_a_tenth_of_the_grant() -> None:
+    """A client's question with an alpha has a limit of 10% unless it has one; others have none, and a dry run has 0."""
+    plain = Query(id="a", stream="s", where="TRUE")
+    tight = plain.model_copy(update={"alpha": 5.0})
+    assert with_limit(plain) == plain
+    assert with_limit(tight).max_price == DEFAULT_MAX_PRICE == "10%"
+    assert with_limit(tight.model_copy(update={"max_price": 0.5})).max_price == 0.5
+    assert with_limit(tight, dry_run=True).max_price == 0.0
