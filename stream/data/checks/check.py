@@ -83,6 +83,7 @@ def _columns(source: TableSource, file: TableScan, person: str | None) -> Column
     return Columns(
         found=tuple(file.types),
         missing=missing,
+        lacking={name: tuple(file.lacking[name]) for name in missing if name in file.lacking},
         unusable=unusable,
         undeclared=tuple(name for name in file.types if name not in source.attributes and name != person),
         repeated=file.repeated,

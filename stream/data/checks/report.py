@@ -57,6 +57,9 @@ class Columns:
     missing: tuple[str, ...]
     """Declared, and not there."""
 
+    lacking: dict[str, tuple[str, ...]]
+    """Of these, what some files of a folder have, and the files that do not."""
+
     unusable: dict[str, str]
     """Of a type that cannot be read as declared, and why."""
 

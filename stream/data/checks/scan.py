@@ -19,6 +19,9 @@ class TableScan:
     types: Mapping[str, pl.DataType]
     """The columns that all of its parts have, in order, by the types of the first; those of CSV are text."""
 
+    lacking: Mapping[str, Sequence[str]]
+    """Columns that some of its parts have, with the names of those that do not."""
+
     repeated: tuple[str, ...]
     """Names that several columns of one part have."""
 
@@ -32,8 +35,13 @@ class TableScan:
         types = {
             name: kind for name, kind in sheets[0].types.items() if all(name in sheet.types for sheet in sheets)
         }
+        lacking = {
+            name: [sheet.name for sheet in sheets if name not in sheet.types]
+            for name in dict.fromkeys(name for sheet in sheets for name in sheet.types)
+            if name not in types
+        }
         repeated = dict.fromkeys(name for sheet in sheets for name in sheet.repeated)
-        return cls(path, types, tuple(repeated), any(sheet.is_csv for sheet in sheets))
+        return cls(path, types, lacking, tuple(repeated), any(sheet.is_csv for sheet in sheets))
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         """The named columns, some rows at a time and in order, with ``SURPLUS`` beside them where they are lines of CSV.

@@ -15,7 +15,8 @@ from stream.data.csv_files import SEPARATORS
 from stream.data.errors import normal, shown
 
 _MOST_ALIKE: Final = 3
-_DECIMAL_COMMA: Final = re.compile(r"\s*[-+]?\d+,\d+\s*")
+_DECIMAL_COMMA: Final = re.compile(r"\s*[-+]?(\d+|\d{1,3}([. '’\u00a0\u202f]\d{3})+),\d+\s*")
+_THOUSANDS: Final = re.compile(r"\s*[-+]?[1-9]\d{0,2}((,\d{3})+|([ '’\u00a0\u202f]\d{3})+)(\.\d+)?\s*")
 _UNIT: Final = re.compile(r"\s*[-+]?\d+(\.\d+)?\s*[^\d\s.,eE+-]+\s*")
 _NOT_UTF8: Final = "\ufffd"
 
@@ -38,6 +39,10 @@ def about_columns(columns: Columns) -> Iterator[str]:
         return
     alike = {_folded(name): name for name in columns.undeclared}
     for name in columns.missing:
+        if (files := columns.lacking.get(name)) is not None:
+            more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
+            yield f"some files have column {shown(name)}, and {shown(files[0])}{more} do not; write it to each, empty if unknown"
+            continue
         found = alike.get(_folded(name))
         near = [found] if found is not None else get_close_matches(name, columns.undeclared, n=1)
         if near:
@@ -116,8 +121,11 @@ def _about_misfit(check: CellCheck, misfit: Misfit) -> Iterator[str]:
                 yield f"{name}: {shown(value)} is the declared {shown(declared)} but for {_apart(value, declared)}; write it so"
         if misfit.fate == "left out":
             yield f"{name}: declare 'other' to keep rows whose category is {misfit.what}"
-    elif any(_DECIMAL_COMMA.fullmatch(value) for value in values):
-        yield f"{name}: numbers have a decimal comma; write a decimal point"
+    elif any(_DECIMAL_COMMA.fullmatch(value) and not _THOUSANDS.fullmatch(value) for value in values):
+        yield f"{name}: numbers have a decimal comma; write a decimal point, and nothing between thousands"
+    elif found := next((value for value in values if _THOUSANDS.fullmatch(value)), None):
+        plain = re.sub(r"[^\d.+-]", "", found)
+        yield f"{name}: numbers have thousands separators; write {shown(found)} as {plain}"
     elif any(_UNIT.fullmatch(value) for value in values):
         yield f"{name}: numbers have a unit; write the number alone"
     elif misfit.what == "not whole":

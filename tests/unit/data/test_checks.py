@@ -153,6 +153,12 @@ def test_a_missing_column_is_named_with_those_found_and_the_others_are_checked(t
         ("3,F\n4,M\n", {"age": AGE, "sex": SEX}, "see that the first line"),
         ("age,age\n3,4\n", {"age": AGE}, "several columns are called 'age'"),
         ('age,rate\n1,"2,5"\n', {"rate": BMI}, "decimal comma"),
+        ('age,rate\n1,"1,007"\n', {"rate": BMI}, "numbers have thousands separators; write '1,007' as 1007"),
+        ('age,rate\n1,"-1,234,567.5"\n', {"rate": BMI}, "write '-1,234,567.5' as -1234567.5"),
+        ("age,rate\n1,12 345\n", {"rate": BMI}, "thousands separators; write '12 345' as 12345"),
+        ('age,rate\n1,"0,125"\n', {"rate": BMI}, "decimal comma"),
+        ('age,rate\n1,"1.234,5"\n', {"rate": BMI}, "decimal comma"),
+        ('age,rate\n1,"1,007"\n2,"2,5"\n', {"rate": BMI}, "decimal comma"),
         ("age,rate\n1,25 kg\n", {"rate": BMI}, "unit"),
         ("age,rate\n1.5,25\n", {"age": AGE}, "declare bins"),
         ("age,sex\n1, f\n", {"sex": SEX}, "' f' is the declared 'F' but for spaces or case"),
@@ -170,6 +176,16 @@ def test_a_missing_column_is_named_with_those_found_and_the_others_are_checked(t
 )
 def test_suggestions_say_what_to_do(tmp_path: Path, text: str, attributes: dict[str, Domain], said: str) -> None:
     report = checked(tmp_path, text, attributes)
+    assert any(said in line for line in report.suggestions), report.suggestions
+
+
+def test_check_names_the_files_of_a_folder_that_lack_a_column(tmp_path: Path) -> None:
+    """A declared column that some files of a folder lack is missing, and the check names the first of these files."""
+    for day, text in {"a": "age,sex\n1,F\n", "b": "sex\nF\n", "c": "sex\nM\n"}.items():
+        (tmp_path / f"{day}.csv").write_text(text)
+    report = check_table(source({"age": AGE, "sex": SEX}), f"{tmp_path}/")
+    assert (report.columns.missing, report.columns.lacking) == (("age",), {"age": ("b.csv", "c.csv")})
+    said = "some files have column 'age', and 'b.csv' and 1 more do not"
     assert any(said in line for line in report.suggestions), report.suggestions
 
 
