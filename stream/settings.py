@@ -110,6 +110,9 @@ class Settings(BaseSettings):
     table_reading_seconds: Annotated[float, Field(ge=1.0, le=3600.0)] = 120.0
     """Longest that reading one table may take."""
 
+    table_causes: bool = False
+    """Whether callers of services learn why a table is not read; else only the services' log has it. ``sotto up`` sets it."""
+
     metrics_port: Annotated[int, Field(ge=0, le=LAST_PORT)] = 0
     """Port of a service's figures and probes, /metrics, /readyz and /livez; 0 for none."""
 

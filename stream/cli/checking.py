@@ -56,10 +56,7 @@ def check(
         report = check_table(wanted, path, person)
     except UnreadableError as error:
         place = f"{path}, {error.where}," if error.where else path
-        raise CommandError(
-            f"table: {place} cannot be read: {error.cause}; give a well-formed .csv, .csv.gz or .parquet file, a folder of them "
-            "with '/' at its end, or an address"
-        ) from None
+        raise CommandError(f"table: {place} cannot be read: {error.problem}") from None
     if as_json:
         show_json(report.to_json())
     else:

@@ -52,7 +52,7 @@ def public_data(
     try:
         return read_columns(str(path), columns_of(source)), f"{table}, taken for public{nobody}"
     except UnreadableError as error:
-        raise SimulationError(f"--table: {table} cannot be read: {error.cause}; give a well-formed file") from None
+        raise SimulationError(f"--table: {table} cannot be read: {error.problem}") from None
 
 
 class RegisteredSources:

@@ -68,7 +68,7 @@ def up(
             raise CommandError("the broker ended right after its start; see its log in " + str(broker.log))
         holder.tell(running.bootstrap)
         roots = Settings().table_roots or os.pathsep.join([str(Path.cwd()), str(adult.PATH.parent)])
-        settings = Settings.of_local_broker(running.bootstrap, table_roots=roots)
+        settings = Settings.of_local_broker(running.bootstrap, table_roots=roots, table_causes=True)
         asyncio.run(create_topics(settings))
         roles: list[tuple[RoleName, int]] = [
             ("budget", 0),

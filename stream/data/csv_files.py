@@ -148,7 +148,7 @@ class _CsvText:
             quotes = _places(text, _QUOTE)
             self._check(text, quotes)
             if len(quotes) % 2:
-                raise self._malformed(text, int(quotes[-1]), "a quote that is not closed")
+                raise self._malformed(text, int(quotes[-1]))
             yield text
 
     def _read_names(self) -> list[str]:
@@ -186,7 +186,7 @@ class _CsvText:
         if any(b"\r" in part for part in line.split(b'"')[::2]):
             raise UnreadableError("its lines end in CR alone; end them with LF or CR LF")
         if line.count(b'"') % 2:
-            raise self._malformed(header, header.rindex(b'"'), "a quote that is not closed")
+            raise self._malformed(header, header.rindex(b'"'))
         self._line += header.count(b"\n")
         try:
             [names] = csv.reader(io.StringIO(self._header, newline=""), strict=True)
@@ -208,17 +208,15 @@ class _CsvText:
         closes &= (signs[behind] != _CR) | (further == behind) | (signs[further] == _LF)
         astray = [*opening[~opens][:1].tolist(), *closing[~closes][:1].tolist()]
         if astray:
-            raise self._malformed(
-                text, min(astray), "a quote in a cell that is not quoted, or behind a closing quote"
-            )
+            raise self._malformed(text, min(astray))
 
-    def _malformed(self, text: bytes, place: int, problem: str) -> UnreadableError:
+    def _malformed(self, text: bytes, place: int) -> UnreadableError:
         for sign, named in SEPARATORS.items():
             if sign in self._header and "," not in self._header:
                 return UnreadableError(f"its columns seem to be separated by {named}; write it with commas")
         line = self._line + text.count(b"\n", 0, place)
         return UnreadableError(
-            f"{problem}; put cells with quotes, commas or newlines in quotes, and double their own quotes",
+            "a stray quote; put cells with quotes, commas or newlines in quotes, and double their own quotes",
             where=f"line {line:,}",
         )
 

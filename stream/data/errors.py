@@ -58,28 +58,57 @@ class DataError(ValueError):
         super().__init__(one_line(message))
 
 
+_HIDDEN: Final = (
+    "path: no table can be read there; give a well-formed .csv, .csv.gz or .parquet file, a folder of them with '/' at "
+    "its end, or an address, that lies in the deployment's table roots, that its services may read, and that is within "
+    "their limits (their log says more)"
+)
+OUTSIDE: Final = "outside SOTTO_TABLE_ROOTS"
+
+
 class UnreadableError(DataError):
     """There is no table to be read at a source's path.
 
-    The message is one and the same whatever the ``cause``: whoever may register a source must not learn from it which
-    files a service can see. The cause, in public words, is for the service's own log. ``lasting`` says whether it is the table's.
-    ``where`` names the place in the file: it is private, for the table's owner alone, and leaves no process.
+    The message names the ``cause``, in public words, and the ``file`` of a folder. With ``hidden`` it is one and the same whatever
+    the cause: whoever may register a source with a service must not learn from it which files that service can see, and the
+    cause is for the service's own log. ``lasting`` says whether the cause is the table's. ``where`` names the place in the file:
+    it is private, for the table's owner alone, and leaves no process.
     """
 
-    def __init__(self, cause: str, *, lasting: bool = True, where: str = "") -> None:
-        super().__init__(
-            "path: no table can be read there; give a well-formed .csv, .csv.gz or .parquet file, a folder of them with '/' at "
-            "its end, or an address, that lies in the deployment's table roots, that its services may read, and that is within "
-            "their limits (their log says more)"
-        )
+    def __init__(
+        self, cause: str, *, lasting: bool = True, where: str = "", file: str = "", hidden: bool = False
+    ) -> None:
         self.cause = cause
         self.lasting = lasting
         self.where = where
+        self.file = file
+        super().__init__(_HIDDEN if hidden else f"path: no table can be read there: {self.problem}")
+
+    @property
+    def problem(self) -> str:
+        """The file, the cause and its remedy."""
+        begin = f"{shown(self.file)}: " if self.file else ""
+        return f"{begin}{self.cause}" if ";" in self.cause else f"{begin}{self.cause}; {self._remedy()}"
+
+    def in_file(self, file: str) -> UnreadableError:
+        """The same error of a file of a folder; of the file that was named before, if any."""
+        return UnreadableError(self.cause, lasting=self.lasting, where=self.where, file=self.file or file)
+
+    def for_callers(self, *, hidden: bool) -> UnreadableError:
+        """The same error as callers of a service get it, without the cause if it is ``hidden``."""
+        return UnreadableError(self.cause, lasting=self.lasting, file=self.file, hidden=hidden)
+
+    def _remedy(self) -> str:
+        if self.cause == OUTSIDE:
+            return "move it below one of these folders or addresses, or have whoever runs the services add its own"
+        if "SOTTO_" in self.cause:
+            return "make the table smaller, or raise that limit"
+        return "give a well-formed .csv, .csv.gz or .parquet file, a folder of them with '/' at its end, or an address"
 
 
 COLUMN_ERRORS: Final = {
-    "missing": "the table has no column {column}; add it or leave the attribute out",
-    "no person": "person: the table has no column {column}; add it, or name the column that says whose each row is",
+    "missing": "{table} has no column {column}; add it or leave the attribute out",
+    "no person": "person: {table} has no column {column}; add it, or name the column that says whose each row is",
     "no text": "column {column} has type {kind}, not text, whole or floating numbers, or booleans; write it as text",
     "no numbers": "column {column} has type {kind}, not numbers, text or booleans; write it as numbers",
 }
@@ -90,12 +119,18 @@ class ColumnError(DataError):
     """A declared column is missing, or of a type that it is not read from.
 
     ``told`` is what is wrong, a key of ``COLUMN_ERRORS``, the column, and the name of its type: three words
-    from which the error can be made again, and each of which can be looked up.
+    from which the error can be made again, and each of which can be looked up. ``file`` is that of a folder.
     """
 
-    def __init__(self, wrong: str, column: str, kind: str = "") -> None:
-        super().__init__(COLUMN_ERRORS[wrong].format(column=shown(column), kind=kind))
+    def __init__(self, wrong: str, column: str, kind: str = "", file: str = "") -> None:
+        table = f"file {shown(file)}" if file else "the table"
+        super().__init__(COLUMN_ERRORS[wrong].format(column=shown(column), kind=kind, table=table))
         self.told = (wrong, column, kind)
+        self.file = file
+
+    def in_file(self, file: str) -> ColumnError:
+        """The same error of a file of a folder."""
+        return ColumnError(*self.told, file)
 
 
 class PredicateError(DataError):

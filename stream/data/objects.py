@@ -90,7 +90,7 @@ class _ObjectStream:
 
 def _part(bucket: str, found: dict[str, Any], names: Names) -> Part:
     stamp = (found["ETag"], found["LastModified"].isoformat(), found["Size"])
-    return Part(f"s3://{bucket}/{found['Key']}", found["Size"], stamp, cells_of(names))
+    return Part(f"s3://{bucket}/{found['Key']}", found["Size"], stamp, cells_of(names), name="/".join(names))
 
 
 def _listed(bucket: str, prefix: str, *, exact: bool = False) -> list[dict[str, Any]]:

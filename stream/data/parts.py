@@ -64,6 +64,9 @@ class Part:
     kept: bytes | None = None
     """A byte for each row, 0 where a log says that it is deleted; None if none is."""
 
+    name: str = ""
+    """Its path below the folder of the table's path; empty if the path is a single file's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -211,7 +214,7 @@ def _local_part(path: Path, names: Names = ()) -> Part:
     status = resolved.stat()
     if not S_ISREG(status.st_mode):
         raise UnreadableError("no regular file")
-    return Part(str(resolved), status.st_size, _stamp(status), cells_of(names))
+    return Part(str(resolved), status.st_size, _stamp(status), cells_of(names), name="/".join(names))
 
 
 def _stamp(status: stat_result) -> tuple[int, ...]:

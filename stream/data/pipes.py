@@ -100,19 +100,20 @@ def receive_header(stream: TimedPipe, source: TableSource) -> dict[str, Any]:
     """The next header; UnreadableError or ColumnError if it is a refusal, EOFError or the like if it is none.
 
     A refusal may be published, so nothing of it is believed but which of the known ones it is, and about which of the
-    source's columns. A cause is a line of the service's own log.
+    source's columns. A cause and a file's name are for the service's own log, or for callers who may know them.
     """
     length = int.from_bytes(_exactly(stream, 4), "little")
     if length > _HEADER_BYTES:
         raise EOFError
     answer = json.loads(_exactly(stream, length).tobytes())
+    file = one_line(str(answer.get("file", "")))
     if "unreadable" in answer:
-        raise UnreadableError(one_line(str(answer["unreadable"])))
+        raise UnreadableError(one_line(str(answer["unreadable"])), file=file)
     if "refused" in answer:
         wrong, column, kind = answer["refused"]
         if wrong not in COLUMN_ERRORS or column not in columns_of(source) or kind not in _kinds():
             raise EOFError
-        raise ColumnError(wrong, column, kind)
+        raise ColumnError(wrong, column, kind, file)
     return dict(answer)
 
 

@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 from schemas import Address
 from stream.data.delta import newest_local_parts
-from stream.data.errors import DataError, UnreadableError
+from stream.data.errors import ColumnError, DataError, UnreadableError
 from stream.data.frames import require
 from stream.data.parts import CHANGED, Part, has_changed, local_delta, local_parts, require_size
 from stream.data.sheets import FileSheet, Sheet
@@ -59,7 +59,10 @@ def read_columns(path: str, names: Sequence[str]) -> pl.DataFrame:
     """The named columns of a whole table at once; DataError if it lacks one, UnreadableError if it is not there."""
     batches: list[pl.DataFrame] = []
     for sheet in sheets_of(path):
-        require(names, sheet.types)
+        try:
+            require(names, sheet.types)
+        except ColumnError as error:
+            raise error.in_file(sheet.name) from None
         batches.extend(sheet.batches(names))
     return pl.concat(batches)
 

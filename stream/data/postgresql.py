@@ -42,12 +42,8 @@ class PostgresqlSheet:
     types: Mapping[str, pl.DataType]
     connection: Any
     is_csv: bool = False
+    name: str = ""
     repeated: Sequence[str] = ()
-
-    @property
-    def location(self) -> str:
-        """The table's address."""
-        return str(self.address)
 
     def said_rows(self) -> int | None:
         """Nothing: counting takes as long as reading."""

@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Final, TypeVar
 
 from schemas import Address, TableSource
-from stream.data.errors import DataError, UnreadableError
+from stream.data.errors import OUTSIDE, ColumnError, DataError, UnreadableError
 from stream.data.parts import Part, local_delta, local_folder, local_parts, local_scope, require_size
 from stream.data.pipes import TimedPipe, receive_header, receive_rows
 from stream.data.places import Stamp, stamp_of_parts
@@ -60,16 +60,22 @@ class ReadingLimits:
     seconds: float
     """Longest that reading one table may take."""
 
+    names_causes: bool = False
+    """Whether callers learn why a table is not read, and not the service's log alone."""
+
     @classmethod
-    def parse(cls, roots: str, *, table_bytes: int, reading_bytes: int, seconds: float) -> ReadingLimits:
+    def parse(
+        cls, roots: str, *, table_bytes: int, reading_bytes: int, seconds: float, names_causes: bool = False
+    ) -> ReadingLimits:
         """Take roots as one text (``parse_roots``)."""
-        return cls(parse_roots(roots), table_bytes, reading_bytes, seconds)
+        return cls(parse_roots(roots), table_bytes, reading_bytes, seconds, names_causes)
 
 
 class GuardedReader:
     """Reads tables within a deployment's limits.
 
-    Whatever is wrong with a table, whoever registered its source is told the same; the service's own log has the cause.
+    Whatever is wrong with a table, whoever registered its source is told the same, unless the limits say otherwise; the service's
+    own log has the cause.
     """
 
     def __init__(self, limits: ReadingLimits) -> None:
@@ -93,26 +99,30 @@ class GuardedReader:
         try:
             return self._ask(source, wanted, self._allowed(source.path), receive)
         except UnreadableError as error:
-            log.warning("table not read", source=source.source, cause=error.cause)
-            raise UnreadableError(error.cause, lasting=error.lasting) from None
+            file = {"file": error.file} if error.file else {}
+            log.warning("table not read", source=source.source, cause=error.cause, **file)
+            raise error.for_callers(hidden=not self._limits.names_causes) from None
+        except ColumnError as error:
+            log.warning("table not read", source=source.source, cause=str(error))
+            raise (error if self._limits.names_causes else error.in_file("")) from None
 
     def _allowed(self, path: str) -> tuple[Part, ...] | None:
         """The files behind a path of this machine, None of an address; UnreadableError if one of them may not be read."""
         roots = self._limits.roots
         if (address := Address.of_table(path)) is not None:
             if not is_allowed(address, roots):
-                raise UnreadableError(_OUTSIDE)
+                raise UnreadableError(OUTSIDE)
             return None
         try:
             scope = local_scope(path)
             if scope is not None and not is_within(local_folder(scope), roots):
-                raise UnreadableError(_OUTSIDE)
+                raise UnreadableError(OUTSIDE)
             parts = local_parts(path)
             inside = all(is_within(Path(part.location), roots) for part in parts)
         except (OSError, RuntimeError, ValueError) as error:
             raise UnreadableError(error.cause if isinstance(error, UnreadableError) else "missing") from None
         if not inside:
-            raise UnreadableError(_OUTSIDE)
+            raise UnreadableError(OUTSIDE)
         if local_delta(path) is None:  # of a Delta table's files, whoever reads its log knows which count
             require_size(parts, self._limits.reading_bytes)
         return parts
@@ -129,7 +139,9 @@ class GuardedReader:
             "wanted": wanted,
             "source": source.model_dump(mode="json"),
             "folders": [str(root.resolve()) for root in limits.roots if isinstance(root, Path)],
-            "parts": None if parts is None else [(one.location, one.size, one.stamp, one.cells) for one in parts],
+            "parts": None
+            if parts is None
+            else [(one.location, one.size, one.stamp, one.name, one.cells) for one in parts],
             "table_bytes": limits.table_bytes,
             "reading_bytes": limits.reading_bytes,
             "seconds": limits.seconds,
@@ -147,9 +159,6 @@ class GuardedReader:
         except (EOFError, OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
             # It crashed, was ended, or says what it would not say.
             raise UnreadableError(f"reading ended early, status {process.returncode}") from None
-
-
-_OUTSIDE: Final = "outside SOTTO_TABLE_ROOTS"
 
 
 def _started(path: str) -> subprocess.Popen[bytes]:

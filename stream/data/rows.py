@@ -10,7 +10,7 @@ import numpy as np
 from schemas import Domain, TableSource
 from schemas.sources import MAX_ROWS
 from stream.data.encoding import CodeArray, Encoder, code_type
-from stream.data.errors import UnreadableError
+from stream.data.errors import ColumnError, UnreadableError
 from stream.data.frames import Frame, in_memory, require
 from stream.data.growing import GrowingColumn
 from stream.data.people import Numbers, People, PeopleNumbers
@@ -57,10 +57,13 @@ class RowEncoder:
         return Coded(encoded, numbers, cells.height)
 
     def sheet(self, sheet: Sheet) -> Iterator[Coded]:
-        """The batches of a part of the table; DataError if it lacks a column."""
+        """The batches of a part of the table; ColumnError, which names the part's file, if it lacks a column."""
         names = columns_of(self._source)
-        require(names, sheet.types, self._source.person)
-        return map(self.encode, sheet.batches(names))
+        try:
+            require(names, sheet.types, self._source.person)
+            yield from map(self.encode, sheet.batches(names))
+        except ColumnError as error:
+            raise error.in_file(sheet.name) from None
 
     def people(self) -> PeopleNumbers | None:
         """Who was named so far."""

@@ -23,11 +23,11 @@ def send(request: dict[str, Any], output: IO[bytes]) -> None:
         else:
             _send_rows(source, request, output)
     except UnreadableError as error:
-        output.write(header({"unreadable": error.cause}))
+        output.write(header({"unreadable": error.cause, "file": error.file}))
     except Missing as error:
         output.write(header({"unreadable": str(error)}))
     except ColumnError as error:
-        output.write(header({"refused": error.told}))
+        output.write(header({"refused": error.told, "file": error.file}))
     except MemoryError:
         output.write(header({"unreadable": "more memory than SOTTO_TABLE_READING_BYTES"}))
     output.flush()
@@ -53,5 +53,7 @@ def _batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) 
             yield batch
 
 
-def _part(location: str, size: int, stamp: list[int | str], cells: list[tuple[str, str | None]]) -> Part:
-    return Part(location, size, tuple(stamp), tuple((name, cell) for name, cell in cells))
+def _part(
+    location: str, size: int, stamp: list[int | str], name: str, cells: list[tuple[str, str | None]]
+) -> Part:
+    return Part(location, size, tuple(stamp), tuple((column, cell) for column, cell in cells), name=name)

@@ -32,8 +32,8 @@ class Sheet(Protocol):
         """Its columns, in order."""
 
     @property
-    def location(self) -> str:
-        """Its path or address."""
+    def name(self) -> str:
+        """Its path below the table's folder; empty if the table has no other part."""
 
     @property
     def repeated(self) -> Sequence[str]:
@@ -79,7 +79,7 @@ class ParquetFile:
 class FileSheet:
     """A CSV or Parquet file, and what is said of it elsewhere, by its folders' names or by a log: columns, and rows that are none."""
 
-    location: str
+    name: str
     cells: Mapping[str, str | None]
     file: CsvFile | ParquetFile
     own: Mapping[str, pl.DataType]
@@ -102,12 +102,12 @@ class FileSheet:
             file = ParquetFile(part.location, options or {})
         else:
             file = CsvFile(opened or partial(FileIO, part.location))
-        with readable():
+        with readable(part.name):
             own = file.types
-        if not own:
-            raise UnreadableError("no columns")
+            if not own:
+                raise UnreadableError("no columns")
         cells.update((name, None) for name in part.columns if name not in own and name not in cells)
-        return cls(part.location, cells, file, own, part.rows, part.kept)
+        return cls(part.name, cells, file, own, part.rows, part.kept)
 
     @property
     def types(self) -> Mapping[str, pl.DataType]:
@@ -126,7 +126,7 @@ class FileSheet:
 
     def said_rows(self) -> int | None:
         """What a Parquet file's end says."""
-        with readable():
+        with readable(self.name):
             return self.file.said_rows()
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
@@ -136,7 +136,7 @@ class FileSheet:
         # Where folders say all that is asked for, any column tells the number of rows.
         read, types = own or list(self.own)[:1], self.types
         yield pl.DataFrame(schema={name: types.get(name, pl.String()) for name in names})
-        with readable():
+        with readable(self.name):
             for batch in self._kept(self.file.batches(read, BATCH_ROWS)):
                 yield batch.with_columns(said).select(names)
 
@@ -154,14 +154,18 @@ class FileSheet:
 
 
 @contextmanager
-def readable() -> Iterator[None]:
+def readable(file: str = "") -> Iterator[None]:
     """UnreadableError for whatever goes wrong in reading a file; what the reader says may quote cells, so it is not passed on."""
     try:
         yield
+    except UnreadableError as error:
+        raise error.in_file(file) from None
     except PermissionError:
-        raise UnreadableError("its rights: it may not be read") from None
+        raise UnreadableError("its rights: it may not be read", file=file) from None
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError):
-        raise UnreadableError("its format: it is damaged, or of another kind than its name says") from None
+        raise UnreadableError(
+            "its format: it is damaged, or of another kind than its name says", file=file
+        ) from None
 
 
 def _is_parquet(location: str) -> bool:

@@ -247,7 +247,7 @@ class TableStore:
     def _read_file(self, source: TableSource, stamp: Stamp) -> Rows:
         of, asked, error = self._unreadable.get(source.source, (None, None, None))
         if error is not None and of == stamp and asked == source:
-            raise UnreadableError(error.cause)
+            raise error.with_traceback(None)
         try:
             return self._read(source)
         except UnreadableError as refused:

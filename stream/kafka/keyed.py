@@ -24,6 +24,7 @@ def table_store(settings: Settings, key: NoiseKey, *, keeps: bool = True) -> Tab
         table_bytes=settings.table_bytes,
         reading_bytes=settings.table_reading_bytes,
         seconds=settings.table_reading_seconds,
+        names_causes=settings.table_causes,
     )
     reader = GuardedReader(limits)
     return TableStore.keyed_by(key, reader, reader.stamp, keeps=keeps)

@@ -271,6 +271,20 @@ def test_a_table_that_is_none_is_refused_with_its_column(table: Any, told: str) 
         Driver(KEY).register(PEOPLE, table)
 
 
+def test_driver_names_why_a_table_is_not_read(tmp_path: Path) -> None:
+    """A path whose table is missing, malformed or lacks a column is refused by its cause, the file and the remedy."""
+    driver = Driver(KEY)
+    with pytest.raises(Refused, match=r"no table can be read there: missing; give a well-formed \.csv"):
+        driver.register({**PEOPLE, "path": f"{tmp_path}/none.csv"})
+    (tmp_path / "a.csv").write_text("age\n1\n")
+    (tmp_path / "b.csv").write_text('age,note\n1,27"\n')
+    with pytest.raises(Refused, match=r"'b.csv': a stray quote; put cells"):
+        driver.register({**PEOPLE, "path": f"{tmp_path}/"})
+    (tmp_path / "b.csv").write_text("years\n1\n")
+    with pytest.raises(Refused, match=r"file 'b.csv' has no column 'age'; add it"):
+        driver.register({**PEOPLE, "path": f"{tmp_path}/"})
+
+
 def test_redelivery_notices_state_that_the_changelog_does_not_hold() -> None:
     driver = new_driver("stream-0")
     driver.ask_many([{"id": "a", "stream": "stream-0", "value": 0.0}])

@@ -15,16 +15,18 @@ MIB = 1 << 20
 AGE: dict[str, Domain] = {"age": Integers(minimum=0, maximum=99)}
 
 
-def reader(*roots: Path, table: int = 8 * MIB, reading: int = 384 * MIB, seconds: float = 60.0) -> GuardedReader:
+def reader(
+    *roots: Path, table: int = 8 * MIB, reading: int = 384 * MIB, seconds: float = 60.0, names_causes: bool = False
+) -> GuardedReader:
     """What reads tables below these folders, within a test's limits."""
-    return GuardedReader(ReadingLimits(roots, table, reading, seconds))
+    return GuardedReader(ReadingLimits(roots, table, reading, seconds, names_causes))
 
 
 def cause(refuse: Callable[[], object], *, secret: str | None = None) -> str:
     """Why a table was refused; the one who registered it hears the same of every cause, and no log has the secret."""
     with pytest.raises(UnreadableError) as refused, capture_logs() as logged:
         refuse()
-    assert str(refused.value) == str(UnreadableError("another cause"))
+    assert str(refused.value) == str(UnreadableError("another cause", hidden=True))
     assert [entry["cause"] for entry in logged] == [refused.value.cause]
     assert secret is None or secret not in str(logged)
     return refused.value.cause

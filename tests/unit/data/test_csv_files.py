@@ -131,11 +131,49 @@ def test_names_in_quotes_are_unquoted(tmp_path: Path) -> None:
     assert [column.tolist() for column in rows.private_codes.values()] == [[1], [2], [3]]
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("age,sex\n1,F\n".encode("utf-16"), "it is UTF-16; write it as UTF-8"),
+        ("age,sex\n1,F\n".encode("utf-16-be"), "NUL bytes; write the file as UTF-8"),
+        (b"age,sex\r1,F\r2,M\r", "its lines end in CR alone; end them with LF or CR LF"),
+        (b"PAR1....PAR1", "it is a Parquet file; give it a name that ends in .parquet"),
+        (b"PK\x03\x04....", "it is a workbook or another zip file; write it as CSV"),
+        (gzip.compress("age,sex\n1,F\n".encode("utf-16"), mtime=0), "it is UTF-16; write it as UTF-8"),
+    ],
+)
+def test_file_of_another_kind_is_named(tmp_path: Path, content: bytes, said: str) -> None:
+    """UTF-16, lines that end in CR alone, Parquet and workbooks called .csv are refused by what they are."""
+    path = tmp_path / "people.csv"
+    path.write_bytes(content)
+    declared = source(ATTRIBUTES, path=str(path))
+    for read in (Rows.load, check_table):
+        with pytest.raises(UnreadableError) as refused:
+            read(declared)
+        assert said in str(refused.value)
+
+
+def test_column_may_be_called_as_a_repeated_one_was(tmp_path: Path) -> None:
+    """A real column ``age_duplicated_0`` is one of its own, also beside two columns called ``age``."""
+    path = tmp_path / "people.csv"
+    domain = Integers(minimum=0, maximum=9)
+    declared = source({"age": domain, "age_duplicated_0": domain}, path=str(path))
+    for text, expected, repeated in (
+        ("age,age_duplicated_0\n1,2\n", [[1], [2]], ()),
+        ("age,age,age_duplicated_0\n1,2,3\n", [[1], [3]], ("age",)),
+    ):
+        path.write_text(text)
+        assert [column.tolist() for column in Rows.load(declared).private_codes.values()] == expected
+        report = check_table(declared)
+        assert report.columns.repeated == repeated
+        assert any("several columns are called 'age'" in line for line in report.suggestions) == bool(repeated)
+
+
 @pytest.mark.parametrize("cut", [1, 8, 20])
 def test_gzip_that_ends_early_is_refused(cut: int) -> None:
     """A gzipped file that lacks its end is refused; several members, and zeros behind them, are one file."""
     content = written([["a", "b", "c"]] * 9)
-    with pytest.raises(UnreadableError, match="path"):
+    with pytest.raises(UnreadableError, match="path: no table can be read there: its gzip format"):
         cells_of(gzip.compress(content)[:-cut], ["one"])
     several = gzip.compress(content) + gzip.compress(b"x,y,z\n") + bytes(64)
     assert cells_of(several, ["one"]) == [("a",)] * 9 + [("x",)]

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from structlog.testing import capture_logs
 
 from schemas import Categories, TableSource
-from stream.data import DataError, GuardedReader, ReadingLimits, Table, adult
+from stream.data import DataError, GuardedReader, ReadingLimits, Rows, Table, adult
 from stream.data import reading as reading_module
 from stream.data.parts import local_parts
 from stream.data.sheets import FileSheet
@@ -231,6 +232,53 @@ def test_a_missing_column_is_told_by_its_declared_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no column 'age'") as refused:
         reader(tmp_path)(source(AGE, path=str(tmp_path / "people.csv")))
     assert "Alice" not in str(refused.value)
+
+
+def test_callers_learn_causes_only_where_the_deployment_says_so(tmp_path: Path) -> None:
+    """The refusal of a table is one sentence for all causes, or names its cause and remedy where ``names_causes`` is set."""
+    inside = tmp_path / "tables"
+    inside.mkdir()
+    (tmp_path / "people.csv").write_text("age\n1\n")
+    (inside / "large.csv").write_text("age\n" + "1\n" * 2000)
+    (inside / "quote.csv").write_text('age,note\n1,27"\n')
+    (inside / "people.txt").write_text("age\n1\n")
+    found = {}
+    for name in ("../people.csv", "none.csv", "large.csv", "quote.csv", "people.txt"):
+        asked = source(AGE, path=str(inside / name))
+        cause(partial(reader(inside, table=1000), asked))
+        with pytest.raises(DataError) as refused:
+            reader(inside, table=1000, names_causes=True)(asked)
+        found[name] = str(refused.value).removeprefix("path: no table can be read there: ")
+    kinds = (
+        "give a well-formed .csv, .csv.gz or .parquet file, a folder of them with '/' at its end, or an address"
+    )
+    assert found == {
+        "../people.csv": "outside SOTTO_TABLE_ROOTS; move it below one of these folders or addresses, or have whoever runs the "
+        "services add its own",
+        "none.csv": f"missing; {kinds}",
+        "large.csv": "larger than SOTTO_TABLE_BYTES; make the table smaller, or raise that limit",
+        "quote.csv": "a stray quote; put cells with quotes, commas or newlines in quotes, and double their own quotes",
+        "people.txt": f"no .csv, .csv.gz or .parquet file; {kinds}",
+    }
+
+
+def test_file_of_a_folder_is_named_but_not_to_callers(tmp_path: Path) -> None:
+    """Which file of a folder lacks a column, or is malformed, stands in the service's log and in errors without a service."""
+    for day, text in {"1": "age,sex\n1,F\n", "2": "sex\nF\n", "3": "age,sex\n3,F\n"}.items():
+        (tmp_path / day).mkdir()
+        (tmp_path / day / "people.csv").write_text(text)
+    asked = source(AGE, path=f"{tmp_path}/")
+    with pytest.raises(DataError, match=r"^file '2/people.csv' has no column 'age'; add it"):
+        Rows.load(asked)
+    with pytest.raises(DataError, match=r"^the table has no column 'age'; add it"), capture_logs() as logged:
+        reader(tmp_path)(asked)
+    assert "'2/people.csv'" in logged[0]["cause"]
+    (tmp_path / "2" / "people.csv").write_text('age,sex\n1,"F\n')
+    with pytest.raises(DataError, match=r"'2/people.csv': a stray quote"):
+        Rows.load(asked)
+    with capture_logs() as logged, pytest.raises(DataError, match=r"^path: no table can be read there; give"):
+        reader(tmp_path)(asked)
+    assert logged[0]["file"] == "2/people.csv"
 
 
 def test_a_column_of_another_type_is_told_by_the_types_name_alone(tmp_path: Path) -> None:
