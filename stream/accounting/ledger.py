@@ -94,10 +94,10 @@ class Ledger:
         return account, account.grants[stream]
 
     def register(self, source: Source, fingerprint: str | None) -> Account:
-        """Make a source known. The same definition again changes nothing; another one is refused."""
+        """Make a source known. An equal definition again changes nothing, whatever its data; another one is refused."""
         known = self.accounts.get(source.source)
         if known is not None:
-            if known.source != source or known.fingerprint != fingerprint:
+            if known.source != source:
                 raise RefusedError(f"source '{source.source}' is registered otherwise; choose another name")
             self._changes.note(known, [])
             return known

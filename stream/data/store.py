@@ -136,17 +136,6 @@ class TableStore:
         known = self._tables.get((source.source, expected_fingerprint))
         return known if known is not None and known.is_of(source) else None
 
-    def matches(self, source: TableSource, expected_fingerprint: str, version: int = FIRST_VERSION) -> bool:
-        """Whether the source's data as it is now has this fingerprint, as that version of it and under any of the keys."""
-        with self._one_at_a_time(source):
-            stamp = self._stamp_of(source)
-            if self._fingerprint_known(source, version, stamp) == expected_fingerprint:
-                return True
-            found = self._recognised(source, self._load(source, stamp), expected_fingerprint, version)
-            if found is not None:
-                self._known[source.source, version] = _Known(stamp, source, expected_fingerprint)
-            return found is not None
-
     def fingerprint(self, source: TableSource, version: int = FIRST_VERSION) -> str:
         """The fingerprint of the source's table as it is now, as a version of it."""
         with self._one_at_a_time(source):
@@ -223,7 +212,7 @@ class TableStore:
         return (number,) if frame is not None else self._stamp(source)
 
     def _fingerprint_known(self, source: TableSource, version: int, stamp: Stamp) -> str | None:
-        """The fingerprint that was made or recognised of a version, if the data has not changed since."""
+        """The fingerprint that was made of a version, if the data has not changed since."""
         known = self._known.get((source.source, version))
         return known.fingerprint if known is not None and (known.stamp, known.source) == (stamp, source) else None
 

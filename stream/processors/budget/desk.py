@@ -137,24 +137,19 @@ class Desk:
         return {} if budget.terms.renews is None else {"meaning": meaning(budget.terms, budget.number)}
 
     def _register(self, request: RegisterSource) -> Account:
-        source = request.source
+        """Register a source. Only the first registration reads its table.
+
+        The answer to a later one depends on the two definitions alone, because it is public and costs nothing.
+        """
+        source, fingerprint = request.source, None
         if source.source not in self._ledger.accounts:
             require_reach(source)
             require_declared(source)
             if isinstance(source, EventsSource) and source.has_periods:
                 self.periods.require_free(source.source)
-        return self._ledger.register(source, self._fingerprint_of(source))
-
-    def _fingerprint_of(self, source: Source) -> str | None:
-        """A table's fingerprint; that which is on record if the data has it under an older key."""
-        if not isinstance(source, TableSource):
-            return None
-        known = self._ledger.accounts.get(source.source)
-        if known is None or known.fingerprint is None:
-            return self._tables.fingerprint(source)
-        if self._tables.matches(source, known.fingerprint, known.version):
-            return known.fingerprint
-        return self._tables.fingerprint(source, known.version)
+            if isinstance(source, TableSource):
+                fingerprint = self._tables.fingerprint(source)
+        return self._ledger.register(source, fingerprint)
 
     def _allot(self, request: Allot) -> None:
         ledger = self._ledger

@@ -91,6 +91,27 @@ def test_a_version_is_new_even_if_nothing_changed_and_its_fingerprint_does_not_s
     assert driver.register(SOURCE).outcome == "registered", "the same definition, over data that are on record"
 
 
+@pytest.mark.parametrize("table", ["as it was", "changed", "broken", "missing"])
+def test_registration_again_answers_from_the_definition_alone(table: str, tmp_path: Path) -> None:
+    """The receipt of an equal definition is the same whatever became of the table; another definition is refused."""
+    path = tmp_path / "people.csv"
+    pl.DataFrame(OLD).write_csv(path)
+    source = {**SOURCE, "path": str(path)}
+    driver = Driver(KEY)
+    driver.register(source)
+    before = driver.budget("people")
+    if table == "changed":
+        pl.DataFrame(NEW).write_csv(path)
+    elif table == "broken":
+        path.write_text('age,sex\n"')
+    elif table == "missing":
+        path.unlink()
+    receipt = driver.register(source)
+    assert (receipt.outcome, receipt.reason, driver.budget("people")) == ("registered", None, before)
+    with pytest.raises(Refused, match="source 'people' is registered otherwise"):
+        driver.register({**source, "epsilon": 7.5})
+
+
 def test_a_file_that_changed_without_a_refresh_halts_and_the_message_names_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     pl.DataFrame(OLD).write_csv(path)
