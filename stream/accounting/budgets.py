@@ -13,7 +13,7 @@ from typing import TypedDict
 from schemas import Amount, Period
 from stream.accounting.costs import NOTHING, Cost, Terms, fits, to_amount, total_budget
 from stream.accounting.grants import Claim, Grant
-from stream.accounting.refusals import RefusedError, cannot_pay
+from stream.accounting.refusals import RefusedError, cannot_pay, show
 from stream.accounting.renewal import length_ms, meaning
 
 
@@ -47,13 +47,13 @@ class Ceiling:
         """
         return self.total - self.counted
 
-    def require(self, cost: Cost) -> None:
-        """Refuse what it cannot pay."""
-        if not fits(cost, self.left, self.terms.accountant):
-            raise cannot_pay(self.called, cost, self.left, self.terms, self._remedy)
+    def pays(self, cost: Cost) -> bool:
+        """Whether what is left pays for a cost."""
+        return fits(cost, self.left, self.terms.accountant)
 
     @property
-    def _remedy(self) -> str:
+    def remedy(self) -> str:
+        """What else a refusal can advise."""
         return ""
 
     def change(self, before: tuple[Cost, ...], after: tuple[Cost, ...], streams: int = 0) -> None:
@@ -92,7 +92,8 @@ class Allotment(Ceiling):
     analysts: tuple[str, ...] = ()
 
     @property
-    def _remedy(self) -> str:
+    def remedy(self) -> str:
+        """What else a refusal can advise."""
         return "have it raised, "
 
 
@@ -143,14 +144,13 @@ class Budget(Ceiling):
         yield self
         yield from self.allotted(analyst)
 
-    def require_of(self, analyst: str | None, cost: Cost) -> None:
-        """Refuse what the budget or an allotment cannot pay, and analysts without one where there are any."""
+    def charged(self, analyst: str | None, cost: Cost) -> list[tuple[Ceiling, Cost]]:
+        """List what would pay a cost; RefusedError for analysts without an allotment where there are any."""
         if analyst is not None and self.allotments and not self.allotted(analyst):
             raise RefusedError(
                 f"analyst '{analyst}' has no allotment on {self.called}, where others have; have one allotted"
             )
-        for ceiling in self.ceilings(analyst):
-            ceiling.require(cost)
+        return [(ceiling, cost) for ceiling in self.ceilings(analyst)]
 
     def change_for(
         self, analyst: str | None, before: tuple[Cost, ...], after: tuple[Cost, ...], streams: int = 0
@@ -203,10 +203,18 @@ class Budget(Ceiling):
         return allotment
 
 
+def require_paid(charged: Iterable[tuple[Ceiling, Cost]]) -> None:
+    """Refuse costs that one of the ceilings cannot pay: in the name of the one with the least left, which all can pay."""
+    unpaid = [(ceiling, cost) for ceiling, cost in charged if not ceiling.pays(cost)]
+    if unpaid:
+        ceiling, cost = min(unpaid, key=lambda one: one[0].left.loss)
+        raise cannot_pay(ceiling.called, cost, ceiling.left, ceiling.terms, ceiling.remedy)
+
+
 def _below(allotment: Allotment) -> RefusedError:
     asked, counted = to_amount(allotment.total, allotment.terms), to_amount(allotment.counted, allotment.terms)
     return RefusedError(
-        f"{allotment.called} would be less than what its analysts were granted already, ε = {counted.epsilon:.6g}; give at "
+        f"{allotment.called} would be less than what its analysts were granted already, {show(counted)}; give at "
         "least that, or close streams that did not use theirs up",
         asked,
         counted,

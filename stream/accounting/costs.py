@@ -2,13 +2,15 @@
 
 A budget is the decimal that the operator wrote, rounded down to whole units; a cost is the exact value of the double that
 noise is drawn by, rounded up. So no sum of grants exceeds a budget by rounding. Plans keep at or below the decimal that
-was asked for (``affordable``), so that ten grants of ε = 0.1 do fit a budget of ε = 1.
+was asked for, rounded down to so many digits that n equal parts of a budget do fit it (``affordable_epsilon``,
+``affordable_delta``; docs/composition.md, "Equal parts", has the proof).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Protocol
@@ -28,6 +30,8 @@ EPSILON_UNITS = 10**12
 """Units per 1 of ε, and per 1 of ρ."""
 DELTA_UNITS = 10**30
 """Units per 1 of δ."""
+DELTA_DIGITS = 12
+"""Significant digits of a δ that a plan keeps to; δ may be far smaller than any fixed step."""
 PARTS = 1 << 20
 """Parts of one ordinary charged answer: what an answer of another price is counted in."""
 
@@ -129,9 +133,21 @@ def told(value: float) -> Fraction:
 
 
 @lru_cache(maxsize=4096)
-def affordable(value: float) -> float:
-    """The largest double that is not above the decimal that the given one was written as."""
-    return rounded_down(told(value))
+def affordable_epsilon(value: float) -> float:
+    """Return the largest double that costs no more than the ε that was written, rounded down to whole units."""
+    return rounded_down(_whole_steps(told(value), Fraction(1, EPSILON_UNITS)))
+
+
+@lru_cache(maxsize=4096)
+def affordable_delta(value: float) -> float:
+    """Return the largest double that costs no more than the δ that was written, rounded down to 12 digits and whole units."""
+    last = Decimal(repr(value)).adjusted() - (DELTA_DIGITS - 1)
+    return rounded_down(_whole_steps(told(value), max(Fraction(10) ** last, Fraction(1, DELTA_UNITS))))
+
+
+def _whole_steps(value: Fraction, step: Fraction) -> Fraction:
+    """Round down to a multiple of the step; a value below one step stays, and costs one."""
+    return value // step * step or value
 
 
 def _units_up(value: Fraction, per_unit: int) -> int:

@@ -7,6 +7,7 @@ each of the first ones does. Proofs are in docs/composition.md, "Extensions".
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 from schemas import (
     Calibration,
@@ -20,7 +21,7 @@ from schemas import (
 from schemas.mechanisms import MAX_ANSWERS
 from stream.accounting.charged import charged_answers
 from stream.accounting.composition import optimal_delta, optimal_epsilon, rounded_up
-from stream.accounting.costs import affordable, told
+from stream.accounting.costs import affordable_delta, affordable_epsilon, told
 from stream.accounting.losses import are_independent, losses
 from stream.accounting.methods import PlanError
 from stream.accounting.prices import takes_alpha
@@ -43,16 +44,16 @@ def plan_extension(
     granted, failing = rounded_up(answers * each), 0.0
     # Where answers may have prices of their own, charges are no equal rounds.
     if delta > 0.0 and are_independent(calibration) and not takes_alpha(calibration):
-        one, most = rounded_up(each), affordable(epsilon)
-        longest = _longest(one, most, affordable(delta), answers)
+        one, most, most_delta = rounded_up(each), affordable_epsilon(epsilon), affordable_delta(delta)
+        longest = _longest(one, most, most_delta, answers)
         if longest > answers:
-            answers, failing = longest, affordable(delta)
+            answers, failing = longest, most_delta
             granted = min(most, optimal_epsilon(one, longest, failing))
     before = charged_answers(calibration, extensions)
     if answers == 0:
         raise PlanError(
-            f"epsilon: {epsilon:g} pays for no further charged answer of this stream, each of which costs "
-            f"{float(each):.6g}; give at least as much"
+            f"epsilon: {epsilon!r} pays for no further charged answer of this stream, each of which costs "
+            f"{_written_up(each)!r}; give at least as much"
         )
     if before + answers > MAX_ANSWERS:
         raise PlanError(
@@ -60,6 +61,12 @@ def plan_extension(
             f"all; give at most {max(0.0, float((MAX_ANSWERS - before) * each)):.6g}"
         )
     return Extension(request=request, answers=answers, epsilon=granted, delta=failing)
+
+
+def _written_up(value: Fraction) -> float:
+    """Return the least double whose decimal is not below the value."""
+    found = rounded_up(value)
+    return found if told(found) >= value else math.nextafter(found, math.inf)
 
 
 def _require_extensible(spec: StreamSpec, calibration: Calibration, extensions: Extensions) -> None:

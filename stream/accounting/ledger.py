@@ -21,7 +21,7 @@ from schemas import (
     StreamState,
 )
 from stream.accounting.accounts import Account, People
-from stream.accounting.budgets import Allotment, Budget
+from stream.accounting.budgets import Allotment, Budget, require_paid
 from stream.accounting.changes import Change, Changes
 from stream.accounting.charge_checks import check_report
 from stream.accounting.costs import NOTHING, PARTS
@@ -157,10 +157,12 @@ class Ledger:
             claim = people.budget.claim()
             grant.price(claim)
             claims.append((grant, claim))
+        charged = []
         for ceiling in (people.budget, *people.budget.allotments.values()):
             mine = [claim.counted for grant, claim in claims if ceiling in people.budget.ceilings(grant.analyst)]
             if mine:
-                ceiling.require(sum(mine, NOTHING))
+                charged.append((ceiling, sum(mine, NOTHING)))
+        require_paid(charged)
         account.people = people
         people.members[account.name] = account
         self._changes.note(account, [])
@@ -191,9 +193,11 @@ class Ledger:
         shared = None if account.people is None else account.people.budget.claim()
         uneven = are_uneven(account.source, spec.mechanism, calibration)
         grant = Grant(spec, calibration, identity, account.budget.claim(), shared, uneven, analyst)
+        charged = []
         for budget, claim in account.budgets(grant):
             grant.price(claim)
-            budget.require_of(analyst, claim.counted)
+            charged += budget.charged(analyst, claim.counted)
+        require_paid(charged)
         account.grants[spec.stream] = grant
         self.owner_of[spec.stream] = spec.source
         self.count(account, grant)
@@ -222,9 +226,11 @@ class Ledger:
             )
         extension = plan_extension(grant.spec, grant.calibration, grant.extensions, request, epsilon, delta)
         self._turn_all(account)
+        charged = []
         for budget, claim in account.budgets(grant):
             cost = grant.cost_of(extension, claim.accountant, grant.cutoff)
-            budget.require_of(grant.analyst, grant.counts(claim, cost) - claim.counted)
+            charged += budget.charged(grant.analyst, grant.counts(claim, cost) - claim.counted)
+        require_paid(charged)
         grant.extensions += (extension,)
         grant.state, grant.settled, grant.reason = "open", False, None
         _refigure(account, grant, grant.price)

@@ -37,7 +37,7 @@ from stream.accounting import (
     running_counts,
 )
 from stream.accounting.accuracy import exact_alpha
-from stream.accounting.costs import affordable
+from stream.accounting.costs import affordable_delta, affordable_epsilon
 from stream.accounting.methods import PlanError
 from stream.accounting.promises import vacuous
 from stream.accounting.setting import Setting
@@ -161,6 +161,6 @@ def _anonymous(spec: StreamSpec) -> StreamSpec:
     mechanism = spec.mechanism
     if isinstance(mechanism, AboveThreshold | NumericSparse):
         mechanism = mechanism.model_copy(update={"threshold": 0.0})
-    price = {"epsilon": affordable(spec.epsilon), "delta": affordable(spec.delta)}
+    price = {"epsilon": affordable_epsilon(spec.epsilon), "delta": affordable_delta(spec.delta)}
     anybody = {"stream": "any", "source": "any", "standing": None}
     return spec.model_copy(update={**anybody, "mechanism": mechanism, **price})

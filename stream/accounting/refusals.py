@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_DOWN, Context
+
 from schemas import Amount
-from stream.accounting.costs import Cost, Terms, to_amount
+from stream.accounting.costs import DELTA_DIGITS, Cost, Terms, to_amount
 from stream.errors import Refused
 
 
@@ -12,21 +14,33 @@ class RefusedError(Refused):
 
 
 def cannot_pay(called: str, cost: Cost, left: Cost, terms: Terms, remedy: str = "") -> RefusedError:
-    """A budget, as it is ``called``, has less left than is asked."""
+    """The refusal of a budget, as it is ``called``, that has less left than is asked."""
     asked, there = to_amount(cost, terms), to_amount(left.at_least_nothing(), terms)
+    less = "ask for no more than is left, " if there.epsilon > 0.0 or there.rho else ""
     return RefusedError(
         f"{called} cannot pay: {show(asked)} asked, {show(there)} left; "
-        f"ask for less, {remedy}or close streams that did not use theirs up",
+        f"{less}{remedy}or close streams that did not use theirs up",
         asked,
         there,
     )
 
 
 def show(amount: Amount) -> str:
-    """An amount in a sentence."""
+    """Show an amount in a sentence, with every digit that the ledger counts: asking for the amount left succeeds."""
     if amount.rho is not None:
-        return f"ρ = {amount.rho:.6g}" + ("" if amount.delta else f" (ε = {amount.epsilon:.6g} added up)")
-    return f"ε = {amount.epsilon:.6g}" + (f", δ = {amount.delta:.3g}" if amount.delta else "")
+        return f"ρ = {_digits(amount.rho)}" + (
+            "" if amount.delta else f" (ε = {_digits(amount.epsilon)} added up)"
+        )
+    return f"ε = {_digits(amount.epsilon)}" + (f", δ = {_delta_digits(amount.delta)}" if amount.delta else "")
+
+
+def _digits(value: float) -> str:
+    return repr(value).removesuffix(".0")
+
+
+def _delta_digits(value: float) -> str:
+    """Return the digits that plans keep of a δ."""
+    return _digits(float(Context(prec=DELTA_DIGITS, rounding=ROUND_DOWN).create_decimal(repr(value))))
 
 
 def require_monotone_counts(monotone: bool, neighbors: str, one: str = "row") -> None:

@@ -17,7 +17,8 @@ from stream.accounting.costs import (
     EPSILON_UNITS,
     NOTHING,
     Cost,
-    affordable,
+    affordable_delta,
+    affordable_epsilon,
     realised_cost,
     stream_cost,
     to_amount,
@@ -79,7 +80,7 @@ def test_equal_decimal_grants_fit_their_decimal_sum(units: int, grants: int) -> 
     # As many decimals as a double surely holds, hence no rounding anywhere.
     one = float(Decimal(units) / EPSILON_UNITS)
     total = Decimal(units) * grants / EPSILON_UNITS
-    calibration = CALIBRATION.model_copy(update={"epsilon": affordable(one)})
+    calibration = CALIBRATION.model_copy(update={"epsilon": affordable_epsilon(one)})
     assert stream_cost(calibration, "pure").loss == units
     if total <= 1000 and len(total.normalize().as_tuple().digits) <= 15:
         assert total_budget(source(epsilon=float(total))).loss == units * grants
@@ -116,12 +117,41 @@ def test_budgets_are_decimals_rounded_down_and_costs_doubles_rounded_up(epsilon:
     assert cost == Cost(math.ceil(Fraction(epsilon) * EPSILON_UNITS), math.ceil(Fraction(delta) * DELTA_UNITS))
 
 
-@given(value=st.floats(0.0, 1000.0))
+@given(value=st.floats(1e-6, 1000.0))
 @example(0.1)
 @settings(deadline=None)
-def test_what_is_affordable_is_the_largest_double_within_the_decimal_that_was_written(value: float) -> None:
-    within = affordable(value)
-    assert Fraction(within) <= Fraction(repr(value)) < Fraction(math.nextafter(within, math.inf))
+def test_affordable_epsilon_is_largest_double_within_whole_units(value: float) -> None:
+    """A plan's ε costs the units of the decimal that was written, rounded down, and the next double costs more."""
+    units = math.floor(Fraction(repr(value)) * EPSILON_UNITS)
+    within = affordable_epsilon(value)
+    assert Fraction(within) * EPSILON_UNITS <= units < Fraction(math.nextafter(within, math.inf)) * EPSILON_UNITS
+
+
+@given(value=st.floats(1e-300, 0.49))
+@example(1e-6)
+@settings(deadline=None)
+def test_affordable_delta_loses_less_than_a_part_in_ten_billion(value: float) -> None:
+    """A plan's δ is never above the decimal that was written, and hardly below it, however small it is."""
+    within = Fraction(affordable_delta(value))
+    written = Fraction(repr(value))
+    assert within <= written
+    if value >= 1e-18:
+        assert within >= written * (1 - Fraction(1, 10**10))
+
+
+@pytest.mark.parametrize("budget", [1.0, 0.3, 0.7, 2.0, 3.3, 12.345678, 999.999999999999])
+@pytest.mark.parametrize("delta", [0.0, 1e-6, 3e-9, 0.012345678])
+def test_equal_parts_of_a_budget_fit(budget: float, delta: float) -> None:
+    """n streams of ε/n and δ/n, as doubles divide them, cost no more than (ε, δ), for every n to 200 and some to 2,000."""
+    total = total_budget(source(epsilon=budget, delta=delta))
+    for parts in (*range(1, 200), 999, 1000, 1024, 1999, 2000):
+        one = Cost(
+            math.ceil(Fraction(affordable_epsilon(budget / parts)) * EPSILON_UNITS),
+            math.ceil(Fraction(affordable_delta(delta / parts)) * DELTA_UNITS) if delta else 0,
+        )
+        assert Cost(one.loss * parts, one.delta * parts) <= total
+        # Rounding gives away less than a part in a million of a budget.
+        assert one.loss * parts * 1_000_000 > total.loss * 999_999
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.05, 0.7, 1.1, 0.3])

@@ -64,6 +64,30 @@ def test_delta_is_refused_where_the_source_has_none_left() -> None:
         reserve(ledger, rounds.model_copy(update={"stream": "rounds-1"}))
 
 
+@pytest.mark.parametrize("parts", [3, 6, 7, 13, 49, 60])
+def test_an_even_split_of_a_budget_is_granted_whole(parts: int) -> None:
+    """n streams of ε/n are granted from a budget of ε, also from an allotment of it and from a budget of ε/n itself."""
+    ledger = ledger_with(source(), source("small", epsilon=1 / parts))
+    ledger.allot(ledger.account("feed"), "ada", ("ada",), 1.0, None)
+    for number in range(parts):
+        asked = spec(f"part-{number}", epsilon=1 / parts)
+        ledger.reserve(asked, calibration_of(asked), identity(number), "ada")
+    reserve(ledger, spec("whole", "small", epsilon=1 / parts))
+
+
+def test_a_refusal_names_the_amount_that_can_be_asked() -> None:
+    """A refusal has all digits of what was asked and of the least that is left anywhere; asking for that is granted."""
+    ledger = ledger_with(source())
+    ledger.allot(ledger.account("feed"), "ada", ("ada",), 0.5, None)
+    ledger.reserve(asked := spec("first", epsilon=1 / 7), calibration_of(asked), identity(1), "ada")
+    reserve(ledger, spec("operator", epsilon=0.25), 2)
+    with pytest.raises(
+        RefusedError, match=r"ε = 0\.857142857142 asked, ε = 0\.357142857143 left; ask for no more than is left"
+    ):
+        ledger.reserve(asked := spec("more", epsilon=6 / 7), calibration_of(asked), identity(3), "ada")
+    ledger.reserve(asked := spec("less", epsilon=0.357142857143), calibration_of(asked), identity(4), "ada")
+
+
 def test_under_zcdp_the_refusal_speaks_of_rho_and_of_what_adds_up() -> None:
     ledger = ledger_with(source(delta=1e-6, accountant="zcdp"))
     reserve(ledger, spec("modest"))

@@ -230,7 +230,7 @@ def test_an_extension_is_charged_to_the_analyst_who_opened() -> None:
     cost = driver.grant("feed", "a").cost.epsilon
     assert 0.4 < cost <= 0.6
     assert left(driver) == pytest.approx({"team": 1.0 - cost, "ada": 0.8 - cost})
-    with pytest.raises(Refused, match="allotment 'team' on source 'feed' cannot pay"):
+    with pytest.raises(Refused, match="allotment 'ada' on source 'feed' cannot pay"):
         driver.extend("feed", "a", 0.7, analyst="ada")
 
 
