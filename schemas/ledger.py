@@ -143,7 +143,7 @@ class Receipt(SparingEvent):
     the stream when a request that ends it was done; null elsewhere. A stream that was extended is ``opened`` for ``answers`` more
     charged answers, for which ``granted`` was taken from its source. A population that is made known, a source that joins one and an
     allotment are ``registered``; ``population`` is set where the request is about one, and ``source`` names it too if it is about
-    no source. ``meaning`` says what a budget that renews promises. A source that was refreshed is ``registered`` with the
+    no source. ``meaning`` says what a budget that renews promises, and what its earlier periods did not count of a source that joins. A source that was refreshed is ``registered`` with the
     data of ``version``. Of a standing stream, ``begins`` is the moment from which its windows are asked, and ``windows`` over how
     many of them its α holds.
     """

@@ -40,6 +40,14 @@ def meaning(terms: Terms, number: int) -> str:
     )
 
 
+def meaning_of_joining(source: str, population: str, number: int) -> str:
+    """State what earlier periods of a population do not bound, after a source with streams has joined in this one."""
+    return (
+        f"what '{source}' was granted before counts in period {number} of population '{population}'; in earlier periods it was not "
+        "counted, so that each of them may have cost a person that much more than the population's budget"
+    )
+
+
 def behind(calibration: Calibration, accountant: str, totals: EdgeTotals, extensions: Extensions) -> Cost:
     """What of a stream's cost belongs to periods before an edge at which it had these totals, rounded down.
 

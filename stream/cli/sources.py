@@ -62,6 +62,8 @@ def join(
         say(
             f"source {source} belongs to population {population}: whatever it has granted and grants counts there too"
         )
+        if receipt.meaning is not None:
+            say(receipt.meaning, soft_wrap=True)
 
 
 @app.command("refresh")

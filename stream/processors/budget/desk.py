@@ -33,7 +33,7 @@ from stream.accounting.costs import to_amount
 from stream.accounting.ledger import Ledger
 from stream.accounting.planner import PlanError
 from stream.accounting.refusals import RefusedError
-from stream.accounting.renewal import meaning
+from stream.accounting.renewal import meaning, meaning_of_joining
 from stream.accounting.versions import refresh, require_refreshable
 from stream.data import DataError, TableStore
 from stream.noise import NoiseScaleError
@@ -121,8 +121,7 @@ class Desk:
         """Do what concerns whole budgets, and give what the receipt says of it."""
         if isinstance(request, JoinPopulation):
             require_whole_life(self._ledger.account(request.source).source, "it cannot join a population")
-            self._ledger.join(request.source, request.population)
-            return {}
+            return self._join(request)
         if isinstance(request, Allot):
             self._allot(request)
             return {}
@@ -135,6 +134,16 @@ class Desk:
         else:
             budget = self._ledger.register_population(request.population).budget
         return {} if budget.terms.renews is None else {"meaning": meaning(budget.terms, budget.number)}
+
+    def _join(self, request: JoinPopulation) -> dict[str, Any]:
+        """Let a source join; the receipt names what earlier periods of the population have not counted."""
+        ledger = self._ledger
+        is_member = ledger.account(request.source).people is not None
+        account = ledger.join(request.source, request.population)
+        number = ledger.people(request.population).budget.number
+        if is_member or not account.grants or number <= 1:
+            return {}
+        return {"meaning": meaning_of_joining(request.source, request.population, number)}
 
     def _register(self, request: RegisterSource) -> Account:
         """Register a source. Only the first registration reads its table.

@@ -134,6 +134,29 @@ def test_populations_and_allotments_renew_each_by_their_own_budget() -> None:
     assert driver.population("patients").left.epsilon == 1.0
 
 
+def test_joining_names_what_earlier_periods_did_not_count() -> None:
+    """Answers from before a join count in the period of joining; the receipt says that past periods may exceed ε by them."""
+    driver = hourly(population=None, renews=None, epsilon=0.2)
+    driver.register_population({"population": "patients", "epsilon": 2.0, "renews": "1h"})
+    driver.register({**VALUES, "source": "member", "epsilon": 9.0, "population": "patients"})
+    driver.register({**VALUES, "source": "quiet", "epsilon": 9.0})
+    driver.open(spec("before", epsilon=0.2))
+    driver.open(spec("counted", "member", epsilon=2.0))
+    driver.ask("counted", value=LOW)
+    driver.wait(HOUR)
+    driver.close("member", "counted")
+    receipt = driver.join("feed", "patients")
+    assert receipt.meaning == (
+        "what 'feed' was granted before counts in period 2 of population 'patients'; in earlier periods it was not counted, so that "
+        "each of them may have cost a person that much more than the population's budget"
+    )
+    period = driver.population("patients").period
+    assert period is not None
+    assert period.counted.epsilon >= 0.2
+    assert driver.join("feed", "patients").meaning is None
+    assert driver.join("quiet", "patients").meaning is None
+
+
 @pytest.mark.parametrize("seconds", [HOUR - 0.001, HOUR, HOUR + 0.001, 5 * HOUR])
 def test_a_crash_around_the_edge_grants_nothing_twice(seconds: float) -> None:
     driver, other = hourly(), hourly()
