@@ -24,7 +24,7 @@ from schemas.calibrations import (
 from schemas.charges import Charge, StreamState
 from schemas.checkpoints import Checkpoint, HypothesisUpdate, Measurement, Progress
 from schemas.control import Control, StreamClosed, StreamHalted, StreamOpened
-from schemas.feeds import FeedProgress, FeedStream
+from schemas.feeds import FeedProgress, FeedStream, FirstWindow
 from schemas.ledger import (
     AllotmentRecord,
     GrantRecord,
@@ -138,6 +138,7 @@ __all__ = [
     "Extensions",
     "FeedProgress",
     "FeedStream",
+    "FirstWindow",
     "Form",
     "GrantRecord",
     "Group",

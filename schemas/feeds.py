@@ -9,11 +9,21 @@ from pydantic import Field
 from schemas.base import Count, Event, Incarnation
 
 
+class FirstWindow(Event):
+    """The beginning of the earliest window of all streams for which events count from a stamp ``since`` on; without one, all that come."""
+
+    wire_omits_defaults: ClassVar[bool] = True
+
+    start: Count
+    since: Count | None = None
+
+
 class FeedProgress(Event):
     """How far a partition of a live topic has been counted: the next offset to read.
 
     ``clock`` is where the partition's clock stands in milliseconds since 1970, −1 before it has begun, and ``stamped`` the latest
-    stamp of a mark. ``piece`` and ``tally`` are the numbers that come next.
+    stamp of a mark. ``piece`` and ``tally`` are the numbers that come next. ``first_windows`` are of the streams
+    that have begun, ended ones among them.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -24,6 +34,7 @@ class FeedProgress(Event):
     piece: Count
     tally: Count
     stamped: Annotated[int, Field(ge=-1)] = -1
+    first_windows: tuple[FirstWindow, ...] = ()
 
 
 class FeedStream(Event):

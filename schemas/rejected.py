@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Self
 
 from schemas.base import Digest, Event, Reason
 
@@ -45,7 +46,32 @@ class RejectedHeaders(Event):
         further = ((name, getattr(self, name)) for name in OPTIONAL_FACTS)
         return [*facts, *((header_name(name), str(fact).encode()) for name, fact in further if fact is not None)]
 
+    @classmethod
+    def from_kafka(cls, headers: Sequence[tuple[str, bytes | None]]) -> Self:
+        """Read the facts from a dead letter's headers; they stand last, after those of the event.
+
+        Raises:
+            ValueError: a fact is missing or wrong.
+        """
+        begins = max(
+            (place for place, (name, _) in enumerate(headers) if name == _FIRST_HEADER), default=len(headers)
+        )
+        own = {name: (value or b"").decode(errors="replace") for name, value in headers[begins:]}
+        texts = {name: text for name, text in own.items() if name in _FACT_OF}
+        return cls.model_validate_strings({_FACT_OF[name]: text for name, text in texts.items()})
+
 
 def header_name(fact: str) -> str:
     """The header of a fact that not every dead letter has."""
     return HEADER_PREFIX + fact.replace("_", ".")
+
+
+_FIRST_HEADER: Final = f"{HEADER_PREFIX}topic"
+_FACT_OF: Final = {
+    _FIRST_HEADER: "topic",
+    f"{HEADER_PREFIX}partition": "partition",
+    f"{HEADER_PREFIX}offset": "offset",
+    f"{HEADER_PREFIX}exception.class.name": "code",
+    f"{HEADER_PREFIX}exception.message": "message",
+    **{header_name(fact): fact for fact in OPTIONAL_FACTS},
+}

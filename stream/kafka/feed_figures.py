@@ -14,7 +14,7 @@ from stream.kafka.engine import Engine
 from stream.processors.feeds.processor import FeedProcessor
 
 CODES: Final = (
-    *("ahead", "internal", "malformed", "mark", "number", "oversize", "partition", "person", "time"),
+    *("ahead", "before", "internal", "malformed", "mark", "number", "oversize", "partition", "person", "time"),
     *("unknown category", "unreadable"),
 )
 """Why events of live topics are set aside."""

@@ -33,6 +33,46 @@ NO_TIME: Final = Flaw(
     "time",
     "time: missing, or no moment from 1970 to 9999; give ISO 8601 with a zone, or whole milliseconds since 1970",
 )
+SECONDS: Final = Flaw(
+    "time",
+    "time: is in seconds since 1970, by its size; give whole milliseconds (1,000 times as much), or ISO 8601 with a zone",
+)
+MICROSECONDS: Final = Flaw(
+    "time",
+    "time: is in microseconds since 1970, by its size; give whole milliseconds (divide by 1,000), or ISO 8601 with a zone",
+)
+NANOSECONDS: Final = Flaw(
+    "time",
+    "time: is in nanoseconds since 1970, by its size; give whole milliseconds (divide by 1,000,000), or ISO 8601 with a zone",
+)
+AHEAD: Final = Flaw("ahead", "time: further ahead of the clock than the source allows; see to the writer's clock")
+BEFORE: Final = Flaw(
+    "before",
+    "time: lies before the first window of every stream; open a stream that begins earlier, or see to the writer's clock",
+)
+
+SECONDS_FROM: Final = 10**8
+SECONDS_TO: Final = 10**10
+"""Seconds since 1970 in the years 1973 to 2286; taken for milliseconds they lie in the first 116 days of 1970."""
+_UNITS: Final = (
+    (SECONDS_FROM, SECONDS_TO, SECONDS),
+    (10**14, 10**16, MICROSECONDS),
+    (10**17, 10**19, NANOSECONDS),
+)
+"""The unit of numbers from one size to another, in the years 1973 to 2286; the later two would be after the year 5000 in milliseconds."""
+
+
+def unit_of(number: float) -> Flaw | None:
+    """Name the unit other than milliseconds that a time is given in, by its size; None if there is none."""
+    return next((flaw for low, high, flaw in _UNITS if low <= number < high), None)
+
+
+def time_flaw(time: int, *, is_ahead: bool) -> Flaw:
+    """Say why a time in milliseconds since 1970 is refused, ahead of the clock or before every window: by its unit, if it is another one."""
+    unit = unit_of(time)
+    if is_ahead:
+        return MICROSECONDS if unit is MICROSECONDS else AHEAD
+    return SECONDS if unit is SECONDS else BEFORE
 
 
 def unknown_category(attribute: str) -> Flaw:

@@ -6,7 +6,8 @@ batches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from schemas import Categories, EventsSource
 from schemas.shape import nesting_of
-from stream.data.events.cells import Cells, Codes
+from stream.data.events.cells import Cells, Codes, number_of
 from stream.data.events.decoding import Decoder
 from stream.data.events.flaws import (
     EMPTY,
@@ -27,6 +28,7 @@ from stream.data.events.flaws import (
     OVERSIZE,
     Flaw,
     no_number,
+    unit_of,
     unknown_category,
 )
 from stream.data.events.names import digests_and_homes
@@ -76,13 +78,14 @@ class EventReader:
         places, columns = self._fields(values, flaws)
         kept = np.ones(len(places), dtype=np.bool_)
         names = _names(columns[_PERSON])
-        self._leave_out(places, kept, np.array([bool(name) for name in names], dtype=np.bool_), NOBODY, flaws)
+        named = np.array([bool(name) for name in names], dtype=np.bool_)
+        self._leave_out(places, kept, named, partial(_same, NOBODY), flaws)
         times = moments_of(columns[_TIME]) if places else np.empty(0, dtype=np.int64)
-        self._leave_out(places, kept, times >= 0, NO_TIME, flaws)
+        self._leave_out(places, kept, times >= 0, lambda row: _no_time(columns[_TIME][row]), flaws)
         codes: dict[str, Codes] = {}
         for field, name in enumerate(self._names):
             codes[name], known = self._cells[field].codes(columns[_FIRST_ATTRIBUTE + field])
-            self._leave_out(places, kept, known, self._flaws[field], flaws)
+            self._leave_out(places, kept, known, partial(_same, self._flaws[field]), flaws)
         found = np.array(places, dtype=np.int64)
         if not kept.all():
             found, times = found[kept], times[kept]
@@ -96,12 +99,12 @@ class EventReader:
         places: Sequence[int],
         kept: npt.NDArray[np.bool_],
         fit: npt.NDArray[np.bool_],
-        flaw: Flaw,
+        flaw_of: Callable[[int], Flaw],
         flaws: dict[int, Flaw],
     ) -> None:
         if not fit.all():
             for row in np.flatnonzero(kept & ~fit).tolist():
-                flaws[places[row]] = flaw
+                flaws[places[row]] = flaw_of(row)
             kept &= fit
 
     def _fields(
@@ -201,6 +204,16 @@ def _name(person: Any) -> bytes:
     except UnicodeEncodeError:
         return b""
     return name if len(name) <= MAX_PERSON_BYTES else b""
+
+
+def _same(flaw: Flaw, row: int) -> Flaw:
+    del row
+    return flaw
+
+
+def _no_time(value: Any) -> Flaw:
+    """Say what is wrong with a time that is no moment: its unit, if it is a number of another one."""
+    return (None if isinstance(value, bool) else unit_of(number_of(value))) or NO_TIME
 
 
 def _refused(value: bytes | None) -> Flaw | None:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.moments import END_MS, NO_MOMENT, moment_of
+from stream.data.events.flaws import SECONDS_FROM, SECONDS_TO
 
 Moments = npt.NDArray[np.int64]
 
@@ -33,6 +34,17 @@ def moments_of(values: Sequence[Any]) -> Moments:
     if kinds == {str} and (found := _alike(values)) is not None:
         return found
     return np.array([moment_of(value) for value in values], dtype=np.int64)
+
+
+def before_all(times: Moments, first: Moments, clocks: Moments) -> npt.NDArray[np.bool_]:
+    """Mark the events to refuse since they are dated before the ``first`` window of every stream.
+
+    An event that stands in the order of time, where the clock is before that window as well, is history and stays: it counts
+    nowhere either. A clock below 0 has not begun. Seconds that were taken for milliseconds are refused wherever they stand.
+    """
+    is_history = (clocks >= 0) & (clocks < first)
+    has_seconds = (times >= SECONDS_FROM) & (times < SECONDS_TO)
+    return (times < first) & (has_seconds | ~is_history)
 
 
 def _alike(texts: Sequence[str]) -> Moments | None:

@@ -8,14 +8,16 @@ import numpy as np
 
 from schemas import EventsSource
 from stream.data.events import EventReader
+from stream.data.events.flaws import AHEAD, time_flaw
+from stream.data.events.times import before_all
 from stream.processors.base import RecordLike
 from stream.processors.columns import RecordColumns
 from stream.processors.feeds.batch import Batch, kept
 from stream.processors.feeds.clocks import NOT_BEGUN, Clock
+from stream.processors.feeds.first_windows import FirstWindows
 from stream.processors.rejections import Rejection
 from stream.processors.unread import Unread
 
-_AHEAD = Rejection("ahead", "time: further ahead of the clock than the source allows; see to the writer's clock")
 _EARLY = Rejection(
     "ahead",
     "time: lies beyond the windows that a stream may have open before the first mark; write a mark before the events, and begin streams "
@@ -36,7 +38,9 @@ class Intake:
         self._clock = clock
         self._reader = EventReader(source, partitions)
 
-    def read(self, records: Sequence[RecordLike]) -> tuple[Batch | None, dict[int, Rejection]]:
+    def read(
+        self, records: Sequence[RecordLike], first: FirstWindows
+    ) -> tuple[Batch | None, dict[int, Rejection]]:
         """The events that may count, if there are any, and why others are set aside, by place; the clock moves on.
 
         Raises:
@@ -61,8 +65,15 @@ class Intake:
             rejections[int(places[row])] = Rejection(flaw.code, flaw.message)
         places = places[events.places]
         at_home, in_time = events.homes == self._partition, events.times <= latest[places]
-        for row in np.flatnonzero(~(at_home & in_time)).tolist():
-            ahead = _EARLY if clocks[places[row]] == NOT_BEGUN else _AHEAD
-            rejections[int(places[row])] = ahead if at_home[row] else _ELSEWHERE
-        events, places = kept(events, at_home & in_time), places[at_home & in_time]
+        counts = at_home & in_time & ~before_all(events.times, first.at(stamps[places]), clocks[places])
+        for row in np.flatnonzero(~counts).tolist():
+            flaw = time_flaw(int(events.times[row]), is_ahead=not in_time[row])
+            if not at_home[row]:
+                rejection = _ELSEWHERE
+            elif flaw is AHEAD and clocks[places[row]] == NOT_BEGUN:
+                rejection = _EARLY
+            else:
+                rejection = Rejection(*flaw)
+            rejections[int(places[row])] = rejection
+        events, places = kept(events, counts), places[counts]
         return (Batch(events, clocks[places], stamps[places], self._domains) if len(places) else None), rejections

@@ -135,6 +135,7 @@ class FeedProcessor:
                 raise RecutError(self._source.topic, found.partitions, self._partitions)
             self._offset, self._clock.now, self._clock.stamped = found.offset, found.clock, found.stamped
             self._log.next, self._streams.next_tally = found.piece, found.tally
+            self._streams.first_windows.restore(found.first_windows)
         self._is_new = progress is None
         told = {one.spec.stream: one for one in self._definitions.of(self._source.source)}
         pieces: dict[int, RecordLike] = {}
@@ -294,7 +295,7 @@ class FeedProcessor:
 
     def _count(self, records: Sequence[RecordLike], outputs: Outputs) -> Changes:
         self._clock.early = self._streams.early
-        batch, rejections = self._intake.read(records)
+        batch, rejections = self._intake.read(records, self._streams.first_windows)
         for place, rejection in sorted(rejections.items()):
             self._reject(outputs, records[place], rejection)
         if batch is None:
@@ -327,6 +328,7 @@ class FeedProcessor:
             self._log.next,
             self._streams.next_tally,
             self._clock.stamped,
+            self._streams.first_windows.kept,
         )
         headers = with_topic_ids(self.topic_ids)
         outputs.add(self.changelog, self._partition, (PROGRESS_KEY, _encode(progress), headers))

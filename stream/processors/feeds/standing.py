@@ -13,6 +13,7 @@ from stream.data import PredicateParser
 from stream.data.expressions import TRUE
 from stream.processors.feeds.cells import Counting
 from stream.processors.feeds.clocks import NOT_BEGUN
+from stream.processors.feeds.first_windows import FirstWindows
 from stream.processors.feeds.forms import Counted, Form
 from stream.processors.feeds.tally import NO_END, Shape, Tally
 from stream.processors.feeds.told import Told
@@ -88,6 +89,7 @@ class StandingStreams:
         self.tallies: dict[int, Tally] = {}
         self.forms: list[Form] = []
         self.figures = Counted()
+        self.first_windows = FirstWindows()
         self._source = source
         self._ahead = span_ms(source.ahead)
         self._parser = PredicateParser(source.attributes)
@@ -142,6 +144,7 @@ class StandingStreams:
     def end(self, name: str) -> None:
         """Count a stream no more."""
         del self.streams[name]
+        self.first_windows.end(name)
         self.settle()
 
     def settle(self) -> None:
@@ -194,6 +197,8 @@ class StandingStreams:
             # Nobody shares it; what comes behind the horizon must not use up what may count before.
             stream.tally.last = stream.last
         self.streams[stream.told.spec.stream] = stream
+        first = stream.told.standing.window.first_from(begins_at(stream.told, stream.next))
+        self.first_windows.add(stream.told.spec.stream, stream.tally_of(stream.next).since, first)
         return stream
 
     def _new(self, shape: Shape, since: int, last: int = NO_END, number: int | None = None) -> Tally:

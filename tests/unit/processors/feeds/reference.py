@@ -124,6 +124,27 @@ def _countable(
             yield place, event
 
 
+def refused_by(about: EventsSource, streams: Sequence[Told], records: Sequence[Arrived]) -> list[tuple[int, str]]:
+    """The offset and code of the events of a topic with the broker's clock that are dated as no event may be.
+
+    Streams that control tells of at 0 count all that the topic has.
+    """
+    found = []
+    for record in records:
+        event, stamp = event_of(record), record.timestamp
+        firsts = [
+            stream.standing.window.first_from(moment_ms(stream.standing.begins or ""))
+            for stream in streams
+            if stream.moment == 0 or stream.moment + span_ms(about.idle) <= stamp
+        ]
+        first = min(firsts, default=-1)
+        if event is not None and event["at"] > stamp + span_ms(about.ahead):
+            found.append((record.offset, "ahead"))
+        elif event is not None and event["at"] < first <= stamp:
+            found.append((record.offset, "before"))
+    return found
+
+
 def _cell(by: Sequence[str], event: dict[str, Any]) -> int:
     cell = 0
     for name in by:

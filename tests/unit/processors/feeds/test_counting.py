@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from schemas import EventsSource
 from stream.kernel import use
 from stream.processors.feeds.told import Told
-from tests.unit.processors.feeds.reference import WHERES, Found, found_by
+from tests.unit.processors.feeds.reference import WHERES, Found, found_by, refused_by
 from tests.unit.processors.feeds.topic import (
     MINUTE,
     TOPICS,
@@ -29,7 +30,11 @@ from tests.unit.processors.feeds.topic import (
 LENGTH = 60
 
 
-def _streams(about: EventsSource, chance: random.Random) -> list[Told]:
+def _streams(
+    about: EventsSource,
+    chance: random.Random,
+    begins: Sequence[str] = ("1970-01-01T00:00:00Z", "1970-01-01T00:12:00Z"),
+) -> list[Told]:
     """Streams of all kinds, some of which count the same events."""
     wheres = [*WHERES, None]
     windows: list[dict[str, str]] = [{"size": "10m"}, {"size": "15m", "every": "5m"}]
@@ -42,7 +47,7 @@ def _streams(about: EventsSource, chance: random.Random) -> list[Told]:
             where=chance.choice(wheres),
             by=chance.choice([[], ["origin"], ["origin", "delay"]]),
             lateness=chance.choice(["0s", "7m"]),
-            begins=chance.choice(["1970-01-01T00:00:00Z", "1970-01-01T00:12:00Z"]),
+            begins=chance.choice(begins),
             moment=chance.choice([0, 20 * MINUTE, 20 * MINUTE, 50 * MINUTE]),
         )
         for number in range(6)
@@ -57,6 +62,7 @@ def _streams(about: EventsSource, chance: random.Random) -> list[Told]:
                     window={"size": "10m"},
                     count=count,
                     by=["origin"],
+                    begins=begins[0],
                     mechanism=running,
                     moment=chance.choice([0, 20 * MINUTE]),
                 )
@@ -164,3 +170,31 @@ def test_what_is_committed_is_what_a_plain_count_finds(seed: int) -> None:
     again = _run(about, streams, records, ends, effects, chance)
     for number in range(TOPICS.partitions):
         assert first.partials(number) == again.partials(number), "nor does the order over all streams"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_events_before_all_windows_are_refused_and_move_no_count(seed: int) -> None:
+    """Which events are refused as dated before every window depends on the event, its stamp and the streams, and changes no count.
+
+    It is the same wherever batches are cut, whatever crashes, and whenever a feed reads of a stream before the stream counts.
+    """
+    chance = random.Random(seed)
+    about = source(contribution=2, total=chance.choice([None, 3]), ahead="5m", idle="1s")
+    streams = _streams(about, chance, ("1970-01-01T00:20:00Z", "1970-01-01T00:12:00Z", "1970-01-01T00:40:00Z"))
+    records = _records(about, chance, LENGTH)
+    ends = {LENGTH: records[-1].timestamp + 20 * MINUTE}
+    for _ in range(2):
+        latest = {
+            stream.spec.stream: next(
+                (place for place, one in enumerate(records) if one.timestamp >= stream.moment + 1000), LENGTH
+            )
+            for stream in streams
+        }
+        effects = {name: chance.randint(1, place) if place > 1 else 0 for name, place in latest.items()}
+        effects |= {stream.spec.stream: 0 for stream in streams if stream.moment == 0}
+        kafka = _run(about, streams, records, ends, effects, chance)
+        dated = [one for one in kafka.refused if one[1] in {"ahead", "before"}]
+        assert dated == refused_by(about, streams, records)
+        for stream in streams:
+            name = stream.spec.stream
+            assert _found(kafka, name) == found_by(about, stream, records, ends, effects[name]), name

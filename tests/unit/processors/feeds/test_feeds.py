@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import count as counting
 from typing import Any
 
 import pytest
 
-from stream.kernel import Keys
-from stream.processors.base import LaterVersionError, Outputs, TableMissedError
+from stream.kernel import Keys, use
+from stream.processors.base import PROGRESS_KEY, LaterVersionError, Outputs, TableMissedError
 from stream.processors.feeds import pieces_log, telling
 from stream.processors.feeds.cells import Cells
 from stream.processors.feeds.definitions import Definitions
@@ -112,6 +114,81 @@ def test_bad_events_are_set_aside_with_reasons_and_cost_nothing_else() -> None:
     assert feed.counted + feed.left_out == 3
     assert feed.rejected == {code: 1 for code, _ in found}
     assert {partition for topic, partition, _ in outputs if topic == TOPICS.rejected} == {0}
+
+
+NOON = 1_710_072_000_000
+"""2024-03-10T12:00:00Z in milliseconds."""
+MARCH = "2024-03-10T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("at", "unit"),
+    [
+        (NOON // 1000, b"in seconds"),
+        (NOON * 1000, b"in microseconds"),
+        (NOON * 1_000_000, b"in nanoseconds"),
+        (NOON / 1000, b"in seconds"),
+        (str(NOON // 1000), b"in seconds"),
+        ("1970-01-20T19:01:12Z", b"in seconds"),
+        (200_000_000_000_000, b"in microseconds"),
+        (5, b"before the first window"),
+        (NOON - 24 * HOUR, b"before the first window"),
+        ("2023-03-10T12:00:00Z", b"before the first window"),
+    ],
+)
+@pytest.mark.parametrize("clock", ["broker", "marks"])
+@pytest.mark.parametrize("kernel", [True, False])
+def test_a_time_in_another_unit_is_refused_with_the_likely_one(
+    at: Any, unit: bytes, clock: str, kernel: bool
+) -> None:
+    """An event dated in seconds, microseconds or nanoseconds, or before every window, has a dead letter that says so."""
+    about = source(clock=clock)
+    feed = start(about, Known(hours(about, begins=MARCH), hours(about, "later", begins="2024-03-10T06:00:00Z")))
+    records = [Arrived(0, NOON, event("a", at)), Arrived(1, NOON, event("b", NOON))]
+    with use(None) if not kernel else nullcontext():
+        outputs = feed.process(columns(records) if kernel else records)
+    [(code, headers)] = letters(outputs)
+    assert code == ("before" if unit.startswith(b"before") else "time")
+    assert unit in dict(headers)["__connect.errors.exception.message"]
+    assert feed.counted == 1
+
+
+@pytest.mark.parametrize("clock", ["broker", "marks"])
+def test_history_in_the_order_of_time_is_no_dead_letter(clock: str) -> None:
+    """An event before every window is refused if the clock is beyond their beginning, and not if the clock is before it, too."""
+    about = source(clock=clock)
+    feed, offsets = start(about, Known(hours(about, begins=MARCH))), counting()
+
+    def refused(now: int, at: int) -> list[str]:
+        mark = [("sotto-mark", str(now).encode())]
+        feed.process([Arrived(next(offsets), now, None, headers=mark)] if clock == "marks" else [])
+        return [code for code, _ in letters(feed.process([Arrived(next(offsets), now, event("a", at))]))]
+
+    yesterday = NOON - 24 * HOUR
+    assert refused(yesterday, yesterday) == refused(yesterday, yesterday - HOUR) == []
+    assert refused(yesterday, yesterday // 1000) == ["time"]
+    assert refused(NOON, NOON) == []
+    assert refused(NOON, yesterday) == ["before"]
+
+
+def test_windows_of_ended_streams_decide_which_events_are_too_early() -> None:
+    """An event within the windows of a stream that has ended is no dead letter, after a restart and once it is closed, too."""
+    about = source()
+    kafka, streams = (
+        changelog(about),
+        Known(hours(about, "first", begins=MARCH), hours(about, "next", begins="2024-03-10T12:00:00Z")),
+    )
+    feed = start(about, streams, kafka)
+    kafka.commit(feed.process([Arrived(0, NOON, event("a", NOON - HOUR))]))
+    assert "first_windows" not in json.loads(kafka.state[PROGRESS_KEY]), "as earlier versions wrote it"
+    for kind in ("halted", "closed"):
+        streams.tell(hours(about, "first", kind=kind, begins=MARCH))
+        kafka.commit(feed.process([Arrived(1, NOON, event("a", NOON - HOUR))]))
+        feed = start(about, streams, kafka)
+        kafka.commit(feed.process([Arrived(2, NOON, event("a", NOON - HOUR))]))
+    assert not kafka.refused
+    kafka.commit(feed.process([Arrived(3, NOON, event("a", NOON - 13 * HOUR))]))
+    assert kafka.refused == [(3, "before")]
 
 
 def test_marks_alone_move_a_clock_of_marks() -> None:

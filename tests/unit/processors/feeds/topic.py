@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from schemas import EventsSource
+from schemas import EventsSource, RejectedHeaders
 from schemas.streams import StreamSpec
 from stream.kernel import Spans, spans_of
 from stream.processors.base import Outputs, RecordLike
@@ -136,11 +136,16 @@ class Kafka:
     changelog: str
     state: dict[bytes, bytes] = field(default_factory=dict)
     log: list[tuple[str, int, bytes | None, bytes | None]] = field(default_factory=list)
+    refused: list[tuple[int, str]] = field(default_factory=list)
+    """The offset and code of each dead letter."""
     written: int = 0
 
     def commit(self, outputs: Outputs) -> None:
         for topic, partition, messages in outputs:
-            for key, value, _ in messages:
+            for key, value, headers in messages:
+                if topic == TOPICS.rejected:
+                    facts = RejectedHeaders.from_kafka(headers)
+                    self.refused.append((facts.offset, facts.code))
                 if topic != self.changelog:
                     self.log.append((topic, partition, key, value))
                 elif value is None:
