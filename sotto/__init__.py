@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from schemas import AllotmentRecord, Answer, GrantRecord, PopulationRecord, Query, Receipt, SourceRecord
     from stream.asking import Result, Results
     from stream.asking.alerts import Notice
+    from stream.asking.dead_letters import DeadLetter
     from stream.client import AsyncClient, Client
     from stream.errors import (
         Exhausted,
@@ -39,6 +40,7 @@ __all__ = [
     "Answer",
     "AsyncClient",
     "Client",
+    "DeadLetter",
     "Driver",
     "Exhausted",
     "Forbidden",
@@ -78,6 +80,7 @@ _HOMES: Final = {
     ),
     "stream.asking": ("Result", "Results"),
     "stream.asking.alerts": ("Notice",),
+    "stream.asking.dead_letters": ("DeadLetter",),
     "stream.client": ("AsyncClient", "Client"),
     "stream.errors": (
         "Exhausted",

@@ -26,6 +26,8 @@ from schemas import (
 from stream.asking import Question, Result
 from stream.asking.alerts import Notice
 from stream.asking.budgets import extension, opening
+from stream.asking.dead_letters import DeadLetter
+from stream.asking.live import live_source
 from stream.asking.outside import needs_domain
 from stream.asking.questions import (
     ANSWER_TIMEOUT,
@@ -39,6 +41,7 @@ from stream.asking.watching import Watch
 from stream.client.asking import Asked
 from stream.client.budgets import BudgetCalls, new_id
 from stream.client.connection import Connection
+from stream.client.dead_letters import read_dead_letters
 from stream.client.definitions import Definitions
 from stream.client.failures import translated
 from stream.client.ledger import Ledger, read_digests, read_ledger
@@ -308,6 +311,19 @@ class AsyncClient(PublishCalls, BudgetCalls):
             async for values in read_trail(self._connection):
                 for value in values:
                     yield trail_codec.decode(value)
+
+    async def dead_letters(self, source: str | None = None) -> AsyncGenerator[DeadLetter, None]:
+        """Refused events as of now, as they came, each with the reason; of all topics, or of the topic of a live source.
+
+        They come partition by partition, and are as private as the events: it takes an operator's rights. Feeds refuse an event when they
+        read it, which may be after ``flush``.
+        """
+        topic = None if source is None else live_source((await self.budget(source)).source).topic
+        self._connection.require_open()
+        with translated():
+            async for letter in read_dead_letters(self._connection):
+                if topic in {None, letter.topic}:
+                    yield letter
 
     async def _publish(
         self,

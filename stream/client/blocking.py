@@ -23,6 +23,7 @@ from schemas import (
 )
 from stream.asking import Question, Result, Results
 from stream.asking.alerts import Notice
+from stream.asking.dead_letters import DeadLetter
 from stream.asking.live import LiveEvent
 from stream.asking.questions import ANSWER_TIMEOUT, REQUEST_TIMEOUT, made_settings
 from stream.client.asynchronous import AsyncClient
@@ -245,6 +246,10 @@ class Client:
     def trail(self) -> Generator[TrailRecord, None, None]:
         """The audit trail as of now, oldest first: requests, decisions, what followed, and what was spent meanwhile."""
         return self._each(AsyncClient.trail)
+
+    def dead_letters(self, source: str | None = None) -> Generator[DeadLetter, None, None]:
+        """Refused events as of now, as they came, each with the reason; of all topics, or of the topic of a live source."""
+        return self._each(lambda client: client.dead_letters(source))
 
     def _each(self, begin: Callable[[AsyncClient], AsyncGenerator[Item, None]]) -> Generator[Item, None, None]:
         running = self._connected()

@@ -6,6 +6,8 @@ from collections.abc import Generator, Iterable, Iterator
 
 from schemas import MAX_RECORD_BYTES, GrantRecord, LedgerRecord, SourceRecord, StreamStatus, TrailRecord
 from schemas.wire import Codec
+from stream.asking.dead_letters import DeadLetter, read_dead_letter
+from stream.asking.live import live_source
 from stream.errors import Unknown
 from stream.processors.trails import trail_codec
 from stream.suggestions import did_you_mean
@@ -58,6 +60,13 @@ class Recorded(Installation):
         """The audit trail, oldest first: requests, decisions, what followed, and what was spent meanwhile."""
         for record in self.records(self.topics.trail):
             yield trail_codec.decode(record.value)
+
+    def dead_letters(self, source: str | None = None) -> Generator[DeadLetter, None, None]:
+        """Refused events as they came, each with the reason; of all topics, or of the topic of a live source."""
+        topic = None if source is None else live_source(self.budget(source).source).topic
+        for letter in map(read_dead_letter, self.records(self.topics.rejected)):
+            if topic in {None, letter.topic}:
+                yield letter
 
     def _entry(self, key: str) -> LedgerRecord | None:
         """What the ledger holds under a key."""

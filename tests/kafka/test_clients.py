@@ -15,6 +15,7 @@ from aiokafka.admin import NewTopic
 from sotto import (
     AsyncClient,
     Client,
+    DeadLetter,
     Driver,
     Halted,
     Invalid,
@@ -28,7 +29,6 @@ from sotto import (
 )
 from stream.data import adult
 from stream.kafka.security import admin_client
-from stream.kafka.topics import find_topics
 from stream.processors.topics import partition_of
 from tests.chaos.checker import committed
 from tests.conftest import StartService
@@ -198,15 +198,22 @@ async def test_people_s_events_and_marks_are_published_as_they_are_to_the_driver
         assert {partition_of(record.key or b"", PARTITIONS) for record in records} == {number}
         assert all(not record.headers for record in records)
     assert sum(map(len, written)) == len(TOLD)
-    refused = await refusals(settings)
-    assert sorted(refused) == sorted([b"no event", json.dumps(TOLD[0] | {"ward": "c"}).encode()])
+    async with AsyncClient(settings) as client:
+        refused = [letter async for letter in client.dead_letters("visits")]
+        assert refused == await asyncio.to_thread(_dead_letters, settings)
+        assert [letter async for letter in client.dead_letters("stamped")] == []
+    no_category = json.dumps(TOLD[0] | {"ward": "c"}).encode()
+    assert {(letter.value, letter.code) for letter in refused} == {
+        (b"no event", "malformed"),
+        (no_category, "unknown category"),
+    }
+    assert {(letter.topic, letter.headers) for letter in refused} == {(topic, ())}
 
 
-async def refusals(settings: Settings) -> list[bytes]:
-    """The values of all dead letters."""
-    topics = await find_topics(settings)
-    logs = [await committed(settings, topics.rejected, number) for number in range(topics.partitions)]
-    return [record.value or b"" for log in logs for record in log]
+def _dead_letters(settings: Settings) -> list[DeadLetter]:
+    """All dead letters, as the client that is not asynchronous gives them."""
+    with Client(settings) as client:
+        return list(client.dead_letters())
 
 
 async def test_events_for_a_topic_that_is_not_there_are_refused_in_words(
