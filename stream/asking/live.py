@@ -13,7 +13,7 @@ import msgspec
 from aiokafka.partitioner import murmur2
 
 from schemas import EventsSource, Source, moment_ms, written_moment
-from schemas.moments import END_MS, MARK_HEADER, NO_MOMENT, moment_of
+from schemas.moments import END_MS, MARK_HEADER
 from schemas.wire import UNREADABLE
 from stream.asking.event_encoding import encode_event
 from stream.asking.questions import Question
@@ -80,12 +80,6 @@ def live_name(source: Question, headers: Headers, fields: Mapping[str, Any]) -> 
     if headers or fields:
         raise Invalid(f"{', '.join(fields) or 'headers'}: belongs to a question; give events alone")
     return source
-
-
-def event_moment(event: bytes, path: str) -> int | None:
-    """When an event says it was, in milliseconds since 1970, as feeds read it; None where it does not say."""
-    moment = moment_of(_field(event, path))
-    return None if moment == NO_MOMENT else moment
 
 
 def _field(event: bytes, path: str) -> Any:

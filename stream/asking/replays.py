@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from schemas import EventsSource, span_ms, written_moment
-from stream.asking.live import event_moment, marks_of
+from schemas.moments import NO_MOMENT
+from stream.asking.live import marks_of
 from stream.errors import Invalid
 
 MAX_MARKS: Final = 1_000_000
@@ -34,28 +35,27 @@ class Replay:
                 f"marks: {every} apart, and source '{source.source}' refuses events more than {source.ahead} ahead of the mark before "
                 "them; put marks closer, or register a source with more in 'ahead'"
             )
-        self._path = source.time
         self._until = until
 
-    def steps(self, events: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    def steps(self, events: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, list[bytes]]]:
         """Each mark, in milliseconds since 1970, with the events after it; in a step they stay in their order.
 
-        An event that tells no time counts nowhere, and stays with the one before it. Takes in all events before the first step.
+        Events come with their moments; one of ``NO_MOMENT``, which will be refused, stays with the one before it. Takes in all events
+        before the first step.
 
         Raises:
-            Invalid: no event tells its time, or first and last are too far apart.
+            Invalid: no event has a moment, or first and last are too far apart.
         """
         steps: dict[int, list[bytes]] = {}
         timeless: list[bytes] = []
         here = timeless
-        for event in events:
-            moment = event_moment(event, self._path)
-            if moment is not None:
+        for event, moment in events:
+            if moment != NO_MOMENT:
                 here = steps.setdefault(self._mark_before(moment), [])
             here.append(event)
         if not steps:
             raise Invalid(
-                f"no event tells its time in '{self._path}': ISO 8601 with a zone, or milliseconds since 1970"
+                "no event would be accepted, and so nothing says where the marks begin; nothing is written"
             )
         first = min(steps)
         last = max(steps) + self._every if self._until is None else self._until

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
+from time import time
 from typing import Annotated, Final
 
 import msgspec
@@ -12,11 +14,14 @@ import typer
 
 from schemas import EventsSource, written_moment
 from schemas.wire import UNREADABLE
+from stream.asking.event_checks import EventCheck
 from stream.asking.live import live_source, milliseconds_of
 from stream.asking.replays import Replay
 from stream.cli.documents import name_of, numbered_lines
 from stream.cli.output import CommandError, say
 from stream.client import AsyncClient
+from stream.data.events import Flaw
+from stream.errors import Invalid
 from stream.kafka.live_topics import create_live_topic
 from stream.kafka.nearby import settings_here
 
@@ -48,6 +53,9 @@ def publish(
 
     With --marks, for a source whose clock is marks, all events are read first and put in the order of the marks. Nothing is known of
     earlier calls: what is published twice is there twice.
+
+    Ends with how many events are accepted and refused, by the source and the streams that it has now. Refused ones are written, too, and
+    become dead letters; exit status 1 if there are any.
     """
     if until is not None and marks is None:
         raise CommandError("--until: is the last mark of a replay; give --marks as well")
@@ -74,15 +82,15 @@ def topic(
         say(f"{declared.topic} is there, with {count} partitions")
 
 
-def _objects_of(file: str, lines: Iterator[tuple[int, bytes]]) -> Iterator[bytes]:
-    """The events of a file; CommandError if its first line is no object, as of a file in another format."""
+def _objects_of(file: str, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """The events of a file with their lines' numbers; CommandError if its first line is no object, as of a file in another format."""
     first = next(lines, None)
     if first is None:
         return iter(())
     number, line = first
     if (problem := _no_object(line)) is not None:
         raise CommandError(f"{name_of(file)}: line {number}: {problem}")
-    return chain([line], (line for _, line in lines))
+    return chain([first], lines)
 
 
 def _no_object(line: bytes) -> str | None:
@@ -106,24 +114,70 @@ async def _made(source: str, partitions: int) -> tuple[EventsSource, int, bool]:
     return declared, *await create_live_topic(settings_here(), declared, partitions)
 
 
-async def _publish(source: str, events: Iterable[bytes], marks: str | None, until: int | None) -> None:
-    count = 0
+class _Report:
+    """Counts accepted events, and refused ones by their reason."""
+
+    def __init__(self, check: EventCheck) -> None:
+        self.accepted = 0
+        self._check = check
+        self._refused: Counter[Flaw] = Counter()
+        self._lines: dict[Flaw, int] = {}
+        """Of each reason the first line that has it."""
+
+    @property
+    def refused(self) -> int:
+        """How many events were refused."""
+        return self._refused.total()
+
+    def judge(self, lines: Sequence[tuple[int, bytes]], now: int | None, *, in_order: bool = False) -> list[int]:
+        """Take in some lines by their numbers, and give the moment of each event."""
+        moments, flaws = self._check.check([line for _, line in lines], now, in_order=in_order)
+        self.accepted += len(lines) - len(flaws)
+        for place, flaw in sorted(flaws.items()):
+            self._refused[flaw] += 1
+            self._lines.setdefault(flaw, lines[place][0])
+        return moments
+
+    def say_reasons(self) -> None:
+        """Print why events were refused."""
+        for flaw, line in self._lines.items():
+            say(f"{self._refused[flaw]:,} refused, the first at line {line:,}: {flaw.message}")
+
+
+async def _publish(source: str, lines: Iterator[tuple[int, bytes]], marks: str | None, until: int | None) -> None:
     async with AsyncClient() as client:
         declared = live_source((await client.budget(source)).source)
+        report = _Report(EventCheck(declared, await client.list_streams(source)))
         if marks is None:
-            lines = iter(events)
+            added = ""
             while some := list(islice(lines, AT_ONCE)):
-                await client.publish(source, some)
-                count += len(some)
-            await client.flush()
-            say(f"{count:,} events are in {declared.topic}")
-            return
-        first = moment = None
-        for moment, some in Replay(declared, marks, until).steps(events):
-            first = moment if first is None else first
-            await client.advance(source, moment / 1000)
-            await client.publish(source, some)
-            count += len(some)
+                report.judge(some, round(1000 * time()) if declared.clock == "broker" else None)
+                await client.publish(source, [line for _, line in some])
+        else:
+            first = moment = None
+            for moment, events in _replay(Replay(declared, marks, until), lines, report):
+                first = moment if first is None else first
+                await client.advance(source, moment / 1000)
+                await client.publish(source, events)
+            added = f", with marks from {written_moment(first or 0)} to {written_moment(moment or 0)}"
         await client.flush()
-        told = f"marks from {written_moment(first or 0)} to {written_moment(moment or 0)}"
-        say(f"{count:,} events are in {declared.topic}, with {told}")
+    report.say_reasons()
+    say(f"{report.accepted:,} events accepted, {report.refused:,} refused in {declared.topic}{added}")
+    if report.refused:
+        raise typer.Exit(1)
+
+
+def _replay(
+    replay: Replay, lines: Iterator[tuple[int, bytes]], report: _Report
+) -> Iterator[tuple[int, list[bytes]]]:
+    """Put events between marks; says why all are refused, if they are."""
+
+    def judged() -> Iterator[tuple[bytes, int]]:
+        while some := list(islice(lines, AT_ONCE)):
+            yield from zip((line for _, line in some), report.judge(some, None, in_order=True), strict=True)
+
+    try:
+        return replay.steps(judged())
+    except Invalid:
+        report.say_reasons()
+        raise

@@ -19,7 +19,7 @@ import pytest
 
 from schemas import Query
 from schemas.windows import moment_ms
-from sotto import Driver, Invalid, Unknown
+from sotto import Driver, Invalid, SottoError, Unknown
 from tests.unit.departures import AIRPORTS, FLIGHTS, LATE, event
 
 KEY = bytes(range(32))
@@ -261,6 +261,33 @@ def test_publish_names_the_field_that_has_no_json_form() -> None:
         with pytest.raises(Invalid, match=f"^{field}"):
             driver.publish("flights", [right, wrong])  # type: ignore[list-item]
     assert not driver.records("ops.departures")
+
+
+def test_dead_letters_are_refused_events_with_their_reasons() -> None:
+    """The driver gives each refused event as it came, with the reason, and what was refused elsewhere only if no source is named."""
+    driver = new_driver()
+    seconds = {**event("N1", ""), "scheduled": 1_767_227_400}
+    headers = (("__connect.errors.length", b"7"), ("traceparent", b"00"))
+    driver.publish("flights", [b"{", event("N1", "2026-01-01T00:00:00Z"), seconds])
+    driver.send(0, b"no question", headers)
+    letters = sorted(driver.dead_letters("flights"), key=lambda letter: letter.code)
+    assert [letter.code for letter in letters] == ["malformed", "time"]
+    assert letters[0].value == b"{"
+    assert json.loads(letters[1].value or b"") == seconds
+    assert letters[1].reason.startswith(
+        "time: time: is in seconds since 1970, by its size; give whole milliseconds"
+    )
+    for letter in letters:
+        assert letter.value == driver.log((letter.topic, letter.partition))[letter.offset].value
+        assert letter.topic == "ops.departures"
+        assert letter.time == 1_767_225_600
+    [question] = [letter for letter in driver.dead_letters() if letter.topic == driver.topics.queries]
+    assert (question.value, question.headers, question.length) == (b"no question", headers, None)
+    with pytest.raises(Unknown, match="nobody"):
+        list(driver.dead_letters("nobody"))
+    driver._append((driver.topics.rejected, 0), None, b"")
+    with pytest.raises(SottoError, match=r"partition 0, offset .*is no dead letter"):
+        list(driver.dead_letters())
 
 
 def test_a_stream_that_ends_asks_no_more() -> None:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from schemas import EventsSource, moment_ms
 from sotto import Driver, Invalid
+from stream.asking.event_checks import EventCheck
 from stream.asking.replays import Replay
 from stream.cli import events
 from stream.cli.app import app
@@ -34,6 +35,11 @@ def bytes_of(told: list[dict[str, Any]]) -> list[bytes]:
     return [json.dumps(one).encode() for one in told]
 
 
+def judged(events: list[bytes], about: EventsSource) -> list[tuple[bytes, int]]:
+    """Events with their moments."""
+    return list(zip(events, EventCheck(about, []).check(events, None)[0], strict=True))
+
+
 def source(clock: str = "marks", **fields: Any) -> EventsSource:
     return EventsSource.model_validate({**FLIGHTS, "clock": clock, **fields})
 
@@ -46,7 +52,7 @@ def told(steps: Any) -> list[tuple[str, list[str]]]:
 
 
 def test_each_event_stands_between_the_marks_where_its_own_time_is() -> None:
-    assert told(Replay(source(), "1h").steps(bytes_of(LINES))) == [
+    assert told(Replay(source(), "1h").steps(judged(bytes_of(LINES), source()))) == [
         ("0:00", ["N2", "N3", "N5"]),
         ("1:00", []),
         ("2:00", ["N1"]),
@@ -58,7 +64,7 @@ def test_each_event_stands_between_the_marks_where_its_own_time_is() -> None:
 def test_a_replay_ends_where_it_is_told_to_whatever_its_events_say() -> None:
     last = moment_ms(f"{DAY}02:30:00Z")
     expected = [("0:00", ["N2", "N3", "N5"]), ("1:00", []), ("2:00", ["N1"]), ("2:30", ["N4"])]
-    assert told(Replay(source(), "1h", last).steps(bytes_of(LINES))) == expected
+    assert told(Replay(source(), "1h", last).steps(judged(bytes_of(LINES), source()))) == expected
 
 
 def test_what_would_be_refused_or_never_end_is_said_before_anything_is_written() -> None:
@@ -71,15 +77,16 @@ def test_what_would_be_refused_or_never_end_is_said_before_anything_is_written()
     with pytest.raises(Invalid, match=r"marks: .*closer together than a millisecond"):
         Replay(source(), "0s")
     with pytest.raises(Invalid, match="leave out events that are dated wrongly"):
-        Replay(source(), "1h").steps(bytes_of([LINES[0], event("N9", "9999-01-01T00:00:00Z")]))
-    with pytest.raises(Invalid, match=r"no event tells its time in 'scheduled'"):
-        Replay(source(), "1h").steps(bytes_of([LINES[2]]))
+        Replay(source(), "1h").steps(judged(bytes_of([LINES[0], event("N9", "9999-01-01T00:00:00Z")]), source()))
+    with pytest.raises(Invalid, match="no event would be accepted"):
+        Replay(source(), "1h").steps(judged(bytes_of([LINES[2]]), source()))
 
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver(bytes(32), partitions=2)
     monkeypatch.setattr(events, "AsyncClient", lambda: Connected(made))
+    monkeypatch.setenv("COLUMNS", "500")
     return made
 
 
@@ -109,7 +116,7 @@ def test_a_file_is_replayed_and_its_windows_are_answered(driver: Driver, tmp_pat
     path.write_bytes(b"\n\n".join(bytes_of([*crowd, event("last", f"{DAY}03:00:00Z")])) + b"\n")
     said = run_connected("events", "publish", "flights", str(path), "--marks", "1h", "--until", f"{DAY}04:00:00Z")
     assert (
-        "201 events are in ops.departures, with marks from 2026-01-01T00:00:00Z to 2026-01-01T04:00:00Z"
+        "201 events accepted, 0 refused in ops.departures, with marks from 2026-01-01T00:00:00Z to 2026-01-01T04:00:00Z"
         in " ".join(said.split())
     )
     answers = list(driver.answers(from_beginning=True))
@@ -122,7 +129,15 @@ def test_standard_input_goes_to_a_topic_with_the_brokers_clock(driver: Driver, t
     driver.register(FLIGHTS)
     text = b"\n".join([*bytes_of(LINES), b"no event"])
     done = CliRunner().invoke(app, ["events", "publish", "flights", "-"], input=text, catch_exceptions=False)
-    assert "6 events are in ops.departures" in done.output
+    assert done.exit_code == 1
+    reasons = [
+        "1 refused, the first at line 3: time: missing,",
+        "1 refused, the first at line 6: event: is not JSON;",
+    ]
+    for line, said in zip(
+        done.output.splitlines(), [*reasons, "4 events accepted, 2 refused in ops.departures"], strict=True
+    ):
+        assert line.startswith(said)
     assert sum(len(driver.log(("ops.departures", number))) for number in (0, 1)) == 6
     path = tmp_path / "events.jsonl"
     path.write_bytes(text)
@@ -158,3 +173,63 @@ def test_publish_refuses_a_file_whose_first_line_is_no_object(
     done = CliRunner().invoke(app, ["events", "publish", "flights", "-"], input=text)
     assert str(done.exception).startswith(f"standard input: {said}")
     assert not driver.records("ops.departures")
+
+
+NEW_YEAR = moment_ms(f"{DAY}00:00:00Z")
+
+
+@pytest.mark.parametrize("marks", [(), ("--marks", "1h")])
+@pytest.mark.parametrize("until", [1, 5])
+def test_publish_counts_refused_events_and_exits_with_1(
+    marks: tuple[str, ...], until: int, driver: Driver, tmp_path: Path
+) -> None:
+    """The last line counts accepted and refused events; times in other units are refused with the unit, and feeds refuse the same."""
+    driver.register({**FLIGHTS, "clock": "marks"})
+    driver.open(LATE)
+    times = [NEW_YEAR + 60_000, NEW_YEAR // 1000, NEW_YEAR * 1000, NEW_YEAR * 1_000_000, NEW_YEAR // 1000 + 1][
+        :until
+    ]
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"\n".join(bytes_of([event(f"N{time}", time) for time in times])))  # type: ignore[arg-type]
+    done = CliRunner().invoke(app, ["events", "publish", "flights", str(path), *marks])
+    assert done.exit_code == (0 if until == 1 else 1)
+    *reasons, last = done.output.splitlines()
+    assert last.startswith(f"1 events accepted, {until - 1} refused in ops.departures")
+    assert [reason.split(" since")[0] for reason in reasons] == [
+        "2 refused, the first at line 2: time: is in seconds",
+        "1 refused, the first at line 3: time: is in microseconds",
+        "1 refused, the first at line 4: time: is in nanoseconds",
+    ][: until - 1]
+    assert len(list(driver.dead_letters("flights"))) == until - 1
+
+
+def test_a_replay_without_an_acceptable_event_writes_nothing(driver: Driver, tmp_path: Path) -> None:
+    """If all events of a replay are refused the reasons are printed, and neither marks nor events are written."""
+    driver.register({**FLIGHTS, "clock": "marks"})
+    driver.open(LATE)
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"\n".join(bytes_of([event("N1", NEW_YEAR // 1000)])))  # type: ignore[arg-type]
+    done = CliRunner().invoke(app, ["events", "publish", "flights", str(path), "--marks", "1h"])
+    assert "1 refused, the first at line 1: time: is in seconds" in done.output
+    assert "no event would be accepted" in str(done.exception)
+    assert not driver.records("ops.departures")
+
+
+@pytest.mark.parametrize(
+    ("time", "accepted"), [("1999-12-31T23:59:59Z", False), ("2999-01-01T00:00:00Z", False), (None, True)]
+)
+def test_publish_knows_what_a_clock_of_the_broker_refuses(
+    time: str | None, accepted: bool, driver: Driver, tmp_path: Path
+) -> None:
+    """With the broker's clock, events before every stream's first window and far ahead of now are counted as refused."""
+    driver.register(FLIGHTS)
+    driver.wait(NEW_YEAR / 1000)
+    driver.open(LATE)
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"\n".join(bytes_of([event("N1", time or f"{DAY}00:00:00Z")])))
+    done = CliRunner().invoke(app, ["events", "publish", "flights", str(path)])
+    assert done.exit_code == (0 if accepted else 1)
+    assert f"{int(accepted)} events accepted, {int(not accepted)} refused" in done.output
+    assert [letter.code for letter in driver.dead_letters()] == (
+        [] if accepted else ["before" if "1999" in str(time) else "ahead"]
+    )
