@@ -22,14 +22,17 @@ from stream.later import pl
 Numbers = npt.NDArray[np.uint32]
 
 NAME_BYTES: Final = 16
-"""How much memory each person's name takes in a service."""
-NUMBER_BYTES: Final = 4
-"""And whose row it is, each row."""
+"""How long a digest of a person's name is."""
+PERSON_BYTES: Final = 44
+"""Most memory that choosing takes in a service for each person: names in two orders, and places."""
+CHOOSING_BYTES: Final = 32
+"""And for each row, beside its codes in two orders: whose it is, its hash, rank and place, before and after."""
 
 _WHOLE_NUMBER: Final = r"^(-?[0-9]+)\.0+$"
 _WORD_BYTES: Final = 8
 _GROUP_ROWS: Final = 1 << 22
 """Rows of how many people are chosen from at a time, which takes some hundred bytes each."""
+_HASH_ROWS: Final = 1 << 16
 _NAME_CONTEXT: Final = "sotto 2026 person v1"
 _PURPOSE: Final = b"sotto contribution v1"
 
@@ -101,7 +104,7 @@ def contribution_key(key: bytes, source: str) -> bytes:
 class Chosen:
     """All rows in an order of their own, those that count first; ``private_numbers`` says whose they are in that order."""
 
-    private_order: npt.NDArray[np.intp]
+    private_order: Numbers
     private_counted: int
     people: People
 
@@ -117,14 +120,11 @@ def choose(codes: Mapping[str, CodeArray], people: People, most: int, key: bytes
     whose, names = place[people.private_numbers], people.private_names[by_name]
     counted, others = [], []
     for low, high in _groups(whose, people.count):
-        rows = np.flatnonzero((whose >= low) & (whose < high))
-        order, counts = _chosen(
-            {name: column[rows] for name, column in codes.items()}, whose[rows] - low, names[low:high], most, key
-        )
-        counted.append(rows[order[counts]])
-        others.append(rows[order[~counts]])
-    none = [np.empty(0, dtype=np.intp)]
-    arranged = np.concatenate([*none, *counted, *others])
+        rows = np.flatnonzero((whose >= low) & (whose < high)).astype(np.uint32)
+        for order, counts in _chosen(codes, rows, whose[rows] - np.uint32(low), names[low:high], most, key):
+            counted.append(rows[order[counts]])
+            others.append(rows[order[~counts]])
+    arranged = np.concatenate([np.empty(0, dtype=np.uint32), *counted, *others])
     return Chosen(arranged, sum(map(len, counted)), People(whose[arranged], names))
 
 
@@ -139,18 +139,73 @@ def _groups(whose: Numbers, people: int) -> Iterator[tuple[int, int]]:
 
 
 def _chosen(
-    codes: Mapping[str, CodeArray], whose: Numbers, names: Words, most: int, key: bytes
-) -> tuple[npt.NDArray[np.intp], Mask]:
-    """The order of some people's rows, by person and hash, and which of them in that order count."""
+    codes: Mapping[str, CodeArray], rows: Numbers, whose: Numbers, names: Words, most: int, key: bytes
+) -> Iterator[tuple[npt.NDArray[np.intp], Mask]]:
+    """Yield the order of some people's rows, by person and hash, in parts, and which of them in that order count."""
     own = siphash(np.frombuffer(key, dtype="<u8").reshape(1, 2).astype(np.uint64), _twice(names)).reshape(-1, 2)
-    keys = own[whose]
-    alike = siphash(keys, words_of(codes, len(whose)))
-    order = _sorted(whose, alike, len(names))
-    rank = np.empty(len(whose), dtype=np.uint64)
-    rank[order] = _ranks(whose[order], alike[order])
-    hashes = siphash(keys, np.stack([alike, rank], axis=1))
-    order = _sorted(whose, hashes, len(names))
-    return order, _ranks(whose[order]) < most
+    hashes = np.empty(len(whose), dtype=np.uint64)
+    for block in _blocks(len(whose), _HASH_ROWS):
+        own_codes = {name: column[rows[block]] for name, column in codes.items()}
+        hashes[block] = siphash(own[whose[block]], words_of(own_codes, len(whose[block])))
+    ranks = _ranks_of_equals(whose, hashes, len(names))
+    for block in _blocks(len(whose), _HASH_ROWS):
+        hashes[block] = siphash(
+            own[whose[block]], np.stack([hashes[block], ranks[block].astype(np.uint64)], axis=1)
+        )
+    done = 0
+    for order in _sorted_parts(whose, hashes, len(names)):
+        # Only one person's rows come in several parts.
+        yield order, _ranks(whose[order]) + done < most
+        done += len(order)
+
+
+def _blocks(rows: int, size: int) -> Iterator[slice]:
+    for start in range(0, rows, size):
+        yield slice(start, min(start + size, rows))
+
+
+def _hash_ranges(rows: int) -> Iterator[tuple[np.uint64, np.uint64]]:
+    """Yield as many ranges of hashes, first and last, as ``rows`` make groups: of different hashes each has a group's."""
+    parts = -(-rows // _GROUP_ROWS)
+    for part in range(parts):
+        yield np.uint64((part << 64) // parts), np.uint64(((part + 1 << 64) // parts) - 1)
+
+
+def _sorted_parts(whose: Numbers, hashes: Words, people: int) -> Iterator[npt.NDArray[np.intp]]:
+    """Yield the rows by person and hash; those of one person who has more than a group in parts, by hash."""
+    if len(whose) <= _GROUP_ROWS:
+        yield _sorted(whose, hashes, people)
+        return
+    for first, last in _hash_ranges(len(whose)):
+        part = np.flatnonzero((hashes >= first) & (hashes <= last))
+        yield part[_sorted(whose[part], hashes[part], people)]
+
+
+def _ranks_of_equals(whose: Numbers, hashes: Words, people: int) -> Numbers:
+    """How many equal rows of the same person come before each row, in any order."""
+    ranks = np.empty(len(whose), dtype=np.uint32)
+    if len(whose) <= _GROUP_ROWS:
+        order = _sorted(whose, hashes, people)
+        ranks[order] = _ranks(whose[order], hashes[order])
+        return ranks
+    # One person's: however many are equal, a group of rows is sorted at a time, and a group of different ones is remembered.
+    for first, last in _hash_ranges(len(whose)):
+        known, counts = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
+        for block in _blocks(len(whose), _GROUP_ROWS):
+            inside = np.flatnonzero((hashes[block] >= first) & (hashes[block] <= last))
+            order = inside[np.argsort(hashes[block][inside])]
+            ordered = hashes[block][order]
+            found, number = np.unique(ordered, return_counts=True)
+            places = np.searchsorted(known, found)
+            is_known = np.zeros(len(found), dtype=np.bool_)
+            is_known[places < len(known)] = known[places[places < len(known)]] == found[places < len(known)]
+            before = np.zeros(len(found), dtype=np.int64)
+            before[is_known] = counts[places[is_known]]
+            ranks[block][order] = _ranks(ordered) + np.repeat(before, number)
+            counts[places[is_known]] += number[is_known]
+            known = np.insert(known, places[~is_known], found[~is_known])
+            counts = np.insert(counts, places[~is_known], number[~is_known])
+    return ranks
 
 
 def _twice(names: Words) -> Words:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from schemas import TableSource
 from stream.data.encoding import code_type
 from stream.data.errors import COLUMN_ERRORS, ColumnError, UnreadableError, one_line
-from stream.data.people import NAME_BYTES, NUMBER_BYTES
+from stream.data.people import CHOOSING_BYTES, PERSON_BYTES
 from stream.data.rows import Coded, Gathered, Rows, columns_of
 from stream.data.siphash import Words
 from stream.later import pl
@@ -37,9 +37,9 @@ def _kinds() -> frozenset[str]:
 
 
 def row_bytes(source: TableSource) -> int:
-    """How many bytes the codes of one row take up, and whose row it is, where that is read."""
+    """How many bytes one row takes up at most: its codes and, while rows of persons are chosen, all copies."""
     codes = sum(code_type(domain.size).itemsize for domain in source.attributes.values())
-    return codes + (0 if source.person is None else NUMBER_BYTES)
+    return codes if source.person is None else 2 * codes + CHOOSING_BYTES
 
 
 def header(answer: dict[str, object]) -> bytes:
@@ -139,7 +139,7 @@ def receive_rows(stream: TimedPipe, source: TableSource, most_bytes: int) -> Row
     people = int(answer["people"])
     if not highest < people <= gathered.file_row_count:
         raise EOFError
-    if gathered.private_row_count * each + people * NAME_BYTES > most_bytes:
+    if gathered.private_row_count * each + people * PERSON_BYTES > most_bytes:
         raise UnreadableError(TOO_LARGE)
     if source.person is None:
         return gathered.rows(None)

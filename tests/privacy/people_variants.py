@@ -43,7 +43,7 @@ def hashed_without_the_person(surgery: Surgery) -> None:
 
     def hashed(codes: Mapping[str, Any], own: people.People, most: int, key: bytes) -> Chosen:
         everybody = people.People(np.zeros(len(own.private_numbers), np.uint32), np.zeros((1, 2), np.uint64))
-        order = choose(codes, everybody, COUNTED_UNBOUND, key).private_order
+        order = choose(codes, everybody, COUNTED_UNBOUND, key).private_order.astype(np.int64)
         before = [
             int(np.count_nonzero(own.private_numbers[order[:at]] == own.private_numbers[row]))
             for at, row in enumerate(order)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +31,7 @@ from stream.data import (
 from stream.data import people as people_module
 from stream.data import sheets as sheets_module
 from stream.data.frames import Frame
+from stream.data.pipes import row_bytes
 from stream.data.siphash import siphash
 from stream.noise import NoiseKey
 from tests.unit.data.small import unhurried
@@ -241,14 +244,16 @@ def test_a_file_read_in_a_process_of_its_own_gives_the_same_table(kind: str, tmp
     path = tmp_path / f"visits.{kind}"
     cells.write_csv(path) if kind == "csv" else cells.write_parquet(path)
     declared = source(3, path=str(path))
-    limits = ReadingLimits((tmp_path,), table_bytes=300 * 6 + 7 * 16, reading_bytes=1 << 30, seconds=60.0)
+    limits = ReadingLimits(
+        (tmp_path,), table_bytes=300 * (2 * 2 + 32) + 7 * 44, reading_bytes=1 << 30, seconds=60.0
+    )
     here, there = Rows.load(declared), GuardedReader(limits)(declared)
     made = [fingerprint(Table.of(one, declared, KEY), declared, KEY) for one in (here, there)]
     assert made[0] == made[1]
     with pytest.raises(DataError, match=r"^person: the table has no column 'pid'"):
         GuardedReader(limits)(source(3, path=str(path), person="pid"))
     with pytest.raises(UnreadableError) as refused:
-        GuardedReader(ReadingLimits((tmp_path,), 1500, 1 << 30, 60.0))(declared)
+        GuardedReader(ReadingLimits((tmp_path,), limits.table_bytes - 50 * 36 - 1, 1 << 30, 60.0))(declared)
     assert refused.value.cause == "larger than SOTTO_TABLE_BYTES"
 
 
@@ -276,6 +281,23 @@ def test_of_how_many_people_rows_are_chosen_at_a_time_makes_no_difference(
     assert fingerprint(parted, source(contribution), KEY) == fingerprint(whole, source(contribution), KEY)
     text = "x <= 1"
     assert parted.people_count(parse(text, ATTRIBUTES)) == whole.people_count(parse(text, ATTRIBUTES))
+
+
+def test_one_persons_equal_rows_take_what_the_limit_counts(tmp_path: Path) -> None:
+    """Two million equal rows of one person are chosen from in parts, within the memory that the limit counts for them."""
+    path, count = tmp_path / "visits.parquet", 2_000_000
+    pl.select(pl.repeat(1, count).alias("who"), pl.repeat(3, count).alias("x"), y=pl.lit("a")).write_parquet(path)
+    program = (
+        "import json, resource, sys; from schemas import TableSource; from stream.data import Rows, Table, people; "
+        "people._GROUP_ROWS = 1 << 17; asked = TableSource.model_validate(json.loads(sys.argv[1])); rows = [Rows.load(asked)]; "
+        "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10; begun = most(); "
+        "table = Table.of(rows.pop(), asked, bytes(range(32))); print(table.private_row_count, most() - begun)"
+    )
+    asked = source(3, path=str(path)).model_dump_json()
+    done = subprocess.run([sys.executable, "-c", program, asked], check=True, capture_output=True, text=True)
+    counted, grown = map(int, done.stdout.split())
+    assert counted == 3
+    assert grown < count * row_bytes(source(3)) + (32 << 20)
 
 
 def test_people_of_many_batches_and_files_are_the_same_people(
