@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from stream.processors.topics import LEDGER_PARTITIONS, Topics
@@ -73,6 +73,22 @@ def layout(topics: Topics) -> list[TopicLayout]:
 def feed_layout(topics: Topics, source: str, partitions: int) -> TopicLayout:
     """The changelog of a live topic's tasks, which the feeds make themselves."""
     return TopicLayout(topics.feed_state(source), partitions, _CHANGELOG, kept=True)
+
+
+def is_there(prefix: str, listed: Collection[str]) -> bool:
+    """Whether an installation's topics are among those listed, or most of them: a live source may have the name of one."""
+    names = [one.name for one in layout(Topics(prefix))]
+    return 2 * len(set(names).intersection(listed)) > len(names)
+
+
+def prefixes_of(topic: str) -> list[str]:
+    """List the prefixes under which a topic would be an installation's own."""
+    beginnings = [topic[:place] for place, character in enumerate(topic) if character == "."]
+    return [
+        prefix
+        for prefix in beginnings
+        if topic.startswith(Topics(prefix).feed_states()) or topic in {one.name for one in layout(Topics(prefix))}
+    ]
 
 
 def shared_partitions(prefix: str, counts: Mapping[str, int]) -> int | None:

@@ -9,7 +9,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from schemas import EventsSource
 from stream.kafka.differences import TopicsError, configuration, configurations, losses, told
-from stream.kafka.layouts import STAMPED, TopicLayout, feed_layout
+from stream.kafka.layouts import STAMPED, TopicLayout, feed_layout, is_there, layout, prefixes_of
 from stream.kafka.security import admin_client
 from stream.kafka.topics import create_missing, describe_topics, replication_of
 from stream.processors.topics import Topics
@@ -55,8 +55,8 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
     """How many partitions a source's topic has; the changelog of its tasks is made if it is missing.
 
     Raises:
-        TopicsError: the topic is not there or hidden, or the changelog was made for another number of partitions, or Kafka deletes
-            records of it.
+        TopicsError: the topic is not there or hidden, or the changelog was made for another number of partitions, belongs to another
+            installation, or Kafka deletes records of it.
     """
     async with admin_client(settings) as admin:
         found = await describe_topics(admin, [topic])
@@ -67,6 +67,7 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
                 else f"Kafka hides topic {topic} of source '{source}'; see 'sotto topics acl --role feed --live {topic}'"
             )
         wanted = feed_layout(topics, source, len(found[topic]))
+        await _require_own(admin, topics, source, wanted.name)
         kept, made = await _made(admin, settings, wanted)
         if not kept:
             raise TopicsError(f"topic {wanted.name} is not there; see 'sotto topics acl --role feed'")
@@ -79,6 +80,23 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
     if losing := losses(wanted, actual.get(wanted.name, {})):
         raise TopicsError(f"Kafka deletes records that must be kept: {told(losing)}")
     return wanted.partitions
+
+
+async def _require_own(admin: AIOKafkaAdminClient, topics: Topics, source: str, changelog: str) -> None:
+    """Refuse a changelog that is another installation's topic, as the ledger of `sotto.feed` is for a source `ledger` of `sotto`.
+
+    Raises:
+        TopicsError: there is such an installation.
+    """
+    for prefix in prefixes_of(changelog):
+        if prefix == topics.prefix:
+            continue
+        found = await describe_topics(admin, [one.name for one in layout(Topics(prefix))])
+        if is_there(prefix, [name for name, replicas in found.items() if replicas]):
+            raise TopicsError(
+                f"the changelog of source '{source}' would be topic {changelog}, which belongs to the installation '{prefix}'; close the "
+                "streams of this source, and register its topic under another name"
+            )
 
 
 async def _made(admin: AIOKafkaAdminClient, settings: Settings, wanted: TopicLayout) -> tuple[list[int], bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
@@ -28,10 +28,10 @@ from stream.kafka.differences import (
     uneven,
     unlike,
 )
-from stream.kafka.layouts import TopicLayout, layout, shared_partitions
+from stream.kafka.layouts import TopicLayout, is_there, layout, shared_partitions
 from stream.kafka.security import admin_client
 from stream.kafka.starting import from_any_broker
-from stream.processors.topics import Topics
+from stream.processors.topics import Topics, outer_prefixes
 from stream.settings import Settings, variable
 
 DELETION_SECONDS = 60.0
@@ -66,10 +66,39 @@ async def create_topics(settings: Settings) -> Created:
         existing = {name: described[name] for name in there if described.get(name)}
         topics = Topics(settings.prefix, _partitions(settings, existing))
         missing = [wanted for wanted in layout(topics) if wanted.name not in listed]
+        _require_own_names(settings.prefix, listed)
         await create_missing(admin, missing, replication)
         otherwise = await _otherwise(admin, settings, topics, existing)
     await look_up(settings, attempts=20)
     return Created([wanted.name for wanted in missing], replication, brokers, otherwise)
+
+
+def _require_own_names(prefix: str, listed: Collection[str]) -> None:
+    """Refuse a prefix whose names another installation has or may have.
+
+    Raises:
+        TopicsError: the other one is there, or this one is not and could share names with one that comes later.
+    """
+    _require_apart(prefix, listed)
+    if (others := outer_prefixes(prefix)) and not is_there(prefix, listed):
+        raise TopicsError(
+            f"{variable('prefix')}: '{prefix}' could share names of topics or groups with an installation '{others[-1]}'; choose a prefix "
+            "without '.feed', '-feed' and '-alerts' behind its beginning"
+        )
+
+
+def _require_apart(prefix: str, listed: Collection[str]) -> None:
+    """Refuse a prefix if another installation that may have the same names is there.
+
+    Raises:
+        TopicsError: it is.
+    """
+    for other in outer_prefixes(prefix):
+        if is_there(other, listed):
+            raise TopicsError(
+                f"{variable('prefix')}: '{prefix}' may share names of topics or groups with the installation '{other}', which is there "
+                "too; end one of them: 'sotto ledger export' takes its backup, then delete its topics"
+            )
 
 
 async def _otherwise(
@@ -161,18 +190,21 @@ async def look_up(settings: Settings, *, attempts: int = 1, role: Role | None = 
     """Read the layout of the existing topics, as far as this principal may see them: for a role, all that it touches must be there.
 
     Raises:
-        TopicsError: topics are missing, or some are hidden.
+        TopicsError: topics are missing, or some are hidden, or for a role another installation may share names with this one.
     """
     names = [one.name for one in layout(Topics(settings.prefix))]
     touched = _touched(settings, role) if role is not None else set(names)
+    others = outer_prefixes(settings.prefix) if role is not None else []
+    beside = [one.name for other in others for one in layout(Topics(other))]
     async with admin_client(settings) as admin:
         for attempt in range(attempts):
-            found = await describe_topics(admin, names)
+            found = await describe_topics(admin, [*names, *beside])
             missing = [name for name in names if name in touched and found.get(name) == []]
             if not missing:
                 break
             if attempt + 1 < attempts:
                 await asyncio.sleep(0.2)
+    _require_apart(settings.prefix, [name for name in beside if found.pop(name, None)])
     if missing:
         raise TopicsError(f"topics are missing: {', '.join(missing)}; run 'sotto topics create'")
     if role is not None and (hidden := sorted(touched - found.keys())):

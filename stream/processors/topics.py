@@ -90,6 +90,18 @@ class Topics:
         return f"{self.prefix}.status"
 
 
+_SHARED = re.compile(r"\.feed(?=\.|$)|-(?:feed|alerts)(?=-|$)")
+
+
+def outer_prefixes(prefix: str) -> list[str]:
+    """List the prefixes whose installations could have topics or groups of the same names as this one's.
+
+    Live sources and targets of alerts name some of them: the changelog of a live source `ledger` under `sotto` is the ledger under
+    `sotto.feed`, and the feeds' group of a source `workers` is the workers' under `sotto-feed`.
+    """
+    return [prefix[: found.start()] for found in _SHARED.finditer(prefix) if found.start()]
+
+
 _LONGEST_ESCAPED = 180
 _UNSAFE = re.compile(rb"[^A-Za-z0-9.]")
 

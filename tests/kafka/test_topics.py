@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.admin import NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from schemas import EventsSource
 from sotto import AsyncClient
+from stream.kafka.acls import Role
 from stream.kafka.differences import TopicsError, configurations
 from stream.kafka.layouts import layout
-from stream.kafka.live_topics import create_live_topic
+from stream.kafka.live_topics import create_live_topic, find_live_topic
 from stream.kafka.security import admin_client
 from stream.kafka.topics import check_topics, create_topics, delete_topics, find_topics
 from stream.processors.topics import Topics
@@ -171,3 +173,42 @@ def test_a_sources_topic_has_the_brokers_stamps_where_its_windows_close_by_them(
     unstamped = broker.model_copy(update={"topic": marks.topic})
     with pytest.raises(TopicsError, match=r"message\.timestamp\.type=CreateTime, and windows of source"):
         asyncio.run(create_live_topic(settings, unstamped, 3))
+
+
+async def test_create_refuses_names_of_another_installation(made: dict[str, Any]) -> None:
+    """A prefix under which topics could be another installation's is refused, whether the other is there or not; nothing is created."""
+    outer = settings_of(made)
+    beside = outer.model_copy(update={"prefix": f"{outer.prefix}.feed"})
+    with pytest.raises(
+        TopicsError, match=rf"SOTTO_PREFIX: '{beside.prefix}' may share .* '{outer.prefix}', which is there too"
+    ):
+        await create_topics(beside)
+    alone = outer.model_copy(update={"prefix": f"alone-{outer.prefix}.feed.west"})
+    with pytest.raises(
+        TopicsError, match=rf"SOTTO_PREFIX: '{alone.prefix}' could share .* choose a prefix without"
+    ):
+        await create_topics(alone)
+    async with admin_client(outer) as admin:
+        assert not [name for name in await admin.list_topics() if name.startswith((beside.prefix, alone.prefix))]
+
+
+async def test_services_refuse_names_of_another_installation(made: dict[str, Any]) -> None:
+    """Where both are there already, the inner one's services do not start, and the outer one's feeds leave its ledger alone."""
+    outer = settings_of(made)
+    inner = outer.model_copy(update={"prefix": f"{outer.prefix}.feed"})
+    topic = f"live-{outer.prefix}"
+    async with admin_client(outer) as admin:
+        wanted = [(one.name, one.partitions) for one in layout(Topics(inner.prefix, 3))]
+        await admin.create_topics([NewTopic(name, count, 1) for name, count in [*wanted, (topic, 1)]])
+    topics = await find_topics(outer, attempts=20, role=Role.FEED)
+    with pytest.raises(TopicsError, match=rf"SOTTO_PREFIX: '{inner.prefix}' may share"):
+        await find_topics(inner, attempts=20, role=Role.WORKER)
+    assert (await find_topics(inner, attempts=20)).partitions == 3, "it can be read and backed up"
+    with pytest.raises(
+        TopicsError, match=rf"source 'ledger' would be topic {inner.prefix}.ledger, which belongs to"
+    ):
+        await find_live_topic(outer, topics, "ledger", topic)
+    assert await find_live_topic(outer, topics, "visits", topic) == 1
+    await delete_topics(outer)
+    assert (await find_topics(inner, role=Role.WORKER)).partitions == 3, "it is alone, and goes on"
+    await delete_topics(inner)

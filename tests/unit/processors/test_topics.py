@@ -1,0 +1,58 @@
+"""Names of topics and groups: which prefixes could give two installations the same ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream.kafka.layouts import is_there, layout, prefixes_of
+from stream.kafka.names import alerts_group, budget_group, feed_groups, worker_group
+from stream.processors.topics import Topics, outer_prefixes
+from stream.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("prefix", "outer"),
+    [
+        ("sotto", []),
+        ("feed", []),
+        ("alerts", []),
+        ("feed.sotto", []),
+        ("sotto-feeds", []),
+        ("sotto.feeds", []),
+        ("sotto.feed-7", []),
+        ("sotto.feed", ["sotto"]),
+        ("sotto.feed.west", ["sotto"]),
+        ("sotto.feed.feed", ["sotto", "sotto.feed"]),
+        ("sotto-feed", ["sotto"]),
+        ("sotto-alerts-west", ["sotto"]),
+    ],
+)
+def test_outer_prefixes_are_those_that_could_share_names(prefix: str, outer: list[str]) -> None:
+    """The word behind which live sources, or targets of alerts, give names ends the prefix of the other installation."""
+    assert outer_prefixes(prefix) == outer
+
+
+@pytest.mark.parametrize("name", ["ledger", "queries", "west.trail", "feed.visits", "west.feed.visits"])
+def test_outer_prefixes_find_every_shared_changelog(name: str) -> None:
+    """A live source's changelog that is another installation's topic belongs to a prefix that is refused."""
+    changelog = Topics("sotto").feed_state(name)
+    others = set(prefixes_of(changelog)) - {"sotto"}
+    assert others
+    assert all("sotto" in outer_prefixes(other) for other in others)
+
+
+def test_outer_prefixes_find_every_shared_group() -> None:
+    """Groups of a live source or a target of alerts called `workers` or `budget` are those of a prefix that is refused."""
+    outer = Settings(prefix="sotto")
+    feeds, alerts = (Settings(prefix=f"sotto-{word}") for word in ("feed", "alerts"))
+    for inner in (feeds, alerts):
+        assert outer_prefixes(inner.prefix) == ["sotto"]
+    assert worker_group(feeds) == f"{feed_groups(outer)}workers"
+    assert budget_group(alerts) == alerts_group(outer, "budget")
+
+
+def test_an_installation_is_there_if_most_of_its_topics_are() -> None:
+    """A live source that is called as one of the topics makes no installation."""
+    names = [one.name for one in layout(Topics("sotto.feed"))]
+    assert is_there("sotto.feed", names)
+    assert not is_there("sotto.feed", [Topics("sotto").feed_state("ledger")])
