@@ -8,6 +8,7 @@ from pydantic import Field, StringConstraints
 
 from schemas import Amount, Answer, Source, StreamSpec
 from schemas.base import EventId
+from schemas.queries import MaxPrice
 from stream.monitor.models import SourceRow, View
 from stream.sql.statements import MAX_STATEMENT_LENGTH
 
@@ -92,6 +93,12 @@ class Statement(View):
 
     id: EventId
     statement: Annotated[str, StringConstraints(min_length=1, max_length=MAX_STATEMENT_LENGTH)]
+    max_price: Annotated[
+        MaxPrice | None,
+        Field(
+            description="The most that each question of it may cost, an ε or a percentage of the grant; 0 for a dry run."
+        ),
+    ] = None
 
 
 class StatementAnswered(View):

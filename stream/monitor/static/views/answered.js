@@ -18,6 +18,16 @@ export function questionAnswered(title, { answer, rows, cost, charged, warnings 
   return card(head, answer, { cost, charged }, [...(answer.basis ? [`It rests on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...about(table ? [] : of)], warnings, labels, table);
 }
 
+/** The price of one question, which was not asked; or its answer if that costs nothing. */
+export function questionPriced(title, answered) {
+  const { answer } = answered;
+  if (answer.outcome !== "rejected" || !answer.reason?.startsWith("price: max_price:")) {
+    return questionAnswered(title, answered);
+  }
+  const price = typeof answer.price === "number" ? `The answer costs ε ${Number(answer.price.toPrecision(4))} at most. Nothing was charged.` : answer.reason;
+  return { element: make("section", { class: "card answered", "aria-label": "Price", "data-outcome": "priced" }, make("h2", {}, `${title}: price`), make("p", { class: "cost" }, price)), close() {} };
+}
+
 /** The rows of a statement. */
 export function statementAnswered({ stream, columns, rows, cost, charged, questions, answers, warnings }) {
   const measures = columns.filter((name) => columns.includes(`${name} ±`));

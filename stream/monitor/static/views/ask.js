@@ -9,7 +9,7 @@ import { SPECS } from "../mechanisms.js";
 import { card, emptyState } from "../parts.js";
 import { route } from "../routes.js";
 import { may } from "../session.js";
-import { questionAnswered, statementAnswered } from "./answered.js";
+import { questionAnswered, questionPriced, statementAnswered } from "./answered.js";
 import { questionForm } from "./question_form.js";
 
 const MOST_STREAMS = 500;
@@ -29,23 +29,18 @@ export function askView({ query, session }) {
   const allowed = may(session, "analyst");
   const outcome = make("p", { class: "outcome", role: "alert", hidden: true });
   const act = make("button", { type: "submit", class: "solid", disabled: true }, "Ask");
+  const actPrice = make("button", { type: "button", hidden: true, onclick: () => askQuestion(0) }, "Price");
   const sql = make("textarea", { rows: "4", spellcheck: "false", maxlength: "10000" });
   const actSql = make("button", { type: "submit", class: "solid" }, "Ask");
   const shown = make("div", { class: "stack answers", "aria-live": "polite" });
   const nothing = emptyState("No answer yet", "Put a question together, or write a SELECT. What is asked is charged to the stream's grant.");
-  const build = make("form", { class: "sheet", novalidate: true, oninput: () => preview(), onchange: () => preview() }, place, act);
+  const build = make("form", { class: "sheet", novalidate: true, oninput: () => preview(), onchange: () => preview() }, place, make("div", { class: "buttons" }, act, actPrice));
   const write = make("form", { class: "sheet", novalidate: true }, make("div", { class: "wide" }, labelled("SELECT", sql, "COUNT, SUM, AVG, shares; FROM a stream, or a source with one open stream of pmw or laplace")), actSql);
   const off = emptyState("This monitor does not ask", "It is started with the setting SOTTO_MONITOR_ASKS=true, and its principal then writes queries and reads answers. In a terminal:", "sotto ask ward-7 --value 12");
   off.hidden = session.asks;
   build.addEventListener("submit", (event) => {
     event.preventDefault();
-    const wrong = question.problem();
-    if (wrong) {
-      tell(wrong, "refused");
-      return;
-    }
-    const title = question.title();
-    ask("/api/questions", body(), act, (answer) => questionAnswered(title, answer));
+    askQuestion();
   });
   write.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -66,6 +61,21 @@ export function askView({ query, session }) {
     outcome.hidden = !text;
     outcome.dataset.level = level;
     setText(outcome, text);
+  }
+
+  /** Ask the question; with a limit of 0 only for its price. */
+  function askQuestion(limit) {
+    const wrong = question.problem();
+    if (wrong) {
+      tell(wrong, "refused");
+      return;
+    }
+    const title = question.title();
+    if (limit === undefined) {
+      ask("/api/questions", body(), act, (answer) => questionAnswered(title, answer));
+    } else {
+      ask("/api/questions", { ...body(), max_price: limit }, actPrice, (answer) => questionPriced(title, answer));
+    }
   }
 
   async function ask(path, fields, button, made) {
@@ -109,6 +119,7 @@ export function askView({ query, session }) {
 
   async function chosenStream(isLatest) {
     act.disabled = true;
+    actPrice.hidden = true;
     question = null;
     place.replaceChildren();
     tell("", "");
@@ -121,7 +132,8 @@ export function askView({ query, session }) {
       const source = declaration.source;
       const kind = detail.spec.mechanism.kind;
       const { state, reason } = detail.row;
-      about.replaceChildren(link(route("streams", [stream.value]), stream.value), ` is one of ${called(kind)} on `, link(route("sources", [source.source]), source.source), `; α ${bound(detail.row.alpha)}.`, state === "open" ? "" : ` It is ${state}, and answers nothing${reason && !reason.startsWith(state) ? `: ${reason}` : ""}.`);
+      const rest = state === "exhausted" && !reason ? " It is exhausted: its grant pays for cheap questions with an error alone." : ` It is ${state}, and answers nothing${reason && !reason.startsWith(state) ? `: ${reason}` : ""}.`;
+      about.replaceChildren(link(route("streams", [stream.value]), stream.value), ` is one of ${called(kind)} on `, link(route("sources", [source.source]), source.source), `; α ${bound(detail.row.alpha)}.`, state === "open" ? "" : rest);
       if (source.kind === "events") {
         place.replaceChildren(emptyState("Nobody asks it", "The windows of its live topic do, by themselves. Its answers, as they come:", `sotto answers --stream ${stream.value}`));
         return;
@@ -136,6 +148,7 @@ export function askView({ query, session }) {
         sql.value = suggested = `SELECT COUNT(*) FROM "${stream.value.replaceAll('"', '""')}"`;
       }
       act.disabled = !session.asks;
+      actPrice.hidden = !session.asks || !question.takesAlpha;
       preview();
     } catch (error) {
       if (isLatest()) {

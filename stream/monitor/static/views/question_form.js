@@ -20,6 +20,7 @@ export function questionForm(spec, source, onChange) {
   const form = select(offered.map((name) => [name, FORMS[name]]));
   const added = select(summable.map((name) => [name, name]));
   const alpha = numberInput({ placeholder: "what the stream promises" });
+  const limit = numberInput({ placeholder: "10%", inputmode: "text" });
   const threshold = numberInput({ placeholder: String(spec.mechanism.threshold ?? "") });
   const groups = ticks("Groups of", mine.map((name) => [name, name]), mine.slice(0, 1));
   const choices = select(mine.filter((name) => size(own[name]) > 1 && size(own[name]) <= MOST_CANDIDATES).map((name) => [name, name]));
@@ -32,27 +33,34 @@ export function questionForm(spec, source, onChange) {
     cell: make("fieldset", { class: "ticks" }, make("legend", {}, "In the cell"), cell.map(([name, control]) => labelled(name, control))),
     where: where.element,
     alpha: labelled("Error at most", alpha, "optional; it is charged the least that keeps to it"),
+    limit: labelled("Price at most", limit, "optional; an ε, or a part of the grant, as 10%. What may cost more is refused, for nothing"),
     threshold: labelled("Threshold", threshold, "optional, public; in place of the stream's own"),
   };
   const needs = {
-    count: ["where", "alpha", "threshold"],
-    people: ["where", "alpha", "threshold"],
-    fraction: ["where", "alpha"],
-    groups: ["groups", "where", "alpha"],
-    sum: ["added", "where", "alpha", "threshold"],
-    mean: ["added", "where"],
+    count: ["where", "alpha", "limit", "threshold"],
+    people: ["where", "alpha", "limit", "threshold"],
+    fraction: ["where", "alpha", "limit"],
+    groups: ["groups", "where", "alpha", "limit"],
+    sum: ["added", "where", "alpha", "limit", "threshold"],
+    mean: ["added", "where", "limit"],
     cell: ["cell"],
     choice: ["choices"],
   };
+  const takesAlpha = Boolean(SPECS[kind].alpha) && !spec.mechanism.worst_case && spec.calibration !== "textbook";
   const element = make("div", { class: "sheet" }, labelled("Ask", form), Object.values(parts));
 
   function show() {
     for (const [name, part] of Object.entries(parts)) {
-      part.hidden = !needs[form.value].includes(name) || (name === "alpha" && !SPECS[kind].alpha) || (name === "threshold" && !("threshold" in spec.mechanism));
+      part.hidden = !needs[form.value].includes(name) || (["alpha", "limit"].includes(name) && !takesAlpha) || (name === "threshold" && !("threshold" in spec.mechanism));
     }
   }
 
   function value() {
+    const most = parts.limit.hidden ? undefined : typed(limit);
+    return given({ ...asked(), max_price: most });
+  }
+
+  function asked() {
     const rows = where.text();
     const wanted = parts.alpha.hidden ? undefined : typed(alpha);
     const against = parts.threshold.hidden ? undefined : typed(threshold);
@@ -94,6 +102,7 @@ export function questionForm(spec, source, onChange) {
   return {
     element,
     value,
+    takesAlpha,
     title: () => FORMS[form.value],
     problem,
   };
