@@ -42,7 +42,7 @@ class Halted(NotAnswered):
 
 
 class Exhausted(Halted):
-    """The stream's grant is used up."""
+    """The stream's grant pays for no ordinary answer any more."""
 
 
 class _Unanswered(SottoError):

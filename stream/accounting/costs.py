@@ -21,7 +21,10 @@ from schemas import (
     Calibration,
     Extension,
     Extensions,
+    GrantRecord,
+    StreamState,
 )
+from stream.accounting.charged import charged_answers
 from stream.accounting.composition import rounded_down, rounded_up
 from stream.accounting.concentrated import largest_rho, least_epsilon
 from stream.accounting.losses import are_independent, is_pure, losses, lost
@@ -39,6 +42,24 @@ PARTS = 1 << 20
 def whole_left(cutoff: int, tops: int, surplus: int) -> int:
     """How many ordinary charged answers a grant still pays for after ``tops`` that have cost ``surplus`` parts more."""
     return cutoff - tops + (-surplus // PARTS)
+
+
+def shown_state(state: StreamState, left: int | None, beyond: str = "end") -> StreamState:
+    """The state of a stream as it is shown; ``left`` is how many ordinary charged answers its grant pays for.
+
+    One that pays for none is exhausted, although the rest of its grant may pay for a question with an ``alpha`` that costs less.
+    One that answers ``beyond`` its charges stays open.
+    """
+    return "exhausted" if state == "open" and left is not None and left <= 0 and beyond == "end" else state
+
+
+def shown_grant(record: GrantRecord) -> GrantRecord:
+    """A grant with its stream's state as it is shown."""
+    if record.state != "open" or record.ending is not None or not record.calibration.cutoff:
+        return record
+    left = whole_left(charged_answers(record.calibration, record.extensions), record.tops, record.surplus)
+    state = shown_state(record.state, left, getattr(record.spec.mechanism, "beyond", "end"))
+    return record if state == record.state else record.model_copy(update={"state": state})
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,19 +66,21 @@ class Result(Framed, Answer):
 
         Raises:
             Rejected: the question is wrong, or its stream is not open.
-            Exhausted: the stream's grant is used up.
+            Exhausted: the stream's grant pays for no ordinary answer any more.
             Halted: the stream is halted or closed.
         """
+        if self.outcome in {"rejected", "halted"} and says_exhausted(self.reason):
+            raise Exhausted(self)
         if self.outcome == "rejected":
             raise Rejected(self)
         if self.outcome == "halted":
-            raise Exhausted(self) if says_exhausted(self.reason) else Halted(self)
+            raise Halted(self)
         return self
 
     @property
     def is_priced(self) -> bool:
-        """Whether the question was refused for its price alone, as in a dry run; ``price`` is what its answer may cost."""
-        return self.outcome == "rejected" and (self.reason or "").startswith(f"{PRICE}:")
+        """Whether its own ``max_price`` alone refused the question, as in a dry run; ``price`` is what its answer may cost."""
+        return self.outcome == "rejected" and (self.reason or "").startswith(f"{PRICE}: max_price:")
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each number (or the one outcome): its group's attributes or its ``position``, and its error bar.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from schemas import Amount, GrantRecord, StreamStatus
 from stream.accounting.charged import charged_answers
-from stream.accounting.costs import whole_left
+from stream.accounting.costs import shown_state, whole_left
 from stream.client import AsyncClient
 from stream.errors import Forbidden
 from stream.processors.periods import IN_PERIODS
@@ -63,9 +63,10 @@ class ShownGrant:
             return "open"
         if newer.refused not in {None, IN_PERIODS}:
             return "not answering"
-        # A worker that says so may not know of an extension yet.
-        left = whole_left(self._cutoff, newer.tops, newer.surplus)
-        return "open" if newer.state == "exhausted" and left > 0 else newer.state
+        # A worker that says that it is exhausted may not know of an extension yet.
+        left = whole_left(self._cutoff, newer.tops, newer.surplus) if self._cutoff else None
+        state = "open" if newer.state == "exhausted" else newer.state
+        return shown_state(state, left, getattr(grant.spec.mechanism, "beyond", "end"))
 
     @property
     def reason(self) -> str | None:

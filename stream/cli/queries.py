@@ -105,8 +105,8 @@ def ask(
 
     A question with --alpha is rejected if it may cost more than --max-price, a tenth of the stream's grant unless given.
 
-    Exit status: 0 answered; 3 rejected; 4 halted; 5 halted since the stream's grant is used up (exhausted); 6 no answer
-    in time, though one may still come; 1 any other failure; 2 wrong usage.
+    Exit status: 0 answered; 3 rejected; 4 halted; 5 halted, or rejected, since the stream's grant
+    is used up (exhausted); 6 no answer in time, though one may still come; 1 any other failure; 2 wrong usage.
     """
     given = {
         "value": value,
@@ -163,8 +163,10 @@ def _perhaps_several(group_by: Iterable[str]) -> Iterator[str]:
 
 def exit_status(answer: Answer) -> int:
     """What ``sotto ask`` ends with, so that a script can tell."""
+    if answer.outcome in {"halted", "rejected"} and says_exhausted(answer.reason):
+        return ExitStatus.EXHAUSTED
     if answer.outcome == "halted":
-        return ExitStatus.EXHAUSTED if says_exhausted(answer.reason) else ExitStatus.HALTED
+        return ExitStatus.HALTED
     return ExitStatus.REJECTED if answer.outcome == "rejected" else ExitStatus.ANSWERED
 
 

@@ -17,6 +17,7 @@ from schemas import (
     StreamStatus,
 )
 from schemas.wire import Codec
+from stream.accounting.costs import shown_grant
 from stream.client.connection import Connection
 from stream.errors import Unknown
 from stream.kafka.restore import read_to_end
@@ -80,7 +81,7 @@ async def read_ledger(connection: Connection, source: str | None = None) -> Ledg
         if isinstance(entry, SourceRecord):
             found.sources[entry.source.source] = entry
         elif isinstance(entry, GrantRecord):
-            found.grants[entry.spec.stream] = entry
+            found.grants[entry.spec.stream] = shown_grant(entry)
         elif isinstance(entry, PopulationRecord):
             found.populations[entry.population.population] = entry
         elif isinstance(entry, AllotmentRecord):

@@ -150,7 +150,7 @@ class Estimator:
             start = len(steps)
             if start in limits:
                 parts, tested = self._most_charged(questions[start], wanted.get(start))
-                if parts > limits[start]:
+                if limits[start] < parts <= self.left:
                     steps.append(Step("limited", (), None, parts=parts, marginal=tested))
                     continue
             if start in wanted:

@@ -88,6 +88,7 @@ class MechanismShape(msgspec.Struct, frozen=True, gc=False):
     """See schemas.Mechanism."""
 
     kind: str
+    beyond: str = "end"
 
 
 class SpecShape(msgspec.Struct, frozen=True, gc=False):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from schemas import StreamState, named_from, registered_as
-from stream.accounting.costs import whole_left
+from stream.accounting.costs import shown_state, whole_left
 from stream.monitor.digests import (
     ControlShape,
     DeadLetter,
@@ -300,6 +300,8 @@ class Tables:
             )
         if rank > known:
             entry.state, entry.reason = state, told.reason or entry.reason
+        if entry.grant is not None:
+            entry.state = shown_state(entry.state, entry.tops_left, entry.grant.spec.mechanism.beyond)
         entry.updated = time if entry.updated is None else max(time, entry.updated)
         if entry.answered:
             if entry.activity is None:

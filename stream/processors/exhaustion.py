@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from schemas import Calibration
+from stream.processors.rejections import PRICE
 
 
 def exhausted_reason(calibration: Calibration, cutoff: int) -> str:
@@ -20,6 +23,10 @@ def exhausted_reason(calibration: Calibration, cutoff: int) -> str:
             return f"exhausted: all {cutoff} answers of the grant are given"
 
 
+_UNPAID: Final = f"{PRICE}: query:"
+"""The beginning of the refusal of a question that asks for no more than an ordinary charged answer."""
+
+
 def says_exhausted(reason: str | None) -> bool:
-    """Whether this is the reason of an answer or a stream whose grant is used up."""
-    return reason is not None and reason.startswith("exhausted:")
+    """Whether this is the reason of an answer or a stream whose grant pays for no ordinary charged answer any more."""
+    return reason is not None and reason.startswith(("exhausted:", _UNPAID))

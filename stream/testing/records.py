@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Iterator
 
 from schemas import MAX_RECORD_BYTES, GrantRecord, LedgerRecord, SourceRecord, StreamStatus, TrailRecord
 from schemas.wire import Codec
+from stream.accounting.costs import shown_grant
 from stream.asking.dead_letters import DeadLetter, read_dead_letter
 from stream.asking.live import live_source
 from stream.errors import Unknown
@@ -29,7 +30,7 @@ class Recorded(Installation):
         if source is not None:
             self.budget(source)
         beginning = "grant|" if source is None else f"grant|{source}|"
-        return [one for one in self._entries(beginning) if isinstance(one, GrantRecord)]
+        return [shown_grant(one) for one in self._entries(beginning) if isinstance(one, GrantRecord)]
 
     def budget(self, source: str) -> SourceRecord:
         """A source's budget as the ledger topic shows it; Unknown if it is not registered."""
@@ -45,7 +46,7 @@ class Recorded(Installation):
         if not isinstance(record, GrantRecord):
             names = [one.spec.stream for one in self.list_streams(source)]
             raise Unknown(f"stream '{stream}' of source '{source}' was never opened{did_you_mean(stream, names)}")
-        return record
+        return shown_grant(record)
 
     def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
         """What workers last showed of these streams, with the driver's time; not all have a digest."""

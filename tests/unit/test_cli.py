@@ -144,6 +144,8 @@ def test_nothing_from_a_topic_steers_a_terminal(capsys: pytest.CaptureFixture[st
         ("below", None, 0),
         ("answer", None, 0),
         ("rejected", "unknown-stream: stream: no such stream is open; open it first", 3),
+        ("rejected", "price: alpha: it costs ε = 0.9, and ε = 0.3 is left; ask with a larger alpha", 3),
+        ("rejected", "price: query: it costs ε = 0.1, and ε = 0.03 is left; ask with an alpha that costs less", 5),
         ("halted", "audit", 4),
         ("halted", "exhausted: all 3 'above' answers of the cutoff are out", 5),
     ],

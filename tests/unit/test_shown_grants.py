@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from schemas import Amount, GrantRecord, Position, StreamStatus
+from stream.accounting.costs import PARTS
 from stream.cli.grants import ShownGrant
 from stream.cli.output import amount, asked
 from tests.unit.accounting.ledger_parts import identity, ledger_with, reserve, source, spec
@@ -54,6 +55,14 @@ def test_figures_are_final_once_the_ledger_has_the_last_totals() -> None:
 def test_a_stream_that_its_worker_refuses_is_not_called_open() -> None:
     shown = ShownGrant(grant(), digest(refused="table: source data differs"), 1e9)
     assert (shown.state, shown.reason) == ("not answering", "table: source data differs")
+
+
+def test_a_stream_that_pays_for_no_ordinary_answer_is_exhausted() -> None:
+    """A digest of an open stream with part of a charge left shows an exhausted one; an extension that it lacks, an open one."""
+    dry = digest(answered=95, tops=4, surplus=PARTS // 2, tops_left=0)
+    assert ShownGrant(grant(), dry, 1e9).state == "exhausted"
+    assert ShownGrant(grant(ending="closed"), dry, 1e9).state == "closing"
+    assert ShownGrant(grant(), digest(answered=95, tops=4), 1e9).state == "open"
 
 
 def test_a_reason_does_not_repeat_the_state() -> None:

@@ -273,6 +273,40 @@ async def test_statements_are_tables_with_their_bars_and_costs() -> None:
             assert words in refused["message"]
 
 
+async def test_questions_and_statements_are_priced_for_nothing() -> None:
+    """With a ``max_price`` of 0 the API gives the price and charges nothing; with a percentage it refuses what costs more."""
+    installation = surveyed()
+    async with installation.web() as client:
+        priced = await ask(client, "counts", where="age >= 65", alpha=5.0, max_price=0)
+        assert (priced["answer"]["outcome"], priced["cost"]["epsilon"], priced["charged"]) == ("rejected", 0.0, 0)
+        assert priced["answer"]["price"] == pytest.approx(0.62, abs=0.02)
+        refused = await ask(client, "counts", id="q-2", where="age >= 65", alpha=5.0, max_price="10%")
+        assert "and the limit is 0.1;" in refused["answer"]["reason"]
+        body = {"id": "s", "statement": "SELECT COUNT(*) FROM counts", "max_price": 0}
+        [answer] = (await post(client, "/api/statements", body))["answers"]
+        assert (answer["outcome"], answer["price"]) == ("rejected", pytest.approx(1 / 40))
+        wrong = await post(client, "/api/statements", {**body, "id": "t", "max_price": "much"}, status=400)
+        assert wrong["fields"][0]["field"].startswith("max_price")
+
+
+async def test_a_stream_that_pays_for_no_ordinary_answer_is_shown_as_exhausted() -> None:
+    """The list, the page of a stream and the overview call it exhausted, and open again once it is extended."""
+    installation = surveyed()
+    while installation.driver.grant("people", "counts").state == "open":
+        installation.driver.ask("counts", where="age >= 65", alpha=9.9, outcomes=True)
+        installation.driver.ask("counts", where="age >= 65")
+    installation.flow()
+    async with installation.web() as client:
+        page = await get(client, "/api/streams?state=exhausted", VIEWER)
+        [row] = page["items"]
+        assert (row["stream"], row["state"], row["tops_left"]) == ("counts", "exhausted", 0)
+        assert (await get(client, "/api/streams/counts", VIEWER))["row"]["state"] == "exhausted"
+        assert (await get(client, "/api/overview", VIEWER))["streams"]["exhausted"] == 1
+        installation.driver.extend("people", "counts", 0.5)
+        installation.flow()
+        assert (await get(client, "/api/streams/counts", VIEWER))["row"]["state"] == "open"
+
+
 async def test_what_is_sent_again_under_its_id_is_asked_once() -> None:
     installation = surveyed()
     async with installation.web() as client:

@@ -15,6 +15,7 @@ from sotto import Driver
 from stream.accounting.costs import PARTS
 from stream.accounting.refusals import RefusedError
 from stream.cli.app import app
+from stream.errors import Exhausted
 from stream.processors.queries.updates import UPDATE_PREFIX
 from stream.simulation import simulate
 from tests.unit.processors.installation import KEY
@@ -173,11 +174,28 @@ def test_the_rest_of_a_grant_pays_for_what_costs_less_than_an_ordinary_answer() 
     assert last.spent.epsilon <= 1.0
     assert answers[-1].outcome == "rejected"
     grant = made.grant("people", "s")
-    assert (grant.state, grant.spent) == ("open", last.spent)
+    assert (grant.state, grant.spent) == ("exhausted", last.spent)
     assert grant.tops == sum(answer.outcome == "answer" for answer in answers)
     made.close("people", "s")
     back = made.grant("people", "s")
     assert back.refunded.epsilon == pytest.approx(1.0 - last.spent.epsilon)
+
+
+def test_a_stream_without_an_ordinary_charge_left_is_exhausted() -> None:
+    """It is shown as exhausted and raises Exhausted, answers what the rest pays for, and is open again once it is extended."""
+    made = driver(laplace(10))
+    assert made.ask("s", where="age >= 3", alpha=5.0).price
+    while made.list_streams("people")[0].state == "open":
+        made.ask("s", where="age >= 3")
+    left = 1.0 - made.grant("people", "s").spent.epsilon
+    assert 0.0 < left < 0.1
+    assert [one.state for one in made.list_streams("people")] == ["exhausted"]
+    with pytest.raises(Exhausted, match="price: query: it costs"):
+        made.ask("s", where="age >= 3")
+    assert made.ask("s", where="age >= 3", alpha=1e3).outcome == "answer"
+    made.extend("people", "s", 1.0)
+    assert made.grant("people", "s").state == "open"
+    assert made.ask("s", where="age >= 3").outcome == "answer"
 
 
 def test_a_grant_that_is_spent_to_the_last_part_is_exhausted() -> None:
@@ -188,9 +206,8 @@ def test_a_grant_that_is_spent_to_the_last_part_is_exhausted() -> None:
     assert price <= 2 / PARTS
     answers = ask(made, least, *[{**least, "alpha": 1e15}] * 3000)
     assert answers[0].outcome == "answer"
-    ended = [answer for answer in answers if answer.outcome == "halted"]
     assert {answer.outcome for answer in answers} <= {"answer", "rejected", "halted"}
-    assert ended or made.grant("people", "s").state == "open"
+    assert made.grant("people", "s").state == "exhausted"
 
 
 def test_where_delta_is_used_only_ordinary_answers_are_given() -> None:

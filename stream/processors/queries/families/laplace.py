@@ -114,7 +114,7 @@ class LaplaceFamily(Stateless):
             rest = left[one.slot] if one.slot in left else self._context.streams.parts_left(one.slot)
             parts = PARTS if one.content.price is None else one.content.price.parts
             most = one.content.most
-            if rest and most is not None and parts > most:
+            if most is not None and most < parts <= rest:
                 replies[number] = above_limit(self._calibration(one.slot), parts, most, at_most=False)
             elif parts <= rest:
                 rest -= parts
