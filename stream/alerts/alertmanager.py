@@ -72,9 +72,11 @@ class Alertmanager:
         self._not_before = float("-inf")
         self.firing = firing or Firing()
         self._sent: dict[Place, _Sent] = {}
+        self._counted: dict[str, str] = {}
 
-    def take(self, answer: Answer, source: str, stamp: float, *, known: bool) -> None:
+    def take(self, answer: Answer, source: str, stamp: float, *, known: bool, counted: str = "") -> None:
         """Take in an answer. One that is ``known`` was sent before a restart: if it is over, it need not be told again for long."""
+        self._counted[source] = counted
         alarm = self.firing.take(answer, source, stamp)
         if alarm is None:
             return
@@ -145,6 +147,7 @@ class Alertmanager:
             "window": window_text(answer),
             "estimate": estimate_text(answer),
             "alerts": str(alarm.alerts),
+            "counted": self._counted.get(alarm.source, ""),
             "alerts_left": "" if answer.tops_left is None else str(answer.tops_left),
         }
         link = stream_page(self._page, place.stream)

@@ -21,6 +21,7 @@ class Alert:
     answer: Answer
     time: float
     page: str | None = None
+    counted: str = ""
 
     @property
     def key(self) -> str:
@@ -38,6 +39,7 @@ class Alert:
             "stream": self.opening.stream,
             "query": self.answer.id,
             **answer,
+            **({"counted": self.counted} if self.counted else {}),
             **({} if (link := stream_page(self.page, self.opening.stream)) is None else {"page": link}),
         }
         told: dict[str, Any] = {"type": "sotto.alert", "timestamp": written_time(self.time), "data": data}

@@ -179,7 +179,9 @@ class Following:
                 alert = await self._alert_of(record)
                 if alert is not None and during == self._follower.round:
                     known = record.offset < self._committed.get(partition, 0)
-                    alertmanager.take(alert.answer, alert.opening.source, alert.time, known=known)
+                    alertmanager.take(
+                        alert.answer, alert.opening.source, alert.time, known=known, counted=alert.counted
+                    )
             if records and during == self._follower.round:
                 read[partition] = records[-1].offset + 1
             if await self._is_rebuilt():
@@ -209,7 +211,8 @@ class Following:
             return None
         if answer.outcome not in {"above", "below"} or answer.stream != opening.stream:
             return None
-        return Alert(self._connection.topics.prefix, opening, answer, record.timestamp / 1000, self._page)
+        counted = self._openings.sources.get(opening.source, "")
+        return Alert(self._connection.topics.prefix, opening, answer, record.timestamp / 1000, self._page, counted)
 
     async def _begin(
         self, consumer: AIOKafkaConsumer, partition: TopicPartition, committed: int | None, end: int

@@ -32,6 +32,7 @@ class Place(NamedTuple):
 class Notice:
     """What a watched stream has said: an answer, or that it has ``ended`` and for which reason.
 
+    ``counted`` says how many rows or events of one person count, where the source bounds them.
     ``time`` is Kafka's stamp of the answer, or of what first told of the end in the ledger or by an answer, in seconds since the epoch.
     """
 
@@ -40,6 +41,7 @@ class Notice:
     source: str | None = None
     answer: Answer | None = None
     ended: str | None = None
+    counted: str = ""
 
     @property
     def is_alert(self) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 
 from schemas import StreamState
 from schemas.wire import UNREADABLE
+from stream.accounting.counted import bounded_words
 
 
 class Opening(NamedTuple):
@@ -38,6 +39,15 @@ def source_of(key: bytes | None) -> str | None:
     """The source that a record of the ledger registers; None if it is about something else."""
     kind, _, name = (key or b"").partition(b"|")
     return name.decode(errors="replace") if kind == b"source" else None
+
+
+def counted_of(value: bytes | None) -> str:
+    """How many rows or events of one person count, by a source's record; empty if it bounds none, or is a later version's."""
+    try:
+        source = _source_decoder.decode(value or b"").source
+    except UNREADABLE:
+        return ""
+    return "" if source.person is None else bounded_words(source.kind, source.person, source.contribution)
 
 
 def opening_of(
@@ -83,4 +93,17 @@ class _Grant(msgspec.Struct, gc=False):
     reason: str | None = None
 
 
+class _Source(msgspec.Struct, gc=False):
+    kind: str
+    person: str | None = None
+    contribution: int = 1
+
+
+class _SourceRecord(msgspec.Struct, gc=False):
+    """The fields of a SourceRecord that bound what one person contributes."""
+
+    source: _Source
+
+
 _decoder = msgspec.json.Decoder(_Grant)
+_source_decoder = msgspec.json.Decoder(_SourceRecord)

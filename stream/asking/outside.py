@@ -18,11 +18,9 @@ def predicates_of(query: Query) -> tuple[str, ...]:
     return tuple(text for text in texts if text is not None)
 
 
-def needs_domain(query: Query) -> bool:
-    """Whether the declared domain may have more to say of the answer: its groups' names, or that it decides a part of it."""
-    return (
-        query.group_by is not None or _has_one_candidate(query) or any(map(_may_be_decided, predicates_of(query)))
-    )
+def is_about_table(query: Query) -> bool:
+    """Whether the source's definition has more to say of the answer: it is of a table, not of values that the question brings."""
+    return query.value is None and query.values is None and query.category is None
 
 
 def outside(source: Source, query: Query) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from pydantic import PrivateAttr
 
 from schemas import MAX_ANSWER_BYTES, Answer, Query, Source
 from schemas.wire import Codec
+from stream.accounting.counted import bound_of, counted_words, counts_people
 from stream.asking import shown
 from stream.asking.frames import Framed
 from stream.asking.labels import Group, groups_of
@@ -23,7 +24,8 @@ class Result(Framed, Answer):
 
     ``query`` is the question, null for an answer to somebody else's. ``groups`` are the cells that the ``estimates`` of a
     ``group_by`` question stand for, null for other questions, and where the ledger, which declares them, may not be read.
-    ``warnings`` are what stands out in the question beside its source's declared domain, one line each.
+    ``warnings`` are what stands out in the question beside its source's declared domain, and how many rows of one person count
+    where the source bounds them, one line each.
     """
 
     _query: Query | None = PrivateAttr(None)
@@ -59,7 +61,17 @@ class Result(Framed, Answer):
         A public fact: it follows from the question and the source's definition alone, and changes neither answer nor charge.
         None where the ledger, which has the definition, may not be read.
         """
-        return () if self._query is None or self._source is None else outside(self._source, self._query)
+        if self._query is None or self._source is None:
+            return ()
+        bounded = (counted_words(self._source),) if self.rows_per_person is not None else ()
+        return (*bounded, *outside(self._source, self._query))
+
+    @property
+    def rows_per_person(self) -> int | None:
+        """How many rows of one person count in the answer, which leaves out all others; None if all count, or it is not known."""
+        if self._query is None or self._source is None or counts_people(self._query):
+            return None
+        return bound_of(self._source)
 
     def checked(self) -> Self:
         """The result itself if the question was answered.
@@ -92,11 +104,12 @@ class Result(Framed, Answer):
         if self.window is not None:
             told |= {"window_start": self.window.start, "window_end": self.window.end}
             told |= _apart(self.group or {}, dict.fromkeys((*told, *_NUMBERS)))
+        bound = {} if self.rows_per_person is None else {"rows_per_person": self.rows_per_person}
         if self.estimates is None:
             one = {"estimate": self.estimate, "choice": self.choice, "alpha": self.alpha, "reason": self.reason}
-            return [{**told, **one}]
+            return [{**told, **one, **bound}]
         labels = self.groups or [{"position": number} for number in range(len(self.estimates))]
-        numbers = [{"estimate": number, "alpha": self.alpha} for number in self.estimates]
+        numbers = [{"estimate": number, "alpha": self.alpha, **bound} for number in self.estimates]
         return [
             {**told, **_apart(label, {**told, **number}), **number}
             for label, number in zip(labels, numbers, strict=True)
@@ -163,7 +176,7 @@ class Results(Framed, Sequence[Result]):
         return shown.table(self.rows(), self.warnings)
 
 
-_NUMBERS = ("position", "estimate", "choice", "alpha", "reason")
+_NUMBERS = ("position", "estimate", "choice", "alpha", "reason", "rows_per_person")
 """The other columns of rows."""
 
 _results: Codec[Result] = Codec(Result, limit=MAX_ANSWER_BYTES)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from schemas import EventsSource, Source, StandingQuery
-from stream.accounting.counted import of_each
+from stream.accounting.counted import counted_words
 
 
 def declared_topic(source: EventsSource) -> str:
     """What a live topic is, whose events it has, and how many of them count."""
-    counted = of_each(source.person, source.contribution, "event")
     of_period = "" if source.period is None else " in one period"
     total = "" if source.total is None else f", and {source.total:,} in all windows of a running count{of_period}"
     period = ""
@@ -18,7 +17,7 @@ def declared_topic(source: EventsSource) -> str:
     if source.clock == "broker":
         clock = f"the broker's stamps, those of a silent partition {source.idle} behind"
     return (
-        f"topic {source.topic}: {counted} in a window of a stream{total}; windows close by {clock}; "
+        f"topic {source.topic}: {counted_words(source)} of a stream{total}; windows close by {clock}; "
         f"events more than {source.ahead} ahead are refused{period}"
     )
 

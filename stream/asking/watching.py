@@ -91,10 +91,10 @@ class Watch:
             (record.key or b"").decode(errors="replace"), self._patterns
         )
 
-    def told(self, record: AnswerRecord, opening: Opening) -> list[Notice]:
-        """What is told of an answer of a stream that is watched."""
+    def told(self, record: AnswerRecord, opening: Opening, counted: str = "") -> list[Notice]:
+        """What is told of an answer of a stream that is watched; ``counted`` is what its source says of one person's rows."""
         answer = Result.read(record.value)
-        notice = Notice(record.timestamp / 1000, opening.stream, opening.source, answer)
+        notice = Notice(record.timestamp / 1000, opening.stream, opening.source, answer, counted=counted)
         if answer.outcome == "halted":
             # The ledger may have told of it before the stream was asked again.
             ends = (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 
-from schemas import Source, ValuesSource
+from schemas import Source, TableSource, ValuesSource
 from stream.accounting.choices import MODELS, Choice, compare
 from stream.accounting.counted import rows_counted
 from stream.accounting.cutoffs import cutoff_field
@@ -19,6 +20,10 @@ from stream.accounting.setting import Setting
 from stream.accounting.wanted import Form, Wanted
 from stream.cli.output import CommandError, console, show_json, show_table
 from stream.cli.plan_facts import Facts, form_of, places_of, setting_of, source_of, summed_of
+from stream.cli.public_data import RegisteredSources, public_path
+from stream.data import UnreadableError
+from stream.data.checks import People, check_table
+from stream.data.checks.suggestions import bound_words
 from stream.figures import bound
 
 _OPTIONS: Final = ("numbers", "dimensions", "sparsity", "projections", "gap", "warm_start")
@@ -37,10 +42,13 @@ class Goal:
     beta: float
 
 
-def show_choices(form: Form | None, facts: Facts, goal: Goal, fields: Mapping[str, Any], *, as_json: bool) -> None:
+def show_choices(
+    form: Form | None, facts: Facts, goal: Goal, fields: Mapping[str, Any], table: Path | None, *, as_json: bool
+) -> None:
     """Compare the mechanisms and say which to take."""
     source = source_of(facts)
     form = form_of(form, source)
+    people = None if table is None else _people_in(source, table)
     setting = setting_of(form, source, facts)
     if facts.group_by and form != "groups":
         raise CommandError(f"--group-by: questions of form {form} have no groups; give --form groups")
@@ -63,10 +71,28 @@ def show_choices(form: Form | None, facts: Facts, goal: Goal, fields: Mapping[st
     with Console(stderr=True).status("planning") as progress:
         found = compare(wanted, lambda kind: progress.update(f"planning {kind}"))
     if as_json:
-        show_json(_document(wanted, found, facts, _counted(form, source)))
+        left_out = {} if people is None else {"people": asdict(people)}
+        show_json({**_document(wanted, found, facts, _counted(form, source)), **left_out})
     else:
         sensitivity = source.sensitivity if isinstance(source, ValuesSource) else facts.sensitivity
         _print(wanted, found, facts, sensitivity, _counted(form, source))
+        if people is not None:
+            words = bound_words(people) if people.rows_beyond else "all rows that name a person count"
+            console.print(f"  in {table}: {words}", soft_wrap=True)
+
+
+def _people_in(source: Source | None, table: Path) -> People:
+    """The people of a public table, with how many of their rows the source's contribution leaves out."""
+    if not isinstance(source, TableSource) or source.person is None:
+        raise CommandError("--table: shows what a contribution leaves out; give --source, a table with person")
+    try:
+        path, _ = public_path(source, RegisteredSources(), table)
+        people = check_table(source, str(path)).people
+    except UnreadableError as error:
+        raise CommandError(f"--table: {table} cannot be read: {error.problem}") from None
+    if people is None:
+        raise AssertionError("a declared person was not counted")
+    return people
 
 
 def _counted(form: Form, source: Source | None) -> str:

@@ -169,13 +169,17 @@ def plan(
             " Without --mechanism it may stand in place of --epsilon."
         ),
     ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(help="A public table: shows how many of its rows the contribution of --source leaves out."),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the error to this file (png, svg or pdf).")] = None,
     against: Annotated[Against, typer.Option(help="What the plot varies.")] = Against.EPSILON,
     as_json: AsJson = False,
 ) -> None:
     """Compare the mechanisms for what is wanted, or the calibrations of one, and say which to take."""
     if standing is not None:
-        _require_nothing_else(mechanism, form, epsilon, cutoff, alpha, plot)
+        _require_nothing_else(mechanism, form, epsilon, cutoff, alpha, table, plot)
         show_standing(standing, source, as_json=as_json)
         return
     _require_alpha(alpha)
@@ -209,8 +213,9 @@ def plan(
             attribute=attribute,
         )
         goal = Goal(queries, cutoff, epsilon, delta, alpha, beta)
-        show_choices(cast("Form | None", form and form.value), facts, goal, fields, as_json=as_json)
+        show_choices(cast("Form | None", form and form.value), facts, goal, fields, table, as_json=as_json)
         return
+    _require_no_table(table)
     epsilon = _required(epsilon, form, source, group_by, attribute)
     over_values = mechanism.value in _OVER_VALUES and not (own_sizes or universe)
     setting = Setting(
@@ -267,6 +272,11 @@ def plan(
         console.print(f"the theorem of Blum & Roth 2011 asks for {asked:.3g} projections")
     if plot is not None:
         say(f"drawn to {plot}", soft_wrap=True)
+
+
+def _require_no_table(table: Path | None) -> None:
+    if table is not None:
+        raise CommandError("--table: goes with --source, where mechanisms are compared; leave --mechanism out")
 
 
 def _require_no_plot(plot: Path | None) -> None:

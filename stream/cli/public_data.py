@@ -43,16 +43,22 @@ def public_data(
     if table is None:
         require_other_table(source)
         table = Path(source.path)
+    path, words = public_path(source, registered, table)
+    try:
+        return read_columns(str(path), columns_of(source)), words
+    except UnreadableError as error:
+        raise SimulationError(f"--table: {table} cannot be read: {error.problem}") from None
+
+
+def public_path(source: TableSource, registered: RegisteredSources, table: Path) -> tuple[Path, str]:
+    """The file of a public table, and what it is in words; SimulationError for one that the deployment holds for private."""
     if is_shipped(table):
-        return read_columns(str(adult.PATH), columns_of(source)), "the shipped Adult table, which is public"
+        return adult.PATH, "the shipped Adult table, which is public"
     roots = [root for root in parse_roots(Settings().table_roots) if isinstance(root, Path)]
     private = registered.tables()
     path = require_public(table, source, roots=roots, registered=private or ())
     nobody = "" if private is not None else " (no ledger was in reach to ask)"
-    try:
-        return read_columns(str(path), columns_of(source)), f"{table}, taken for public{nobody}"
-    except UnreadableError as error:
-        raise SimulationError(f"--table: {table} cannot be read: {error.problem}") from None
+    return path, f"{table}, taken for public{nobody}"
 
 
 class RegisteredSources:

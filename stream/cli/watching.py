@@ -70,7 +70,8 @@ def document(notice: Notice) -> dict[str, Any]:
     told = {"time": written_time(notice.time), "source": notice.source, "stream": notice.stream}
     if notice.answer is None:
         return {**told, "ended": notice.ended}
-    return {**told, **notice.answer.model_dump(mode="json", exclude_none=True)}
+    counted = {"counted": notice.counted} if notice.counted else {}
+    return {**told, **notice.answer.model_dump(mode="json", exclude_none=True), **counted}
 
 
 def lines(notice: Notice, width: int) -> list[Text]:
@@ -91,6 +92,7 @@ def lines(notice: Notice, width: int) -> list[Text]:
             estimate_text(answer),
             answer.reason or "",
             "" if left is None or answer.outcome != "above" else f"{left:,} left",
+            notice.counted,
         ]
     found = [Text.assemble((clock, "bright_black"), " ", (f"{sign:<8}", style))]
     room = max(width - _INDENT, 20)

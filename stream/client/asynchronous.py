@@ -28,7 +28,7 @@ from stream.asking.alerts import Notice
 from stream.asking.budgets import extension, opening
 from stream.asking.dead_letters import DeadLetter
 from stream.asking.live import live_source
-from stream.asking.outside import needs_domain
+from stream.asking.outside import is_about_table
 from stream.asking.questions import (
     ANSWER_TIMEOUT,
     REQUEST_TIMEOUT,
@@ -348,7 +348,7 @@ class AsyncClient(PublishCalls, BudgetCalls):
 
     async def _source_of(self, query: Query) -> Source | None:
         """What the question is about, where that says more of the answer."""
-        return await self._definitions.of(query.stream) if needs_domain(query) else None
+        return await self._definitions.of(query.stream) if is_about_table(query) else None
 
     async def _ledger(self) -> Ledger:
         self._connection.require_open()

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from stream.asking.openings import Opening, is_news, opening_of, source_of
+from stream.asking.openings import Opening, counted_of, is_news, opening_of, source_of
 from stream.client.connection import Connection
 from stream.kafka.restore import TopicWentBackError, read_to_end, reader, require_visible
 from stream.processors.topics import LEDGER_PARTITIONS
@@ -18,8 +18,8 @@ class Openings:
     """The openings of those streams that are ``wanted``, told by the names of source and stream. Call ``stop`` in the end."""
 
     def __init__(self, connection: Connection, wanted: Callable[[str, str], bool]) -> None:
-        self.sources: set[str] = set()
-        """The sources there are, as of the last reading."""
+        self.sources: dict[str, str] = {}
+        """The sources there are as of the last reading, and how many rows or events of one person count in each."""
         self._connection = connection
         self._wanted = wanted
         self._found: dict[str, Opening] = {}
@@ -78,7 +78,7 @@ class Openings:
         async for records in read_to_end(consumer, partition, self._connection.settings.batch_events, start):
             for record in records:
                 if (source := source_of(record.key)) is not None:
-                    self.sources.add(source)
+                    self.sources[source] = counted_of(record.value)
                 opening = opening_of(record.key, record.value, record.timestamp, self._wanted)
                 if opening is not None and is_news(self._found, opening):
                     changed[opening.stream] = opening

@@ -27,7 +27,7 @@ async def notices(connection: Connection, watch: Watch, *, from_beginning: bool)
     try:
         behind = await consumer.end_offsets(consumer.assignment()) if from_beginning else {}
         caught_up = not from_beginning
-        for notice in watch.begin(await openings.read(), openings.sources, from_beginning=from_beginning):
+        for notice in watch.begin(await openings.read(), openings.sources.keys(), from_beginning=from_beginning):
             yield notice
         looked = time.monotonic()
         while True:
@@ -35,7 +35,11 @@ async def notices(connection: Connection, watch: Watch, *, from_beginning: bool)
             for records in fetched.values():
                 for record in filter(watch.may_matter, readable(records)):
                     opening = await openings.of(record.key.decode(errors="replace"))
-                    for notice in watch.told(record, opening) if opening is not None else ():
+                    for notice in (
+                        watch.told(record, opening, openings.sources.get(opening.source, ""))
+                        if opening is not None
+                        else ()
+                    ):
                         yield notice
             behind = {one: end for one, end in behind.items() if await consumer.position(one) < end}
             if behind:

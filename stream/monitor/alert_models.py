@@ -36,6 +36,9 @@ class AlertRow(View):
     estimate: float | None
     alpha: float | None
     tops_left: Annotated[int | None, Field(description="How many alerts the stream had left.")]
+    counted: Annotated[
+        str, Field(description="How many rows or events of one person count; empty where the source bounds none.")
+    ] = ""
 
 
 class FiringRow(View):

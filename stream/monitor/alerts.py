@@ -15,6 +15,7 @@ from stream.asking.firing import Firing
 from stream.monitor.alert_models import AlertingSource, AlertQuery, AlertRow, AlertsView, FiringRow
 from stream.monitor.entries import StreamEntry
 from stream.monitor.tables import Tables
+from stream.monitor.views import counted_in
 from stream.processors.base import RecordLike
 
 KEPT: Final = 2_000
@@ -96,14 +97,14 @@ class Alerts:
                 FiringRow(
                     since=alarm.since,
                     alerts=alarm.alerts,
-                    latest=_row(alarm.answer, alarm.time, source),
+                    latest=self._row(alarm.answer, alarm.time, source),
                     state=self._state(alarm.place.stream),
                 )
                 for alarm, source in chosen[: query.limit]
             ],
             total=len(past),
             matching=len(matching),
-            recent=[_row(one.answer, one.time, source) for one, source in islice(matching, query.limit)],
+            recent=[self._row(one.answer, one.time, source) for one, source in islice(matching, query.limit)],
             sources=[
                 AlertingSource(source=source, firing=firing_of[source], alerts=alerts_of[source])
                 for source in sorted({one for one in (*firing_of, *alerts_of) if one is not None})
@@ -117,6 +118,20 @@ class Alerts:
     def _source(self, stream: str) -> str | None:
         entry = self._entry(stream)
         return None if entry is None or entry.grant is None else registered_as(entry.grant.spec.source)
+
+    def _row(self, answer: Answer, time: float, source: str | None) -> AlertRow:
+        entry = self._entry(answer.stream)
+        return AlertRow(
+            time=time,
+            stream=answer.stream,
+            source=source,
+            group=dict(answer.group or {}),
+            window=answer.window,
+            estimate=answer.estimate,
+            alpha=answer.alpha,
+            tops_left=answer.tops_left,
+            counted="" if entry is None else counted_in(self._tables, entry),
+        )
 
     def _state(self, stream: str) -> StreamState | None:
         entry = self._entry(stream)
@@ -145,16 +160,3 @@ def _matching(query: AlertQuery) -> Callable[[Answer, str | None], bool]:
         return any(search in word.casefold() for word in words)
 
     return wanted
-
-
-def _row(answer: Answer, time: float, source: str | None) -> AlertRow:
-    return AlertRow(
-        time=time,
-        stream=answer.stream,
-        source=source,
-        group=dict(answer.group or {}),
-        window=answer.window,
-        estimate=answer.estimate,
-        alpha=answer.alpha,
-        tops_left=answer.tops_left,
-    )

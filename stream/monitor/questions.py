@@ -58,7 +58,7 @@ async def ask_statement(tables: Tables, asker: Asker | None, statement: Statemen
     )
 
 
-_TOLD = frozenset({"stream", "id", "outcome", "reason"})
+_TOLD = frozenset({"stream", "id", "outcome", "reason", "rows_per_person"})
 
 
 def plain(result: Result) -> Answer:

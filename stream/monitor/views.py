@@ -19,7 +19,7 @@ from schemas import (
     named_from,
 )
 from schemas.wire import Codec, MalformedEventError
-from stream.accounting.counted import of_each
+from stream.accounting.counted import bounded_words
 from stream.accounting.promises import promises
 from stream.accounting.renewal import meaning_in_periods
 from stream.accounting.versions import KEPT_OF_A_VERSION
@@ -137,11 +137,11 @@ def source_line(tables: Tables, entry: SourceEntry) -> SourceRow:
 
 def stream_line(tables: Tables, entry: StreamEntry, now: float) -> StreamRow:
     """A stream in one line, and with its latest period if it has any."""
-    row = stream_row(entry, now, _counted(tables, entry))
+    row = stream_row(entry, now, counted_in(tables, entry))
     if (periods := periods_of(tables.stream_lines, row.stream)) is None:
         return row
     latest = tables.streams[periods.latest]
-    current = stream_row(latest, now, _counted(tables, latest))
+    current = stream_row(latest, now, counted_in(tables, latest))
     return row.model_copy(update={"periods": periods, "current": current})
 
 
@@ -305,13 +305,13 @@ def _at_refresh(entry: StreamEntry) -> Literal["continues", "closes"] | None:
     return "closes" if entry.grant.spec.mechanism.kind in KEPT_OF_A_VERSION else "continues"
 
 
-def _counted(tables: Tables, entry: StreamEntry) -> str:
-    """How many rows of one person count in the table that a stream is about; its definition may be large, and is not read for it."""
+def counted_in(tables: Tables, entry: StreamEntry) -> str:
+    """How many rows or events of one person count where a stream's source bounds them; its definition may be large, and is not read for it."""
     of = None if entry.grant is None else tables.sources.get(entry.grant.spec.source)
     source = None if of is None else of.record.source
-    if source is None or source.kind != "table" or source.person is None:
+    if source is None or source.person is None:
         return ""
-    return of_each(source.person, source.contribution, "row")
+    return bounded_words(source.kind, source.person, source.contribution)
 
 
 def _promises(entry: StreamEntry, counted: str) -> list[PromiseParts]:

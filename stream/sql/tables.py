@@ -10,13 +10,11 @@ from math import prod
 from typing import Any
 
 from schemas import GrantRecord, Query, SourceRecord, TableSource
-from stream.accounting.counted import rows_counted
 from stream.asking import Results, shown
 from stream.asking.costs import cost_of
 from stream.asking.frames import Framed
 from stream.asking.questions import valid
 from stream.asking.shown import ERROR
-from stream.sql.aggregates import Measured
 from stream.sql.questions import Plan, plan
 from stream.sql.statements import Column, Grouped, Statement
 from stream.sql.targets import Target, target
@@ -27,17 +25,13 @@ class Table(Framed, Sequence[dict[str, Any]]):
 
     Each has the groups' values, and of each number its bound under the same name with `` ±`` behind it, null where the
     answer carries none. ``results`` are the answers behind it, ``epsilon`` is what they cost together, and ``stream`` was asked.
-    ``counted`` says how many rows of one person count, where the source bounds them and not all numbers are of people.
     """
 
-    def __init__(
-        self, stream: str, rows: Sequence[dict[str, Any]], results: Results, epsilon: float, counted: str = ""
-    ) -> None:
+    def __init__(self, stream: str, rows: Sequence[dict[str, Any]], results: Results, epsilon: float) -> None:
         self.stream = stream
         self.columns = tuple(rows[0]) if rows else ()
         self.results = results
         self.epsilon = epsilon
-        self.counted = counted
         self._rows = tuple(rows)
 
     def __getitem__(self, at: Any) -> Any:
@@ -55,7 +49,7 @@ class Table(Framed, Sequence[dict[str, Any]]):
         """What is public, and hardly meant: what stands out beside the declared domain (see Result), and how many rows of one
         person count, where the source bounds them.
         """
-        return (*self.results.warnings, *([self.counted] if self.counted else []))
+        return self.results.warnings
 
     @property
     def price(self) -> float:
@@ -135,9 +129,7 @@ def _table(statement: Statement, plan: Plan, target: Target, results: Results) -
         order.sort(key=partial(_rank, rows, plan, target.source, plan.columns[place]), reverse=falling)
     ordered = [{name: rows[at].get(name) for name in names} for at in order]
     epsilon = float(sum((cost_of(target.grant, target.source, result) for result in results), Fraction(0)))
-    of_rows = any(isinstance(column, Measured) and column.form != "people" for column in plan.columns)
-    counted = rows_counted(target.source) if of_rows else ""
-    return Table(target.grant.spec.stream, ordered[: statement.limit], results, epsilon, counted)
+    return Table(target.grant.spec.stream, ordered[: statement.limit], results, epsilon)
 
 
 def _grouped(plan: Plan, group: Any) -> Iterator[tuple[str, Any]]:

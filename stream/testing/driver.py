@@ -10,7 +10,7 @@ from schemas import MAX_EVENT_BYTES, Query, Source
 from schemas.wire import Codec
 from stream.asking import Question, Result, Results
 from stream.asking.live import LiveEvent, LiveRecord, LiveTopic, live_name, live_source, milliseconds_of
-from stream.asking.outside import needs_domain
+from stream.asking.outside import is_about_table
 from stream.asking.questions import ANSWER_TIMEOUT, as_query, with_limit
 from stream.errors import SottoError
 from stream.noise import NoiseKey
@@ -246,7 +246,6 @@ class Driver(Requesting, WatchCalls):
 
     def _source_of(self, query: Query) -> Source | None:
         """What the question is about, where that says more of the answer."""
-        if not needs_domain(query):
-            return None
-        accounts = self._budget.ledger.accounts.values()
-        return next((account.source for account in accounts if query.stream in account.grants), None)
+        ledger = self._budget.ledger
+        owner = ledger.owner_of.get(query.stream) if is_about_table(query) else None
+        return None if owner is None else ledger.accounts[owner].source

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from stream.asking.alerts import Notice
-from stream.asking.openings import Opening, is_news, opening_of, source_of
+from stream.asking.openings import Opening, counted_of, is_news, opening_of, source_of
 from stream.asking.watching import Watch
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ class WatchCalls(ABC):
             one = opening_of(record.key, record.value, record.timestamp, watch.wants)
             if one is not None:
                 is_news(openings, one)
-        sources = {source_of(record.key) or "" for record in ledger}
-        yield from watch.begin(openings.values(), sources, from_beginning=from_beginning)
+        sources = {source_of(record.key) or "": counted_of(record.value) for record in ledger}
+        yield from watch.begin(openings.values(), sources.keys(), from_beginning=from_beginning)
         for record in filter(watch.may_matter, self.records(self.topics.answers)[seen:]):
             opening = openings.get((record.key or b"").decode())
-            yield from watch.told(record, opening) if opening is not None else ()
+            yield from watch.told(record, opening, sources.get(opening.source, "")) if opening is not None else ()
         if from_beginning:
             yield from watch.ended(openings.values())

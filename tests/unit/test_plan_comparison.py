@@ -31,6 +31,21 @@ def compared(*arguments: str) -> dict[str, Any]:
     return printed
 
 
+def test_plan_shows_what_a_bound_leaves_out_of_a_public_table(tmp_path: Path) -> None:
+    """With --table the plan counts the rows beyond the contribution in a public table, and lists larger contributions."""
+    rows = [f"{person},1" for person in range(10) for _ in range(1 + person)]
+    (tmp_path / "public.csv").write_text("who,age\n" + "\n".join(rows) + "\n")
+    declared = {"kind": "table", "source": "a", "neighbors": "add-remove", "epsilon": 1, "path": "private.csv"}
+    source = json.dumps({**declared, "attributes": {"age": 10}, "person": "who", "contribution": 4})
+    wanted = ("--source", source, "--epsilon", "1", "--form", "count", "--table", str(tmp_path / "public.csv"))
+    assert "21 rows do not count, as 4 others of their person do" in run(*wanted)
+    people = compared(*wanted)["people"]
+    assert (people["rows_beyond"], people["bounds"]) == (
+        21,
+        [{"contribution": 8, "rows_beyond": 3}, {"contribution": 10, "rows_beyond": 0}],
+    )
+
+
 def alphas(printed: dict[str, Any]) -> dict[str, float]:
     """The α of each mechanism that applies, over all attributes where it is over any."""
     return {

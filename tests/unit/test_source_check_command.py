@@ -103,8 +103,9 @@ def test_json_has_all_of_it_and_the_same_status() -> None:
         ("sex", "undeclared", 1),
         ("bmi", "below", 1),
     }
+    bounds = [{"contribution": 2, "rows_beyond": 0}]
     figures = {"people": 3, "most_rows": 2, "with_several": 1, "rows_without": 0, "alike": 0, "spellings": []}
-    assert told["people"] == {"column": "who", **figures, "contribution": 1, "rows_beyond": 1}
+    assert told["people"] == {"column": "who", **figures, "contribution": 1, "rows_beyond": 1, "bounds": bounds}
     assert told["fits"] is False
 
 

@@ -9,12 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stream.data.checks.report import People
+from schemas.sources import MAX_CONTRIBUTION
+from stream.data.checks.report import Bound, People
 from stream.data.checks.scan import TableScan
 from stream.data.people import named
 
 _ROWS_A_PASS: Final = 1 << 23
 _SHOWN_PEOPLE: Final = 3
+_DOUBLINGS: Final = 21
 _SHOWN_SPELLINGS: Final = 4
 
 _Digests = npt.NDArray[np.uint64]
@@ -29,6 +31,8 @@ def count_people(file: TableScan, column: str, rows: int, most: int = 1) -> Peop
     passes = -(-rows // _ROWS_A_PASS)
     people = most_rows = several = somebody = beyond = alike = 0
     examples: list[int] = []
+    doubled = np.array([most << step for step in range(_DOUBLINGS)], dtype=np.int64)
+    left_out = np.zeros(_DOUBLINGS, dtype=np.int64)
     for number in range(passes):
         counted = _Counted()
         for batch in file.batches([column]):
@@ -41,6 +45,7 @@ def count_people(file: TableScan, column: str, rows: int, most: int = 1) -> Peop
         people += len(counted.rows)
         most_rows = max(most_rows, int(counted.rows.max(initial=0)))
         beyond += int(np.maximum(counted.rows - most, 0).sum())
+        left_out += [int(np.maximum(counted.rows - bound, 0).sum()) for bound in doubled]
         several += int(np.count_nonzero(counted.rows > 1))
         somebody += int(counted.rows.sum())
     return People(
@@ -51,9 +56,24 @@ def count_people(file: TableScan, column: str, rows: int, most: int = 1) -> Peop
         contribution=most,
         rows_beyond=beyond,
         rows_without=rows - somebody,
+        bounds=_bounds(doubled.tolist(), left_out.tolist(), somebody, most_rows),
         alike=alike,
         spellings=_spellings(file, column, examples) if examples else (),
     )
+
+
+def _bounds(contributions: list[int], left_out: list[int], rows: int, most_rows: int) -> tuple[Bound, ...]:
+    """Return what larger contributions leave out, to the first that leaves out at most one row in a hundred."""
+    found: list[Bound] = []
+    if left_out[0] == 0:
+        return ()
+    for contribution, beyond in zip(contributions[1:], left_out[1:], strict=True):
+        if contribution > MAX_CONTRIBUTION:
+            break
+        found.append(Bound(min(contribution, most_rows), beyond))
+        if 100 * beyond <= rows:
+            break
+    return tuple(found)
 
 
 class _Counted:

@@ -79,6 +79,14 @@ class Columns:
 
 
 @dataclass(frozen=True)
+class Bound:
+    """How many rows a contribution leaves out."""
+
+    contribution: int
+    rows_beyond: int
+
+
+@dataclass(frozen=True)
 class People:
     """How many rows belong to one person, who is named in a column."""
 
@@ -96,6 +104,9 @@ class People:
 
     rows_without: int
     """How many rows name nobody."""
+
+    bounds: tuple[Bound, ...] = ()
+    """How many rows larger contributions would leave out: up to the least that leaves out at most one in a hundred."""
 
     alike: int = 0
     """How many names have several spellings that differ in case, spaces, leading zeros or Unicode's composition alone."""

@@ -87,10 +87,7 @@ def about_rows(source: TableSource, left_out: int, surplus_lines: int, people: P
         )
     if people is not None and source.person == people.column:
         if people.rows_beyond:
-            yield (
-                f"{people.rows_beyond:,} rows do not count, as {people.contribution:,} others of their person do; a larger "
-                "contribution counts more of them, and has as many times the noise"
-            )
+            yield f"contribution: {bound_words(people)}"
         if people.rows_without:
             yield f"rows without {shown(people.column)} are left out: nobody can tell whose they are; name their person"
         return
@@ -102,6 +99,16 @@ def about_rows(source: TableSource, left_out: int, surplus_lines: int, people: P
         )
     if people is not None and people.rows_without:
         yield f"rows without {shown(people.column)}: nobody can tell whose they are; name their person or drop them"
+
+
+def bound_words(people: People) -> str:
+    """How many rows a contribution leaves out, what larger ones would, and what they cost."""
+    larger = "; ".join(f"{one.contribution:,} would leave out {one.rows_beyond:,}" for one in people.bounds)
+    return (
+        f"{people.rows_beyond:,} rows do not count, as {people.contribution:,} others of their person do, so counts and sums are too small by "
+        f"what they hold, which no ± covers; {larger}; a larger one has as many times the noise, and is public: choose it by what is known "
+        "without the table"
+    )
 
 
 def _group_loss(source: TableSource, rows: int) -> str:

@@ -125,6 +125,7 @@ async def test_whoever_may_look_sees_alerts(token: str) -> None:
                     "estimate": 31.5,
                     "alpha": 4.0,
                     "tops_left": 49,
+                    "counted": "",
                 },
                 "state": "open",
             }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, Final
 
 import polars as pl
 import pytest
 
 from schemas import TableSource
 from sotto import Driver, Invalid, Refused
+from stream.alerts.messages import Alert
+from stream.asking.openings import Opening
 from stream.data.checks import check_table
 from stream.simulation import read_questions, simulate, synthetic
 from tests.unit.processors.installation import KEY
@@ -181,6 +184,47 @@ def test_answers_are_the_same_after_a_crash_and_when_asked_once_more() -> None:
     made.redeliver()
     assert made.ask("s", where="sex = 'F'").index == 1
     assert first.index == 0
+
+
+def test_check_shows_what_larger_contributions_leave_out(tmp_path: Any) -> None:
+    """The check lists doubled contributions to the first that leaves out at most one row in a hundred, and says what they cost."""
+    path = tmp_path / "visits.csv"
+    rows = [f"{person},F" for person in range(90) for _ in range(1 + person % 10)]
+    path.write_text("who,sex\n" + "\n".join(rows) + "\n")
+    report = check_table(TableSource.model_validate(source(2)), path)
+    assert report.people is not None
+    assert [(one.contribution, one.rows_beyond) for one in report.people.bounds] == [(4, 189), (8, 27), (10, 0)]
+    [words] = [one for one in report.suggestions if one.startswith("contribution: ")]
+    assert "324 rows do not count" in words
+    assert "4 would leave out 189; 8 would leave out 27; 10 would leave out 0" in words
+    assert "choose it by what is known without the table" in words
+
+
+ROWS_OF_ONE: Final = "of each 'who' at most 2 rows count"
+
+
+def test_answers_of_a_bounded_source_carry_how_many_rows_count() -> None:
+    """Every result says how many rows of one person count, in warnings and frames; counts of people and unbounded sources do not."""
+    made = opened(driver(), {"kind": "laplace", "answers": 20})
+    asked: list[dict[str, Any]] = [{"where": "TRUE"}, {"where": "sex = 'F'"}, {"people": True}]
+    results = made.ask_many([{"stream": "s", "id": str(at), **one} for at, one in enumerate(asked)])
+    assert [one.warnings for one in results] == [(ROWS_OF_ONE,), (ROWS_OF_ONE,), ()]
+    assert results.warnings == (ROWS_OF_ONE,)
+    assert results.to_polars()["rows_per_person"].to_list() == [2, 2, None]
+    assert ROWS_OF_ONE in str(results[0])
+    assert "at most 2 rows count" in results[0]._repr_html_()
+
+
+def test_alerts_of_a_bounded_source_carry_how_many_rows_count() -> None:
+    """A watched alert and a webhook's message say how many rows of one person count."""
+    made = opened(driver(), {"kind": "above_threshold", "threshold": -100.0, "cutoff": 3})
+    made.ask("s", where="TRUE")
+    [notice] = made.watch(from_beginning=True)
+    assert (notice.is_alert, notice.counted) == (True, ROWS_OF_ONE)
+    assert notice.answer is not None
+    opening = Opening("s", "visits", "0" * 32, "open", None, 0.0)
+    message = json.loads(Alert("sotto", opening, notice.answer, notice.time, counted=notice.counted).body)
+    assert message["data"]["counted"] == ROWS_OF_ONE
 
 
 def test_a_check_counts_the_rows_that_are_beyond_what_counts(tmp_path: Any) -> None:

@@ -30,7 +30,7 @@ function streamCell() {
     update(row) {
       setText(name, row.stream);
       setAttribute(name, "href", route("streams", [row.stream]));
-      setText(source, row.source ?? "");
+      setText(source, [row.source, row.counted].filter(Boolean).join(" · "));
     },
   };
 }
