@@ -38,11 +38,13 @@ class FeedProgress(Event):
 
 
 class FeedStream(Event):
-    """How far a partition is with a standing stream.
+    """How far a partition is with an epoch of a standing stream: from its opening, or an extension after an end, up to its next end.
 
-    It counts from ``offset`` on, and ``next`` is the beginning of the window that it tells of next. ``tally`` counts its windows, but
-    those up to ``until``, which ``own`` counts: others were, or may yet be, counted in them that do not count for this stream. Either counts
-    what has a stamp of its ``since`` or later, in milliseconds since 1970, or stands behind a mark that has; without one, all that comes.
+    ``epoch`` is how many extensions the stream had when the epoch began; earlier versions left it out. It counts from ``offset`` on, and
+    ``next`` is the beginning of the window that it tells of next, ``last`` that of the last one, once it is known where the epoch ends.
+    ``tally`` counts its windows, but those up to ``until``, which ``own`` counts: others were, or may yet be, counted in them that do not
+    count for this stream. Either counts what has a stamp of its ``since`` or later, in milliseconds since 1970, or stands behind a mark
+    that has; without one, all that comes.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -56,3 +58,5 @@ class FeedStream(Event):
     until: Count | None = None
     since: Count | None = None
     own_since: Count | None = None
+    epoch: Count | None = None
+    last: Annotated[int, Field(ge=-1)] | None = None

@@ -91,18 +91,21 @@ class StreamIdentity(Event):
     key_id: KeyId
 
 
-class Extension(Event):
+class Extension(SparingEvent):
     """Further charged answers of a stream that is open, each at the price of those that it was opened with.
 
     They are ``answers`` in number and take no more than ``epsilon`` by adding up or, where they do, are together
     (``epsilon``, ``delta``)-DP by optimal composition. ``request`` is the digest of the request that asked for them: the same
-    one never extends a stream twice.
+    one never extends a stream twice. ``resumes`` says of a standing stream that it had run dry: its windows are asked again.
     """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"resumes"})
 
     request: Digest
     answers: Annotated[int, Field(ge=1, le=MAX_ANSWERS)]
     epsilon: float
     delta: float = 0.0
+    resumes: bool = False
 
 
 Extensions = tuple[Extension, ...]

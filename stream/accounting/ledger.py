@@ -225,6 +225,8 @@ class Ledger:
                 f"stream '{stream}' is {grant.ending or grant.state} and cannot be extended; open another stream"
             )
         extension = plan_extension(grant.spec, grant.calibration, grant.extensions, request, epsilon, delta)
+        if grant.spec.standing is not None and grant.state == "exhausted":
+            extension = extension.model_copy(update={"resumes": True})
         self._turn_all(account)
         charged = []
         for budget, claim in account.budgets(grant):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from schemas import EventsSource, Partial, span_ms
+from schemas.moments import END_MS
 from schemas.wire import struct
 from stream.processors.base import Outputs, Record
 from stream.processors.feeds.asking import groups_in
@@ -19,10 +20,12 @@ from stream.processors.feeds.merged import Merged
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.told import Told
 from stream.processors.topics import Topics, partition_of
-from tests.unit.processors.feeds.topic import Known, told
+from tests.unit.processors.feeds.topic import Known, as_of, ended, extended, told
 
 MINUTE = 60_000
 PARTITIONS = 2
+MARKED = 32
+"""Up to this minute there are marks, and one in the end."""
 TOPICS = Topics("t", 1)
 
 _decode = msgspec.json.Decoder(struct(Partial)).decode
@@ -47,7 +50,8 @@ Numbers = dict[tuple[str, int], tuple[int, ...]]
 class Form:
     """A standing query, and how far one person may move its numbers: any of them, and all together.
 
-    ``told`` is when control tells of it, in milliseconds; 0 for one that is there before feeds begin.
+    ``told`` is when control tells of it, in milliseconds; 0 for one that is there before feeds begin. ``gaps`` are the moments at which
+    control tells that it has ended, each with that at which it is extended, if it is.
     """
 
     standing: Mapping[str, Any]
@@ -55,6 +59,7 @@ class Form:
     all: int
     mechanism: Mapping[str, Any] = field(default_factory=lambda: {"kind": "laplace"})
     told: int = 0
+    gaps: tuple[tuple[int, int | None], ...] = ()
 
 
 def about(**other: Any) -> EventsSource:
@@ -96,25 +101,39 @@ def written(people: Mapping[str, Person]) -> list[Record]:
     return records
 
 
+Schedule = Callable[[int, int], int]
+"""Up to which moment a feed has read control, by the number of a step and the last stamp in it less ``idle``, in milliseconds."""
+
+
+def punctual(step: int, due: int) -> int:
+    """A feed reads what it must have read by then, and nothing else."""
+    del step
+    return due
+
+
+def behind(step: int, due: int) -> int:
+    """A feed is so far behind that after a step it reads all that control ever tells."""
+    return END_MS if step else due
+
+
 def asked(
     source: EventsSource,
     streams: Sequence[Told],
     records: Sequence[Record],
     end: int,
     step: int = 3,
-    *,
-    behind: bool = False,
+    schedule: Schedule = punctual,
 ) -> Numbers:
     """What is asked, by the shipped feeds and merging, when the clock of all partitions reaches an end, in minutes.
 
-    Of streams that are told of at a moment feeds hear ``idle`` behind it, in steps of what has come; or after a step, so far are they
-    ``behind``. Marks come as events do.
+    Feeds read control between steps. Marks come every other minute, whatever events do.
     """
     partials: list[Any] = []
-    marks = sorted({record.timestamp for record in records})
+    marks = range(0, MARKED * MINUTE, 2 * MINUTE)
     idle = span_ms(source.idle)
     for partition in range(PARTITIONS):
-        known = Known(*(stream for stream in streams if not stream.moment))
+        known = Known()
+        heard = _hear(known, streams, 0)
         feed = FeedProcessor(TOPICS, source, partition, PARTITIONS, known)
         feed.restored()
         feed.idle(0.0)
@@ -124,20 +143,27 @@ def asked(
                 Record("ops", partition, 0, mark, None, None, [("sotto-mark", b"%d" % mark)]) for mark in marks
             ]
             own = sorted([*told_of, *own], key=lambda record: (record.timestamp, record.value is not None))
-            own.append(Record("ops", partition, 0, 0, None, None, [("sotto-mark", b"%d" % (end * MINUTE))]))
+            last = Record("ops", partition, 0, end * MINUTE, None, None, [("sotto-mark", b"%d" % (end * MINUTE))])
+            own.append(last)
         own = [record._replace(offset=offset) for offset, record in enumerate(own)]
-        for start in range(0, len(own), step):
+        for number, start in enumerate(range(0, len(own), step)):
             chunk = own[start : start + step]
-            come = chunk[-1].timestamp if chunk[-1] is not own[-1] else end * MINUTE
-            late = behind and start >= step
-            if news := [one for one in streams if one.moment and (late or one.moment + idle <= come)]:
-                known.tell(*news)
+            heard = _hear(known, streams, schedule(number, chunk[-1].timestamp - idle), heard)
             partials += _partials(feed.process(chunk))
-        known.tell(*streams)
+        _hear(known, streams, END_MS, heard)
         feed.reached_end(end * 60)
         while outputs := feed.idle(0.0):
             partials += _partials(outputs)
     return _merged(streams, partials)
+
+
+def _hear(known: Known, streams: Sequence[Told], moment: int, before: int = -1) -> int:
+    """Have control read up to a moment; it is never read again."""
+    if moment > before:
+        news = [one for stream in streams if (one := as_of(stream, moment)) is not None]
+        if any(known.find_told(one) != one for one in news):
+            known.tell(*news)
+    return max(moment, before)
 
 
 def _partials(outputs: Outputs) -> Iterator[Any]:
@@ -164,10 +190,16 @@ def _merged(streams: Sequence[Told], partials: Sequence[Any]) -> Numbers:
 
 
 def opened(source: EventsSource, forms: Mapping[str, Form]) -> list[Told]:
-    return [
-        told(source, name, mechanism=form.mechanism, moment=form.told, **form.standing)
-        for name, form in forms.items()
-    ]
+    return [_opened(source, name, form) for name, form in forms.items()]
+
+
+def _opened(source: EventsSource, name: str, form: Form) -> Told:
+    """All that control ever tells of a stream."""
+    known = told(source, name, mechanism=form.mechanism, moment=form.told, **form.standing)
+    for end, again in form.gaps:
+        known = ended(known, end)
+        known = known if again is None else extended(known, again)
+    return known
 
 
 @dataclass

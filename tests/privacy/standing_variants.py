@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,7 +14,9 @@ from stream.processors.feeds.clocks import NOT_BEGUN, Clock, Readings
 from stream.processors.feeds.forms import Form
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.standing import Stream
+from stream.processors.feeds.told import Told
 from tests.privacy.audit_variants import Surgery, Variant
+from tests.unit.processors.feeds.topic import Known
 
 
 def bound_for_each_batch(surgery: Surgery) -> None:
@@ -98,19 +101,36 @@ def late_events_counted(surgery: Surgery) -> None:
 
 def counted_from_where_a_feed_hears_of_it(surgery: Surgery) -> None:
     """A stream counts all that comes from the step on in which a feed hears of it."""
-    surgery.patch.setattr(Clock, "since", lambda *_, **__: NOT_BEGUN)
+    surgery.patch.setattr(Clock, "since", lambda *_: NOT_BEGUN)
 
 
 def counted_from_when_control_told(surgery: Surgery) -> None:
     """A stream counts all that is stamped from the moment at which control told of it, whenever a feed hears of that."""
     since = Clock.since
-    surgery.patch.setattr(
-        Clock, "since", lambda clock, told, *, goes_on: since(clock, told, goes_on=goes_on) - clock._idle
-    )
+    surgery.patch.setattr(Clock, "since", lambda clock, told: since(clock, told) - clock._idle)
+
+
+def the_latest_definition_alone(surgery: Surgery) -> None:
+    """A feed looks at the latest definition alone: it counts on for an open stream, whatever control told since its last look."""
+    of = Known.of
+
+    def latest(known: Known, source: str) -> tuple[Told, ...]:
+        return tuple(replace(one, epochs=(replace(one.epochs[-1], number=0),)) for one in of(known, source))
+
+    surgery.patch.setattr(Known, "of", latest)
+
+
+def ended_in_the_step_that_reads_of_it(surgery: Surgery) -> None:
+    """A stream ends and resumes with the step in which a feed reads of it."""
+    effect = Clock.effect
+    surgery.patch.setattr(Clock, "effect", lambda clock, told: max(clock.now, effect(clock, told)))
 
 
 LATER: tuple[Variant, ...] = (counted_from_where_a_feed_hears_of_it, counted_from_when_control_told)
 """Those that streams show which are opened in the middle."""
+
+EXTENDED: tuple[Variant, ...] = (the_latest_definition_alone, ended_in_the_step_that_reads_of_it)
+"""Those that streams show which end and are extended."""
 
 VARIANTS: tuple[Variant, ...] = (
     bound_for_each_batch,
@@ -120,4 +140,5 @@ VARIANTS: tuple[Variant, ...] = (
     watermark_of_event_times,
     late_events_counted,
     *LATER,
+    *EXTENDED,
 )

@@ -6,6 +6,7 @@ the numbers that merging asks. docs/standing-streams.md has the proof of what is
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,11 +23,14 @@ from tests.privacy.live_topics import (
     Moment,
     Moved,
     Person,
+    Schedule,
     about,
     asked,
+    behind,
     lives,
     neighbours,
     opened,
+    punctual,
     written,
 )
 from tests.privacy.standing_variants import VARIANTS
@@ -62,6 +66,20 @@ LATER: Mapping[str, Form] = {
 }
 """Streams that are opened when a good deal has come, and whose windows began before; and one that was there."""
 
+GAPS: Mapping[str, tuple[tuple[int, int | None], ...]] = {
+    "events": ((9, 13),),
+    "people": ((28, 31),),
+    "sum": ((1, 2), (22, 23)),
+    "where": ((11, None),),
+    "hopping": ((13, 14),),
+    "lateness": ((20, 20),),
+}
+"""The minutes at which control tells that a stream has ended, and that it is extended."""
+EXTENDED: Mapping[str, Form] = {
+    name: replace(FORMS[name], gaps=tuple((end * MINUTE, again and again * MINUTE) for end, again in gaps))
+    for name, gaps in GAPS.items()
+}
+
 MOMENTS = (
     Moment(1, group="b"),
     Moment(4, amount=9),
@@ -84,7 +102,11 @@ OTHERS: Mapping[str, Person] = {
 
 
 def moved(
-    source: EventsSource, forms: Mapping[str, Form], most: int = 4, step: int = 3, *, behind: bool = False
+    source: EventsSource,
+    forms: Mapping[str, Form],
+    most: int = 4,
+    step: int = 3,
+    schedule: Schedule = punctual,
 ) -> Moved:
     found = Moved()
     streams = opened(source, forms)
@@ -93,7 +115,7 @@ def moved(
     def numbers(people: Mapping[str, Person]) -> Any:
         key = tuple(sorted(people.items()))
         if key not in known:
-            known[key] = asked(source, streams, written(people), END, step, behind=behind)
+            known[key] = asked(source, streams, written(people), END, step, schedule)
         return known[key]
 
     for one, other in neighbours(source, OTHERS, lives(MOMENTS, most)):
@@ -114,19 +136,60 @@ def test_a_person_more_moves_no_number_further_than_promised(clock: str) -> None
     assert tight == set(FORMS)
 
 
-@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("schedule", [punctual, behind])
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("clock", ["broker", "marks"])
 def test_that_feeds_are_behind_when_a_stream_is_opened_lets_nobody_move_what_others_count(
-    clock: str, step: int, *, behind: bool
+    clock: str, step: int, schedule: Schedule
 ) -> None:
     """Where a step begins hangs on how many events came: who has more of them moves what a step brings."""
-    found = moved(about(clock=clock, idle="2m"), LATER, step=step, behind=behind)
+    found = moved(about(clock=clock, idle="2m"), LATER, step=step, schedule=schedule)
     assert found.same_questions
     for name, form in LATER.items():
         assert found.each[name] <= form.each, name
         assert found.all[name] <= form.all, name
     assert all(found.all.values())
+
+
+@pytest.mark.parametrize("schedule", [punctual, behind])
+@pytest.mark.parametrize("step", [1, 3, 7])
+@pytest.mark.parametrize("clock", ["broker", "marks"])
+def test_a_person_moves_no_end_and_no_extension(clock: str, step: int, schedule: Schedule) -> None:
+    """The same windows are asked of streams that end and are extended, and one person moves their numbers no further."""
+    found = moved(about(clock=clock, idle="2m"), EXTENDED, most=2, step=step, schedule=schedule)
+    assert found.same_questions
+    for name, form in EXTENDED.items():
+        assert found.each[name] <= form.each, name
+        assert found.all[name] <= form.all, name
+    assert all(found.all.values())
+
+
+@pytest.mark.parametrize("clock", ["broker", "marks"])
+def test_schedules_of_reading_control_change_no_question(clock: str) -> None:
+    """Every schedule of reading control gives the same windows and counts, whatever a step takes in."""
+    source = about(clock=clock, idle="2m")
+    streams = opened(source, EXTENDED)
+    wanted = asked(source, streams, written(OTHERS), END, 1)
+    for seed in range(60):
+        chance = random.Random(seed)
+        ahead = [chance.choice((0, 0, 1, 5, 20)) * MINUTE for _ in range(60)]
+        found = asked(source, streams, written(OTHERS), END, 1 + seed % 7, lambda step, due: due + ahead[step])  # noqa: B023
+        assert found == wanted, seed
+
+
+def test_windows_are_those_between_openings_and_ends() -> None:
+    """A window is asked if it closes by ``idle`` behind an end, or begins by ``idle`` behind an extension or later."""
+    source = about(idle="2m")
+    numbers = asked(source, opened(source, EXTENDED), written(OTHERS), END)
+    starts = {name: [start // MINUTE for stream, start in sorted(numbers) if stream == name] for name in EXTENDED}
+    assert starts == {
+        "events": [0, 20, 30, 40],
+        "people": [0, 10, 20, 40],
+        "sum": [10, 30, 40],
+        "where": [0],
+        "hopping": [0, 5, 20, 25, 30, 35, 40, 45],
+        "lateness": [0, 5, 25, 30, 35, 40],
+    }
 
 
 def test_another_person_in_ones_place_moves_them_twice_as_far_at_most() -> None:
@@ -193,9 +256,13 @@ def test_which_windows_and_groups_are_asked_hangs_on_the_clock_alone() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.__name__)
 def test_broken_ways_to_count_are_found_broken(variant: Variant) -> None:
-    forms = LATER if variant in standing_variants.LATER else FORMS
+    forms = FORMS
+    if variant in standing_variants.LATER:
+        forms = LATER
+    elif variant in standing_variants.EXTENDED:
+        forms = EXTENDED
     with broken(variant):
-        found = moved(about(idle="2m" if forms is LATER else "0s"), forms, most=4, step=4)
+        found = moved(about(idle="0s" if forms is FORMS else "2m"), forms, most=4, step=4)
     beyond = {name for name, form in forms.items() if found.each[name] > form.each or found.all[name] > form.all}
     assert beyond or not found.same_questions
 

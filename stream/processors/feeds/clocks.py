@@ -51,6 +51,9 @@ class Clock:
         self.stamped = NOT_BEGUN
         self.early = END_MS
         """How late an event may be dated that comes before the first mark."""
+        self.passed: dict[int, int] = {}
+        """Where the clock stood before marks that ``reading_at`` waited for: those of the last ``read``, until somebody clears it."""
+        self._awaited: set[int] = set()
         self._topic = source.topic
         self._by_broker = source.clock == "broker"
         self._idle = span_ms(source.idle)
@@ -70,24 +73,53 @@ class Clock:
         return reading / 1000 if self._by_broker else None
 
     def first_after(self, told: int) -> int:
-        """From when on windows may begin that a stream goes on with, of which control told at a moment.
+        """From when on windows may begin of a stream that names no beginning, of which control told at a moment.
 
-        Where this clock stands is private if events' stamps move it. So it is ``idle`` after that moment, when every partition has
-        heard and counts from the beginning of the window on; marks are public, and say nothing of other clocks: of a window that
-        begins more than ``ahead`` behind the last one, no event has been read that came after the first.
+        Where this clock stands is private if events' stamps move it. So it is ``idle`` after that moment; marks are public.
         """
         if self._by_broker:
             return told + self._idle
-        return 0 if self.now == NOT_BEGUN else self.now + self._ahead + 1
+        return 0 if self.now == NOT_BEGUN else self._behind(self.now)
 
-    def since(self, told: int, *, goes_on: bool) -> int:
+    def since(self, told: int) -> int:
         """The stamp from which on events count for a stream of which control told at a moment, or events behind marks with that stamp.
 
         How much has been read by now hangs on how many events came, and so on everybody. So it is ``idle`` after the moment, when every
-        partition has heard. By marks nothing is waited for before the first one, nor by a stream that goes on behind all that was read.
+        partition has read of it. By marks nothing is waited for before the first one.
         """
-        at_once = not self._by_broker and (goes_on or self.now == NOT_BEGUN)
-        return NOT_BEGUN if at_once else told + self._idle
+        at_once = not self._by_broker and self.now == NOT_BEGUN
+        return NOT_BEGUN if at_once else self.effect(told)
+
+    def effect(self, told: int) -> int:
+        """The stamp at which a control event with a stamp takes effect in every partition, however far it has read by then."""
+        return told + self._idle
+
+    def has_read(self, stamp: int) -> bool:
+        """Whether all that is to come has a stamp or a later one, or stands behind a mark that has."""
+        return self._by_broker or self.stamped >= stamp
+
+    def reading_at(self, stamp: int) -> int | None:
+        """Where the clock stood before the first record with a stamp or a later one; None if it is a mark that is still to come.
+
+        Of a mark that was read before this was asked, it is where the clock stands now.
+        """
+        if self._by_broker:
+            return stamp
+        if not self.has_read(stamp):
+            self._awaited.add(stamp)
+            return None
+        return self.passed.get(stamp, self.now)
+
+    def first_behind(self, stamp: int) -> int | None:
+        """From when on windows may begin that are asked again from a stamp on; None if its mark is still to come.
+
+        Of a window that begins more than ``ahead`` behind a mark no event has been read that came before.
+        """
+        reading = self.reading_at(stamp)
+        return reading if reading is None or self._by_broker else self._behind(reading)
+
+    def _behind(self, reading: int) -> int:
+        return 0 if reading == NOT_BEGUN else reading + self._ahead + 1
 
     def read(self, records: Sequence[RecordLike]) -> Readings:
         """Move on over some records.
@@ -111,6 +143,7 @@ class Clock:
                     told[place] = mark
                     stamped[place] = NOT_BEGUN if mark == NOT_BEGUN else record.timestamp
                     marks[place] = BAD_MARK if mark == NOT_BEGUN else None
+        before = self.now
         clocks: Column = np.maximum.accumulate(np.maximum(told, self.now))
         if len(clocks):
             self.now = int(clocks[-1])
@@ -119,6 +152,10 @@ class Clock:
         stamps: Column = np.maximum.accumulate(np.maximum(stamped, self.stamped))
         if len(stamps):
             self.stamped = int(stamps[-1])
+        for stamp in [stamp for stamp in self._awaited if stamp <= self.stamped]:
+            place = int(np.searchsorted(stamps, stamp))
+            self.passed[stamp] = int(clocks[place - 1]) if place else before
+            self._awaited.remove(stamp)
         return Readings(clocks, stamps, marks)
 
     def latest(self, records: Sequence[RecordLike], clocks: Column) -> Column:

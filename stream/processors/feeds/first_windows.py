@@ -28,20 +28,20 @@ class FirstWindows:
         self.kept: tuple[Any, ...] = ()
         """Windows of streams that have ended, for the changelog; none where a stream that asks begins as early."""
         self._all: tuple[tuple[int, int], ...] = ()
-        self._live: dict[str, tuple[int, int]] = {}
+        self._live: dict[tuple[str, int], tuple[int, int]] = {}
 
     def restore(self, kept: Iterable[Any]) -> None:
         """Take in what the changelog has; streams that ask come by ``add``."""
         self._take((NOT_BEGUN if one.since is None else one.since, one.start) for one in kept)
 
-    def add(self, stream: str, since: int, start: int) -> None:
-        """Take in a stream that counts events from a stamp on, by the beginning of its first window."""
-        self._live[stream] = since, start
+    def add(self, epoch: tuple[str, int], since: int, start: int) -> None:
+        """Take in an epoch of a stream that counts events from a stamp on, by the beginning of its first window."""
+        self._live[epoch] = since, start
         self._take([(since, start)])
 
-    def end(self, stream: str) -> None:
-        """Take in that a stream has ended."""
-        self._live.pop(stream, None)
+    def end(self, epoch: tuple[str, int]) -> None:
+        """Take in that an epoch of a stream is over."""
+        self._live.pop(epoch, None)
         self._take(())
 
     def at(self, stamps: Column) -> Column:

@@ -53,9 +53,9 @@ _LOST = Rejection(
 class MergeProcessor:
     """Every standing stream of one partition.
 
-    The windows of a stream are asked in their order, each once, and only when every partition of its source has told of it. Of a
-    stream that control has ended nothing is asked, and nothing is kept but, where it may be extended, how far it was. Where a source
-    has periods the windows ask the streams of these, of which ``definitions`` tell: they may be in any partition.
+    The windows of a stream are asked in their order, each once, and only when every partition of its source has told of it. Feeds decide
+    which windows those are: of a stream that has ended they tell of those up to its end, and each is asked, whenever merging has read of
+    the end. Of a stream that is closed nothing is asked or kept. Where a source has periods the windows ask the streams of these, of which ``definitions`` tell: they may be in any partition.
     """
 
     heavy = False
@@ -113,7 +113,7 @@ class MergeProcessor:
         for stream, number, node in nodes:
             if (merged := self._streams.get(stream)) is not None and merged.incarnation == node.incarnation:
                 merged.running.kept[number] = node
-        self._ended = {name for name, told in self._told.items() if not told.asks and name in self._streams}
+        self._ended = {name for name, told in self._told.items() if not told.is_merged and name in self._streams}
         self._waiting.names = {name for name, merged in self._streams.items() if merged.open}
         return {self._topics.partials: self._offset}
 
@@ -139,7 +139,7 @@ class MergeProcessor:
         for count, record in enumerate(records, 1):
             partial = partial_of(record)
             told = None if partial is None else self._definition_of(partial)
-            if told is None or partial is None or not told.asks:
+            if told is None or partial is None or not told.is_merged:
                 continue
             waiting.add((partial.stream, partial.start, partial.partition))
             merged = self._streams.get(partial.stream)
@@ -194,7 +194,7 @@ class MergeProcessor:
         if told is None or told.spec.stream != name or told.source.period_of is not None:
             return  # what is counted is told of models alone
         self._told[name] = told
-        if not told.asks:
+        if not told.is_merged:
             self._ended.add(name)
 
     def _definition_of(self, partial: Any) -> Told | None:
@@ -203,7 +203,7 @@ class MergeProcessor:
 
     def _take(self, outputs: Outputs, record: RecordLike) -> None:
         partial, told = self._read(record)
-        if not told.asks:
+        if not told.is_merged:
             return
         merged = self._stream_of(partial)
         if partial.partitions != merged.partitions:
@@ -317,11 +317,11 @@ class MergeProcessor:
         return merged
 
     def _settle(self, outputs: Outputs) -> None:
-        """Drop what is kept of streams that have ended, but how far those are that may be extended."""
+        """Drop what is kept of streams that are closed, or have ended in a source with periods."""
         ended, self._ended = self._ended, set()
         for name in sorted(ended):
             told, merged = self._told[name], self._streams.get(name)
-            if told.asks or merged is None:
+            if told.is_merged or merged is None:
                 continue
             written: dict[bytes, bytes | None] = {
                 partial_key(name, start, number): None

@@ -36,6 +36,7 @@ WORK_AT_ONCE: Final = 1_000_000
 """Events times windows that they may lie in, once for each condition: what one step looks at."""
 
 _STREAM: Final = b"stream|"
+_LATER_EPOCH: Final = b"epoch|"
 
 _WireProgress: Any = struct(FeedProgress)
 _encode = msgspec.json.Encoder().encode
@@ -73,7 +74,8 @@ class FeedProcessor:
         self._intake = Intake(source, partition, partitions, self._clock)
         self._telling = Telling(topics, source, partition, partitions)
         self._streams = StandingStreams(source)
-        self._ended: dict[str, Any] = {}
+        self._kept: dict[str, dict[int, bytes]] = {}
+        """The keys of what the changelog has of each stream, by epoch: of epochs that have windows to tell of, and of the last that had."""
         self._log = PiecesLog()
         self._offset = 0
         self.topic_ids: dict[str, str] = {}
@@ -142,8 +144,8 @@ class FeedProcessor:
         for key, record in kept_records.items():
             if (number := number_of(key)) is not None:
                 pieces[number] = record
-            elif key.startswith(_STREAM):
-                self._resume(key[len(_STREAM) :].decode(), _read(record, _decode_stream), told)
+            elif key.startswith((_STREAM, _LATER_EPOCH)):
+                self._resume(key, _read(record, _decode_stream), told)
         self._streams.settle()
         self._log.take(pieces, self._streams.forms)
         return {self._source.topic: self._offset}
@@ -180,6 +182,8 @@ class FeedProcessor:
         self._sync(outputs, records[0].offset if records else self._offset)
         changes = self._count(records, outputs) if records else []
         self._write(outputs, changes)
+        if self._clock.passed:
+            self._turn(outputs)
         self._close(outputs)
         if records:
             self._offset = records[-1].offset + 1
@@ -192,6 +196,7 @@ class FeedProcessor:
         outputs = Outputs()
         self._sync(outputs, record.offset)
         self._clock.read([record])
+        self._turn(outputs)
         self._reject(outputs, record, INTERNAL)
         self._offset = record.offset + 1
         self._progress(outputs)
@@ -237,17 +242,31 @@ class FeedProcessor:
         """The memory that these people take."""
         return sum(table.nbytes for form in self._streams.forms for table in form.tables())
 
-    def _resume(self, name: str, found: Any, told: Mapping[str, Told]) -> None:
+    def _resume(self, key: bytes, found: Any, told: Mapping[str, Told]) -> None:
+        name = key.removeprefix(_STREAM).decode()
+        if key.startswith(_LATER_EPOCH):
+            name = key.split(b"|", 2)[2].decode()
         known = told.get(name)
         if known is None or known.incarnation != found.incarnation:
             raise TableMissedError(f"{self.changelog} counts for {name}, which control has not told of yet")
-        if found.state == "ended":
-            self._ended[name] = found
-        else:
-            self._streams.resume(known, found)
+        epoch = found.epoch if found.epoch is not None else self._guess_epoch(known, found)
+        self._kept.setdefault(name, {})[epoch] = key
+        if found.state == "open":
+            since = found.since if found.own is None else found.own_since
+            waits = epoch > 0 and since is not None and not self._clock.has_read(since)
+            self._streams.resume(known, found, epoch, waits=waits)
+
+    def _guess_epoch(self, told: Told, found: Any) -> int:
+        """The epoch that an earlier version's record is of: the last that has ended, or the last that begins as the record does."""
+        since = found.since if found.own is None else found.own_since
+        for epoch in reversed(told.epochs):
+            begins = None if epoch.begins is None else self._clock.effect(epoch.begins)
+            if (epoch.ends is not None) if found.state == "ended" else (begins is not None and begins == since):
+                return epoch.number
+        return told.epochs[0].number
 
     def _sync(self, outputs: Outputs, offset: int) -> None:
-        """Begin and end streams as control tells.
+        """Begin and end streams as control tells: all their epochs that were not known, however many there were since the last look.
 
         Those that are known at the first step of all count whatever the topic has, later ones what comes after they were told of.
         """
@@ -255,43 +274,64 @@ class FeedProcessor:
             return
         self._seen = self._definitions.version
         news: list[Beginning] = []
-        for told in self._definitions.of(self._source.source):
-            name = told.spec.stream
-            stream, ended = self._streams.streams.get(name), self._ended.get(name)
-            if stream is not None and told.asks:
-                stream.told = told
-            elif stream is not None:
-                self._end(outputs, stream, told)
-            elif told.asks and ended is None:
-                news.append(self._beginning(told))
-            elif told.asks and ended is not None:
-                # What came meanwhile was not counted: it goes on with the first window that lies ahead.
-                del self._ended[name]
-                news.append(self._beginning(told, ended.next))
-            elif ended is not None and told.kind == "closed":
-                del self._ended[name]
-                self._keep(outputs, _STREAM + name.encode(), None)
+        known = {one.spec.stream: one for one in self._definitions.of(self._source.source)}
+        for stream in self._streams:
+            stream.told = known.get(stream.told.spec.stream, stream.told)
+        for name, told in known.items():
+            kept = self._kept.get(name, {})
+            if told.kind == "closed":
+                for epoch in list(kept):
+                    self._drop(outputs, name, epoch)
+                continue
+            reached = max(kept, default=-1)
+            epochs = [epoch for epoch in told.epochs if epoch.number > reached and epoch.begins is not None]
+            news += [self._beginning(told, epoch.number, epoch.begins or 0) for epoch in epochs]
+            for ended in [number for number in kept if epochs and (name, number) not in self._streams.streams]:
+                self._drop(outputs, name, ended)
         for stream in self._streams.begin(news, offset):
+            name, epoch = stream.key
+            key = _LATER_EPOCH + b"%d|" % epoch if epoch else _STREAM
+            self._kept.setdefault(name, {})[epoch] = key + name.encode()
             self._keep_stream(outputs, stream)
         self._is_new = False
+        self._turn(outputs)
 
-    def _beginning(self, told: Told, after: int | None = None) -> Beginning:
-        """Where a stream begins, or goes on from a window on."""
-        first = self._clock.first_after(told.moment)
-        least = begins_at(told, first) if after is None else max(after, first)
-        since = NOT_BEGUN if self._is_new else self._clock.since(told.moment, goes_on=after is not None)
-        return Beginning(told, least, since)
+    def _beginning(self, told: Told, epoch: int, moment: int) -> Beginning:
+        """Where an epoch begins of which control told at a moment.
 
-    def _end(self, outputs: Outputs, stream: Stream, told: Told) -> None:
-        """Drop what was counted for a stream; of one that may be extended yet it is kept how far it was."""
-        name = stream.told.spec.stream
-        self._streams.end(name)
-        value = None
-        if told.kind != "closed":
-            ended = FeedStream(incarnation=told.incarnation, offset=stream.offset, next=stream.next, state="ended")
-            value = ended.model_dump_json(exclude_defaults=True).encode()
-            self._ended[name] = _decode_stream(value)
-        self._keep(outputs, _STREAM + name.encode(), value)
+        A stream's first windows are asked though they began before. When it is asked again, the first window is one that counts as a whole.
+        """
+        if not epoch:
+            since = NOT_BEGUN if self._is_new else self._clock.since(moment)
+            return Beginning(told, begins_at(told, self._clock.first_after(moment)), since)
+        since = self._clock.effect(moment)
+        first = self._clock.first_behind(since)
+        return Beginning(
+            told, self._clock.first_after(moment) if first is None else first, since, epoch, first is None
+        )
+
+    def _turn(self, outputs: Outputs) -> None:
+        """Work out the first and last windows of epochs, as far as the clock has read to their beginnings and ends."""
+        for stream in self._streams:
+            was = stream.next, stream.last, stream.waits
+            ends = stream.told.epoch(stream.epoch).ends
+            last = None if ends is None else self._clock.reading_at(self._clock.effect(ends))
+            if stream.waits and (first := self._clock.first_behind(stream.since)) is not None:
+                stream.begin_at(first)
+            if last is not None and not stream.is_ending and not stream.waits:
+                stream.end_at(last)
+            if stream.is_over or was != (stream.next, stream.last, stream.waits):
+                self._keep_stream(outputs, stream)
+        self._streams.settle()
+        self._clock.passed.clear()
+
+    def _drop(self, outputs: Outputs, name: str, epoch: int) -> None:
+        """Drop what was counted for an epoch of a stream, and all that is kept of it."""
+        if (name, epoch) in self._streams.streams:
+            self._streams.end((name, epoch))
+        self._keep(outputs, self._kept[name].pop(epoch), None)
+        if not self._kept[name]:
+            del self._kept[name]
 
     def _count(self, records: Sequence[RecordLike], outputs: Outputs) -> Changes:
         self._clock.early = self._streams.early
@@ -317,8 +357,19 @@ class FeedProcessor:
         outputs.add(self.changelog, self._partition, (key, value, ()))
 
     def _keep_stream(self, outputs: Outputs, stream: Stream) -> None:
-        value = stream.kept.model_dump_json(exclude_defaults=True).encode()
-        self._keep(outputs, _STREAM + stream.told.spec.stream.encode(), value)
+        """Keep how far an epoch is; of one that is over it is kept that it was, until a later one stands for it."""
+        name, epoch = stream.key
+        kept = stream.kept
+        if stream.is_over:
+            self._streams.end(stream.key)
+            if epoch < max(self._kept[name]):
+                self._drop(outputs, name, epoch)
+                return
+            kept = FeedStream(
+                incarnation=kept.incarnation, offset=kept.offset, next=kept.next, state="ended", epoch=epoch
+            )
+        value = kept.model_dump_json(exclude_defaults=True).encode()
+        self._keep(outputs, self._kept[name][epoch], value)
 
     def _progress(self, outputs: Outputs) -> None:
         progress = _WireProgress(

@@ -19,15 +19,19 @@ from stream.processors.feeds.tally import NO_END, Shape, Tally
 from stream.processors.feeds.told import Told
 from stream.processors.periods import asked_span
 
+Key = tuple[str, int]
+"""A stream's name, and the number of its epoch."""
+
 EARLY_WINDOWS: Final = 10_000
 """So many windows of a stream may be counted in before the first mark."""
 
 
 @dataclass(slots=True)
 class Stream:
-    """A stream that asks: ``next`` is the window that is told of next, ``last`` the last one that is.
+    """An epoch of a stream: ``next`` is the window that is told of next, ``last`` the last one that is.
 
-    ``own`` counts its windows up to ``until``, ``tally`` the later ones.
+    ``own`` counts its windows up to ``until``, ``tally`` the later ones. ``waits`` is set until it is known which window is the first, and
+    ``is_ending`` once it is known which one is the last because control has told of an end.
     """
 
     told: Told
@@ -38,6 +42,35 @@ class Stream:
     tally: Tally
     own: Tally | None = None
     until: int = -1
+    epoch: int = 0
+    waits: bool = False
+    is_ending: bool = False
+
+    @property
+    def key(self) -> Key:
+        """Which epoch of which stream."""
+        return self.told.spec.stream, self.epoch
+
+    @property
+    def since(self) -> int:
+        """The stamp from which on events count in its next window."""
+        return (self.own or self.tally).since
+
+    def begin_at(self, moment: int) -> None:
+        """Begin with the first window from a moment on."""
+        self.waits = False
+        self.next = max(self.next, self.told.standing.window.first_from(moment))
+
+    def end_at(self, clock: int) -> None:
+        """End with the last window that is closed where the clock stands."""
+        self.is_ending = True
+        every = self.told.standing.window.every_ms
+        self.last = min(self.last, (clock - self.told.standing.open_ms) // every * every)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, and its last window was told of."""
+        return self.is_ending and not self.waits and self.next > self.last
 
     @property
     def closes(self) -> int:
@@ -46,7 +79,12 @@ class Stream:
 
     def is_due(self, clock: int) -> bool:
         """Whether its next window is closed."""
-        return self.next <= self.last and self.closes <= clock
+        return self.is_open and self.closes <= clock
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a window is known that is to be told of."""
+        return not self.waits and self.next <= self.last
 
     def tally_of(self, start: int) -> Tally:
         """Which tally counts a window."""
@@ -68,24 +106,31 @@ class Stream:
             until=None if self.own is None else self.until,
             since=_kept(self.tally),
             own_since=None if self.own is None else _kept(self.own),
+            epoch=self.epoch,
+            last=max(-1, self.last) if self.is_ending else None,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A stream that begins: with the first window at ``least``, and with the first event whose stamp is ``since`` or later."""
+    """An epoch of a stream that begins: with the first window at ``least``, and with the first event whose stamp is ``since`` or later.
+
+    It ``waits`` if the first window may be a later one.
+    """
 
     told: Told
     least: int
     since: int = NOT_BEGUN
+    epoch: int = 0
+    waits: bool = False
 
 
 class StandingStreams:
-    """All streams of a source in one partition that ask, by name."""
+    """All epochs of streams of a source in one partition that have windows to tell of."""
 
     def __init__(self, source: EventsSource) -> None:
         self.next_tally = 0
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[Key, Stream] = {}
         self.tallies: dict[int, Tally] = {}
         self.forms: list[Form] = []
         self.figures = Counted()
@@ -122,12 +167,13 @@ class StandingStreams:
                     own = news[tally.number, one.since] = self._new(shape, one.since, apart - apart % shape.every)
                 until = own.last
             last = self._last(told, window.first_from(begins_at(told, first)))
-            begun.append(self._join(Stream(told, offset, first, last, _counting(told), tally, own, until)))
+            stream = Stream(told, offset, first, last, _counting(told), tally, own, until, one.epoch, one.waits)
+            begun.append(self._join(stream))
         self.settle()
         return begun
 
-    def resume(self, told: Told, kept: FeedStream) -> None:
-        """Go on with a stream as the changelog has it."""
+    def resume(self, told: Told, kept: FeedStream, epoch: int, *, waits: bool) -> None:
+        """Resume an epoch of a stream as the changelog has it."""
         since = _since(kept.since)
         shape, key = self._shape(told, since)
         tally = self.tallies.get(kept.tally) or self._new(shape, since, number=kept.tally)
@@ -139,12 +185,18 @@ class StandingStreams:
             own = self.tallies.get(kept.own) or self._new(shape, _since(kept.own_since), kept.until, kept.own)
         last = self._last(told, told.standing.window.first_from(begins_at(told, kept.next)))
         until = -1 if kept.until is None else kept.until
-        self._join(Stream(told, kept.offset, kept.next, last, _counting(told), tally, own, until))
+        if kept.last is not None:
+            last = kept.last
+        is_ending = kept.last is not None
+        counting = _counting(told)
+        self._join(
+            Stream(told, kept.offset, kept.next, last, counting, tally, own, until, epoch, waits, is_ending)
+        )
 
-    def end(self, name: str) -> None:
-        """Count a stream no more."""
-        del self.streams[name]
-        self.first_windows.end(name)
+    def end(self, key: Key) -> None:
+        """Stop counting an epoch of a stream."""
+        del self.streams[key]
+        self.first_windows.end(key)
         self.settle()
 
     def settle(self) -> None:
@@ -173,7 +225,7 @@ class StandingStreams:
 
     def next_close(self) -> int | None:
         """Where the clock must stand for the next window to be due; None if none is to come."""
-        return min((stream.closes for stream in self if stream.next <= stream.last), default=None)
+        return min((stream.closes for stream in self if stream.is_open), default=None)
 
     @property
     def early(self) -> int:
@@ -196,9 +248,9 @@ class StandingStreams:
         if stream.tally.shape.total is not None:
             # Nobody shares it; what comes behind the horizon must not use up what may count before.
             stream.tally.last = stream.last
-        self.streams[stream.told.spec.stream] = stream
+        self.streams[stream.key] = stream
         first = stream.told.standing.window.first_from(begins_at(stream.told, stream.next))
-        self.first_windows.add(stream.told.spec.stream, stream.tally_of(stream.next).since, first)
+        self.first_windows.add(stream.key, stream.since, first)
         return stream
 
     def _new(self, shape: Shape, since: int, last: int = NO_END, number: int | None = None) -> Tally:

@@ -9,7 +9,7 @@ from schemas import EventsSource, Partial
 from schemas.wire import encode, struct
 from stream.processors.base import Outputs
 from stream.processors.feeds.asking import groups_in
-from stream.processors.feeds.standing import StandingStreams, Stream
+from stream.processors.feeds.standing import Key, StandingStreams, Stream
 from stream.processors.topics import Topics, partition_of
 
 PARTIALS_AT_ONCE: Final = 2_000
@@ -35,16 +35,16 @@ class Telling:
         The order is that in which they close, over all streams, and of those that close together by name: where steps end hangs on
         how many events there are, and moves nothing in it.
         """
-        waiting = [(one.closes, one.told.spec.stream, one) for one in streams if one.is_due(clock)]
+        waiting = [(one.closes, *one.key, one) for one in streams if one.is_due(clock)]
         heapify(waiting)
-        facts: dict[str, tuple[int, int, int]] = {}
+        facts: dict[Key, tuple[int, int, int]] = {}
         told: list[Stream] = []
         partials = cells = 0
         while waiting and partials < PARTIALS_AT_ONCE and cells < CELLS_AT_ONCE:
-            closes, name, stream = waiting[0]
-            if (found := facts.get(name)) is None:
+            closes, name, epoch, stream = waiting[0]
+            if (found := facts.get(stream.key)) is None:
                 to = partition_of(name.encode(), self._topics.partitions)
-                found = facts[name] = to, groups_in(stream.told), stream.told.standing.window.every_ms
+                found = facts[stream.key] = to, groups_in(stream.told), stream.told.standing.window.every_ms
                 told.append(stream)
             to, groups, every = found
             outputs.add(self._topics.partials, to, (name.encode(), self._partial(stream), ()))
@@ -52,7 +52,7 @@ class Telling:
             cells += groups
             stream.next += every
             if closes + every <= clock and stream.next <= stream.last:
-                heapreplace(waiting, (closes + every, name, stream))
+                heapreplace(waiting, (closes + every, name, epoch, stream))
             else:
                 heappop(waiting)
         return told

@@ -167,6 +167,20 @@ def test_a_standing_stream_is_extended_closed_and_refunded_as_others(driver: Dri
     assert driver.grant("flights", "all").refunded.epsilon == pytest.approx(0.5)
 
 
+def test_extension_says_whether_the_stream_had_ended(driver: Driver) -> None:
+    """Feeds learn from the latest definition alone which extensions resumed a stream; others are written as before."""
+    driver.open(standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 1}, by=[]))
+    asking = [{"stream": "all", "values": [1, 2, 3], "window": window(number)} for number in range(3)]
+    driver.extend("flights", "all", 1.0)
+    driver.ask(asking[0])
+    driver.ask(asking[1])
+    assert driver.grant("flights", "all").state == "exhausted"
+    driver.extend("flights", "all", 1.0)
+    assert [one.resumes for one in driver.grant("flights", "all").extensions] == [False, True]
+    told = json.loads(driver.records(driver.topics.control)[-1].value or b"")
+    assert [one.get("resumes") for one in told["extensions"]] == [None, True]
+
+
 GATES = ("EWR", "JFK", "LGA")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from schemas import (
@@ -83,17 +84,19 @@ def told(
     offset: int = 0,
     topics: Topics = TOPICS,
     *,
-    extended: bool = False,
+    extended: Sequence[bool] = (),
     source: EventsSource = SOURCE,
 ) -> Record:
-    """The control event of a stream."""
+    """The control event of a stream; ``extended`` says of each extension whether the stream had ended."""
     definition: dict[str, Any] = {
         "spec": spec,
         "source": source,
         "identity": StreamIdentity(incarnation=incarnation_of(spec.stream), digest="ab" * 32, key_id="cd" * 8),
         "fingerprint": None,
         "calibration": CALIBRATION,
-        "extensions": (Extension(request="ab" * 32, answers=1, epsilon=1.0),) if extended else (),
+        "extensions": tuple(
+            Extension(request="ab" * 32, answers=1, epsilon=1.0, resumes=resumes) for resumes in extended
+        ),
     }
     made: Control
     if kind == "opened":

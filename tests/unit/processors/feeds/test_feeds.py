@@ -28,10 +28,13 @@ from tests.unit.processors.feeds.topic import (
     Arrived,
     Kafka,
     Known,
+    as_of,
     changelog,
     columns,
     drain,
+    ended,
     event,
+    extended,
     home,
     source,
     start,
@@ -453,13 +456,13 @@ def test_what_a_stream_has_counted_goes_with_it_and_one_that_is_extended_goes_on
     definitions = Known(hours(about, "a"), hours(about, "b", where="delay > 0"))
     kafka, feed = changelog(about), start(about, definitions)
     kafka.commit(feed.process([Arrived(0, 5, event("p", 5, delay=1))]))
-    definitions.tell(replace(definitions.of("flights")[1], kind="halted"))
+    definitions.tell(ended(definitions.of("flights")[1], 10))
     kafka.commit(feed.idle(0.0))
     assert feed.open_windows == 1
     assert feed.counted == 2
     kafka.commit(feed.process([Arrived(1, 150 * MINUTE, event("p", 150 * MINUTE, delay=1))]))
     feed = start(about, definitions, kafka)
-    definitions.tell(replace(hours(about, "b", where="delay > 0"), moment=155 * MINUTE))
+    definitions.tell(extended(definitions.of("flights")[1], 155 * MINUTE))
     kafka.commit(feed.process([Arrived(2, 160 * MINUTE, event("q", 160 * MINUTE, delay=1))]))
     kafka.commit(feed.process([Arrived(3, 190 * MINUTE, event("q", 190 * MINUTE, delay=1))]))
     kafka.commit(feed.process([Arrived(4, 250 * MINUTE, event("q", 250 * MINUTE, delay=1))]))
@@ -468,7 +471,7 @@ def test_what_a_stream_has_counted_goes_with_it_and_one_that_is_extended_goes_on
     assert found["b", 3 * HOUR] == [1]
     definitions.tell(replace(definitions.of("flights")[1], kind="closed"))
     kafka.commit(feed.idle(0.0))
-    assert b"stream|b" not in kafka.state
+    assert {key for key in kafka.state if b"piece" not in key} == {b"@progress", b"stream|a"}
 
 
 @pytest.mark.parametrize("last", [None, 2 * HOUR - 1, 2 * HOUR + 2_500])
@@ -479,11 +482,11 @@ def test_where_a_stream_that_is_extended_goes_on_hangs_on_when_control_told_and_
     definitions = Known(hours(about))
     kafka, feed = changelog(about), start(about, definitions)
     kafka.commit(feed.process([Arrived(0, 5, event("p", 5))]))
-    definitions.tell(replace(hours(about), kind="halted"))
+    definitions.tell(ended(hours(about), 10))
     kafka.commit(feed.idle(0.0))
     if last is not None:
         kafka.commit(feed.process([Arrived(1, last, event("victim", last))]))
-    definitions.tell(replace(hours(about), moment=2 * HOUR - 3_000))
+    definitions.tell(extended(definitions.of("flights")[0], 2 * HOUR - 3_000))
     kafka.commit(feed.process([Arrived(2, 2 * HOUR + 2_600, event("q", 2 * HOUR + 2_600))]))
     feed.reached_end(5 * 3600)
     drain(feed, kafka)
@@ -492,38 +495,140 @@ def test_where_a_stream_that_is_extended_goes_on_hangs_on_when_control_told_and_
     assert start(about, definitions, kafka).due_at == feed.due_at
 
 
-def test_with_marks_a_stream_that_is_extended_goes_on_with_the_first_window_of_which_nothing_was_read() -> None:
-    about = source(clock="marks", ahead="90m")
-    definitions = Known(hours(about))
-    marks = [Arrived(3 * hour, 0, None, headers=[("sotto-mark", b"%d" % (hour * HOUR))]) for hour in range(8)]
-    records = [
+def marked(hours: int) -> list[Arrived]:
+    """A mark an hour, each stamped a minute behind the one before, and two events behind each that are dated ahead."""
+    return [
         one
-        for mark in marks
+        for hour in range(hours)
         for one in (
-            mark,
-            Arrived(mark.offset + 1, 0, event("p", mark.offset // 3 * HOUR + HOUR)),
-            Arrived(mark.offset + 2, 0, event("q", mark.offset // 3 * HOUR + 89 * MINUTE)),
+            Arrived(3 * hour, hour * MINUTE, None, headers=[("sotto-mark", b"%d" % (hour * HOUR))]),
+            Arrived(3 * hour + 1, 0, event("p", hour * HOUR + HOUR)),
+            Arrived(3 * hour + 2, 0, event("q", hour * HOUR + 89 * MINUTE)),
         )
     ]
-    for heard in (7, 8):  # the mark of 2:00 was read, and one event or none behind it
-        kafka, feed = changelog(about), start(about, definitions)
-        definitions.tell(replace(hours(about), kind="opened"))
-        kafka.commit(feed.process(records[:4]))
-        definitions.tell(replace(hours(about), kind="halted"))
-        kafka.commit(feed.process(records[4:heard]))
-        definitions.tell(replace(hours(about), kind="opened"))
-        kafka.commit(feed.process(records[heard:]))
+
+
+def test_marks_decide_where_a_stream_ends_and_resumes() -> None:
+    """An end and an extension take effect with the first mark stamped ``idle`` later, whenever a feed reads of them."""
+    about = source(clock="marks", ahead="90m")
+    opened = hours(about)
+    halted = ended(opened, MINUTE + 1)  # in effect with the mark of 2:00
+    resumed = extended(halted, 2 * MINUTE + 1)  # with that of 3:00, before which the clock stands at 2:00
+    for heard in range(1, 7):
+        for again in range(heard, 10):
+            definitions, records = Known(opened), marked(8)
+            kafka, feed = changelog(about), start(about, definitions)
+            kafka.commit(feed.idle(0.0))
+            for place, record in enumerate(records):
+                if place in {heard, again}:
+                    definitions.tell(resumed if place == again else halted)
+                    feed = start(about, definitions, kafka)
+                kafka.commit(feed.process([record]))
+            drain(feed, kafka)
+            found = {one["start"] // HOUR: one["counts"] for one in kafka.partials()}
+            assert found == {0: [], 4: [2], 5: [2], 6: [2]}, (heard, again)
+
+
+@pytest.mark.parametrize("clock", ["broker", "marks"])
+def test_feed_that_was_away_tells_of_the_windows_of_all_epochs(clock: str) -> None:
+    """A feed that restarts behind several ends and extensions asks what one asks that read of each in time."""
+    about = source(clock=clock, contribution=100, idle="5m")
+    states = [hours(about)]
+    for end in (100, 200, 300):
+        states.append(ended(states[-1], end * MINUTE))
+        states.append(extended(states[-1], (end + 3) * MINUTE))
+    records = [
+        record
+        for minute in range(0, 600, 10)
+        for record in (
+            Arrived(minute, minute * MINUTE, None, headers=[("sotto-mark", b"%d" % (minute * MINUTE))])
+            if clock == "marks"
+            else Arrived(minute, minute * MINUTE, event("q", minute * MINUTE)),
+            Arrived(minute + 1, minute * MINUTE, event(f"p{minute}", minute * MINUTE)),
+        )
+    ]
+
+    def asked(away: range) -> list[tuple[int, list[int]]]:
+        definitions, kafka = Known(states[0]), changelog(about)
+        feed = start(about, definitions, kafka)
+        kafka.commit(feed.idle(0.0))
+        for record in records:
+            if (
+                record.offset not in away
+                and (news := as_of(states[-1], record.timestamp - 5 * MINUTE)) is not None
+            ):
+                definitions.tell(news)
+            if record.offset == away.stop:
+                definitions.tell(states[-1])
+                feed = start(about, definitions, kafka)
+            kafka.commit(feed.process([record]))
+        feed = start(about, definitions, kafka)
         drain(feed, kafka)
-        found = {one["start"] // HOUR: one["counts"] for one in kafka.partials()}
-        assert found == {0: [], 4: [2], 5: [2], 6: [2]}
+        return [(one["start"] // HOUR, one["counts"]) for one in kafka.partials()]
+
+    wanted = asked(range(0))
+    assert [start for start, _ in wanted] == [0, 2, 4, 6, 7, 8]
+    assert all(count for _, count in wanted)
+    for stop in (10, 50, 90, 100):
+        assert asked(range(stop)) == wanted
 
 
-def test_the_moment_at_which_control_told_is_the_brokers_of_what_counts() -> None:
+def test_earlier_records_of_a_stream_restore_the_epoch_they_count_in() -> None:
+    """A record without an epoch is of the extension whose stamp it counts from, or of the opening."""
+    about = source()
+    first = hours(about)
+    resumed = extended(ended(first, HOUR), 2 * HOUR)
+    for since, told_of, closes in ((None, first, HOUR), (2 * HOUR + 5_000, resumed, 4 * HOUR)):
+        kafka = changelog(about)
+        begun = {} if since is None else {"since": since}
+        stream = {"incarnation": first.incarnation, "offset": 0, "next": closes - HOUR, **begun}
+        progress = {"offset": 7, "clock": 5, "partitions": 1, "piece": 0, "tally": 1}
+        kafka.state = {b"stream|s": json.dumps(stream).encode(), b"@progress": json.dumps(progress).encode()}
+        feed = start(about, Known(told_of), kafka)
+        kafka.commit(feed.process([Arrived(7, closes - 10, event("p", closes - 10)), Arrived(8, closes, b"{")]))
+        assert [(one["start"], one["counts"]) for one in kafka.partials()] == [(closes - HOUR, [1])]
+        assert json.loads(kafka.state[b"stream|s"])["epoch"] == told_of.epochs[-1].number
+
+
+def test_epochs_of_a_stream_are_known_from_compacted_control() -> None:
+    """Which extensions followed an end stands in the latest event alone; stamps are the broker's on the first event of each."""
+    spec = streams.spec_of("late")
+    events = [
+        streams.told(spec),
+        streams.told(spec, extended=[False]),
+        streams.told(spec, "halted", extended=[False]),
+        streams.told(spec, extended=[False, True]),
+        streams.told(spec, "halted", extended=[False, True]),
+        streams.told(spec, extended=[False, True, True]),
+        streams.told(spec, extended=[False, True, True, False]),
+    ]
+    stamped = [record._replace(timestamp=place) for place, record in enumerate(events)]
+    again = events[2]._replace(timestamp=9)
+
+    def epochs(*places: int) -> list[tuple[int, int | None, int | None]]:
+        definitions = Definitions()
+        definitions.take([*(stamped[place] for place in places), again])
+        [told] = definitions.of("flights")
+        return [(one.number, one.begins, one.ends) for one in told.epochs]
+
+    assert epochs(*range(7)) == [(0, 0, 2), (2, 3, 4), (3, 5, None)]
+    assert epochs(1, 4, 6) == [(0, 1, 4), (2, None, 4), (3, 6, None)]
+    assert epochs(6) == [(0, None, 6), (2, None, 6), (3, 6, None)]
+    assert epochs(0, 1, 2) == [(0, 0, 2)]
+
+
+def test_earlier_extensions_resume_a_stream_that_had_ended() -> None:
+    """Without the word for it an extension behind an end begins an epoch; one of an open stream does not."""
     definitions, spec = Definitions(), streams.spec_of("late")
-    opened, halted = streams.told(spec)._replace(timestamp=7), streams.told(spec, "halted")._replace(timestamp=8)
-    extended = streams.told(spec, extended=True)._replace(timestamp=9)
-    definitions.take([opened, halted, extended, halted._replace(timestamp=10)])
-    assert [(one.asks, one.moment) for one in definitions.of("flights")] == [(True, 9)]
+    events = [
+        streams.told(spec),
+        streams.told(spec, extended=[False]),
+        streams.told(spec, "halted", extended=[False]),
+        streams.told(spec, extended=[False, False]),
+    ]
+    definitions.take([record._replace(timestamp=place) for place, record in enumerate(events)])
+    [told] = definitions.of("flights")
+    assert [(one.number, one.begins, one.ends) for one in told.epochs] == [(0, 0, 2), (2, 3, None)]
 
 
 def test_catching_up_is_bounded_in_each_step() -> None:

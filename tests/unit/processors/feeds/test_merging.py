@@ -243,12 +243,11 @@ def test_a_step_asks_no_more_than_its_bound_and_one_window(monkeypatch: pytest.M
     assert len(task.asked) == 30
 
 
-@pytest.mark.parametrize("kind", ["halted", "closed"])
 @pytest.mark.parametrize("crash", [False, True])
-def test_of_a_stream_that_has_ended_nothing_is_asked_or_kept_but_how_far_it_was(kind: str, crash: bool) -> None:
+def test_closed_streams_ask_and_keep_nothing(crash: bool) -> None:
     task = bench(*window("all", 0), *window("all", 1)[:1], *window("all", 1)[1:], *window("all", 2))
     task.step(3)
-    ending = told(SPECS[0], kind, offset=9)
+    ending = told(SPECS[0], "closed", offset=9)
     if crash:
         task.control.append(ending)
         task.start()
@@ -257,21 +256,27 @@ def test_of_a_stream_that_has_ended_nothing_is_asked_or_kept_but_how_far_it_was(
         task.hear(ending)
     task.run()
     assert [one.value for one in task.asked] == [2.0]
-    assert set(task.kept) == ({b"@progress", b"all"} if kind == "halted" else {b"@progress"})
+    assert set(task.kept) == {b"@progress"}
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_a_stream_that_goes_on_after_its_end_passes_over_what_was_dropped_and_repeats_nothing(crash: bool) -> None:
-    [before, after] = window("all", 1)
-    again = [*window("all", 0), after, *window("all", 2)]
-    task = bench(*window("all", 0), before, *again)
-    task.step(3)
-    task.hear(told(SPECS[0], "halted", offset=9))
-    task.hear(told(SPECS[0], offset=10, extended=True))
-    if crash:
-        task.start()
-    task.run(1)
-    assert [one.id for one in task.asked] == ["2026-01-01T00:00:00Z/0", "2026-01-01T00:10:00Z/0"]
+@pytest.mark.parametrize("halted", range(7))
+@pytest.mark.parametrize("resumed", range(7))
+def test_merging_asks_the_same_whenever_it_reads_of_an_end(halted: int, resumed: int, crash: bool) -> None:
+    """Windows from before an end are asked, behind it or behind an extension; a window that a partition passes over is not."""
+    first, _ = window("all", 2)
+    told_of = [*window("all", 0), *window("all", 1), first, *window("all", 3)[1:], *window("all", 4)]
+    task = bench(*told_of)
+    for place in range(len(told_of)):
+        if place == halted:
+            task.hear(told(SPECS[0], "halted", offset=9))
+        if place == halted + resumed:
+            task.hear(told(SPECS[0], offset=10, extended=[True]))
+        if crash:
+            task.start()
+        task.step(1)
+    minutes = [one.id[14:16] for one in task.asked]
+    assert minutes == ["00", "05", "20"]
 
 
 def test_what_is_no_partial_of_its_stream_is_set_aside_and_stops_nobody() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from stream.processors.base import Outputs, RecordLike
 from stream.processors.columns import RecordColumns
 from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.processor import FeedProcessor
-from stream.processors.feeds.told import Told
+from stream.processors.feeds.told import Epoch, Told
 from stream.processors.topics import Topics, partition_of
 from tests.unit.processors.feeds.streams import CALIBRATION
 
@@ -97,6 +97,10 @@ class Known(Definitions):
         self._all |= {told.spec.stream: told for told in streams}
         self.version += 1
 
+    def find_told(self, told: Told) -> Told | None:
+        """What a test has told of the same stream."""
+        return self._all.get(told.spec.stream)
+
     def of(self, source: str) -> tuple[Told, ...]:
         return tuple(told for _, told in sorted(self._all.items()) if told.source.source == source)
 
@@ -121,7 +125,18 @@ def told(
         }
     )
     assert spec.standing is not None
-    return Told(spec, spec.standing, about, "0" * 31 + "1", CALIBRATION, kind, b"", moment)
+    return Told(spec, spec.standing, about, "0" * 31 + "1", CALIBRATION, kind, b"", (Epoch(begins=moment),))
+
+
+def ended(known: Told, moment: int) -> Told:
+    """A stream of which control told at a moment that it has ended."""
+    *epochs, latest = known.epochs
+    return replace(known, kind="halted", epochs=(*epochs, replace(latest, ends=moment)))
+
+
+def extended(known: Told, moment: int) -> Told:
+    """A stream that had ended and of which control told at a moment that it was extended."""
+    return replace(known, kind="opened", epochs=(*known.epochs, Epoch(known.epochs[-1].number + 1, moment)))
 
 
 def home(who: Any, partitions: int) -> int:
@@ -191,3 +206,15 @@ def drain(processor: FeedProcessor, kafka: Kafka) -> None:
         if not outputs:
             return
         kafka.commit(outputs)
+
+
+def as_of(known: Told, moment: int) -> Told | None:
+    """What control has told of a stream up to a moment; None if nothing."""
+    heard = [one for one in known.epochs if one.begins is not None and one.begins <= moment]
+    if not heard:
+        return None
+    ends = heard[-1].ends
+    if ends is None or ends > moment:
+        heard[-1] = replace(heard[-1], ends=None)
+        return replace(known, kind="opened", epochs=tuple(heard))
+    return replace(known, kind="halted", epochs=tuple(heard))
