@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from schemas import EventsSource, StreamSpec
+from schemas import EventsSource, Histogram, StreamSpec
 from sotto import Driver
 from stream.data import TableStore
 from stream.noise import NoiseKey
@@ -16,7 +16,7 @@ from stream.processors.base import Record
 from tests.chaos.checker import examine
 from tests.chaos.logs import Log, logs_of
 from tests.chaos.replay import Installation
-from tests.chaos.windows import BEGINS, Visits, live_source, standing_specs, violations_of_windows
+from tests.chaos.windows import BEGINS, Visits, gaps_of, live_source, standing_specs, violations_of_windows
 
 KEY = NoiseKey(bytes(range(32)))
 PARTITIONS = 2
@@ -107,3 +107,29 @@ def test_a_stream_of_which_no_worker_was_told_is_found(spec: StreamSpec) -> None
     for place in [place for place in logs if place[0] == topic]:
         logs[place] = [one for one in logs[place] if one.key != spec.stream.encode()]
     assert _violations(logs) == [f"{spec.stream}: is granted, and there is no control event of it"]
+
+
+def test_plain_count_follows_ends_and_extensions() -> None:
+    """A stream that runs dry and is extended is asked the windows, with the counts, that a plain count of its epochs has."""
+    driver = Driver(KEY, partitions=PARTITIONS)
+    driver.wait(BEGINS / 1000)
+    source = live_source("visits", "broker", idle="0s")
+    driver.register(source)
+    [spec] = [one for one in standing_specs("4s", "2s", BEGINS) if one.stream == "visits-all"]
+    spec = spec.model_copy(update={"mechanism": Histogram(kind="histogram", attributes=("group",), answers=3)})
+    driver.open(spec)
+    visits = Visits(PARTITIONS, seed=5)
+    for second in range(SECONDS):
+        driver.wait(1)
+        now = BEGINS + 1000 * (second + 1)
+        driver.publish(source.source, [visits.next(now, 4000)[2] for _ in range(12)])
+        if second in {15, 30}:
+            assert driver.grant(source.source, spec.stream).state == "exhausted"
+            driver.extend(source.source, spec.stream, 10.0)
+    logs = logs_of(driver, source.topic, driver.topics.feed_state(source.source))
+    gaps = gaps_of(logs, driver.topics, spec.stream)
+    assert [again is None for _, again in gaps] == [False, False, True]
+    until = BEGINS + 1000 * (SECONDS - 1)
+    assert violations_of_windows(logs, driver.topics, source, [spec], PARTITIONS, until) == []
+    asked = [json.loads(one.value or b"")["id"] for one in driver.records(driver.topics.queries)]
+    assert 5 < len(asked) < SECONDS // 2

@@ -22,6 +22,8 @@ from stream.processors.topics import Topics, partition_of
 from tests.chaos.replay import read_control
 
 Logs = Mapping[tuple[str, int], Sequence[RecordLike]]
+Gaps = Sequence[tuple[int, int | None]]
+"""The stamps at which control told that a stream has ended, each with that at which it told of its extension."""
 
 GROUPS = ("a", "b", "c")
 PEOPLE = 12
@@ -161,10 +163,12 @@ def violations_of_windows(
     partitions: int,
     until: int,
     events: Sequence[Sequence[Seen]] | None = None,
+    gaps: Mapping[str, Gaps] | None = None,
 ) -> list[str]:
     """What is wrong with the questions of standing streams, whose windows are closed if their clock is at ``until``.
 
-    ``source`` may be the account of a period, with the streams of that period; all of them have the same ``events``.
+    ``source`` may be the account of a period, with the streams of that period; all of them have the same ``events``. ``gaps`` are
+    those of each stream; without them control's log has them.
     """
     found: list[str] = []
     if events is None:
@@ -176,7 +180,9 @@ def violations_of_windows(
         key = spec.stream.encode()
         place = (topics.queries, partition_of(key, topics.partitions))
         asked = [json.loads(one.value or b"") for one in logs.get(place, ()) if one.key == key]
-        wanted = list(_wanted(logs, topics, source, spec, events, until, len(asked)))
+        breaks = gaps_of(logs, topics, spec.stream) if gaps is None else gaps.get(spec.stream, ())
+        epochs = [_epochs(logs, source, spec, breaks, number) for number in range(partitions)]
+        wanted = list(_wanted(logs, topics, source, spec, events, until, len(asked), epochs))
         due = sum(closes <= until for _, _, closes in wanted)
         if due > len(asked):
             found.append(f"{spec.stream}: {due - len(asked)} of {due} questions were not asked")
@@ -200,23 +206,27 @@ def _wanted(
     events: Sequence[Sequence[Seen]],
     until: int,
     least: int,
+    epochs: Sequence[Sequence[Epoch]],
 ) -> Iterator[tuple[str, list[int], int]]:
     """The questions of a stream in their order, by id, with their numbers and when their window closes.
 
-    All whose windows are closed by a moment, and then as many as make up ``least``.
+    Windows that lie in an epoch of the stream in all partitions; all whose windows are closed by a moment, and then as many as make up ``least``.
     """
     standing = spec.standing
     assert standing is not None
     size, every, late = standing.window.size_ms, standing.window.every_ms, span_ms(standing.lateness)
     counts: dict[int, Counter[int]] = defaultdict(Counter)
     for number, some in enumerate(events):
-        for start, cell, count in _counted(logs, topics, source, spec, number, some):
+        for start, cell, count in _counted(logs, topics, source, spec, number, some, epochs[number]):
             counts[start][cell] += count
     cells = len(GROUPS) if standing.by else 1
     first, end = asked_between(source, spec)
     start, given, tree = first, 0, _tree(logs, topics, spec)
     while start < end and (closes := start + size + late) <= (until if given >= least else until + FAR):
         moment = written_moment(start)
+        if any(_epoch_at(some, start) is None for some in epochs):
+            start += every
+            continue
         if tree is not None:
             windows = (start - first) // every + 1
             nodes = tree.nodes(windows)
@@ -249,7 +259,13 @@ def asked_between(source: EventsSource, spec: StreamSpec) -> tuple[int, float]:
 
 
 def _counted(
-    logs: Logs, topics: Topics, source: EventsSource, spec: StreamSpec, number: int, events: Sequence[Seen]
+    logs: Logs,
+    topics: Topics,
+    source: EventsSource,
+    spec: StreamSpec,
+    number: int,
+    events: Sequence[Seen],
+    epochs: Sequence[Epoch],
 ) -> Iterator[tuple[int, int, int]]:
     """What a partition adds to windows: beginning, cell, and by how much."""
     standing = spec.standing
@@ -264,13 +280,16 @@ def _counted(
     for one in events:
         event, clock = one.event, one.clock
         at = event["at"]
-        if not first <= at < end + size or one.offset < effect or one.stamp < since:
+        if not first <= at < end + size or one.offset < effect:
             continue
         who, value = event["who"]["id"], min(event["value"], 9)
         if standing.where is not None and value < 5:
             continue
         for start in range(at - at % every, at - at % every - size, -every):
             if not first <= start < end or clock >= start + size + late:
+                continue
+            epoch = _epoch_at(epochs, start)
+            if epoch is None or one.stamp < (epoch.since if epoch.since is not None else since):
                 continue
             if visits[who, start] >= bound or lives[who] >= total:
                 continue
@@ -297,6 +316,66 @@ def _events(logs: Logs, source: EventsSource, number: int, partitions: int) -> I
             continue
         if clock < 0 or event["at"] <= clock + ahead:
             yield Seen(record.offset, event, clock, stamp)
+
+
+def gaps_of(logs: Logs, topics: Topics, stream: str) -> Gaps:
+    """The ends and extensions of a stream that control's log has, if nothing of it was compacted away."""
+    key = stream.encode()
+    found: list[tuple[int, int | None]] = []
+    for record in logs.get((topics.control, partition_of(key, topics.partitions)), ()):
+        if record.key != key or not record.value:
+            continue
+        is_open, in_gap = json.loads(record.value)["kind"] == "opened", bool(found) and found[-1][1] is None
+        if is_open and in_gap:
+            found[-1] = found[-1][0], record.timestamp
+        elif not is_open and not in_gap:
+            found.append((record.timestamp, None))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """From which window up to which a stream is asked in a partition; events count from ``since`` on, if it has resumed."""
+
+    first: float
+    last: float
+    since: int | None
+
+
+def _epochs(logs: Logs, source: EventsSource, spec: StreamSpec, gaps: Gaps, number: int) -> list[Epoch]:
+    """The epochs of a stream in a partition."""
+    standing = spec.standing
+    assert standing is not None
+    open_ms = standing.window.size_ms + span_ms(standing.lateness)
+    epochs, first, since = [], -math.inf, None
+    for end, again in gaps:
+        closed = _clock_before(logs, source, number, end + span_ms(source.idle))
+        epochs.append(Epoch(first, closed - open_ms, since))
+        if again is None:
+            return epochs
+        since = again + span_ms(source.idle)
+        first = _clock_before(logs, source, number, since)
+        if source.clock == "marks":
+            first += span_ms(source.ahead) + 1
+    return [*epochs, Epoch(first, math.inf, since)]
+
+
+def _epoch_at(epochs: Sequence[Epoch], start: int) -> Epoch | None:
+    return next((one for one in epochs if one.first <= start <= one.last), None)
+
+
+def _clock_before(logs: Logs, source: EventsSource, number: int, stamp: int) -> float:
+    """Where a partition's clock stands when its records have a stamp; by marks, before the first that has it or a later one."""
+    if source.clock == "broker":
+        return stamp
+    clock = -1
+    for record in logs.get((source.topic, number), ()):
+        for name, value in record.headers:
+            if name == "sotto-mark":
+                if record.timestamp >= stamp:
+                    return clock
+                clock = max(clock, moment_ms(value.decode()))
+    return math.inf
 
 
 def _control(logs: Logs, topics: Topics, spec: StreamSpec) -> list[bytes]:

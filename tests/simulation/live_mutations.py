@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -15,11 +16,13 @@ from stream.kafka.positions import Extent
 from stream.kafka.writer import Writer
 from stream.processors.base import PROGRESS_KEY, Outputs, Processor
 from stream.processors.feeds.clocks import Clock
+from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.merged import Merged
 from stream.processors.feeds.merging import MergeProcessor
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.standing import StandingStreams, Stream
 from stream.processors.feeds.telling import Telling
+from stream.processors.feeds.told import Epoch, Told
 from tests.simulation.mutations import Mutation, no_fencing
 
 
@@ -137,6 +140,21 @@ def windows_stream_by_stream() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def the_latest_definition_alone() -> Iterator[None]:
+    """A feed counts on for a stream that it finds open, though it had ended and was extended since."""
+    of = Definitions.of
+
+    def latest(self: Definitions, source: str) -> tuple[Told, ...]:
+        found = of(self, source)
+        return tuple(
+            replace(one, epochs=(Epoch(begins=one.epochs[0].begins),)) if one.asks else one for one in found
+        )
+
+    with patch.object(Definitions, "of", latest):
+        yield
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     no_fencing,
     partials_outside_of_the_transaction,
@@ -148,4 +166,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     the_end_is_taken_for_granted,
     silent_partitions_stand_still,
     windows_stream_by_stream,
+    the_latest_definition_alone,
 )

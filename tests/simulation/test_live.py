@@ -16,7 +16,7 @@ from tests.simulation.schedule import lazily, quiet
 
 SCHEDULES = 60
 """Within so many schedules each mutation is found; none of them fails with feeds as they are."""
-FOUND_BY = {"silent_partitions_stand_still": 3, "no_fencing": 3}
+FOUND_BY = {"silent_partitions_stand_still": 3, "no_fencing": 3, "the_latest_definition_alone": 2}
 """The schedules that find some soonest."""
 
 
@@ -37,9 +37,11 @@ def test_in_every_schedule_each_window_is_asked_once_with_what_a_plain_count_fin
         "expire",
         "unreadable batch",
         "stream closed",
+        "stream extended",
     )
     assert all(injected[name] >= 3 for name in (*STRIKES, *upsets)), injected
     assert injected["questions"] > 50 * SCHEDULES
+    assert injected["extension verified"] > SCHEDULES / 3
     assert min(injected["aborted"], injected["expired"], injected["fenced"]) > 3
 
 
