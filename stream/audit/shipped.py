@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from stream.audit import standing
-from stream.audit.cases import Case, Side, Transcript
+from stream.audit.cases import AuditError, Case, Side, Transcript
 from stream.audit.running_counts import RUNNING
 
 _VALUES: Final = {"kind": "values", "neighbors": "add-remove", "sensitivity": 1.0, "grid": 1.0}
@@ -274,8 +274,8 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
 
 
 def cases_of(kinds: Sequence[str] = ()) -> tuple[Case, ...]:
-    """The cases of some mechanisms, or of all; KeyError names a kind that has none."""
+    """The cases of some mechanisms, or of all; AuditError names a kind that has none."""
     for kind in kinds:
         if kind not in SHIPPED:
-            raise KeyError(f"no audit of mechanism '{kind}'; there are {', '.join(sorted(SHIPPED))}")
+            raise AuditError(f"mechanism: there is no audit of '{kind}'; give one of {', '.join(sorted(SHIPPED))}")
     return tuple(case for kind, cases in SHIPPED.items() if not kinds or kind in kinds for case in cases)

@@ -11,6 +11,7 @@ import typer
 
 from stream import log
 from stream.cli.later import Later, group_of
+from stream.cli.standard_streams import give_up_output, take_over
 from stream.extras import missing_of
 from stream.version import VERSION
 
@@ -76,12 +77,11 @@ _EXPECTED: Final = (
     "stream.accounting.planner:PlanError",
     "stream.backup.files:BackupError",
     "stream.cli.output:CommandError",
+    "stream.cli.standard_streams:OutputError",
     "stream.data:DataError",
     "stream.kafka.broker_errors:BrokerError",
     "stream.kafka.listening:ListenError",
     "stream.kafka.differences:TopicsError",
-    "stream.noise:NoiseKeyError",
-    "stream.secret_files:SecretFileError",
     "stream.monitor.tokens:TokenError",
     "stream.alerts.configuration:AlertsError",
     "stream.monitor.monitor:MonitorEndedError",
@@ -133,8 +133,12 @@ def _sotto(
 def main() -> None:
     """Run the command line; exit status 1 or 2 and what to do on standard error if it fails, 130 after Ctrl-C."""
     log.quiet_clients()
+    take_over()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except Exception as error:
         if (told := _told(error)) is None:
             raise
@@ -154,7 +158,7 @@ def _told(error: Exception) -> str | None:
         return str(import_module("stream.kafka.security").advice(error))
     if any(_is(error, one) for one in _EXPECTED):
         return str(error)
-    return str(error.args[0]) if isinstance(error, KeyError) else None
+    return None
 
 
 def _is(error: Exception, where: str) -> bool:
@@ -163,6 +167,7 @@ def _is(error: Exception, where: str) -> bool:
 
 
 def _fail(message: str) -> None:
+    give_up_output()
     _say("error", message)
     sys.exit(1)
 

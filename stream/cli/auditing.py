@@ -34,11 +34,11 @@ def audit(
     """
     if not 0.0 < false_alarm < 1.0:
         raise typer.BadParameter("give a probability between 0 and 1", param_hint="--false-alarm")
-    cases = cases_of(mechanism or [])
     look_rarely()
     progress = Console(stderr=True)
     findings = []
     try:
+        cases = cases_of(mechanism or [])
         for finding in audit_all(cases, runs=runs, seed=seed, false_alarm=false_alarm):
             findings.append(finding)
             progress.print(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, TextIO
 
 import typer
 from pydantic import BaseModel
@@ -36,9 +37,12 @@ class _Console(Console):
         return ConsoleDimensions(width, super().size.height)
 
 
+_WIDTH_DIGITS: Final = 9
+
+
 def _asked_width() -> int | None:
     columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdecimal() and int(columns) else None
+    return (int(columns[:_WIDTH_DIGITS]) or None) if columns.isdecimal() else None
 
 
 console = _Console()
@@ -62,9 +66,14 @@ def say(text: str, *, soft_wrap: bool = False) -> None:
 
 def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
     """Print one JSON value on one line, in which what a terminal would obey is written out."""
-    text = json.dumps(_plain(value), ensure_ascii=False)
+    text = json.dumps(_plain(value), ensure_ascii=not _is_unicode(sys.stdout))
     # Whatever is left beside JSON's own signs stands in a string.
     typer.echo("".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text))
+
+
+def _is_unicode(stream: TextIO | None) -> bool:
+    """Whether a stream has all signs in its encoding."""
+    return (getattr(stream, "encoding", None) or "").lower().replace("-", "").startswith("utf")
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
