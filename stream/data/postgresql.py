@@ -70,9 +70,10 @@ def postgresql_sheets(address: Address) -> Iterator[PostgresqlSheet]:
         _database, schema, name = address.parts
         found = _rows(
             connection,
-            "SELECT a.attname::text, format_type(a.atttypid, NULL) FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "  # noqa: S608
+            "SELECT a.attname::text, format_type(a.atttypid, NULL) FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
             "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE a.attnum > 0 AND NOT a.attisdropped AND "
-            f"c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname = '{schema}' AND c.relname = '{name}' ORDER BY a.attnum",
+            "c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname = $1 AND c.relname = $2 ORDER BY a.attnum",
+            (schema, name),
         )
         if not found:
             raise UnreadableError("missing")
@@ -124,9 +125,10 @@ def _readable() -> Iterator[None]:
         raise UnreadableError("PostgreSQL broke off while it sent rows") from None
 
 
-def _rows(connection: Any, query: str) -> list[tuple[str, ...]]:
+def _rows(connection: Any, query: str, values: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The rows of a query, with the values bound in the places of $1, $2 and so on."""
     with connection.cursor() as cursor:
-        cursor.execute(query)
+        cursor.execute(query, values or None)
         return [tuple(row) for row in cursor.fetchall()]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas import Bins, Categories, Domain, Integers, TableSource
+from schemas import Address, Bins, Categories, Domain, Integers, TableSource
 from stream.data import DataError, GuardedReader, ReadingLimits, Rows, TableStore
 from stream.data import postgresql as postgresql_module
 from stream.data.checks import check_table
@@ -205,3 +205,15 @@ def test_an_owner_checks_a_table_as_services_read_it(clinic: Database) -> None:
     assert (report.rows, report.left_out, report.as_declared) == (8, 4, 2)
     assert report.people is not None
     assert (report.people.people, report.people.rows_without) == (2, 3)
+
+
+def test_names_are_bound_in_queries_of_the_catalogue(clinic: Database) -> None:
+    """A table's name is a value of the query for its columns, and no part of the query's text."""
+    clinic.execute(
+        'DROP TABLE IF EXISTS "o\'brien"',
+        'CREATE TABLE "o\'brien" (age int)',
+        'GRANT SELECT ON "o\'brien" TO reader',
+    )
+    address = Address("postgresql", "127.0.0.1", clinic.port, ("clinic", "public", "o'brien"), is_folder=False)
+    [sheet] = postgresql_module.postgresql_sheets(address)
+    assert list(sheet.types) == ["age"]
