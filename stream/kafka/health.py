@@ -19,6 +19,7 @@ from stream.kafka.listening import told_where
 from stream.kafka.metrics import Metrics
 from stream.kafka.roles import ServiceName
 from stream.log import get_logger
+from stream.version import SERVER_NAME
 
 HUNG_SECONDS: Final = 60.0
 """A service whose event loop has not come round for so long is not alive."""
@@ -74,7 +75,10 @@ class Probes:
             return
         figures = make_wsgi_app(self._registry)
 
-        def respond(environ: dict[str, Any], start: Respond) -> Iterable[bytes]:
+        def respond(environ: dict[str, Any], begin: Respond) -> Iterable[bytes]:
+            def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+                return begin(status, [*headers, ("Server", SERVER_NAME)], *rest)
+
             path = environ.get("PATH_INFO", "")
             if path not in {"/livez", "/readyz"}:
                 shown: Iterable[bytes] = figures(environ, start)
@@ -169,5 +173,11 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Quiet(WSGIRequestHandler):
+    server_version, sys_version = SERVER_NAME, ""
+
+    def version_string(self) -> str:
+        """The name of the server, without versions."""
+        return SERVER_NAME
+
     def log_message(self, *_: Any) -> None:
         """Say nothing: probes come every few seconds, and whatever a request contains has no place in a log."""

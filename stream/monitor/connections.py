@@ -21,6 +21,7 @@ from schemas import MAX_DEFINITION_BYTES
 from stream.log import get_logger
 from stream.monitor.problems import ProblemError
 from stream.rate_limits import RateLimiter
+from stream.version import SERVER_NAME
 
 IDLE_SECONDS = 15.0
 """How long a connection may wait for a whole request, from its start or from the last answer."""
@@ -181,6 +182,7 @@ class Connection(web.RequestHandler):
         else:
             problem = ProblemError(status, "internal", "a fault on our side; see the monitor's log").problem
         answer = web.Response(text=problem.model_dump_json(), status=status, content_type="application/json")
+        answer.headers["Server"] = SERVER_NAME
         answer.force_close()
         return answer
 

@@ -29,6 +29,7 @@ from stream.monitor.tokens import Bearer, TokenError, article
 from stream.monitor.trail_export import TrailExports
 from stream.monitor.turns import GoneError
 from stream.rate_limits import RateLimiter
+from stream.version import SERVER_NAME
 
 log = get_logger("monitor")
 
@@ -116,6 +117,7 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
 
 
 async def _harden(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = SERVER_NAME
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)
 

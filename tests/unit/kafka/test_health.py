@@ -164,10 +164,12 @@ def test_probes_and_figures_are_served_on_one_port() -> None:
     told.tell("this worker leaves")
     with urlopen(f"http://{HOST}:{port}/metrics") as response:
         assert b"sotto_worker_ready 0.0" in response.read()
+        assert response.headers["Server"] == "sotto"
     with pytest.raises(HTTPError) as refused:
         urlopen(f"http://{HOST}:{port}/readyz")
     assert refused.value.code == 503
     assert refused.value.read() == b"this worker leaves\n"
+    assert refused.value.headers["Server"] == "sotto"
     refused.value.close()
     with urlopen(f"http://{HOST}:{port}/livez") as response:
         assert response.read() == b"ok\n"

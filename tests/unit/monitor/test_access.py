@@ -270,6 +270,7 @@ async def test_answers_may_not_be_stored_framed_or_sniffed() -> None:
                 assert response.headers["X-Frame-Options"] == "DENY"
                 assert "default-src 'none'" in response.headers["Content-Security-Policy"]
                 assert "Access-Control-Allow-Origin" not in response.headers
+                assert response.headers["Server"] == "sotto"
 
 
 async def test_whoever_asks_too_often_has_to_wait_and_others_do_not() -> None:

@@ -92,6 +92,7 @@ async def test_nothing_that_is_sent_gets_into_the_log_or_comes_back(
     if not back.startswith((b"HTTP/1.1 401", b"HTTP/1.0 401")):
         head, _, body = back.partition(b"\r\n\r\n")
         assert head.split(b" ")[1] == b"400"
+        assert b"\r\nServer: sotto\r\n" in head + b"\r\n"
         assert json.loads(body)["code"] == "malformed"
 
 
