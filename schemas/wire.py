@@ -7,6 +7,7 @@ field. A property test holds the two equal.
 
 from __future__ import annotations
 
+import json
 import types
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property
@@ -40,6 +41,9 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 MAX_DESCRIPTION: Final = 500
 """Most characters of what is wrong with an event."""
+
+MAX_DIGITS: Final = 400
+"""Most digits of an integer of JSON that is read as one: no double is larger, and Python converts at most 4,300."""
 
 MOST_FAULTS: Final = 3
 """How many faults of one event are told; of others how many there are."""
@@ -186,6 +190,15 @@ def describe(error: ValidationError, name: Callable[[str], str] = str, given: An
         return [name(steps[0]), *steps[1:]] if steps and steps[0] else []
 
     return describe_at(error, place_of, whole="")
+
+
+def read_json(text: str) -> Any:
+    """Read JSON as Python does, but an integer that is too long for Python as an infinite number.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) <= MAX_DIGITS else float(digits))
 
 
 def parsed(document: bytes | str) -> Any:

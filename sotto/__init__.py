@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Unknown,
         Unreachable,
     )
+    from stream.noise import NoiseKeyError
     from stream.settings import Settings
     from stream.sql import StatementError, Table
     from stream.testing import Driver, NotReproducibleError
@@ -48,6 +49,7 @@ __all__ = [
     "Halted",
     "Invalid",
     "Missing",
+    "NoiseKeyError",
     "NotAnswered",
     "NotReproducibleError",
     "Notice",
@@ -96,6 +98,7 @@ _HOMES: Final = {
         "Unknown",
         "Unreachable",
     ),
+    "stream.noise": ("NoiseKeyError",),
     "stream.settings": ("Settings",),
     "stream.sql": ("StatementError", "Table"),
     "stream.testing": ("Driver", "NotReproducibleError"),

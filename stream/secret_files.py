@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
+from stream.errors import SottoError
 from stream.ownership import open_folder, trusted_users
 
 MOUNTED = Path("/run/secrets")
 """Where container engines mount secrets."""
 
 
-class SecretFileError(RuntimeError):
+class SecretFileError(SottoError, RuntimeError):
     """A secret's file cannot be used; the message says why and never shows the secret."""
 
 
@@ -22,17 +24,22 @@ def read_secret(path: Path) -> str:
     The file must be of this user or of root, so that nobody else has written it, whosever folder it lies in.
     """
     try:
-        status = path.stat()
-        if not _is_mounted_secret(path):
-            if stat.S_IMODE(status.st_mode) & 0o077:
-                raise SecretFileError(f"file {path} is open to others; run 'chmod 600 {path}'")
-            _refuse_open_folders(path)
-            if status.st_uid not in trusted_users():
+        with _opened(path) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise SecretFileError(
-                    f"file {path} belongs to another user (uid {status.st_uid}), who could change it; run "
-                    f"'chown {os.geteuid()} {path}', or this as that user"
+                    f"{path} is no regular file, but a pipe or a device; write the secret into a file"
                 )
-        return path.read_bytes().decode("ascii", errors="replace").strip()
+            if not _is_mounted_secret(path):
+                if stat.S_IMODE(status.st_mode) & 0o077:
+                    raise SecretFileError(f"file {path} is open to others; run 'chmod 600 {path}'")
+                _refuse_open_folders(path)
+                if status.st_uid not in trusted_users():
+                    raise SecretFileError(
+                        f"file {path} belongs to another user (uid {status.st_uid}), who could change it; run "
+                        f"'chown {os.geteuid()} {path}', or this as that user"
+                    )
+            return file.read().decode("ascii", errors="replace").strip()
     except OSError as error:
         raise SecretFileError(f"cannot read file {path} ({error.strerror})") from None
 
@@ -40,9 +47,8 @@ def read_secret(path: Path) -> str:
 def read_own(path: Path) -> bytes | None:
     """What an owner-only file of this user holds; None for any other file, by which somebody else could lead us astray."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
+        with _opened(path, os.O_NOFOLLOW) as file:
+            status = os.fstat(file.fileno())
             is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
             return file.read() if is_own and not stat.S_IMODE(status.st_mode) & 0o077 else None
     except OSError:
@@ -80,6 +86,11 @@ def replace_secret(path: Path, text: str) -> None:
     except OSError as error:
         fresh.unlink(missing_ok=True)
         raise SecretFileError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _opened(path: Path, flags: int = 0) -> BinaryIO:
+    """Open a file to read, without waiting for a writer if it is a pipe."""
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags), "rb")
 
 
 def _refuse_open_folders(path: Path) -> None:

@@ -30,5 +30,5 @@ def closest(name: str, names: Collection[str], *, cutoff: float = 0.6) -> str | 
 
 def did_you_mean(name: str, names: Collection[str]) -> str:
     """The end of a message about an unknown name: ``; did you mean 'patients'?``, or nothing if no name is close."""
-    found = closest(name, names)
+    found = closest(str(name), names)
     return "" if found is None else f"; did you mean '{found}'?"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from schemas import (
@@ -17,9 +17,12 @@ from schemas import (
     Population,
     RefreshSource,
     RegisterPopulation,
+    Request,
     StreamSpec,
 )
+from schemas.base import Event
 from stream.asking.questions import as_spec, valid
+from stream.errors import Invalid
 
 POPULATION_KEYS: Final = "population|"
 ALLOTMENT_KEYS: Final = "allotment|"
@@ -79,6 +82,17 @@ def halting(new_id: Callable[[], str], source: str, stream: str | None, reason: 
 def refreshing(new_id: Callable[[], str], source: str, *, close: bool) -> RefreshSource:
     """The request that takes a source's data for its next version; Invalid if it is none."""
     return valid(lambda: RefreshSource(request=new_id(), source=source, close=close))
+
+
+def as_requests(requests: Iterable[Request]) -> list[Request]:
+    """The requests, in a list; Invalid if one of them is none."""
+    found = list(requests) if isinstance(requests, Iterable) else [requests]
+    other = next((one for one in found if not isinstance(one, Event) or not hasattr(one, "request")), None)
+    if other is not None or not isinstance(requests, Iterable):
+        raise Invalid(
+            f"requests: {type(other).__name__} is no request; give requests of the contract, as OpenStream"
+        )
+    return found
 
 
 def is_of(record: AllotmentRecord, source: str | None, population: str | None) -> bool:

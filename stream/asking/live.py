@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from math import isfinite
+from math import inf, isfinite
 from numbers import Real
 from typing import Any, Final, NamedTuple
 
@@ -93,6 +93,14 @@ def _field(event: bytes, path: str) -> Any:
     return found
 
 
+def require_events(events: object) -> None:
+    """Invalid unless there may be many events: a list, or anything else that is iterated over."""
+    if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
+        raise Invalid(
+            f"events: is of type {type(events).__name__}; give a list of events, each a mapping or bytes"
+        )
+
+
 def marks_of(source: EventsSource) -> EventsSource:
     """The source, if marks are its clock; else Invalid."""
     if source.clock != "marks":
@@ -101,6 +109,14 @@ def marks_of(source: EventsSource) -> EventsSource:
             "for events that are replayed"
         )
     return source
+
+
+def _as_float(number: Real) -> float:
+    """A number as a double; infinite if it is too large for one."""
+    try:
+        return float(number)
+    except OverflowError:
+        return inf
 
 
 def milliseconds_of(time: str | float | datetime) -> int:
@@ -120,8 +136,10 @@ def milliseconds_of(time: str | float | datetime) -> int:
         found = (time - _EPOCH) // timedelta(milliseconds=1)
     elif isinstance(time, bool) or not isinstance(time, Real):
         raise Invalid(f"time: {time!r:.80} is no moment; {_MOMENTS}")
-    elif not isfinite(time):
-        raise Invalid(f"time: {time} is no moment; {_MOMENTS}")
+    elif not isfinite(seconds := _as_float(time)):
+        raise Invalid(f"time: {seconds} is no moment; {_MOMENTS}")
+    elif not 0 <= seconds < END_MS:
+        raise Invalid(f"time: {seconds:.15g} is not from 1970 to 9999; {_MOMENTS}")
     elif END_MS <= 1000 * time < 1000 * END_MS:
         raise Invalid(
             f"time: {time} is after the year 9999 if it is in seconds since 1970; in milliseconds it is "

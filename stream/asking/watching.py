@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from schemas import registered_as
 from stream.asking.alerts import ABOVE, Notice, matches
 from stream.asking.openings import Opening
+from stream.asking.questions import as_names
 from stream.asking.results import Result
 from stream.errors import Unknown
 from stream.suggestions import did_you_mean
@@ -40,7 +41,7 @@ class Watch:
         *,
         quiet: bool,
     ) -> None:
-        self._patterns = patterns
+        self._patterns = tuple(as_names("streams", patterns))
         self._source = source
         self._quiet = quiet
         self._ended: set[str] = set()

@@ -35,7 +35,7 @@ _TRAIL_ALONE: Final = "the trail alone was looked at"
 Verified = tuple[TrailHead, list[str], str]
 """Where a trail ends, what is wrong, and what was looked at."""
 
-_HEAD = re.compile(r"^([0-9]+):([0-9a-f]{64})$")
+_HEAD = re.compile(r"^([0-9]{1,18}):([0-9a-f]{64})$")
 
 Noted = Annotated[
     list[str] | None,

@@ -14,7 +14,7 @@ import typer
 from pydantic import ValidationError
 
 from schemas import Answer, Query
-from schemas.wire import describe
+from schemas.wire import describe, read_json
 from stream.asking import Result
 from stream.asking.shown import about
 from stream.cli.documents import read_document
@@ -214,7 +214,7 @@ def _show(answer: Answer, *, as_json: bool) -> None:
 
 def _json_object(argument: str) -> dict[str, Any]:
     try:
-        document = json.loads(read_document(argument))
+        document = read_json(read_document(argument))
     except ValueError:
         document = None
     if not isinstance(document, dict):

@@ -8,13 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from schemas import (
-    CloseStream,
     GrantRecord,
-    HaltSource,
-    HaltStream,
     Query,
     Receipt,
-    RefreshSource,
     RegisterSource,
     Request,
     Source,
@@ -25,16 +21,20 @@ from schemas import (
 )
 from stream.asking import Question, Result
 from stream.asking.alerts import Notice
-from stream.asking.budgets import extension, opening
+from stream.asking.budgets import as_requests, closing, extension, halting, opening, refreshing
 from stream.asking.dead_letters import DeadLetter
 from stream.asking.live import live_source
 from stream.asking.outside import is_about_table
 from stream.asking.questions import (
     ANSWER_TIMEOUT,
     REQUEST_TIMEOUT,
+    as_names,
     as_query,
     as_source,
     made_settings,
+    require_headers,
+    require_many,
+    require_seconds,
     with_limit,
 )
 from stream.asking.watching import Watch
@@ -65,11 +65,12 @@ if TYPE_CHECKING:
 class AsyncClient(PublishCalls, BudgetCalls):
     """One connection to an installation. Use it with ``async with``, or ``connect`` and ``disconnect``.
 
-    Settings are those of the environment (``SOTTO_BOOTSTRAP`` …) unless given, whole or by name: ``AsyncClient(bootstrap=…)``.
+    Settings are those of the environment (``SOTTO_BOOTSTRAP`` …) unless given, whole or by name: ``AsyncClient(bootstrap=…)``. A text
+    alone is Kafka's address: ``AsyncClient("127.0.0.1:9092")``.
     What goes wrong is raised as a SottoError.
     """
 
-    def __init__(self, settings: Settings | None = None, /, **fields: Any) -> None:
+    def __init__(self, settings: Settings | str | None = None, /, **fields: Any) -> None:
         super().__init__(Connection(made_settings(settings, fields)))
         self._listener = Listener(self._connection)
         self._definitions = Definitions(self._connection)
@@ -125,20 +126,18 @@ class AsyncClient(PublishCalls, BudgetCalls):
 
     async def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
         """Close a stream; the refund follows once its worker has reported its last totals."""
-        return await self.request(CloseStream(request=new_id(), source=source, stream=stream, reason=reason))
+        return await self.request(closing(new_id, source, stream, reason))
 
     async def halt(self, source: str, stream: str | None = None, reason: str = "halted on request") -> Receipt:
         """Halt a stream, or a source with all its streams."""
-        if stream is None:
-            return await self.request(HaltSource(request=new_id(), source=source, reason=reason))
-        return await self.request(HaltStream(request=new_id(), source=source, stream=stream, reason=reason))
+        return await self.request(halting(new_id, source, stream, reason))
 
     async def refresh(self, source: str, *, close: bool = False) -> Receipt:
         """Take the data that a table source has now for its next version; the receipt has the version's number.
 
         Streams that keep what they computed of the old one are closed, with ``close`` all are. The others go on.
         """
-        return await self.request(RefreshSource(request=new_id(), source=source, close=close))
+        return await self.request(refreshing(new_id, source, close=close))
 
     async def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:  # noqa: ASYNC109
         """Send a request and wait for its receipt. Sending the same id again is safe and gives the same receipt."""
@@ -157,9 +156,11 @@ class AsyncClient(PublishCalls, BudgetCalls):
         Timeout if not all have come within ``timeout`` seconds, sending included: are Kafka and a budget service running? What
         was sent may still be done.
         """
+        asked = as_requests(requests)
+        require_seconds("timeout", timeout)
         self._connection.require_open()
         with translated():
-            return await send_requests(self._connection, list(requests), timeout)
+            return await send_requests(self._connection, asked, timeout)
 
     async def ask(
         self,
@@ -207,6 +208,7 @@ class AsyncClient(PublishCalls, BudgetCalls):
                 ``results`` are their answers, which ``async for`` has given by then.
             Timeout, Unreachable: answers did not come; ``results`` has those that did.
         """
+        require_many(questions)
         return Asked(partial(self._publish, fields={}, timeout=timeout, headers=()), questions)
 
     async def sql(
@@ -300,9 +302,10 @@ class AsyncClient(PublishCalls, BudgetCalls):
 
     async def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
         """What workers last showed of these streams, with the time in seconds since the epoch; not all have a digest."""
+        named = as_names("streams", streams)
         self._connection.require_open()
         with translated():
-            return await read_digests(self._connection, streams)
+            return await read_digests(self._connection, named)
 
     async def trail(self) -> AsyncGenerator[TrailRecord, None]:
         """The audit trail as of now, oldest first: requests, decisions, what followed, and what was spent meanwhile."""
@@ -335,6 +338,8 @@ class AsyncClient(PublishCalls, BudgetCalls):
         dry_run: bool = False,
     ) -> Pending:
         query = with_limit(as_query(question, fields, new_id), dry_run=dry_run)
+        require_headers(headers)
+        require_seconds("timeout", timeout)
         self._connection.require_open()
         with translated():
             await self._listener.start()

@@ -46,7 +46,7 @@ class Client:
     It connects with its first call, or in a ``with`` block, and leaves with the block, ``disconnect``, or the program.
     """
 
-    def __init__(self, settings: Settings | None = None, /, **fields: Any) -> None:
+    def __init__(self, settings: Settings | str | None = None, /, **fields: Any) -> None:
         self._settings = made_settings(settings, fields)
         self._connecting = threading.Lock()
         self._running: Running | None = None

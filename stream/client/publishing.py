@@ -19,8 +19,9 @@ from stream.asking.live import (
     live_source,
     marks_of,
     milliseconds_of,
+    require_events,
 )
-from stream.asking.questions import as_query
+from stream.asking.questions import as_query, require_headers
 from stream.client.budgets import new_id
 from stream.client.connection import Connection
 from stream.client.failures import translated
@@ -61,9 +62,11 @@ class PublishCalls(ABC):
         """
         if events is not None:
             topic = await self._topic_of(live_name(question, headers, fields))
+            require_events(events)
             await self._write(topic.record(event) for event in events)
             return
         query = as_query(question, fields, new_id)
+        require_headers(headers)
         self._connection.require_open()
         with translated():
             self._noted(await self._send(query, headers))

@@ -12,6 +12,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from stream.environment import KEY_COMMAND_VARIABLE, KEY_FILE_VARIABLE, KEY_VARIABLE, SECRETS, without
+from stream.errors import SottoError
 from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret
 
 KEY_BYTES = 32
@@ -22,7 +23,7 @@ MAX_KEYS = 64
 _ID_CONTEXT = "sotto 2026 noise key id v1"
 
 
-class NoiseKeyError(RuntimeError):
+class NoiseKeyError(SottoError, RuntimeError):
     """There is no usable noise key; the message says what to do and never shows the key."""
 
 
@@ -38,7 +39,7 @@ class NoiseKey:
     older: tuple[NoiseKey, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        if len(self.secret) != KEY_BYTES:
+        if not isinstance(self.secret, bytes) or len(self.secret) != KEY_BYTES:
             raise NoiseKeyError(f"a noise key has {KEY_BYTES} bytes; make one with 'sotto key new'")
 
     def find(self, key_id: str) -> NoiseKey | None:

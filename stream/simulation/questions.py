@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from schemas import Query
 from schemas.repeats import repeats_a_field
 from schemas.shape import shape_fault
-from schemas.wire import describe
+from schemas.wire import describe, read_json
 from stream.simulation.errors import SimulationError
 
 
@@ -38,7 +38,7 @@ def _question(line: str, number: int, stream: str) -> Query:
             return Query.model_validate({**fields, "where": line})
         if fault := shape_fault(line):
             raise SimulationError(f"QUESTIONS line {number}: {fault}")
-        given = json.loads(line)
+        given = read_json(line)
         if repeats_a_field(line):
             raise SimulationError(f"QUESTIONS line {number}: a field is given twice; give each field once")
         query = Query.model_validate_json(json.dumps({**fields, **given}))

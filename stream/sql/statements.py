@@ -99,6 +99,8 @@ def read(text: str) -> Statement:
     Raises:
         StatementError: it is none, or asks what cannot be asked.
     """
+    if not isinstance(text, str):
+        raise StatementError(f"the statement is of type {type(text).__name__}; give a text")
     if len(text) > MAX_STATEMENT_LENGTH:
         raise StatementError(f"the statement has more than {MAX_STATEMENT_LENGTH} characters; ask less at once")
     outer = _reading.set(True)

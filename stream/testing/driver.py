@@ -4,15 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Annotated, Any, Self, overload
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from schemas import MAX_EVENT_BYTES, Query, Source
 from schemas.wire import Codec
 from stream.asking import Question, Result, Results
-from stream.asking.live import LiveEvent, LiveRecord, LiveTopic, live_name, live_source, milliseconds_of
+from stream.asking.live import (
+    LiveEvent,
+    LiveRecord,
+    LiveTopic,
+    live_name,
+    live_source,
+    milliseconds_of,
+    require_events,
+)
 from stream.asking.outside import is_about_table
-from stream.asking.questions import ANSWER_TIMEOUT, as_query, with_limit
-from stream.errors import SottoError
+from stream.asking.questions import (
+    ANSWER_TIMEOUT,
+    as_query,
+    require_headers,
+    require_many,
+    valid,
+    with_limit,
+)
+from stream.errors import Invalid, SottoError
 from stream.noise import NoiseKey
 from stream.processors.base import Headers
 from stream.processors.queries.shares import Limits
@@ -28,6 +45,16 @@ if TYPE_CHECKING:
     from stream.sql import Table
 
 _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
+
+
+class _Options(BaseModel):
+    """The settings of a driver, within the bounds of the services' settings."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    partitions: Annotated[int, Field(ge=1, le=10_000)]
+    work_outstanding: Annotated[float, Field(ge=0.0, le=86_400.0)]
+    work_rate: Annotated[float, Field(gt=0.0, le=1024.0)]
 
 
 class NotReproducibleError(AssertionError):
@@ -53,8 +80,10 @@ class Driver(Requesting, WatchCalls):
 
         ``work_outstanding`` and ``work_rate`` are the settings of that name; unlike there, nobody is busy by default.
         """
-        limits = Limits.of(work_outstanding, work_rate)
-        super().__init__(as_key(noise_key), Topics(partitions=partitions), limits)
+        given = {"partitions": partitions, "work_outstanding": work_outstanding, "work_rate": work_rate}
+        options = valid(lambda: _Options.model_validate(given))
+        limits = Limits.of(options.work_outstanding, options.work_rate)
+        super().__init__(as_key(noise_key), Topics(partitions=options.partitions), limits)
 
     def __enter__(self) -> Self:
         return self
@@ -86,6 +115,7 @@ class Driver(Requesting, WatchCalls):
         unless it is given.
         """
         query = as_query(question, fields, self._new_id)
+        require_headers(headers)
         [result] = self._ask([with_limit(query, dry_run=True) if dry_run else query], headers)
         return result if outcomes or (dry_run and result.is_priced) else result.checked()
 
@@ -101,6 +131,7 @@ class Driver(Requesting, WatchCalls):
         Raw bytes go out as they are, to the partition of the stream they name; those without a readable id and stream
         have no answer.
         """
+        require_many(questions)
         return self._ask(
             [one if isinstance(one, bytes) else as_query(one, {}, self._new_id) for one in questions], ()
         )
@@ -141,9 +172,11 @@ class Driver(Requesting, WatchCalls):
         stamped with the driver's time. Gives the answers that standing streams had by it.
         """
         if events is None:
+            require_headers(headers)
             self._ask([as_query(question, fields, self._new_id)], headers)
             return None
         name = live_name(question, headers, fields)
+        require_events(events)
         topic = LiveTopic(live_source(self.budget(name).source), self.topics.partitions)
         return self._tell([topic.record(event) for event in events])
 
@@ -171,6 +204,9 @@ class Driver(Requesting, WatchCalls):
 
     def send(self, partition: int, value: bytes, headers: Headers = ()) -> Result | None:
         """Publish one raw event to a partition of one's own choice, right or wrong."""
+        if not isinstance(value, bytes) or partition not in range(self.topics.partitions):
+            raise Invalid(f"send: give bytes, and a partition from 0 to {self.topics.partitions - 1}")
+        require_headers(headers)
         marks = self._marks()
         place = (self.topics.queries, partition)
         self._append(place, b"", value, headers)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 from blake3 import blake3
 
 from stream.data import TableStore
+from stream.errors import Invalid
 from stream.noise import NoiseKey
 from stream.processors.base import Headers, Outputs, Record, TableMissedError
 from stream.processors.budget import BudgetProcessor
@@ -17,6 +18,9 @@ from stream.processors.queries.shares import Limits
 from stream.processors.topics import Topics
 from stream.testing.feeds import Feeds
 from stream.testing.tasks import BATCH_EVENTS, Place
+
+LONGEST_WAIT: Final = 100 * 366 * 86_400
+"""Seconds that pass at once at most: a hundred years."""
 
 
 class Installation:
@@ -43,6 +47,8 @@ class Installation:
 
     def wait(self, seconds: float) -> None:
         """Let time pass: what is written is stamped with it, a stream's share of its partition grows, budgets renew."""
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_WAIT:
+            raise Invalid(f"seconds: give a number of seconds from 0 to {LONGEST_WAIT:,}")
         self._now += round(1000 * seconds)
         self._settle()
 
@@ -152,6 +158,6 @@ class Installation:
 
 def as_key(noise_key: NoiseKey | bytes | str) -> NoiseKey:
     """The key as such, of 32 bytes, or of 64 hexadecimal digits."""
-    if isinstance(noise_key, bytes):
-        return NoiseKey(noise_key)
-    return NoiseKey.from_text(noise_key) if isinstance(noise_key, str) else noise_key
+    if isinstance(noise_key, NoiseKey):
+        return noise_key
+    return NoiseKey.from_text(noise_key) if isinstance(noise_key, str) else NoiseKey(noise_key)

@@ -9,6 +9,7 @@ from schemas.wire import Codec
 from stream.accounting.costs import shown_grant
 from stream.asking.dead_letters import DeadLetter, read_dead_letter
 from stream.asking.live import live_source
+from stream.asking.questions import as_names
 from stream.errors import Unknown
 from stream.processors.trails import trail_codec
 from stream.suggestions import did_you_mean
@@ -50,7 +51,7 @@ class Recorded(Installation):
 
     def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
         """What workers last showed of these streams, with the driver's time; not all have a digest."""
-        wanted = {stream.encode(): stream for stream in streams}
+        wanted = {stream.encode(): stream for stream in as_names("streams", streams)}
         return {
             stream: (_statuses.decode(record.value), record.timestamp / 1000)
             for record in self.records(self.topics.status)

@@ -10,12 +10,8 @@ import polars as pl
 from schemas import (
     MAX_DEFINITION_BYTES,
     MAX_RECORD_BYTES,
-    CloseStream,
-    HaltSource,
-    HaltStream,
     LedgerRecord,
     Receipt,
-    RefreshSource,
     RegisterSource,
     Request,
     Source,
@@ -23,7 +19,7 @@ from schemas import (
     subject_of,
 )
 from schemas.wire import Codec
-from stream.asking.budgets import extension, opening
+from stream.asking.budgets import as_requests, closing, extension, halting, opening, refreshing
 from stream.asking.questions import REQUEST_TIMEOUT, as_source
 from stream.data.frames import in_memory
 from stream.errors import Invalid, Refused
@@ -69,7 +65,7 @@ class Requesting(Recorded, BudgetCalls):
         Streams that keep what they computed of the old version are closed, with ``close`` all are.
         """
         self._put(source, table)
-        return self.request(RefreshSource(request=self._new_id(), source=source, close=close))
+        return self.request(refreshing(self._new_id, source, close=close))
 
     def _put(self, source: str, table: Any) -> None:
         if table is not None:
@@ -90,13 +86,11 @@ class Requesting(Recorded, BudgetCalls):
 
     def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
         """Close a stream and refund what it did not spend."""
-        return self.request(CloseStream(request=self._new_id(), source=source, stream=stream, reason=reason))
+        return self.request(closing(self._new_id, source, stream, reason))
 
     def halt(self, source: str, stream: str | None = None, reason: str = "halted on request") -> Receipt:
         """Halt a stream, or a source with all its streams."""
-        if stream is None:
-            return self.request(HaltSource(request=self._new_id(), source=source, reason=reason))
-        return self.request(HaltStream(request=self._new_id(), source=source, stream=stream, reason=reason))
+        return self.request(halting(self._new_id, source, stream, reason))
 
     def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:
         """Send a request, which may be of one's own making, and give its receipt."""
@@ -107,7 +101,7 @@ class Requesting(Recorded, BudgetCalls):
     def requests(self, requests: Iterable[Request], timeout: float = REQUEST_TIMEOUT) -> list[Receipt]:  # noqa: ARG002
         """Send many requests and give their receipts in the same order, refusals among them."""
         marks, asked = self._marks(), []
-        for request in requests:
+        for request in as_requests(requests):
             self._append((self.topics.requests, 0), subject_of(request)[0].encode(), _requests.encode(request))
             asked.append((request.request, request_digest(request)))
         self._last = None

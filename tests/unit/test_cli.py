@@ -171,6 +171,8 @@ def test_a_question_that_is_wrong_is_told_by_its_options() -> None:
         ([], "give a question: --value, --where, --sum, --mean, --group-by or --category; --question for people"),
         (["--alpha", "3"], "give a question: --value"),
         (["--question", "{}"], "give a question: --value"),
+        (["--question", '{"value": ' + "1" * 4500 + "}"], "value: Input should be a finite number"),
+        (["--question", '{"where": ' + "1" * 4500 + "}"], "where: Input should be a valid string"),
         (["--question", '{"cells": []}'], "cells: Tuple should have at least 1 item"),
         (["--question", '{"where": "x > 1"}', "--where", "x > 2"], "--where: --question has it too, as 'where'"),
         (["--question", '{"stream": "t", "where": "x > 1"}'], "--question: is for another stream than 's'"),
@@ -276,3 +278,9 @@ def test_the_exit_statuses_are_told() -> None:
     told = " ".join(run_sotto("ask", "--help", COLUMNS="200").stdout.replace("│", " ").split())
     for words in ("0 answered", "3 rejected", "4 halted", "5 halted", "6 no answer in time"):
         assert words in told
+
+
+def test_a_head_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
+    """A head whose number has more digits than any trail has entries is no head."""
+    result = CliRunner().invoke(app, ["ledger", "verify", str(tmp_path), "--head", f"{'1' * 4500}:{'0' * 64}"])
+    assert str(result.exception) == "--head: give it as it was shown, NUMBER:DIGEST"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from schemas import Answer, OpenStream, Query, StreamSpec, TableSource
-from sotto import Driver, Invalid, NotReproducibleError, Refused, SottoError, Unknown
-from stream.asking.questions import as_source
+from sotto import (
+    AsyncClient,
+    Client,
+    Driver,
+    Invalid,
+    NoiseKeyError,
+    NotReproducibleError,
+    Refused,
+    SottoError,
+    Unknown,
+)
+from stream.asking.live import milliseconds_of
+from stream.asking.questions import as_source, made_settings
 from stream.data.rows import Rows
 from stream.processors.base import Record
+from stream.secret_files import SecretFileError
 from stream.testing import installation as testing
 from stream.testing.requesting import as_frame
 
@@ -315,3 +328,70 @@ def test_another_request_under_a_used_id_is_refused() -> None:
     assert driver.request(first).outcome == "opened"
     with pytest.raises(Refused, match="choose another id"):
         driver.request(first.model_copy(update={"stream": StreamSpec.model_validate(opening("two"))}))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda _: Driver(None), "a noise key has 32 bytes"),  # type: ignore[arg-type]
+        (lambda _: Driver("12"), "a noise key has 32 bytes"),
+        (lambda _: Driver(KEY, partitions=0), "partitions: Input should be greater"),
+        (lambda driver: driver.ask(["ward-7"]), "question: is of type list; give a query"),
+        (lambda driver: driver.ask(None), "question: is of type NoneType"),
+        (lambda driver: driver.ask_many("ward-7"), "questions: is of type str; give a list of questions"),
+        (lambda driver: driver.ask_many(3), "questions: is of type int"),
+        (lambda driver: driver.ask("ward-7", value=1.0, headers={"a": "b"}), "headers: give a list of pairs"),
+        (lambda driver: driver.sql(None), "the statement is of type NoneType; give a text"),
+        (lambda driver: driver.close("vitals", None), "stream: Input should be a valid string"),
+        (lambda driver: driver.halt(None), "source: Input should be a valid string"),
+        (lambda driver: driver.refresh(3), "source: Input should be a valid string"),
+        (lambda driver: driver.request(3), "requests: int is no request"),
+        (lambda driver: driver.digests(3), "streams: give a list of names"),
+        (lambda driver: list(driver.watch(3)), "streams: give a list of names"),
+        (lambda driver: driver.send(0, "text"), "send: give bytes, and a partition from 0 to 3"),
+        (lambda driver: driver.send(4, b"{}"), "send: give bytes, and a partition from 0 to 3"),
+        (lambda driver: driver.wait("soon"), "seconds: give a number of seconds from 0"),
+        (lambda driver: driver.wait(10**400), "seconds: give a number of seconds from 0"),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_a_sotto_error(call: Callable[[Any], object], words: str) -> None:
+    """A call with what it does not take raises one of the family, which names the argument, and changes nothing."""
+    driver = Driver(KEY)
+    with pytest.raises(SottoError) as refused:
+        call(driver)
+    assert words in str(refused.value)
+    assert not driver.records(driver.topics.requests)
+    assert not driver.records(driver.topics.queries)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_client_takes_the_address_of_kafka_as_text(kind: Any) -> None:
+    """A text in place of settings is the address; what is no setting is refused with its name."""
+    assert kind("127.0.0.1:9999").__dict__ is not None
+    for given, fields, words in (
+        ("127.0.0.1:9999", {"bootstrap": "127.0.0.1:9998"}, "bootstrap: is given twice"),
+        ({"bootstrap": "127.0.0.1:9999"}, {}, "settings: is of type dict; give Kafka's address"),
+        (9092, {}, "settings: is of type int"),
+        (None, {"boostrap": "127.0.0.1:9999"}, "boostrap: is no setting; did you mean 'bootstrap'?"),
+    ):
+        with pytest.raises(Invalid) as refused:
+            kind(given, **fields)
+        assert words in str(refused.value)
+    assert made_settings("127.0.0.1:9999", {}).bootstrap == "127.0.0.1:9999"
+
+
+def test_errors_of_keys_and_secret_files_belong_to_the_family() -> None:
+    """One ``except SottoError`` catches an unusable noise key or secret file, too."""
+    assert issubclass(NoiseKeyError, SottoError)
+    assert issubclass(SecretFileError, SottoError)
+
+
+@pytest.mark.parametrize(
+    "time",
+    [10**4500, -(10**4500), Fraction(10**4500, 3), 1e308],
+    ids=["integer", "negative", "fraction", "double"],
+)
+def test_a_moment_of_thousands_of_digits_is_refused(time: Any) -> None:
+    """A number that no double holds is no moment, and is refused as other numbers are."""
+    with pytest.raises(Invalid, match=r"^time: .* is (no moment|not from 1970 to 9999); give seconds"):
+        milliseconds_of(time)

@@ -150,3 +150,14 @@ def test_a_new_secret_follows_no_link(tmp_path: Path) -> None:
     with pytest.raises(SecretFileError, match="exists already"):
         write_secret(tmp_path / "link", "secret")
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_pipe_in_place_of_a_key_file_is_refused_at_once(tmp_path: Path) -> None:
+    """A named pipe as a secret's file is refused without waiting for a writer."""
+    os.mkfifo(tmp_path / "noise.key", 0o600)
+    with pytest.raises(
+        SecretFileError, match=r"noise\.key is no regular file, but a pipe or a device; write the secret"
+    ):
+        read_secret(tmp_path / "noise.key")
+    with pytest.raises(NoiseKeyError, match="no regular file"):
+        NoiseKey.load(tmp_path / "noise.key")
