@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
 from typing import Annotated, Any, Final, Literal, Self
@@ -13,6 +14,24 @@ PREFIX: Final = "SOTTO_"
 """What every variable begins with."""
 LAST_PORT: Final = 65_535
 """The greatest number of a port."""
+
+
+def _port_of(address: str) -> str | None:
+    """The port in one of Kafka's addresses, as it is written; None if there is none, empty if the address has no form."""
+    if address.startswith("["):
+        _, bracket, rest = address.partition("]")
+        return rest[1:] if rest or not bracket else None
+    if ":" not in address or _is_ipv6(address):
+        return None
+    return address.rpartition(":")[2]
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 class Settings(BaseSettings):
@@ -148,6 +167,17 @@ class Settings(BaseSettings):
 
     monitor_event_streams: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Most connections of one token that are sent live events at a time."""
+
+    @field_validator("bootstrap", mode="after")
+    @classmethod
+    def _has_ports(cls, addresses: str) -> str:
+        for place, address in enumerate(addresses.split(","), 1):
+            port = _port_of(address.strip())
+            if port is not None and not (re.fullmatch("[0-9]{1,5}", port) and int(port) <= LAST_PORT):
+                raise ValueError(
+                    f"address {place} has no port from 0 to {LAST_PORT} behind its last colon; give HOST:PORT, as 127.0.0.1:9092"
+                )
+        return addresses
 
     @field_validator("instance", mode="after")
     @classmethod

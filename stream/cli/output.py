@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Final, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 from pydantic import BaseModel
@@ -37,12 +37,9 @@ class _Console(Console):
         return ConsoleDimensions(width, super().size.height)
 
 
-_WIDTH_DIGITS: Final = 9
-
-
 def _asked_width() -> int | None:
     columns = os.environ.get("COLUMNS", "")
-    return (int(columns[:_WIDTH_DIGITS]) or None) if columns.isdecimal() else None
+    return int(columns) if columns.isdecimal() and int(columns) else None
 
 
 console = _Console()

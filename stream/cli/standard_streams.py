@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Final
 
 _WHY: Final = {errno.EPIPE: "its reader has closed it", errno.EBADF: "it is closed"}
+
+_WIDTH: Final = re.compile("[1-9][0-9]{0,4}", re.ASCII)
 
 
 class OutputError(Exception):
@@ -81,7 +84,12 @@ class _Closed(io.RawIOBase):
 
 
 def take_over() -> None:
-    """Put these in the place of the process's own; of streams that a program or a test has replaced nothing changes."""
+    """Put these in the place of the process's own; of streams that a program or a test has replaced nothing changes.
+
+    A ``COLUMNS`` that is no width of a terminal is left out, for libraries end with what they cannot read.
+    """
+    if not _WIDTH.fullmatch(os.environ.get("COLUMNS", "")):
+        os.environ.pop("COLUMNS", None)
     if sys.stdout is sys.__stdout__:
         sys.stdout = sys.__stdout__ = _over(_Output, sys.__stdout__)  # type: ignore[misc]
     if sys.stderr is sys.__stderr__:

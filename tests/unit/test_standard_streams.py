@@ -90,6 +90,12 @@ def test_messages_that_cannot_be_written_change_no_status() -> None:
     assert done.stdout.startswith(b"sotto ")
 
 
+def test_a_width_of_thousands_of_digits_is_left_out() -> None:
+    """A command whose ``COLUMNS`` is no width of a terminal prints as if none were given."""
+    done = run(PRINTING, env={"COLUMNS": "1" * 4500})
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_main_raises_a_key_error_of_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     """A KeyError is shown as the bug that it is, and not as one line about what a user gave."""
 
