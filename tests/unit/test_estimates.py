@@ -134,13 +134,23 @@ def test_the_command_says_in_one_line_what_is_wrong_with_its_files(tmp_path: Pat
         assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("line", [b"\x00\xff\xfe\x80", b"[" * 100_000, "é".encode("utf-16")])
-def test_a_line_that_is_no_answer_is_told_with_its_file(line: bytes, tmp_path: Path, command: Command) -> None:
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"\x00\xff\xfe\x80", "Invalid JSON"),
+        (b"[" * 100_000, "100000 objects and lists; give at most"),
+        ("é".encode("utf-16"), "Invalid JSON"),
+    ],
+    ids=["bytes", "nested", "utf-16"],
+)
+def test_a_line_that_is_no_answer_is_told_with_its_file(
+    line: bytes, words: str, tmp_path: Path, command: Command
+) -> None:
     grant, answers = collected()
     files = saved(tmp_path, grant, answers[:1])
     path = Path(files[-1])
     path.write_bytes(path.read_bytes() + line)
     status, _, error = command("people", "survey", *files)
     assert status == 1
-    assert error.startswith(f"error: --answers: {path}, answer 2: Invalid JSON")
+    assert error.startswith(f"error: --answers: {path}, answer 2: {words}")
     assert error.count("\n") == 1
