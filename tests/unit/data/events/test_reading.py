@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import time
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -16,53 +14,15 @@ from aiokafka.partitioner import murmur2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import Bins, Categories, EventsSource, Integers
+from schemas import Bins, Categories, Integers
 from schemas.moments import END_MS, moment_of
 from stream.data.encoding import encode
-from stream.data.events import EventReader
 from stream.data.events.cells import Cells
 from stream.data.events.flaws import MAX_BYTES, MAX_DEPTH, NESTED
-from stream.data.events.names import digests_and_homes, digests_of, partitions_of
+from stream.data.events.names import digests_of, partitions_of
 from stream.data.events.times import moments_of
-from stream.kernel import use
 from stream.processors.topics import partition_of
-from tests.kernels import kernel
-
-SOURCE: dict[str, Any] = {
-    "source": "live",
-    "kind": "events",
-    "topic": "ops",
-    "neighbors": "add-remove",
-    "epsilon": 1.0,
-    "person": "user.id",
-    "time": "at",
-    "attributes": {
-        "city": ["A", "B"],
-        "size": {"kind": "categories", "values": ["S", "L"], "other": "L"},
-        "delay": {"kind": "integers", "minimum": -5, "maximum": 10},
-        "exact": {"kind": "integers", "minimum": 0, "maximum": 3, "outside": "reject"},
-        "weight": {"kind": "bins", "edges": [0, 1, 5]},
-    },
-    "fields": {"city": "place.city"},
-}
-GOOD: dict[str, Any] = {
-    "user": {"id": "ann", "name": "Ann"},
-    "at": "2026-01-01T00:00:00Z",
-    "place": {"city": "B"},
-    "size": "S",
-    "delay": 3,
-    "exact": 2,
-    "weight": 4.5,
-    "more": [{"id": 1}],
-}
-
-
-def reader(**other: Any) -> EventReader:
-    return EventReader(EventsSource.model_validate({**SOURCE, **other}), 4)
-
-
-def written(**other: Any) -> bytes:
-    return json.dumps({**GOOD, **other}).encode()
+from tests.unit.data.events.readers import SOURCE, reader, written
 
 
 def row(value: bytes) -> Any:
@@ -286,157 +246,3 @@ def test_moments_that_are_written_alike_are_read_as_each_alone(moments: list[int
 )
 def test_dates_that_there_are_not_are_no_moments(text: str) -> None:
     assert moments_of([text, "2026-01-01T00:00:00Z"]).tolist() == [-1, 1_767_225_600_000]
-
-
-def everything(values: list[bytes | None]) -> Any:
-    events = reader().read(values)
-    codes = {name: column.tolist() for name, column in events.codes.items()}
-    return (
-        events.places.tolist(), events.people.tolist(), events.homes.tolist(), events.times.tolist(), codes,
-        dict(sorted(events.flaws.items())),
-    )  # fmt: skip
-
-
-odd_values: st.SearchStrategy[Any] = st.sampled_from(
-    [
-        None,
-        True,
-        False,
-        0,
-        -1,
-        7,
-        10**17,
-        10**18,
-        10**19,
-        3.0,
-        2.5,
-        -0.0,
-        1e300,
-        "",
-        " ",
-        "ann",
-        "A",
-        "L",
-        "é",
-        "a\\b",
-        'q"',
-        "x" * 256,
-        "x" * 257,
-        "12",
-        [],
-        {},
-        [[{}]],
-        {"id": "eve"},
-        "2026-02-29T00:00:00Z",
-        "2024-02-29T23:59:59.999Z",
-        "2026-13-01T00:00:00Z",
-        "1969-12-31T23:59:59Z",
-        "2026-01-01T00:00:00+01:00",
-        "2026-01-01T24:00:00Z",
-        253_402_300_799_999,
-        253_402_300_800_000,
-    ]
-)
-odd_texts = st.sampled_from(
-    [
-        b"",
-        b"{",
-        b"{}",
-        b"[]",
-        b"null",
-        b"1",
-        b" {} ",
-        b"{} x",
-        b'{"at":1,}',
-        b'{"a":01}',
-        b'{"a":1e5,"b":[1, 2 ,{"c":null}]}',
-        b"[" * 40 + b"]" * 40,
-        b'{"a":' * 33 + b"1" + b"}" * 33,
-        b"\xff",
-        b'{"a":"\x01"}',
-        b'{"user":1,"user":2}',
-        b'{"more":tru}',
-        b'{"a":-}',
-        b'{"a":1.}',
-        b'{"a":.5}',
-        b'{"a":1E+}',
-        b'{"a" 1}',
-        b'{"a":1 "b":2}',
-        b"{a:1}",
-        b'{"a":[1,]}',
-        b'{"a":[,1]}',
-    ]
-)
-
-
-@st.composite
-def written_events(draw: st.DrawFn) -> bytes | None:
-    """Events as they should be, with a field that is odd, and texts cut, doubled or spaced out."""
-    event: dict[str, Any] = json.loads(json.dumps(GOOD))
-    for _ in range(draw(st.integers(0, 2))):
-        place = draw(
-            st.sampled_from(
-                ["user", "at", "place", "size", "delay", "exact", "weight", "more", "user.id", "place.city"]
-            )
-        )
-        value = deepcopy(draw(odd_values))
-        if "." in place and isinstance(event[place.split(".")[0]], dict):
-            event[place.split(".")[0]][place.split(".")[1]] = value
-        else:
-            event[place.split(".")[0]] = value
-    if draw(st.integers(0, 5)) == 0:
-        del event[draw(st.sampled_from(sorted(event)))]
-    spaced = draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " :\t")]))
-    text = json.dumps(event, separators=spaced, ensure_ascii=draw(st.booleans())).encode(errors="surrogatepass")
-    change = draw(st.integers(0, 12))
-    if change == 0:
-        text = text[: draw(st.integers(0, len(text)))]
-    elif change == 1:
-        at = draw(st.integers(0, len(text) - 1))
-        text = text[:at] + bytes([draw(st.integers(0, 255))]) + text[at + 1 :]
-    elif change == 2:
-        text = text[:-1] + b"," + json.dumps({draw(st.sampled_from(["at", "size", "new"])): 1}).encode()[1:]
-    elif change == 3:
-        text = draw(odd_texts)
-    elif change == 4:
-        return None
-    return text
-
-
-@given(values=st.lists(written_events(), min_size=1, max_size=12))
-@settings(deadline=None, max_examples=300)
-def test_what_is_compiled_reads_what_is_read_in_python(values: list[bytes | None]) -> None:
-    with use(kernel()):
-        ours = everything(values)
-    with use(None):
-        assert ours == everything(values)
-
-
-def test_plain_events_are_read_by_the_kernel_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    values: list[bytes | None] = [
-        written(delay=one % 9, user={"id": one if one % 2 else f"user {one}"}) for one in range(50)
-    ]
-    with use(None):
-        expected = everything(values)
-    monkeypatch.setattr(EventReader, "_read", None)
-    with use(kernel()):
-        assert everything(values) == expected
-
-
-def test_fields_that_lead_on_are_not_for_the_kernel() -> None:
-    with use(kernel()):
-        events = reader(person="user", fields={"city": "user.city"}).read(
-            [written(user="ann"), written(user={"city": "A"})]
-        )
-    assert {row: flaw.code for row, flaw in events.flaws.items()} == {0: "unknown category", 1: "person"}
-
-
-@given(
-    names=st.lists(st.binary(min_size=1, max_size=256), min_size=1, max_size=20), partitions=st.integers(1, 500)
-)
-@settings(deadline=None, max_examples=100)
-def test_digests_are_those_of_python(names: list[bytes], partitions: int) -> None:
-    with use(kernel()):
-        digests, homes = digests_and_homes(names, partitions)
-    assert (digests == digests_of(names)).all()
-    assert (homes == partitions_of(names, partitions)).all()

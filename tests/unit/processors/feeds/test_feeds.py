@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count as counting
 from typing import Any
 
 import pytest
 
-from stream.kernel import Keys, use
+from stream.kernel import Keys
 from stream.processors.base import PROGRESS_KEY, LaterVersionError, Outputs, TableMissedError
 from stream.processors.feeds import pieces_log, telling
 from stream.processors.feeds.cells import Cells
@@ -140,17 +139,12 @@ MARCH = "2024-03-10T00:00:00Z"
     ],
 )
 @pytest.mark.parametrize("clock", ["broker", "marks"])
-@pytest.mark.parametrize("kernel", [True, False])
-def test_a_time_in_another_unit_is_refused_with_the_likely_one(
-    at: Any, unit: bytes, clock: str, kernel: bool
-) -> None:
+def test_a_time_in_another_unit_is_refused_with_the_likely_one(at: Any, unit: bytes, clock: str) -> None:
     """An event dated in seconds, microseconds or nanoseconds, or before every window, has a dead letter that says so."""
     about = source(clock=clock)
     feed = start(about, Known(hours(about, begins=MARCH), hours(about, "later", begins="2024-03-10T06:00:00Z")))
     records = [Arrived(0, NOON, event("a", at)), Arrived(1, NOON, event("b", NOON))]
-    with use(None) if not kernel else nullcontext():
-        outputs = feed.process(columns(records) if kernel else records)
-    [(code, headers)] = letters(outputs)
+    [(code, headers)] = letters(feed.process(columns(records)))
     assert code == ("before" if unit.startswith(b"before") else "time")
     assert unit in dict(headers)["__connect.errors.exception.message"]
     assert feed.counted == 1

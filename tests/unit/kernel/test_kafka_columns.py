@@ -1,4 +1,4 @@
-"""Records in columns are those that the client library gives, and batches of columns those that it builds."""
+"""Compares records and batches in columns with those of the client library."""
 
 from __future__ import annotations
 

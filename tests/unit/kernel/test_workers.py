@@ -1,4 +1,4 @@
-"""A worker writes the same bytes with the compiled kernel as without, and whichever way it is handed its records."""
+"""Compares the outputs of workers with and without the kernel, from records and from columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ near = st.one_of(
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[bytes]:
-    """Queries near their thresholds, plain ones and others, with some that are none."""
+    """Draw queries near their thresholds, plain and other ones, and invalid events."""
     found = []
     for number in range(draw(st.integers(1, 30))):
         name = draw(st.sampled_from([*FEEDS, *TABLES, "nobody"]))
@@ -57,7 +57,8 @@ def written(outputs: list[Outputs]) -> list[object]:
 
 @given(log=logs(), cut=st.integers(0, 30))
 @settings(deadline=None, max_examples=40)
-def test_a_worker_writes_the_same_with_the_kernel_and_without(log: list[bytes], cut: int) -> None:
+def test_worker_writes_same_bytes_with_and_without_kernel(log: list[bytes], cut: int) -> None:
+    """Writes the same messages from lists and columns, with the kernel and without."""
     portions = [part for part in (records(log)[:cut], records(log)[cut:]) if part]
     found = []
     shapes: list[tuple[Any, Callable[[list[Record]], Sequence[RecordLike]]]] = [
@@ -73,7 +74,8 @@ def test_a_worker_writes_the_same_with_the_kernel_and_without(log: list[bytes], 
     assert found[0] == found[1] == found[2]
 
 
-def test_answers_to_plain_queries_stay_in_columns() -> None:
+def test_kernel_keeps_answers_to_plain_queries_in_columns() -> None:
+    """Writes the answers to a batch of plain queries as one part in columns."""
     log = records([query(str(number), "best", LOW) for number in range(50)])
     with use(kernel()):
         worker = new_worker()

@@ -1,4 +1,4 @@
-"""What a worker writes of a stream's figures is what the contract's events are written as."""
+"""Compares checkpoints, charges and statuses that workers write with the models of the contract."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.unit.processors.batches import DRIVER, new_worker
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("compiled", [False, True])
-def test_figures_of_every_kind_are_written_as_events_are(seed: int, *, compiled: bool) -> None:
+def test_replies_match_models_with_and_without_kernel(seed: int, *, compiled: bool) -> None:
+    """Writes the checkpoint, charge and status of streams in every state as the models are encoded."""
     chance = random.Random(seed)
     streams = new_worker().streams
     columns, slots = streams.columns, list(range(len(streams)))
