@@ -30,6 +30,8 @@ MAX_PLACES = 1000
 """Warnings and errors told apart; the service has about fifty."""
 
 _PLACE = "_place"
+_APART = ("component", "event", "role", "source", "target", "topic")
+"""Lines that agree in these fields are one line that repeats; operators name them, not those who send events."""
 
 
 class _LossyStream:
@@ -45,7 +47,7 @@ class _LossyStream:
 
 
 class BoundedRepeats:
-    """Leaves out warnings and errors that repeat too often; told apart by component and event, or by their place."""
+    """Leaves out warnings and errors that repeat too often, by the fields ``_APART`` or by their place in a library."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         options = {} if clock is None else {"clock": clock}
@@ -54,7 +56,7 @@ class BoundedRepeats:
 
     def __call__(self, _: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """The event, with what was held back before it; or structlog's order to drop it."""
-        place = event.pop(_PLACE, None) or (event.get("component"), event.get("event"))
+        place = event.pop(_PLACE, None) or tuple(event.get(name) for name in _APART)
         if method not in {"warning", "error", "critical"}:
             return event
         if self._limiter.wait(place):
@@ -75,7 +77,7 @@ class LibraryHandler(logging.Handler):
         facts: dict[str, Any] = {_PLACE: (record.name, record.pathname, record.lineno)}
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
-            facts |= _where(error)
+            facts |= place_of(error)
         log = get_logger(record.name)
         method = log.critical if record.levelno >= logging.CRITICAL else log.error
         with suppress(Exception):  # a log that cannot be written stops nobody
@@ -137,11 +139,11 @@ def _structlog() -> Any:
 
 def _uncaught(error: BaseException | None) -> None:
     if error is not None and not isinstance(error, KeyboardInterrupt):
-        get_logger("process").critical("not caught", **_where(error))
+        get_logger("process").critical("not caught", **place_of(error))
 
 
-def _where(error: BaseException) -> dict[str, Any]:
-    """An exception's type and where it was raised; not its message."""
+def place_of(error: BaseException) -> dict[str, Any]:
+    """Return an exception's type and where it was raised; not its message, which may quote what a user sent."""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
     return {"error": type(error).__name__, "at": [f"{frame.filename}:{frame.lineno}" for frame in frames]}
 

@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaError
 from stream.kafka.clients import Fetched
 from stream.kafka.lives import Equipment, Life
 from stream.kafka.starting import Stopped
-from stream.kafka.steps import Standing, Step
+from stream.kafka.steps import PartitionHealth, Place, Step
 from stream.kafka.unread import readable, tell_of_unread
 from stream.log import get_logger
 from stream.processors.base import InputRefusedError, Outputs
@@ -31,15 +31,23 @@ class InputWentBackError(RuntimeError):
     """An input topic was recreated or cut while it was being read."""
 
 
-class Answering:
-    """Answers for one partition, in whichever life its state is.
+class ProcessingError(RuntimeError):
+    """The processor failed at a record, or at a batch that begins with it; the cause says how."""
 
-    What outlasts a life is which events the processor broke at: they are tried one by one in the next, and one that breaks it
-    alone is refused in the one after.
+    def __init__(self, place: Place) -> None:
+        super().__init__(str(place))
+        self.place = place
+
+
+class Answering:
+    """Answers the records of one partition, over all lives of its state.
+
+    Processors refuse what is wrong with a record. Any other error is a fault of Sotto or of its surroundings: it fails the
+    task, which tries again from the last commit, so that no valid question is refused and none behind it is taken in.
     """
 
     def __init__(
-        self, partition: int, equipment: Equipment, stopping: asyncio.Event, step: Step, standing: Standing
+        self, partition: int, equipment: Equipment, stopping: asyncio.Event, step: Step, health: PartitionHealth
     ) -> None:
         """Take the event that tells the partition's task to stop, and where it says what it does and how it gets on."""
         self._partition = partition
@@ -48,10 +56,9 @@ class Answering:
         self._metrics = equipment.metrics
         self._stopping = stopping
         self._step = step
-        self._standing = standing
-        self._suspects: dict[TopicPartition, int] = {}
-        """The last of the events that broke the processor together, by topic."""
-        self._poison: dict[TopicPartition, set[int]] = {}
+        self._health = health
+        self._failed: dict[TopicPartition, int] = {}
+        """The last offset of the batches that failed. Their records are taken one by one, so that the log names the one that fails."""
         self._log = get_logger("engine").bind(role=self._role.name, partition=partition)
 
     async def take(self, life: Life, sources: Sequence[TopicPartition], wait_ms: int) -> Fetched:
@@ -78,8 +85,14 @@ class Answering:
         records = self._news(life, source, records)
         tables = [TopicPartition(topic, self._partition) for topic in life.processor.tables]
         while records:
-            count = await self._portion(life, source, records)
-            await self._answer_portion(life, source, records[:count])
+            try:
+                count = await self._portion(life, source, records)
+                await self._answer_portion(life, source, records[:count])
+            except (KafkaError, Stopped, InputRefusedError):
+                raise
+            except Exception as error:
+                self._failed[source] = max(self._failed.get(source, -1), records[-1].offset)
+                raise ProcessingError(Place(source, records[0].offset)) from error
             if records := records[count:]:
                 for table, news in (await self.take(life, tables, 0)).items():
                     await self.follow(life, table, news)
@@ -110,38 +123,19 @@ class Answering:
         return [record for record in records if record.offset >= position]
 
     async def _portion(self, life: Life, source: TopicPartition, records: Sequence[ConsumerRecord]) -> int:
-        if records[0].offset <= self._suspects.get(source, -1):
+        """Return how many records the next transaction takes: one by one up to the end of a batch that failed."""
+        if records[0].offset <= self._failed.get(source, -1):
             return 1
-        try:
-            return await self._in_time(life, life.processor.portion, records)
-        except Exception:
-            self._suspects[source] = records[-1].offset
-            raise
+        return await self._in_time(life, life.processor.portion, records)
 
     async def _answer_portion(self, life: Life, source: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
         began = time.monotonic()
         tell_of_unread(records, self._metrics.unread)
         place = {"messaging.destination.name": source.topic, "messaging.destination.partition.id": self._partition}
         with batch_span(f"{self._role.name} answers", records, place):
-            await self._answer_all(life, source, records)
+            await self._finish(life, source, await self._process(life, records), records[-1].offset + 1)
         self._metrics.events.inc(len(records))
         self._metrics.batch_seconds.observe(time.monotonic() - began)
-
-    async def _answer_all(self, life: Life, source: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
-        if records[0].offset <= self._suspects.get(source, -1):
-            for record in records:
-                outputs = await self._process_suspect(life, source, record)
-                await self._finish(life, source, outputs, record.offset + 1)
-        else:
-            self._suspects.pop(source, None)
-            try:
-                outputs = await self._process(life, records)
-            except (KafkaError, Stopped, InputRefusedError):
-                raise
-            except Exception:
-                self._suspects[source] = records[-1].offset
-                raise
-            await self._finish(life, source, outputs, records[-1].offset + 1)
 
     async def _process(self, life: Life, records: Sequence[ConsumerRecord]) -> Outputs:
         if await self._in_time(life, life.processor.needs_tables, records):
@@ -155,25 +149,12 @@ class Answering:
         self._step.enter("working")
         return await asyncio.to_thread(step, records) if life.processor.heavy else step(records)
 
-    async def _process_suspect(self, life: Life, source: TopicPartition, record: ConsumerRecord) -> Outputs:
-        """Answer one event of a batch that broke the processor; refuse the one that breaks it alone as well."""
-        if record.offset in self._poison.get(source, ()):
-            self._log.error("event refused: it breaks the processor", topic=source.topic, offset=record.offset)
-            return life.processor.refuse(record)
-        try:
-            return await self._process(life, [record])
-        except (KafkaError, Stopped, InputRefusedError):
-            raise
-        except Exception:
-            self._poison.setdefault(source, set()).add(record.offset)
-            raise
-
     async def _finish(self, life: Life, source: TopicPartition, outputs: Outputs, following: int) -> None:
         life.offsets.reach(source, following)
         await self.commit(life, outputs)
         self._metrics.busy.inc(outputs.busy)
         life.positions[source] = following
-        self._standing.went_on()
+        self._health.went_on(source, following)
 
     async def _follow_to_end(self, life: Life) -> None:
         """Catch up with the tables' high watermark before a query is told that its stream is unknown.

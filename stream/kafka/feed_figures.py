@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Counts
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -14,7 +15,7 @@ from stream.kafka.engine import Engine
 from stream.processors.feeds.processor import FeedProcessor
 
 CODES: Final = (
-    *("ahead", "before", "internal", "malformed", "mark", "number", "oversize", "partition", "person", "time"),
+    *("ahead", "before", "malformed", "mark", "number", "oversize", "partition", "person", "time"),
     *("unknown category", "unreadable"),
 )
 """Why events of live topics are set aside."""
@@ -79,6 +80,12 @@ class FeedFigures:
                 self._lag_seconds.labels(name).set(seconds_behind(source, processors, now))
         self._windows.set(windows)
         self._people.set(people)
+
+    def drop(self, source: str) -> None:
+        """Forget the lag of a source that is not served any more."""
+        for gauge in (self._lag_events, self._lag_seconds):
+            with suppress(KeyError):  # it was never shown
+                gauge.remove(source)
 
     def _add(self, processor: FeedProcessor) -> None:
         now = Counts({name: getattr(processor, name) for name in self._counters})

@@ -83,6 +83,8 @@ class FeedService:
         self._engines: dict[str, Engine] = {}
         self._served: dict[str, EventsSource] = {}
         self._serving: dict[str, asyncio.Task[None]] = {}
+        self._retired: set[str] = set()
+        """Sources whose engines end because their standing streams are all closed."""
         self._news = asyncio.Event()
         self._stopping = asyncio.Event()
 
@@ -119,15 +121,40 @@ class FeedService:
         """Begin with each source once a stream asks of it, until told to stop; raise what ends an engine, or the hearing."""
         while not self._stopping.is_set():
             self._news.clear()
-            for name, source in self.definitions.sources().items():
+            sources = self.definitions.sources()
+            for name, source in sources.items():
                 if name not in self._serving:
                     self._serving[name] = asyncio.create_task(self._serve(source), name=f"feed-{name}")
+            for name in self._serving.keys() - sources.keys() - {MERGING}:
+                if all(one.kind == "closed" for one in self.definitions.of(name)):
+                    self._retire(name)
             await self._first(self._news.wait(), hearing, *self._serving.values())
+            for name in [one for one in self._retired if self._has_left(one)]:
+                self._forget(name)
             for task in (hearing, *self._serving.values()):
                 if task.done() and not self._stopping.is_set():
                     self.on_failure()
                     task.result()
-                    raise RuntimeError("an engine ended without being told to")
+                    raise RuntimeError("an engine ended without an order to stop")
+
+    def _retire(self, name: str) -> None:
+        """Stop reading a live topic whose standing streams are all closed; a later stream starts again where it was left."""
+        self._retired.add(name)
+        if (engine := self._engines.get(name)) is not None:
+            engine.stop()
+
+    def _has_left(self, name: str) -> bool:
+        task = self._serving[name]
+        return task.done() and not task.cancelled() and task.exception() is None
+
+    def _forget(self, name: str) -> None:
+        self._retired.discard(name)
+        del self._serving[name]
+        self._engines.pop(name, None)
+        if self._served.pop(name, None) is not None:
+            self._figures.drop(name)
+        self._health.drop(f"source {name}")
+        log.info("source left: its standing streams are closed", source=name)
 
     async def _merge(self) -> None:
         topics = self._topics
@@ -146,7 +173,7 @@ class FeedService:
     async def _serve(self, source: EventsSource) -> None:
         """Count one live topic, as soon as it is there."""
         health = self._health.part(f"source {source.source}")
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and source.source not in self._retired:
             try:
                 partitions = await self._find(self._settings, self._topics, source.source, source.topic)
             except (TopicsError, KafkaError, OSError) as error:
@@ -178,13 +205,20 @@ class FeedService:
 
         group = feed_group(self._settings, topics, source.source)
         return Role(
-            "feed", group, topics.status, make, reports=False, patience=PATIENCE, process=self.role.process
+            "feed",
+            group,
+            topics.status,
+            make,
+            reports=False,
+            patience=PATIENCE,
+            labels={"source": source.source},
+            process=self.role.process,
         )
 
     async def _run(self, name: str, engine: Engine) -> None:
         self._engines[name] = engine
         engine.on_failure = self.on_failure
-        if self._stopping.is_set():
+        if self._stopping.is_set() or name in self._retired:
             engine.stop()
         await engine.run()
 

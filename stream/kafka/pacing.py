@@ -71,6 +71,19 @@ class PacedFetcher(Fetcher):  # type: ignore[misc]
             await self._fruitless.setdefault(node_id, Pace(FRUITLESS_FETCHES)).keep()
         return found
 
+    async def close(self) -> None:
+        """Stop fetching.
+
+        aiokafka awaits each task that it cancels. A task that was cancelled during a pause raises CancelledError there,
+        in a caller that was not cancelled, and the consumer's connections stay open.
+        """
+        tasks = {self._fetch_task, *self._pending_tasks}
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        self._pending_tasks.clear()
+        await super().close()
+
 
 def install() -> None:
     """Have every consumer and producer of this process keep to these paces.
@@ -78,7 +91,8 @@ def install() -> None:
     Raises:
         RuntimeError: the client library is of a version that has no such methods.
     """
-    if not hasattr(AIOKafkaClient, "_metadata_update") or not hasattr(Fetcher, "_proc_fetch_request"):
+    methods = (AIOKafkaClient, "_metadata_update"), (Fetcher, "_proc_fetch_request"), (Fetcher, "close")
+    if not all(hasattr(kind, name) for kind, name in methods):
         raise RuntimeError("aiokafka asks brokers in another way; install the aiokafka that Sotto was tested with")
     consumer.AIOKafkaClient = producer.AIOKafkaClient = PacedClient
     consumer.Fetcher = PacedFetcher

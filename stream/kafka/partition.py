@@ -8,18 +8,20 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, ProducerFenced
 
-from stream.kafka.answering import Answering, InputWentBackError
+from stream.kafka.answering import Answering, InputWentBackError, ProcessingError
 from stream.kafka.clients import Fetched
 from stream.kafka.lives import Equipment, Life, Lives
 from stream.kafka.positions import StateLostError
 from stream.kafka.refused_times import RefusedTimeError
 from stream.kafka.restore import TopicWentBackError
 from stream.kafka.starting import Stopped
-from stream.kafka.steps import Standing, Step
+from stream.kafka.steps import PartitionHealth, Step
 from stream.kafka.topic_ids import InputRecreatedError
 from stream.kafka.unread import UnreadableChangelogError
 from stream.log import get_logger
@@ -34,8 +36,10 @@ GATHERING_SECONDS = 0.05
 FEW_EVENTS = 1000
 CLOSING_SECONDS = 0.1
 """So long after the end of a window the event that closes it may still come: nothing is let gather meanwhile."""
-BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0)
+BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between tries after failures in a row."""
+KAFKA_BACKOFF_SECONDS = 5.0
+"""Longest pause after an error of Kafka's, which is over as soon as the brokers are back."""
 CALM_SECONDS = 30.0
 """A partition without input is well again after so long without a failure; with input, once a batch is committed."""
 
@@ -62,8 +66,9 @@ class PartitionTask:
     def __init__(self, partition: int, equipment: Equipment) -> None:
         self.partition = partition
         self.step = Step()
-        self.standing = Standing()
-        self._failed = 0.0
+        self.health = PartitionHealth()
+        self._disturbed = 0.0
+        """When the last failure was, or the start after it, on the monotonic clock."""
         self._role = equipment.role
         self._settings = equipment.settings
         self._consumer = equipment.consumer
@@ -74,9 +79,8 @@ class PartitionTask:
         self._life: Life | None = None
         self._stopping = asyncio.Event()
         self._lives = Lives(partition, equipment, self._stopping, self.step)
-        self._answering = Answering(partition, equipment, self._stopping, self.step, self.standing)
-        self._failures = 0
-        self._log = log.bind(role=self._role.name, partition=partition)
+        self._answering = Answering(partition, equipment, self._stopping, self.step, self.health)
+        self._log = log.bind(role=self._role.name, partition=partition, **self._role.labels)
 
     @property
     def life(self) -> Life | None:
@@ -97,7 +101,7 @@ class PartitionTask:
     def resume(self) -> asyncio.Task[None]:
         """Start, or go on after ``stop`` with what is in memory: if another owner came between, its fence tells."""
         self._stopping.clear()
-        self.standing.failing_since = None
+        self.health.recover()
         task = asyncio.create_task(self._run(), name=f"{self._role.name}-{self.partition}")
         task.add_done_callback(_seen)
         return task
@@ -123,6 +127,7 @@ class PartitionTask:
             try:
                 if self._life is None:
                     self._life = await self._lives.begin()
+                    self._disturbed = time.monotonic()
                 self._seek(self._life)
                 async with self._life.arrivals, self._life.topic_ids:
                     with suppress(Stopped):
@@ -141,24 +146,34 @@ class PartitionTask:
 
     async def _recover(self, error: Exception) -> None:
         self._metrics.failures.inc()
-        self._failed = time.monotonic()
-        self.standing.failed(self._failed, str(error) if isinstance(error, InputRefusedError) else "")
+        self._disturbed = time.monotonic()
         self.step.enter("pausing")
-        fenced = isinstance(error, ProducerFenced)
-        known = isinstance(error, _EXPLAINED)
-        # An unforeseen error's message might quote private data: where it was raised is all that is logged of it.
-        frames = traceback.extract_tb(error.__traceback__)[-3:]
-        detail = str(error)[:300] if known else [f"{frame.filename}:{frame.lineno}" for frame in frames]
-        self._log.warning("partition starts over", error=type(error).__name__, detail=detail)
+        cause, at = error, None
+        if isinstance(error, ProcessingError) and isinstance(error.__cause__, Exception):
+            cause, at = error.__cause__, error.place
+        name = type(cause).__name__
+        if isinstance(cause, _EXPLAINED):
+            reason = str(cause)[:300]
+            detail: Any = reason
+        else:
+            # An unforeseen error's message might quote private data: where it was raised is all that is logged of it.
+            frames = traceback.extract_tb(cause.__traceback__)[-3:]
+            detail = [f"{frame.filename}:{frame.lineno}" for frame in frames]
+            reason = f"{name} in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else name
+        self.health.failed(self._disturbed, reason, at=at, is_input=isinstance(cause, InputRefusedError))
+        self._log.warning(
+            "partition starts over", error=name, detail=detail, **({"record": str(at)} if at else {})
+        )
         try:
             await self.close()
         except KafkaError as closing:
             self._log.warning("writer did not close cleanly", error=type(closing).__name__)
         # Fenced means that somebody else may own the partition: let a heartbeat find out before fencing back.
-        pause = (
-            2 * self._settings.heartbeat_ms / 1000 if fenced else BACKOFF[min(self._failures, len(BACKOFF) - 1)]
-        )
-        self._failures += 1
+        pause = BACKOFF[min(self.health.failures, len(BACKOFF)) - 1]
+        if isinstance(error, ProducerFenced):
+            pause = 2 * self._settings.heartbeat_ms / 1000
+        elif isinstance(error, KafkaError):
+            pause = min(pause, KAFKA_BACKOFF_SECONDS)
         try:
             async with asyncio.timeout(pause):
                 await self._stopping.wait()
@@ -198,9 +213,8 @@ class PartitionTask:
                 await self._let_gather(timed, fetched)
             else:
                 await self._answering.commit(life, processor.idle(time.monotonic()), idle=not fetched)
-            self._failures = 0
-            if time.monotonic() - self._failed > CALM_SECONDS:
-                self.standing.failing_since = None
+            if time.monotonic() - self._disturbed > CALM_SECONDS:
+                self.health.recover()
 
     def _wait_ms(self, life: Life, timed: Timed | None) -> int:
         """How long to wait for input: until something is due by the clock, or what waits for its transaction."""

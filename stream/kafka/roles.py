@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from stream.processors.base import Processor
@@ -27,6 +27,9 @@ class Role:
 
     patience: float = 0.0
     """Seconds that what is written to the changelog alone may wait for its transaction: only if nobody else reads it."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Fields of the partitions' log lines beside role and partition, such as the source."""
 
     process: str = ""
     """The process's name, where it is not to be made of host and number."""

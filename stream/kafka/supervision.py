@@ -53,11 +53,11 @@ class Supervision:
                 continue
             longest = max(longest, now - since)
             self._tell_if_long(task, now)
-            standing = task.standing
-            if standing.refusal:
-                refusals.add(standing.refusal)
+            health = task.health
+            if health.refusal:
+                refusals.add(health.refusal)
             restoring_since = since if name == "restoring" else None
-            begun = (one for one in (standing.failing_since, restoring_since) if one is not None)
+            begun = (one for one in (health.failing_since, restoring_since) if one is not None)
             if any(now - one > FAILING_SECONDS for one in begun):
                 failing.append(task.partition)
             contact = self._membership.contact

@@ -221,9 +221,6 @@ class Processor(Protocol):
         What is written does not depend on how a topic's records are cut into batches.
         """
 
-    def refuse(self, record: RecordLike) -> Outputs:
-        """Write off an event that breaks ``process``: a dead letter, and an answer where it has an id and a stream."""
-
     def idle(self, now: float) -> Outputs:
         """What is due by the clock, in seconds since the epoch; called between batches."""
 

@@ -37,10 +37,6 @@ class Rejection(Exception):  # noqa: N818  (a verdict on an event, not a fault o
         return f"{self.code}: {self.message}"
 
 
-INTERNAL = Rejection("internal", "event: a fault on our side; report its position, and send it again once mended")
-"""For an event that is within the contract and still breaks the processor."""
-
-
 class _Address(msgspec.Struct):
     id: str
     stream: str

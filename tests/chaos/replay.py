@@ -58,7 +58,7 @@ Fingerprint = Callable[[Source, int], str | None]
 
 @dataclass(frozen=True)
 class Installation:
-    """What a replay needs beside the logs: the workers' key, tables and limits; ``poison`` tells what breaks them.
+    """What a replay needs beside the logs: the workers' key, tables and limits.
 
     Reasons are ``same_words`` unless several versions have answered.
     """
@@ -66,7 +66,6 @@ class Installation:
     topics: Topics
     key: NoiseKey
     tables: TableStore
-    poison: Callable[[bytes], bool] = lambda _: False
     limits: Limits = UNLIMITED
     same_words: bool = True
 
@@ -304,16 +303,8 @@ def _replay(
     for first, last in pairwise([*cuts, len(queries)]):
         processor.follow(taken.get(first, ()))
         batch = queries[first:last]
-        if any(installation.poison(record.value or b"") for record in batch):
-            steps = [
-                processor.refuse(one) if installation.poison(one.value or b"") else processor.process([one])
-                for one in batch
-            ]
-        else:
-            steps = [processor.process(batch)]
-        for step in steps:
-            for topic, number, messages in step:
-                outputs.extend(topic, number, messages)
+        for topic, number, messages in processor.process(batch):
+            outputs.extend(topic, number, messages)
     return processor, outputs
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from pathlib import Path
 
 import pytest
+from aiokafka.errors import KafkaError
 
 from stream.kafka.broker import LocalBroker
 from stream.kafka.broker_config import HOST, choose_ports, free_port
+from stream.kafka.names import alerts_group
+from stream.kafka.observers import GroupObserver
 from stream.kafka.processes import Service
 from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
@@ -82,3 +87,54 @@ async def test_services_start_while_a_broker_of_several_is_down(
         await ground.answered()
         assert [service.exit_status for service in services] == [None] * len(services)
         await ground.verified()
+
+
+async def test_alerts_outlast_an_outage_longer_than_their_sessions(key: NoiseKey, tmp_path: Path) -> None:
+    """Twenty targets join again after the broker was away for two session time-outs, while fetches paused after errors."""
+    ports = choose_ports(free_port())
+    broker = LocalBroker(tmp_path / "broker")
+    names = [f"target-{number}" for number in range(20)]
+    secret = tmp_path / "secret"
+    secret.write_text(f"whsec_{base64.b64encode(bytes(32)).decode()}")
+    secret.chmod(0o600)
+    url = f"http://{HOST}:{free_port()}/"
+    targets = [{"name": name, "kind": "webhook", "url": url, "secret_files": [str(secret)]} for name in names]
+    file = tmp_path / "alerts.json"
+    file.write_text(json.dumps({"targets": targets}))
+    file.chmod(0o600)
+    settings = Settings(
+        bootstrap=f"{HOST}:{ports.clients}", prefix="outage", session_timeout_ms=6000, alerts_file=str(file)
+    )
+    await asyncio.to_thread(broker.start, ports.clients)
+    try:
+        await create_topics(settings)
+        async with installation(settings, key, tmp_path) as ground:
+            alerts = ground.start("alerts")
+            await ground.logged(alerts, "alerts are up")
+            await _joined(settings, names)
+            await asyncio.to_thread(broker.kill)
+            await asyncio.sleep(2.0 * settings.session_timeout_ms / 1000)
+            await asyncio.to_thread(broker.start, ports.clients)
+            await _joined(settings, names)
+            assert alerts.exit_status is None, alerts.log.read_text()[-2000:]
+    finally:
+        await asyncio.to_thread(broker.kill)
+
+
+async def _joined(settings: Settings, names: list[str]) -> None:
+    """Wait until the group of each target has its member."""
+    observer = GroupObserver(bootstrap_servers=settings.bootstrap)
+    try:
+        async with asyncio.timeout(180):
+            for name in names:
+                while not await _members(observer, alerts_group(settings, name)):
+                    await asyncio.sleep(0.5)
+    finally:
+        await observer.close()
+
+
+async def _members(observer: GroupObserver, group: str) -> frozenset[str]:
+    try:
+        return await observer.members(group)
+    except KafkaError:
+        return frozenset()

@@ -1,79 +1,22 @@
-"""An event that breaks the processor itself is refused; the events around it are answered."""
+"""Records that a client library or a processor could stumble over are refused alone, and the records around them are answered."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Sequence
 
 import pytest
 from aiokafka import AIOKafkaProducer
 
 from sotto import AsyncClient
-from stream.kafka.keyed import worker
-from stream.noise import NoiseKey
-from stream.processors.base import RecordLike
-from stream.processors.queries.admission import Admission, Reading
 from stream.processors.topics import partition_of
 from stream.settings import Settings
 from tests import bombs
-from tests.chaos.checker import check, committed
+from tests.chaos.checker import committed
 from tests.conftest import StartService
 from tests.kafka.questions import ask_raw
 from tests.kafka.streams import FEED, spec
 
 pytestmark = pytest.mark.kafka
-
-
-async def test_poison_is_refused_alone(
-    settings: Settings,
-    client: AsyncClient,
-    key: NoiseKey,
-    start: StartService,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    read = Admission.read
-
-    def fragile(self: Admission, records: Sequence[RecordLike], *budget: float) -> Reading:
-        if any(b"poison" in (record.value or b"") for record in records):
-            raise ZeroDivisionError("private 31337")
-        return read(self, records, *budget)
-
-    start("budget")
-    await client.register(FEED)
-    await client.open(spec("ward"))
-    engine = worker(settings, client.topics, key)
-    monkeypatch.setattr(Admission, "read", fragile)
-    running = asyncio.create_task(engine.run())
-    asked = ["before", "poison", "after"]
-    try:
-        async with asyncio.timeout(120):
-            answers = await asyncio.gather(
-                *(
-                    client.ask(
-                        {"id": name, "stream": "ward", "value": 31337.0 if name == "poison" else 1.0},
-                        outcomes=True,
-                    )
-                    for name in asked
-                )
-            )
-    finally:
-        engine.stop()
-        await running
-        monkeypatch.undo()
-    assert [answer.outcome for answer in answers] == ["below", "rejected", "below"]
-    assert (answers[1].reason or "").startswith("internal")
-    letters = [
-        record
-        for partition in range(client.topics.partitions)
-        for record in await committed(settings, client.topics.rejected, partition)
-    ]
-    assert [b"poison" in (letter.value or b"") for letter in letters] == [True]
-    printed = capsys.readouterr()
-    assert "31337" not in printed.out + printed.err
-    found = await check(settings, client.topics, key, asked)
-    assert all("replay" in violation for violation in found.violations)
 
 
 async def test_an_event_whose_header_name_is_no_text_is_refused_alone(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -28,8 +29,6 @@ EDGE = 5.0
 """Seconds into a schedule at which the budgets that renew begin a new period, in the middle of the load."""
 EVERYBODY = "everybody"
 """The population of the table, which the survey joins."""
-POISON = b'"poison'
-"""What an event contains that breaks the processor."""
 SETTINGS = Settings(
     prefix="sim",
     partitions=PARTITIONS,
@@ -39,18 +38,17 @@ SETTINGS = Settings(
 )
 
 
-def is_poison(value: bytes) -> bool:
-    """Whether an event breaks the processor."""
-    return POISON in value
-
-
 class FragileProcessor(QueryProcessor):
-    """Breaks on poison, and only after it has changed its state."""
+    """Fails at some events, each as many times as `failures` says, and only after it has changed its state."""
+
+    failures: Counter[bytes]
 
     def process(self, records: Sequence[RecordLike]) -> Outputs:
         outputs = super().process(records)
-        if any(is_poison(record.value or b"") for record in records):
-            raise ZeroDivisionError("poison")
+        for record in records:
+            if self.failures[record.value or b""] > 0:
+                self.failures[record.value or b""] -= 1
+                raise ZeroDivisionError
         return outputs
 
 

@@ -34,15 +34,12 @@ _LIMITED = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "expone
 
 
 def _publish(world: World, questions: Questions, count: int) -> None:
-    """Ask the next questions; now and then an event comes twice, or is poison."""
+    """Ask the next questions; now and then an event comes twice, or workers fail at it a few times."""
     for _ in range(count):
         identifier, stream, value = questions.next()
         if world.chance.random() < 0.01:
-            identifier, value = (
-                f"poison-{identifier}",
-                value.replace(f'"{identifier}"'.encode(), f'"poison-{identifier}"'.encode()),
-            )
-            world.injected["poison event"] += 1
+            world.failures[value] = world.chance.randint(1, 3)
+            world.injected["failing event"] += 1
         times = 1
         if world.chance.random() < 0.02:
             times = 2

@@ -33,7 +33,7 @@ def test_every_fault_strikes_in_some_schedule_and_transactions_end_in_every_way(
     upsets = [upset.__name__.strip("_").replace("_", " ") for upset in UPSETS]
     assert all(
         injected[name] >= 10
-        for name in [*STRIKES, *upsets, "poison event", "query published twice", "clock ahead"]
+        for name in [*STRIKES, *upsets, "failing event", "query published twice", "clock ahead"]
     )
     assert all(injected[name] >= 10 for name in ["halt request", "close request", "opening repeated after a halt"])
     assert injected["greedy stream"] > 10

@@ -1,4 +1,4 @@
-"""A service of which a part has gone without being told to ends, so that it is started again."""
+"""Parts of services that end: without an order, which ends the service, or because no stream needs them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from unittest.mock import patch
 
 import pytest
 
+from stream.kafka.differences import TopicsError
+from stream.kafka.feeds import MERGING
 from stream.kafka.hearing import Hearing
 from tests.chaos.load import Questions
 from tests.simulation.clock import virtual_time
-from tests.simulation.live import LiveWorld
+from tests.simulation.live import LATER, SOURCE, LiveWorld, told
 from tests.simulation.world import World, perform
 
 MOMENT = 15.0
@@ -61,4 +63,37 @@ def test_a_feed_that_hears_of_no_stream_any_more_ends(at: float, capsys: pytest.
         world = LiveWorld(loop, 0)
         world.faults.cease()
         assert loop.run_until_complete(_deaf(world, at))
+    capsys.readouterr()
+
+
+async def _left(world: LiveWorld) -> tuple[str, str, set[str], list[str]]:
+    """What /readyz lacks while a live topic cannot be served, and once its streams are closed; and a stream opened later."""
+    world.feeds.start()
+    (feed,) = world.feeds.running
+    found = feed.service._find
+
+    async def refuse(*_: object) -> int:
+        raise TopicsError("visits: has other partitions; close the streams of this source")
+
+    feed.service._find = refuse
+    await asyncio.sleep(MOMENT)
+    before = feed.service._health.lack
+    world.tell(*(record for name, record in told()[1].items() if name != LATER))
+    await asyncio.sleep(MOMENT)
+    after, serving = feed.service._health.lack, set(feed.service._serving)
+    feed.service._find = found
+    world.tell(told()[0][LATER])
+    await asyncio.sleep(MOMENT)
+    return before, after, serving, [feed.service._health.lack, *feed.service._serving]
+
+
+def test_feed_is_ready_once_streams_of_a_refused_source_are_closed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The remedy that /readyz shows takes effect without a restart, and a stream that opens later is served again."""
+    with virtual_time() as loop:
+        world = LiveWorld(loop, 0)
+        world.faults.cease()
+        before, after, serving, again = loop.run_until_complete(_left(world))
+    assert "close the streams of this source" in before
+    assert (after, serving) == ("", {MERGING})
+    assert again == ["", MERGING, SOURCE.source]
     capsys.readouterr()

@@ -38,7 +38,6 @@ from tests.simulation.cast import (
     cast,
     group_of,
     installed,
-    is_poison,
     tables,
 )
 from tests.simulation.clients import clients_of
@@ -96,8 +95,10 @@ class World:
         self.broker.seed(begun.records)
         self.faults = Faults(self.branch(), strikes=self.chance.randint(0, 6), rate=0.02)
         self.injected: Counter[str] = self.faults.injected
-        self.installation = Installation(topics, KEY, tables(), is_poison, begun.limits)
+        self.installation = Installation(topics, KEY, tables(), begun.limits)
         self.asked: list[str] = []
+        self.failures: Counter[bytes] = Counter()
+        """How many times workers still fail at an event, by its value."""
         self.services: list[Service] = []
         self._names = 0
         self.streams = begun.streams
@@ -127,7 +128,9 @@ class World:
 
         def make(number: int) -> Processor:
             if role == "worker":
-                return FragileProcessor(topics, number, KEY, tables(), self.installation.limits)
+                processor = FragileProcessor(topics, number, KEY, tables(), self.installation.limits)
+                processor.failures = self.failures
+                return processor
             return BudgetProcessor(
                 topics, number, key_id=KEY.key_id, tables=tables(), mint=lambda _: minting.randbytes(16)
             )

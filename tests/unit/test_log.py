@@ -139,3 +139,18 @@ def test_nor_of_one_that_nobody_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [json.loads(text) for text in pipe.writes]
     assert [(line["event"], line["error"]) for line in lines] == [("not caught", "ValueError")] * 2
     assert SECRET not in "".join(pipe.writes)
+
+
+def test_repeated_warnings_of_one_source_hide_no_other_source() -> None:
+    """A feed that fails for one source a thousand times leaves the lines of another source in the log."""
+    bounded = BoundedRepeats()
+
+    def is_written(source: str) -> bool:
+        try:
+            bounded(None, "warning", {"component": "engine", "event": "partition starts over", "source": source})
+        except structlog.DropEvent:
+            return False
+        return True
+
+    assert sum(is_written("stuck") for _ in range(1000)) == BURST
+    assert is_written("other")

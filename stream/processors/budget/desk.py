@@ -48,6 +48,10 @@ from stream.processors.written import require_kept_digits
 Outcome = Literal["registered", "opened", "closing", "halted", "refused"]
 
 
+_REFUSALS = (RefusedError, PlanError, AccuracyError, NoiseScaleError, DataError)
+"""What is wrong with a request. Any other error is a fault: it fails the task, and the request is tried again."""
+
+
 class Desk:
     """Takes requests to the ledger, and remembers what became of each."""
 
@@ -84,10 +88,10 @@ class Desk:
                 return told, written, key != receipt_key(request.request)
         try:
             receipt = self._done(record, request, digest, outputs)
-        except (RefusedError, PlanError, ValueError, ArithmeticError) as error:
+        except _REFUSALS as error:
             asked, left = (error.asked, error.left) if isinstance(error, RefusedError) else (None, None)
             receipt = self._receipt(request, digest, "refused").model_copy(
-                update={"reason": _reason(error), "asked": asked, "left": left},
+                update={"reason": str(error)[:1024], "asked": asked, "left": left},
             )
         return receipt, self.receipts.keep(receipt), True
 
@@ -285,10 +289,3 @@ def _population_of(request: Request) -> str | None:
             return request.population
         case _:
             return None
-
-
-def _reason(error: Exception) -> str:
-    """Why a request is refused, for the ledger: our own words, or that it cannot be computed."""
-    if isinstance(error, RefusedError | PlanError | AccuracyError | NoiseScaleError | DataError):
-        return str(error)[:1024]
-    return "request: it cannot be planned with these numbers; change epsilon, delta, beta or the mechanism's"

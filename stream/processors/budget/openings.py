@@ -28,12 +28,13 @@ from schemas import (
 )
 from stream.accounting.accounts import Account
 from stream.accounting.grants import Grant
-from stream.accounting.planner import sensitivity_steps
+from stream.accounting.planner import PlanError, sensitivity_steps
 from stream.accounting.plans import choose
 from stream.accounting.refusals import RefusedError, require_monotone_counts
 from stream.accounting.setting import Setting
 from stream.accounting.totals import require_total
 from stream.data import count_sensitivity, rows_are_public, total_sensitivity
+from stream.log import get_logger, place_of
 from stream.mechanisms.ranges import LEAST_REACH, MAX_STEPS, range_of, reach_of, written
 from stream.processors.budget.standing import completed, setting_of_events
 
@@ -45,6 +46,11 @@ _KINDS_OF: Final[dict[str, set[str]]] = {
     "events": {"above_threshold", "numeric_sparse", "laplace", "histogram", "running_count"},
 }
 """Which mechanisms run on which kind of source."""
+UNPLANNED: Final = (
+    "request: it cannot be planned with these numbers; change epsilon, delta, beta or the mechanism's"
+)
+
+log = get_logger("budget")
 
 
 def plan_for(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> Calibration:
@@ -54,10 +60,14 @@ def plan_for(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | N
 
     Raises:
         RefusedError: the mechanism does not fit the source; the message names the field and the remedy.
-        PlanError: no calibration fits.
+        PlanError: no calibration fits, or the numbers are too large or too small to compute one.
     """
     setting = setting_of(spec, source, table_rows)
-    calibration = choose(spec, setting)
+    try:
+        calibration = choose(spec, setting)
+    except ArithmeticError as error:
+        log.warning("stream not planned", stream=spec.stream, **place_of(error))
+        raise PlanError(UNPLANNED) from error
     if not math.isfinite(calibration.alpha):
         raise RefusedError("no finite accuracy can be promised; raise epsilon or beta, or lower the cutoff")
     return calibration

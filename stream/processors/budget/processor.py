@@ -39,7 +39,7 @@ from stream.processors.budget.telling import Workers
 from stream.processors.budget.trail import Trail
 from stream.processors.exhaustion import exhausted_reason
 from stream.processors.letters import dead_letter
-from stream.processors.rejections import INTERNAL, Rejection
+from stream.processors.rejections import Rejection
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
 from stream.processors.unread import Unread
 
@@ -128,13 +128,6 @@ class BudgetProcessor:
         """There are no tables."""
         del records
         return False
-
-    def refuse(self, record: RecordLike) -> Outputs:
-        """Write a dead letter for an event that breaks ``process``."""
-        outputs = Outputs()
-        self._reject(outputs, record, INTERNAL)
-        self._reach(record, outputs)
-        return outputs
 
     def idle(self, now: float) -> Outputs:
         """Begin the periods that are due, which no decision waits for, but whoever looks at a budget; note points of the trail."""

@@ -29,7 +29,7 @@ from stream.processors.feeds.running import RunningSums
 from stream.processors.feeds.told import Told, told_of
 from stream.processors.feeds.waiting import Waiting
 from stream.processors.letters import dead_letter
-from stream.processors.rejections import INTERNAL, Rejection
+from stream.processors.rejections import Rejection
 from stream.processors.topics import Topics, partition_of
 from stream.processors.unread import Unread
 
@@ -179,13 +179,6 @@ class MergeProcessor:
                 self._reject(outputs, last, _LOST)
         if records:
             self._reach(outputs, records[-1])
-        return outputs
-
-    def refuse(self, record: RecordLike) -> Outputs:
-        """Set aside a partial that breaks ``process``."""
-        outputs = Outputs()
-        self._reject(outputs, record, INTERNAL)
-        self._reach(outputs, record)
         return outputs
 
     def _hear(self, record: RecordLike) -> None:

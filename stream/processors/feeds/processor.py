@@ -29,7 +29,7 @@ from stream.processors.feeds.standing import Beginning, StandingStreams, Stream,
 from stream.processors.feeds.telling import Telling
 from stream.processors.feeds.told import Told
 from stream.processors.letters import dead_letter
-from stream.processors.rejections import INTERNAL, Rejection
+from stream.processors.rejections import Rejection
 from stream.processors.topics import Topics
 
 WORK_AT_ONCE: Final = 1_000_000
@@ -189,17 +189,6 @@ class FeedProcessor:
             self._offset = records[-1].offset + 1
         if records or outputs or is_first:
             self._progress(outputs)
-        return outputs
-
-    def refuse(self, record: RecordLike) -> Outputs:
-        """Set aside an event that breaks ``process``; the clock hears of it all the same."""
-        outputs = Outputs()
-        self._sync(outputs, record.offset)
-        self._clock.read([record])
-        self._turn(outputs)
-        self._reject(outputs, record, INTERNAL)
-        self._offset = record.offset + 1
-        self._progress(outputs)
         return outputs
 
     def idle(self, now: float) -> Outputs:

@@ -28,7 +28,6 @@ from stream.processors.queries.replies import Replies
 from stream.processors.queries.restoring import Restore
 from stream.processors.queries.shares import UNLIMITED, Limits, Shares
 from stream.processors.queries.work import SECOND
-from stream.processors.rejections import INTERNAL
 from stream.processors.topics import Topics
 
 WORK_AT_ONCE = 3 * SECOND // 20
@@ -166,14 +165,6 @@ class QueryProcessor:
         for place, answer in zip(batch.rows.places.tolist(), in_columns, strict=True):
             answers[place] = answer
         return enveloped(self._topics.answers, records, answers)
-
-    def refuse(self, record: RecordLike) -> Outputs:
-        """Reject an event that breaks ``process``, or that could not be read."""
-        outputs = Outputs()
-        answer = self._replies.reject(outputs, record, INTERNAL)
-        outputs.extend(self._topics.answers, self._partition, enveloped(self._topics.answers, [record], [answer]))
-        self._reached(outputs, record)
-        return outputs
 
     def _read(self, records: Sequence[RecordLike]) -> Reading:
         if self._reading is not None and self._reading.is_of(records):

@@ -293,9 +293,8 @@ def test_a_window_of_128_megabytes_is_not_filled() -> None:
 
 _PEAK = """
 import resource, sys
-from stream.kafka import batches
-from tests import bombs
-from tests.unit.kafka.bomb_batches import BOMBS, read
+from stream.kafka import clients
+from tests.unit.kafka.bomb_batches import read
 made = [open(name, "rb").read() for name in sys.argv[1:]]
 read(made[0])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -18,7 +18,7 @@ from stream.kafka.health import HUNG_SECONDS, Health
 from stream.kafka.listening import ListenError, require_free
 from stream.kafka.membership import Membership, MembershipLostError
 from stream.kafka.partition import PartitionTask
-from stream.kafka.steps import Standing, Step, StepName
+from stream.kafka.steps import PartitionHealth, Step, StepName
 from stream.kafka.supervision import FAILING_SECONDS, STALLED_SECONDS, StalledError, Supervision
 
 WAIT = 20.0
@@ -42,8 +42,8 @@ class Task:
         self.partition = partition
         self.step = Step()
         self.step.name, self.step.since = name, since
-        self.standing = Standing()
-        self.standing.failing_since = failing_since
+        self.health = PartitionHealth()
+        self.health.failing_since = failing_since
 
 
 class Member:

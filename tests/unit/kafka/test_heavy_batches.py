@@ -14,7 +14,7 @@ from stream.kafka.gathering import Gathering
 from stream.kafka.lives import Life
 from stream.kafka.positions import GroupOffsets
 from stream.kafka.refusals import Refusals
-from stream.kafka.steps import Standing, Step
+from stream.kafka.steps import PartitionHealth, Step
 from stream.processors.base import Outputs, Processor
 from tests.unit.kafka.tasks import equipment_of_a_worker
 
@@ -41,7 +41,7 @@ class SlowProcessor:
 
 async def heartbeats_during_a_batch(*, heavy: bool) -> int:
     """How often others get their turn while one event is answered."""
-    answering = Answering(0, equipment_of_a_worker(), asyncio.Event(), Step(), Standing())
+    answering = Answering(0, equipment_of_a_worker(), asyncio.Event(), Step(), PartitionHealth())
     processor = cast(Processor, SlowProcessor(heavy=heavy))
     offsets = GroupOffsets()
     gathering = Gathering(TopicPartition("state", 0), offsets, patience=0.0)

@@ -56,3 +56,20 @@ def test_every_consumer_and_producer_keeps_to_the_paces() -> None:
     assert KAFKA.consumer is not None
     assert (consumer.AIOKafkaClient, producer.AIOKafkaClient) == (pacing.PacedClient, pacing.PacedClient)
     assert consumer.Fetcher is pacing.PacedFetcher
+
+
+def test_fetcher_close_cancels_no_caller() -> None:
+    """A consumer is stopped without CancelledError while its fetches pause after errors, as they do in an outage."""
+
+    async def stop() -> str:
+        fetcher = object.__new__(pacing.PacedFetcher)
+        pausing = [asyncio.create_task(asyncio.sleep(60)) for _ in range(3)]
+        fetcher._pending_tasks, fetcher._fetch_task = set(pausing), asyncio.create_task(asyncio.sleep(60))
+        fetcher._fetch_waiters = {waiter := asyncio.get_running_loop().create_future()}
+        await asyncio.sleep(0)
+        await fetcher.close()
+        assert all(task.cancelled() for task in pausing)
+        assert waiter.done()
+        return "stopped"
+
+    assert asyncio.run(stop()) == "stopped"

@@ -191,22 +191,6 @@ def test_a_private_value_stands_in_no_answer_and_in_no_header() -> None:
             assert not [text for text in shown if secret.encode() in text]
 
 
-@pytest.mark.parametrize("addressed", [True, False])
-def test_an_event_that_is_written_off_has_a_dead_letter_and_costs_nothing(addressed: bool) -> None:
-    driver = feed_driver(spec("feed-0"))
-    worker = worker_of(driver)
-    [record] = records([query("odd", "feed-0", LOW) if addressed else b"{"], start=7)
-    outputs = worker.refuse(record)
-    [(_, kept, headers)] = written(outputs, driver.topics.rejected)
-    assert kept == record.value
-    assert dict(headers)["__connect.errors.exception.class.name"] == b"internal"
-    assert [(one.id, one.outcome) for one in answers_in(outputs, driver.topics)] == [
-        ("odd", "rejected")
-    ] * addressed
-    assert worker.restored() == {driver.topics.queries: 8}
-    assert worker.streams.figures()["feed-0"][:4] == ("open", 0, 0, -1)
-
-
 def _refused_by_the_model(data: bytes) -> bool:
     try:
         Codec(Query, limit=MAX_EVENT_BYTES).decode(data)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from schemas import MAX_DEFINITION_BYTES, CloseStream, GrantRecord, OpenStream, Receipt, SourceRecord
 from sotto import Driver, Refused
 from stream.processors import receipts
-from stream.processors.base import PROGRESS_KEY, Record
 from stream.processors.receipts import request_digest
 from tests.unit.processors.budget_service import (
     TOPICS,
@@ -273,24 +272,11 @@ def test_request_models_built_in_python_are_the_same_requests() -> None:
     assert [receipt.outcome for receipt in receipts_in(outputs)] == ["opened", "closing"]
 
 
-def test_a_request_that_is_written_off_has_a_dead_letter_and_no_receipt() -> None:
-    service = ready()
-    record = Record(TOPICS.requests, 0, 9, 0, b"feed", opening("1", "alarms"))
-    outputs = service.processor.refuse(record)
-    [(_, kept, headers)] = written(outputs, TOPICS.rejected)
-    assert kept == record.value
-    assert dict(headers)["__connect.errors.exception.class.name"] == b"internal"
-    assert [key for key, *_ in written(outputs, TOPICS.ledger)] == [PROGRESS_KEY]
-    assert receipts_in(service.send(opening("1", "alarms")))[0].outcome == "opened"
-
-
 def test_the_ledger_knows_how_far_it_has_read() -> None:
     service = ready()
     service.send(opening("1", "alarms"))
     service.send(charge("nobody", "0" * 32), b"{", topic=TOPICS.charges)
     expected = {TOPICS.requests: service.offset - 2, TOPICS.charges: service.offset}
-    service.processor.refuse(Record(TOPICS.requests, 0, service.offset - 3, 0, b"feed", b"{"))
-    assert service.processor.restored() == expected
     service.restart()
     assert service.processor.restored() == expected
     service.send(b"{")

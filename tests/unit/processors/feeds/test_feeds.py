@@ -230,18 +230,6 @@ def test_a_feed_tells_when_an_event_or_silence_closes_its_next_window() -> None:
     assert feed.due_at is None
 
 
-def test_an_event_that_breaks_a_step_is_refused_and_the_clock_hears_of_it() -> None:
-    about = source()
-    kafka, feed = changelog(about), start(about, Known(hours(about)))
-    outputs = feed.refuse(Arrived(7, 2 * HOUR, b"secret"))
-    kafka.commit(outputs)
-    assert [code for code, _ in letters(outputs)] == ["internal"]
-    drain(feed, kafka)
-    assert [one["start"] for one in kafka.partials()] == [0, HOUR]
-    again = start(about, Known(hours(about)), kafka)
-    assert again.restored() == {"ops.departures": 8}
-
-
 def test_the_changelog_is_short_and_its_pieces_end_with_their_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces_log, "SLACK", 200)
     about = source(contribution=1_000)

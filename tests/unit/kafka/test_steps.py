@@ -1,0 +1,56 @@
+"""Failures of a partition: how they are counted, when they are over, and what /readyz shows."""
+
+from __future__ import annotations
+
+from aiokafka import TopicPartition
+
+from stream.kafka.steps import TRIES, PartitionHealth, Place
+
+SOURCE = TopicPartition("queries", 3)
+
+
+def test_partition_health_names_a_record_that_always_fails() -> None:
+    """The record is shown after as many failures as TRIES, and other errors in between are not counted for it."""
+    health = PartitionHealth()
+    for number in range(TRIES):
+        assert health.refusal == ""
+        health.failed(float(number), "ZeroDivisionError in work.py:7", at=Place(SOURCE, 12))
+    assert health.refusal.startswith(
+        "queries partition 3 offset 12: processing fails with ZeroDivisionError in work.py:7"
+    )
+    health.recover()
+    for number in range(3 * TRIES):
+        health.failed(float(number), "KafkaConnectionError")
+    assert health.refusal == ""
+
+
+def test_partition_health_recovers_only_beyond_the_failed_record() -> None:
+    """Commits of earlier records, as after a restore, and of other inputs leave the back-off as it is."""
+    health = PartitionHealth()
+    for tries in range(1, 2 * TRIES):
+        health.failed(1.0, "ValueError in tally.py:9", at=Place(SOURCE, 100))
+        health.went_on(SOURCE, 50)
+        health.went_on(SOURCE, 100)
+        health.went_on(TopicPartition("charges", 3), 1000)
+        assert health.failures == tries
+    assert "queries partition 3 offset 100" in health.refusal
+    health.went_on(SOURCE, 101)
+    assert (health.failures, health.failing_since, health.refusal) == (0, None, "")
+
+
+def test_partition_health_keeps_failures_of_no_record_through_commits() -> None:
+    """A step that the clock calls fails between commits of new input: only a calm time ends its back-off."""
+    health = PartitionHealth()
+    for tries in range(1, 4):
+        health.failed(1.0, "ValueError in tally.py:9")
+        health.went_on(SOURCE, tries)
+        assert health.failures == tries
+
+
+def test_partition_health_shows_a_refused_input_at_once() -> None:
+    """What an operator must mend is shown at the first failure and until the partition recovers."""
+    health = PartitionHealth()
+    health.failed(1.0, "live: stamp the topic", is_input=True)
+    assert health.refusal == "live: stamp the topic"
+    health.recover()
+    assert health.refusal == ""
