@@ -91,6 +91,7 @@ async def settings(bootstrap: str, tmp_path: Path) -> Settings:
         prefix=f"test-{uuid.uuid4().hex[:8]}",
         session_timeout_ms=6000,
         table_roots=os.pathsep.join([str(tmp_path), str(adult.PATH.parent)]),
+        table_bytes=64 << 20,
         table_reading_bytes=512 << 20,
     )
     await create_topics(installation)

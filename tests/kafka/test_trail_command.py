@@ -28,7 +28,7 @@ async def test_the_trail_of_a_source_that_nobody_registered_is_an_error_and_no_f
     for further in ((), ("--json",), ("--export", str(export))):
         refused = run_installed(settings, "ledger", "trail", "--source", "vitls", *further)
         assert (refused.returncode, refused.stdout) == (1, "")
-        assert refused.stderr == "error: source 'vitls' is not registered; register it with 'sotto source add'\n"
+        assert refused.stderr == "error: source 'vitls' is not registered; did you mean 'vitals'?\n"
     assert not export.exists()
     nothing = run_installed(settings, "ledger", "trail", "--source", "vitals", "--analyst", "vera", "--json")
     assert json.loads(nothing.stdout) == []

@@ -181,7 +181,7 @@ def test_a_clock_that_is_set_back_grants_nothing_twice() -> None:
     driver.open(spec("b"))
     driver.ask("b", value=HIGH)
     for crash in (False, True):
-        driver.wait(-1.5 * HOUR)
+        driver._now -= round(1500 * HOUR)  # the broker's clock is set back
         if crash:
             driver.crash()
         for _ in range(3):
